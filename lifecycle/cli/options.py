@@ -228,10 +228,10 @@ def policy(text: str) -> Policy:
 
 def ready(text: str) -> str:
     """A condition that a process can wait for."""
-    from lifecycle.workers.readiness import wanted
+    from lifecycle.workers.readiness import parse_ready
 
     try:
-        wanted(text)
+        parse_ready(text)
     except ValueError as error:
         # What was given to what, the caller says.
         raise ValueError(str(error).removeprefix(f"ready={text!r} is ")) from None

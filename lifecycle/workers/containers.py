@@ -1,50 +1,75 @@
-"""A container run as a worker: created, followed and removed at an engine that speaks Docker's API.
+"""A container run as a worker: created, followed and removed at an engine that speaks Docker's API, as Podman does.
 
-What is asked of the engine is in `engine_api`, where it is found in `engines`, and who sees to the container when this
-program is killed in `containment.holds`.
+`ContainerWorker` has the life, `EngineContainer` the calls to the engine and what their answers mean. At the end of the
+module: where the engine is. The guard process that removes the container when this program is killed is in
+`lifecycle.workers.containment`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import re
 import secrets
 import signal
 import socket
-from contextlib import suppress
-from dataclasses import replace
+import stat
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from lifecycle._util import reason_of
 from lifecycle.errors import InvalidTransition, WorkerFailed
-from lifecycle.workers import _platform
+from lifecycle.workers import _posix
 from lifecycle.workers.base import RESUME_ID, BaseWorker, check_env
 from lifecycle.workers.containment.holds import Ward
-from lifecycle.workers.engine_api import Container, Lost, Refused
-from lifecycle.workers.engines import address_of, check_address, socket_of
 from lifecycle.workers.model import End, Status
-from lifecycle.workers.output import Receiver
+from lifecycle.workers.stdio import Receiver
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
-    from lifecycle.workers.engine_api import Ended
+    from aiodocker import Docker
+    from aiodocker.stream import Stream as Attached
+
     from lifecycle.workers.model import WorkerState
-    from lifecycle.workers.output import Output
+    from lifecycle.workers.stdio import Output, Stream
 
-__all__ = ["ContainerWorker"]
+__all__ = [
+    "ContainerEnd",
+    "ContainerWorker",
+    "container_name",
+    "engine_address",
+    "failure_of",
+    "signal_number",
+]
 
 _log = logging.getLogger("lifecycle.workers")
 
-#: Seconds for what is still on its way when the container has ended.
+#: Seconds for output that is still on its way when the container has ended.
 _DRAIN: Final = 5.0
-#: What a container is labelled with, for those who look for it at the engine.
+#: The labels of a container, by which it is found at the engine.
 _NAME_LABEL: Final = "lifecycle.worker"
 _OWNER_LABEL: Final = "lifecycle.owner"
 _RESUME_LABEL: Final = "lifecycle.resume_id"
-#: What an exit code is more than the number of a signal, where shells and engines tell of one.
+#: Shells and engines report the end by a signal as this plus its number.
 _SIGNALLED: Final = 128
+#: Seconds for an answer that takes the engine little work.
+_ANSWER: Final = 10.0
+#: Seconds for a removal, which deletes a file system.
+_REMOVAL: Final = 60.0
+#: The status that aiodocker sets if there was no answer.
+_NO_ANSWER: Final = 900
+_STDERR: Final = 2
+#: The prefix of the address of an engine on this machine.
+_UNIX: Final = "unix://"
+_SCHEMES: Final = (_UNIX, "tcp://", "http://", "https://", "npipe://")
+#: Seconds for the first answer of an engine.
+_PING: Final = 30.0
 
 
 class ContainerWorker(BaseWorker):
@@ -58,13 +83,12 @@ class ContainerWorker(BaseWorker):
     processes.
 
     Args:
-        name: what it is called in messages and states. The container has a name of its own, made from this one:
-            `container`.
-        image: what it is made from.
-        command: what it runs, a word each, in place of what the image says.
-        env: what its environment has over the image's; it has nothing of ours.
-        engine: where the engine is: ``"unix:///path/of/its.sock"``, or only the path, or ``"tcp://host:port"``. By
-            default what ``DOCKER_HOST`` says, else ``/var/run/docker.sock``, else Podman's sockets, of this user or
+        name: its name in messages and states. The container has a name of its own, made from this one: `container`.
+        image: the image of the container.
+        command: the command and its arguments, in place of those of the image.
+        env: variables over those of the image; it inherits none of ours.
+        engine: its address: ``"unix:///path/of/its.sock"``, or only the path, or ``"tcp://host:port"``. By
+            default ``DOCKER_HOST``, else ``/var/run/docker.sock``, else Podman's sockets, of this user or
             the system.
         stop_timeout: seconds that it has to stop, before it is killed.
         output: called with each line, without its end, and "stdout" or "stderr". By default lines go to the log
@@ -72,12 +96,12 @@ class ContainerWorker(BaseWorker):
 
     Raises:
         ValueError: for settings that cannot work; the message names them.
-        TypeError: for a command that is not made of words, or an ``output`` that is no plain function.
+        TypeError: for a command that is not made of strings, or an ``output`` that is not a plain function.
     """
 
     kind: ClassVar[str] = "container"
     _stop_signal: int | None = signal.SIGTERM
-    # An engine under load takes its time to tell that something was killed, and to remove it.
+    # An engine under load takes a while to report a kill, and to remove the container.
     _last_wait: ClassVar[float] = 10.0
 
     def __init__(  # the names are promised; each has a default
@@ -93,13 +117,13 @@ class ContainerWorker(BaseWorker):
     ) -> None:
         super().__init__(name, stop_timeout=stop_timeout)
         if not image:
-            raise ValueError(f"{name!r} has no image; give what it is made from: ContainerWorker({name!r}, 'redis:7')")
+            raise ValueError(f"{name!r} has no image; give one: ContainerWorker({name!r}, 'redis:7')")
         self._image = image
         self._command = None if command is None else _words(name, command)
-        self._engine = None if engine is None else check_address(engine)
+        self._engine = None if engine is None else _check_address(engine)
         self._receiver = Receiver(output, logging.getLogger(f"lifecycle.workers.{name}"))
         self._ward = Ward()
-        self._at: Container | None = None
+        self._at: EngineContainer | None = None
         self._address = ""
         self._changing = asyncio.Lock()
         self._paused = False
@@ -110,17 +134,17 @@ class ContainerWorker(BaseWorker):
 
     @property
     def container(self) -> str | None:
-        """What the engine calls it, for ``docker exec`` and the like; None before it starts."""
+        """Its name at the engine, for ``docker exec`` and the like; None before it starts."""
         return None if self._at is None else self._at.name
 
     def _state_as(self, name: str, **known: Any) -> WorkerState:
-        """Its state with what only its supervisor knows."""
+        """Return its state with the facts of its supervisor."""
         return replace(super()._state_as(name, **known), contain=self._ward.level)
 
     async def suspend(self) -> None:
         """Freeze all of its processes, wherever they are: nothing is drained. Nothing happens if it is suspended.
 
-        Whoever gives up waiting, leaves it running.
+        Cancelling the call leaves it running.
 
         Raises:
             InvalidTransition: if it does not run, or its engine cannot: rootless Podman needs cgroups of version 2.
@@ -129,20 +153,20 @@ class ContainerWorker(BaseWorker):
             if self.status is Status.SUSPENDED:
                 return
             at = self._at_engine(Status.RUNNING, "suspended")
-            # Already now: a stop that comes meanwhile has to let it go on, or it would not hear of it.
+            # Set before the pause: a stop that comes meanwhile has to unpause it, or it would not get the signal.
             self._paused = True
             try:
                 await at.pause()
                 self._machine.to(Status.SUSPENDED)
             except BaseException as error:
                 await self._unpause(at)
-                self._say_if_refused("suspended", error)
+                self._raise_if_refused("suspended", error)
                 raise
 
     async def resume(self) -> None:
-        """Let it go on. Nothing happens if it runs.
+        """Unfreeze it. Nothing happens if it runs.
 
-        Whoever gives up waiting, leaves it suspended.
+        Cancelling the call leaves it suspended.
 
         Raises:
             InvalidTransition: if it is neither suspended nor running, or its engine cannot.
@@ -157,41 +181,41 @@ class ContainerWorker(BaseWorker):
                 self._paused = False
             except BaseException as error:
                 if self.status is Status.SUSPENDED:
-                    with suppress(Refused, Lost):
+                    with suppress(EngineRefused, EngineLost):
                         await at.pause()
-                self._say_if_refused("resumed", error)
+                self._raise_if_refused("resumed", error)
                 raise
 
-    def _at_engine(self, status: Status, change: str) -> Container:
+    def _at_engine(self, status: Status, change: str) -> EngineContainer:
         if self._at is None or self.status is not status:
             raise InvalidTransition(f"{self.name!r} is {self.status} and cannot be {change}; it has to be {status}")
         return self._at
 
-    def _say_if_refused(self, change: str, error: BaseException) -> None:
-        if isinstance(error, Refused | Lost):
+    def _raise_if_refused(self, change: str, error: BaseException) -> None:
+        if isinstance(error, EngineRefused | EngineLost):
             raise InvalidTransition(f"{self.name!r} cannot be {change}: its engine says: {error}") from error
 
     # -- the life -----------------------------------------------------------------------------------------------
 
     async def _launch(self) -> Awaitable[End]:
         try:
-            self._address = address_of(self._engine)
-            at = self._at = await Container.at(self._address, _called(self.name))
+            self._address = engine_address(self._engine)
+            at = self._at = await EngineContainer.at(self._address, container_name(self.name))
         except WorkerFailed as error:
             raise WorkerFailed(f"{self.name!r} cannot start: {error}") from error
         try:
             await self._set_up(at)
         except BaseException as error:
             await self._clear(at)
-            if isinstance(error, Refused | Lost):
+            if isinstance(error, EngineRefused | EngineLost):
                 raise WorkerFailed(f"{self.name!r} cannot start: the engine at {self._address}: {error}") from error
             raise
         return self._watch(at)
 
-    async def _set_up(self, at: Container) -> None:
-        self._ward.take(at.name, socket_of(self._address))
+    async def _set_up(self, at: EngineContainer) -> None:
+        self._ward.take(at.name, _socket_of(self._address))
         if resume_id := self._env.get(RESUME_ID):
-            # Of a life before whose end we could not see to, since the engine was away.
+            # Of an earlier life that was not removed because the engine was away.
             await at.remove_labelled(_RESUME_LABEL, resume_id)
         await at.create(self._config())
         self._stop_signal = await at.stop_signal()
@@ -219,26 +243,27 @@ class ContainerWorker(BaseWorker):
             await self._unpause(self._at)
         try:
             await self._at.kill(signal.SIGKILL if force else self._stop_signal or signal.SIGTERM)
-        except (Refused, Lost) as error:
-            # As a rule it has ended meanwhile, or the engine has; its life is the one to hear of either.
+        except (EngineRefused, EngineLost) as error:
+            # As a rule it has ended meanwhile, or the engine has; `_watch` reports either.
             _log.debug("the engine sends %r no signal: %s", self.name, error)
 
-    async def _unpause(self, at: Container) -> None:
-        with suppress(Refused, Lost):
+    async def _unpause(self, at: EngineContainer) -> None:
+        with suppress(EngineRefused, EngineLost):
             await at.unpause()
         self._paused = False
 
-    async def _watch(self, at: Container) -> End:
-        """The life of the container, to the end of its output and its removal."""
+    async def _watch(self, at: EngineContainer) -> End:
+        """Wait for the end of the container and of its output, and remove it."""
         reading = asyncio.create_task(at.read(self._receiver.feed), name=f"output of {self.name}")
+        ended: ContainerEnd | None = None
+        failure = ""
         try:
             ended = await at.ended()
             await asyncio.wait({reading}, timeout=_DRAIN)
-            return self._judged(ended)
-        except Refused as error:
-            return self._missed(f"{self.name!r} is gone, its container {at.name} was removed by somebody else: {error}")
-        except Lost as error:
-            return self._missed(
+        except EngineRefused as error:
+            failure = f"{self.name!r} is gone, its container {at.name} was removed from outside: {error}"
+        except EngineLost as error:
+            failure = (
                 f"the engine at {self._address} went away ({error}); {self.name!r} was running, and its container "
                 f"{at.name} may live on: look for it when the engine is back"
             )
@@ -247,21 +272,25 @@ class ContainerWorker(BaseWorker):
             await asyncio.wait({reading})
             for stream in ("stdout", "stderr"):
                 self._receiver.feed(b"", stream)
-            await self._clear(at)
-
-    def _judged(self, ended: Ended) -> End:
+            removed = await self._clear(at)
+        if ended is not None and ended.code != 0 and not removed and self.status is not Status.STOPPING:
+            # A removal kills the container first, and its end is seen before it is gone.
+            failure = (
+                f"{self.name!r} is gone, its container {at.name} was removed from outside and ended with status "
+                f"{ended.code}"
+            )
+        if ended is None or failure:
+            return End(WorkerFailed(failure), stderr=self._receiver.tail())
         code = -signal.SIGKILL if self._killed and ended.code == _SIGNALLED + signal.SIGKILL else ended.code
-        return End(_verdict(self.name, ended), code, self._receiver.tail())
+        return End(failure_of(self.name, ended), code, self._receiver.tail())
 
-    def _missed(self, what: str) -> End:
-        return End(WorkerFailed(what), stderr=self._receiver.tail())
-
-    async def _clear(self, at: Container) -> None:
-        """Have nothing left of it at the engine, and of the engine here."""
+    async def _clear(self, at: EngineContainer) -> bool:
+        """Remove the container and close the connection; return False if it was removed by others before."""
         try:
-            await at.remove()
-        except (Refused, Lost) as error:
+            return await at.remove()
+        except (EngineRefused, EngineLost) as error:
             _log.warning("the container %s of %r could not be removed, and is left: %s", at.name, self.name, error)
+            return True
         finally:
             await at.close()
             await self._ward.release()
@@ -269,26 +298,313 @@ class ContainerWorker(BaseWorker):
 
 def _words(name: str, command: Sequence[str]) -> list[str]:
     if isinstance(command, str | bytes) or not all(isinstance(word, str) for word in command):
-        raise TypeError(f"command={command!r} of {name!r} is not made of words; give a list of strings")
+        raise TypeError(f"command={command!r} of {name!r} is not a list of strings")
     return list(command)
 
 
-def _called(name: str) -> str:
-    """A name for a container, which nobody else has: people recognise it, and engines accept it."""
+def container_name(name: str) -> str:
+    """Return a unique name for the container of the worker ``name``, which engines accept."""
     return f"{re.sub('[^a-zA-Z0-9_.-]+', '-', name).lstrip('_.-')[:40] or 'worker'}-{secrets.token_hex(6)}"
 
 
-def _verdict(name: str, ended: Ended) -> WorkerFailed | None:
-    """What is wrong with an end, were it not asked for."""
+def failure_of(name: str, ended: ContainerEnd) -> WorkerFailed | None:
+    """Return what is wrong with an end, unless a stop was asked for."""
     if ended.code == 0:
         return None
     if ended.out_of_memory:
         return WorkerFailed(f"{name!r} ran out of memory and was killed; it ended with status {ended.code}")
     if ended.code == _SIGNALLED + signal.SIGKILL:
-        return WorkerFailed(f"{name!r} was killed, as status {ended.code} tells (by signal 9), perhaps out of memory")
+        return WorkerFailed(f"{name!r} was killed, since its status is {ended.code} (signal 9), perhaps out of memory")
     if ended.code - _SIGNALLED in signal.valid_signals():
         signum = ended.code - _SIGNALLED
         return WorkerFailed(
-            f"{name!r} ended with status {ended.code}, as of signal {signum} ({_platform.signal_name(signum)})"
+            f"{name!r} ended with status {ended.code}, as of signal {signum} ({_posix.signal_name(signum)})"
         )
     return WorkerFailed(f"{name!r} exited with status {ended.code}")
+
+
+# -- a container at its engine -----------------------------------------------------------------------------------------
+
+
+class EngineRefused(Exception):
+    """The engine answered with an error, which is the message."""
+
+
+class EngineLost(Exception):
+    """The engine did not answer; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerEnd:
+    """The end of a container, as the engine reports it."""
+
+    #: Of its first process; 128 + n if that died of signal n, or exited with that status.
+    code: int
+    out_of_memory: bool = False
+
+
+class EngineContainer:
+    """The container ``name`` at an engine; `close` it at the end.
+
+    The order of the calls is that of ``docker run``: a client that attaches before the start misses nothing, and Podman
+    forgets the exit code of a container to which a client attaches after its end. Nor does the engine remove it by
+    itself: Podman may lose the exit code then, and whether it ran out of memory.
+    """
+
+    def __init__(self, docker: Docker, name: str) -> None:
+        self.name = name
+        # Its types are incomplete.
+        self._docker: Any = docker
+        self._there = self._docker.containers.container(name)
+        self._attached: Attached | None = None
+
+    @classmethod
+    async def at(cls, address: str, name: str) -> EngineContainer:
+        """Return a container ``name``, not yet created, at the engine at ``address``. Raises WorkerFailed."""
+        return cls(await _client(address), name)
+
+    async def create(self, config: Mapping[str, Any]) -> None:
+        """Create it, from an image that is pulled first if it is not there, and attach to its output.
+
+        Raises:
+            EngineRefused: for an image that cannot be pulled, a name that is taken, …
+            EngineLost: if the engine goes away.
+        """
+        async with _answers(None):
+            if not await self._has_image(config["Image"]):
+                await self._pull(config["Image"])
+            await _settled(self._docker.containers.create(dict(config), name=self.name))
+            attached: Attached = self._there.attach(stdout=True, stderr=True)
+            # Set before it is connected: it is closed however far it comes.
+            self._attached = attached
+            await attached.__aenter__()
+
+    async def start(self) -> None:
+        """Start it. Raises EngineRefused, for instance where its command does not exist, or EngineLost."""
+        async with _answers(None):
+            await self._there.start()
+
+    async def stop_signal(self) -> int:
+        """Return the stop signal of its image."""
+        async with _answers():
+            found = await self._there.show()
+        return signal_number(found["Config"].get("StopSignal"))
+
+    async def read(self, feed: Callable[[bytes, Stream], None]) -> None:
+        """Pass its output to ``feed``, until its end."""
+        assert self._attached is not None, "it was created"
+        with suppress(EngineLost):
+            async with _answers(None):
+                while message := await self._attached.read_out():
+                    if message.data:
+                        feed(message.data, "stderr" if message.stream == _STDERR else "stdout")
+
+    async def ended(self) -> ContainerEnd:
+        """Wait for its end, however long that takes. Raises EngineRefused if it is gone by then, or EngineLost."""
+        async with _answers(None):
+            await self._there.wait()
+        # For a container that was removed meanwhile, Podman reports status 0 above.
+        async with _answers():
+            state = (await self._there.show())["State"]
+        return ContainerEnd(state["ExitCode"], state.get("OOMKilled", False))
+
+    async def kill(self, signum: int) -> None:
+        """Send its first process a signal. Raises EngineRefused, also where it does not run, or EngineLost."""
+        async with _answers():
+            await self._there.kill(signal=str(signum))
+
+    async def pause(self) -> None:
+        """Freeze it. Raises EngineRefused if the engine cannot, or EngineLost."""
+        async with _answers():
+            await _settled(self._there.pause())
+
+    async def unpause(self) -> None:
+        """Unfreeze it. Raises EngineRefused or EngineLost."""
+        async with _answers():
+            await _settled(self._there.unpause())
+
+    async def remove(self) -> bool:
+        """Kill it if it lives, and remove it; return False if others have, or are at it.
+
+        Raises:
+            EngineRefused, EngineLost: if it is left.
+        """
+        return await self._remove(self.name)
+
+    async def remove_labelled(self, label: str, value: str) -> None:
+        """Remove containers of earlier lives, which have this label. Raises EngineRefused or EngineLost."""
+        async with _answers():
+            filters = json.dumps({"label": [f"{label}={value}"]})
+            found = await self._docker.containers.list(all=True, filters=filters)
+        for each in found:
+            await self._remove(each.id)
+
+    async def close(self) -> None:
+        """Close the connection to the engine."""
+        if self._attached is not None:
+            # aiodocker asserts that there still is a connection, which the engine may have closed.
+            with suppress(AssertionError):
+                await self._attached.close()
+        await self._docker.close()
+
+    async def _has_image(self, image: str) -> bool:
+        from aiodocker import DockerError
+
+        try:
+            await self._docker.images.inspect(image)
+        except DockerError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return False
+            raise
+        return True
+
+    async def _pull(self, image: str) -> None:
+        try:
+            async with _answers(None):
+                await self._docker.images.pull(image)
+        except EngineRefused as error:
+            raise EngineRefused(f"there is no image {image!r}, and it cannot be pulled: {error}") from error
+
+    async def _remove(self, name: str) -> bool:
+        from aiodocker import DockerError
+
+        async with _answers(_REMOVAL):
+            try:
+                await self._docker.containers.container(name).delete(force=True, v=True)
+            except DockerError as error:
+                if error.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
+                    raise
+                return False
+        return True
+
+
+@asynccontextmanager
+async def _answers(timeout: float | None = _ANSWER) -> AsyncGenerator[None]:
+    """Translate the errors of an engine that has ``timeout`` seconds to answer."""
+    from aiodocker import DockerError
+    from aiohttp import ClientError
+
+    try:
+        async with asyncio.timeout(timeout):
+            yield
+    except DockerError as error:
+        if error.status == _NO_ANSWER:
+            raise EngineLost(error.message) from error
+        raise EngineRefused(error.message) from error
+    except (ClientError, OSError) as error:
+        raise EngineLost(reason_of(error)) from error
+
+
+async def _settled(request: Awaitable[object]) -> None:
+    """Wait for ``request``, also if cancelled: an operation of the engine can only be undone once it is done."""
+    asked = asyncio.ensure_future(request)
+    try:
+        await asyncio.shield(asked)
+    except asyncio.CancelledError:
+        await asyncio.wait({asked}, timeout=_ANSWER)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        raise
+
+
+def signal_number(stop_signal: str | None) -> int:
+    """Return the number of an image's stop signal: "SIGINT", "INT", "2" or, in most cases, none."""
+    text = (stop_signal or "").upper().removeprefix("SIG")
+    if text.isascii() and text.isdigit():
+        return int(text)
+    # Others, such as RTMIN+3, differ between systems.
+    return int(getattr(signal, f"SIG{text}", signal.SIGTERM))
+
+
+# -- where the engine is -----------------------------------------------------------------------------------------------
+
+
+def _check_address(address: str, setting: str = "engine") -> str:
+    """Return ``address``, the value of ``setting``, as a URL; a path is that of a socket. Raises ValueError."""
+    if address.startswith("/"):
+        return _UNIX + address
+    scheme = next((each for each in _SCHEMES if address.startswith(each)), None)
+    if scheme is None or address == scheme:
+        raise ValueError(
+            f"{setting}={address!r} is not an address of an engine; give 'unix:///path/of/its.sock' or 'tcp://host:port'"
+        )
+    return address
+
+
+def engine_address(engine: str | None) -> str:
+    """Return the address of the engine: ``engine``, else ``DOCKER_HOST``, else the first socket that exists.
+
+    Raises:
+        WorkerFailed: if there is none; the message names the sockets that were tried.
+    """
+    if engine is None and (address := os.environ.get("DOCKER_HOST")):
+        try:
+            engine = _check_address(address, "DOCKER_HOST")
+        except ValueError as error:
+            raise WorkerFailed(str(error)) from error
+    if engine is not None and _socket_of(engine) is None:
+        return engine
+    paths = _sockets() if engine is None else [engine.removeprefix(_UNIX)]
+    for path in paths:
+        if _is_socket(path):
+            return _UNIX + path
+    raise WorkerFailed(
+        f"there is no engine's socket at {', '.join(paths)}; a container worker needs the extra 'docker' of "
+        "lifecycle-control, and Docker or `podman system service` running; engine='unix:///path/of/its.sock' or "
+        "DOCKER_HOST sets another address"
+    )
+
+
+def _socket_of(address: str) -> str | None:
+    """Return the path of the engine's socket, if it is on this machine."""
+    return address.removeprefix(_UNIX) if address.startswith(_UNIX) else None
+
+
+async def _client(address: str) -> Docker:
+    """Return a client of the engine at ``address``, which has answered; the caller closes it.
+
+    Raises:
+        WorkerFailed: if aiodocker is not installed, or the engine does not answer.
+    """
+    try:
+        from aiodocker import Docker
+    except ImportError as error:
+        raise WorkerFailed(
+            "a container worker needs aiodocker; install the extra 'docker': pip install 'lifecycle-control[docker]'"
+        ) from error
+    from aiohttp import ClientError
+
+    docker = Docker(address)
+    try:
+        docker.api_version = await _api_version(docker)
+    except BaseException as error:
+        await docker.close()
+        if isinstance(error, OSError | ClientError):
+            raise WorkerFailed(
+                f"the engine at {address} does not answer ({reason_of(error)}); "
+                "is it running, and may this user connect to it?"
+            ) from error
+        raise
+    return docker
+
+
+async def _api_version(docker: Docker) -> str:
+    """Return the version of the engine's API; asking Podman for its full version takes far longer."""
+    async with asyncio.timeout(_PING), docker.session.get(f"{docker.docker_host}/_ping") as answer:
+        answer.raise_for_status()
+        version = answer.headers.get("Api-Version")
+    return f"v{version}" if version else docker.api_version
+
+
+def _sockets() -> list[str]:
+    """Return the sockets of engines, in the order in which they are tried."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    own = [f"{runtime}/podman/podman.sock"] if runtime else []
+    return ["/var/run/docker.sock", *own, "/run/podman/podman.sock"]
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(Path(path).stat().st_mode)
+    except OSError:
+        return False

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from lifecycle._util import current_span
 from lifecycle.errors import WorkerFailed
-from lifecycle.workers import _platform
+from lifecycle.workers import _posix
 from lifecycle.workers.base import BaseWorker, check_env, check_number
-from lifecycle.workers.commands import fault_of, words
 from lifecycle.workers.containment import Bond, Level
 from lifecycle.workers.model import End, Status
-from lifecycle.workers.readiness import Line, unready, wanted
-from lifecycle.workers.stdio import Audible, Command, Pipes
+from lifecycle.workers.readiness import Line, not_ready, parse_ready
+from lifecycle.workers.stdio import Command, LineSource, Pipes, check_argv, fault_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
@@ -97,19 +96,19 @@ class ProcessWorker(BaseWorker):
             raise ValueError(f"start_timeout={start_timeout!r} leaves no time to start; give more than 0 seconds")
         if stdio is not None and output is not None:
             raise ValueError(f"{name!r} was given both output and stdio; give one, since a stdio has its own output")
-        self._argv = words(name, argv)
+        self._argv = check_argv(name, argv)
         self._cwd = None if cwd is None else os.fspath(cwd)
         self._inherit = tuple(inherit)
         self._stop_signal = int(stop_signal)
         self._start_timeout = start_timeout
-        self._ready = None if ready is None else wanted(ready)
+        self._ready = None if ready is None else parse_ready(ready)
         self._stdio = stdio or Pipes(output, logging.getLogger(f"lifecycle.workers.{name}"))
         if isinstance(self._ready, Line):
-            if not isinstance(self._stdio, Audible):
+            if not isinstance(self._stdio, LineSource):
                 raise ValueError(  # noqa: TRY004  # either would do; it is the two together that cannot work
                     f"ready={ready!r} of {name!r} needs to read lines, which {stdio!r} does not"
                 )
-            self._stdio.hear(self._ready.hear)
+            self._stdio.listen(self._ready.search)
         self._bond = Bond(name, Level.wanted(contain, detached=detached))
         # The number of the group, while it is certainly ours: until the leader is reaped.
         self._group: int | None = None
@@ -134,7 +133,7 @@ class ProcessWorker(BaseWorker):
         self._machine.to(Status.SUSPENDED)
         self._signal(signal.SIGSTOP)
         try:
-            await _platform.stopped(self._group, lambda: self.status is Status.SUSPENDED)
+            await _posix.stopped(self._group, lambda: self.status is Status.SUSPENDED)
         except asyncio.CancelledError:
             # Meanwhile it may have been asked to stop, or have ended.
             if self._machine.state is Status.SUSPENDED:
@@ -169,7 +168,7 @@ class ProcessWorker(BaseWorker):
     async def _launch(self) -> Awaitable[End]:
         command = Command(self._argv, {**os.environ, **_span(), **self._env}, self._cwd, self._inherit)
         try:
-            _platform.require_groups()
+            _posix.require_groups()
             if self._ready is not None:
                 command = self._ready.prepare(command)
             self._pid = self._group = self._stdio.spawn(await self._bond.tie(command))
@@ -201,7 +200,7 @@ class ProcessWorker(BaseWorker):
         try:
             await asyncio.wait(either, timeout=self._start_timeout, return_when=asyncio.FIRST_COMPLETED)
             if not ready.done():
-                raise unready(self.name, self._ready, self._life, self._start_timeout)
+                raise not_ready(self.name, self._ready, self._life, self._start_timeout)
             await ready
         finally:
             ready.cancel()
@@ -248,14 +247,14 @@ class ProcessWorker(BaseWorker):
         """
         kill, empty = True, False
         try:
-            await _platform.process_end(pid)
+            await _posix.process_end(pid)
             # Now: if its group takes its time, whoever reaps orphans here may take the leader for one.
-            code = _platform.exit_code(pid)
+            code = _posix.exit_code(pid)
             if self.status is Status.STOPPING:
                 empty = self._bond.is_empty()
                 if not empty:
                     # Each member had the signal; it has until the grace period ends, when `_terminate` kills it.
-                    await _platform.group_end(pid)
+                    await _posix.group_end(pid)
             # One that is detached leaves behind what it likes, unless it is asked to end.
             kill = self.status is Status.STOPPING or self._bond.level is not Level.DETACHED
             if kill:
@@ -264,19 +263,19 @@ class ProcessWorker(BaseWorker):
             # The loop is being closed over a worker that nobody stopped.
             if self._bond.level is not Level.DETACHED:
                 self._signal(signal.SIGKILL)
-                await _platform.process_end(pid)
+                await _posix.process_end(pid)
             raise
         finally:
             self._group = None
             await self._bond.let_go(pid)
         if kill and not empty:
             # When a worker has ended, nothing of it is seen any more.
-            await _platform.group_gone(pid)
+            await _posix.group_gone(pid)
         return code
 
     def _signal(self, signum: int) -> None:
         if self._group is not None:
-            _platform.signal_group(self._group, signum)
+            _posix.signal_group(self._group, signum)
 
 
 def _span() -> dict[str, str]:
@@ -298,4 +297,4 @@ def _fault_of_exit(name: str, code: int | None) -> WorkerFailed | None:
         return WorkerFailed(f"{name!r} exited with status {code}")
     if code == -signal.SIGKILL:
         return WorkerFailed(f"{name!r} was killed by signal 9, perhaps out of memory")
-    return WorkerFailed(f"{name!r} was killed by signal {-code} ({_platform.signal_name(-code)})")
+    return WorkerFailed(f"{name!r} was killed by signal {-code} ({_posix.signal_name(-code)})")

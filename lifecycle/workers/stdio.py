@@ -1,41 +1,69 @@
-"""How a child's standard streams and session are set up, and how what it writes is read.
+"""How a process gets its command and its standard streams, and how its output becomes lines.
 
-`ProcessWorker` watches and stops a process by its group and knows nothing of this; a `Stdio` spawns it, as the leader
-of a group of its own, and reads it to the end. Here are pipes and the terminal that is there already;
-`lifecycle.workers.terminals` has a terminal of the child's own.
+`ProcessWorker` watches and stops a process by its group, and knows nothing of its streams. A `Stdio` spawns it, as the
+leader of a group of its own, and reads it to the end. Here are pipes and the terminal that is there already;
+`lifecycle.workers.terminals` has a terminal of the child's own. A `Receiver` has no descriptors and no loop: its bytes
+come from pipes, a terminal or a container engine.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import inspect
 import os
+import shutil
 import subprocess
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
-
-from lifecycle.workers.output import Output, Receiver
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     import logging
     from collections.abc import Callable, Mapping, Sequence
 
-    from lifecycle.workers.output import Stream
-
-__all__ = ["DRAIN", "Audible", "Command", "Inherited", "Output", "Pipes", "Reader", "Stdio", "pipe", "popen"]
+__all__ = [
+    "DRAIN",
+    "LIMIT",
+    "Command",
+    "Inherited",
+    "LineSource",
+    "Lines",
+    "Output",
+    "Pipes",
+    "Reader",
+    "Receiver",
+    "Stdio",
+    "Stream",
+    "Tail",
+    "check_argv",
+    "check_program",
+    "fault_of",
+    "find_program",
+    "pipe",
+    "popen",
+]
 
 #: Bytes a read: small enough that a child that floods us with empty lines does not hold the loop.
 _CHUNK = 16 * 1024
-#: Reads after the end of the process when somebody else still holds its pipe: what can be in it, and no more.
+#: Reads after the end of the process if another process still holds its pipe: as much as the pipe can hold.
 _LAST_READS = 1024 * 1024 // _CHUNK
 #: Seconds to wait for the end of the output once the process group is dead.
 DRAIN: Final = 0.5
+#: Bytes after which a line without an end is given out in pieces.
+LIMIT: Final = 4 * 1024 * 1024
+
+Stream: TypeAlias = Literal["stdout", "stderr"]
+
+
+# -- the command -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is to be executed: nothing else is looked up or inherited any more."""
+    """What is executed: nothing else is looked up or inherited after this."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -44,11 +72,87 @@ class Command:
     inherit: Sequence[int] = ()
 
 
+def check_argv(name: str, argv: tuple[str | os.PathLike[str], ...]) -> tuple[str, ...]:
+    """Return ``argv`` of the worker ``name`` as strings.
+
+    Raises:
+        ValueError: if it is empty, or has a NUL.
+        TypeError: if a part is not a string or a path.
+    """
+    if not argv:
+        raise ValueError(f"{name!r} has no command; give its arguments: ProcessWorker({name!r}, 'python', 'app.py')")
+    for word in argv:
+        if not isinstance(word, str | os.PathLike):
+            raise TypeError(f"{word!r} in the command of {name!r} is not a string or a path")
+    found = tuple(os.fspath(word) for word in argv)
+    if any("\0" in word for word in found) or not found[0]:
+        raise ValueError(f"the command {found!r} of {name!r} is empty or has a NUL; no program can be started with it")
+    return found
+
+
+def check_program(command: Command) -> None:
+    """Look for the program before it is passed to `env`, whose error would not say what is wrong.
+
+    Raises:
+        OSError: if it is not there, may not be executed, or would be taken for a variable.
+    """
+    program = command.argv[0]
+    if "=" in program:
+        raise OSError(errno.EINVAL, f"env would take {program!r} for a variable; call it by another name")
+    find_program(program, command)
+
+
+def find_program(program: str, command: Command) -> str:
+    """Return the file of ``program`` for the directory and the PATH of ``command``; raise OSError if there is none."""
+    at = Path(command.cwd or "", program)
+    found = _found(at if os.sep in program else program, command)
+    if found is None:
+        code = errno.EACCES if os.sep in program and at.exists() else errno.ENOENT
+        raise OSError(code, os.strerror(code), program)
+    return str(found)
+
+
+def fault_of(command: Command, error: OSError) -> str:
+    """Return which part of the command is at fault, and what to do."""
+    if command.cwd is not None and error.filename == command.cwd:
+        return f"cwd={command.cwd!r} cannot be entered ({error.strerror}); make it, or give another"
+    program = command.argv[0]
+    match error:
+        case FileNotFoundError():
+            fault = _missing(program, Path(command.cwd or "", program))
+        # The error is the same if a directory of PATH may not be searched.
+        case PermissionError() if os.sep not in program and _found(program, command, os.F_OK) is None:
+            fault = _missing(program, Path(program))
+        case PermissionError():
+            fault = "is not executable; try `chmod +x`, or name its interpreter first"
+        case OSError(errno=errno.ENOEXEC):
+            fault = "is not a program for this machine; a script needs a first line with #!"
+        case _:
+            fault = f"could not be executed: {error}"
+    return f"the command {program!r} {fault}"
+
+
+def _found(program: str | Path, command: Command, mode: int = os.F_OK | os.X_OK) -> str | Path | None:
+    """Return its file, on the PATH that the child will have."""
+    return shutil.which(program, mode, command.env.get("PATH", os.defpath))
+
+
+def _missing(program: str, path: Path) -> str:
+    if os.sep in program:
+        exists = path.exists()
+        return "has a first line (#!) whose interpreter is missing" if exists else "does not exist; check the path"
+    hint = ", or give its arguments one by one" if " " in program else ""
+    return f"was not found on PATH; check its spelling, give its full path{hint}"
+
+
+# -- the streams -------------------------------------------------------------------------------------------------
+
+
 class Stdio(Protocol):
     """The streams of one process."""
 
     def spawn(self, command: Command) -> int:
-        """Start it as the leader of its own process group and begin to read; its pid. Raises OSError."""
+        """Start it as the leader of its own process group and begin to read; return its pid. Raises OSError."""
         ...
 
     async def drain(self) -> None:
@@ -56,28 +160,28 @@ class Stdio(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back every descriptor; any number of times."""
+        """Close every descriptor; any number of times."""
         ...
 
     def tail(self) -> str:
-        """The last 4 KiB of what was written as errors."""
+        """Return the last 4 KiB of stderr."""
         ...
 
 
 @runtime_checkable
-class Audible(Protocol):
-    """A `Stdio` that reads what is written, and lets others hear it."""
+class LineSource(Protocol):
+    """A `Stdio` that reads lines, and passes them on to a listener."""
 
-    def hear(self, onlooker: Callable[[str], object]) -> None:
-        """Have each line go to ``onlooker``, too, from the start on."""
+    def listen(self, listener: Callable[[str], object]) -> None:
+        """Call ``listener`` with each line, too, from the start on."""
         ...
 
 
 class Pipes:
     """No input, and a pipe each for stdout and stderr, read line by line; a session of its own.
 
-    A reader that is slow holds the process back through its pipe: nothing is buffered here but the line that is
-    being read. ``output`` gets the lines; without, they go to ``log`` at level INFO.
+    A slow reader holds the process back through its pipe: only the line that is being read is buffered. ``output`` gets
+    the lines; without it, they are logged to ``log`` at level INFO.
 
     Raises:
         TypeError: for an ``output`` that cannot be called or is async.
@@ -87,9 +191,9 @@ class Pipes:
         self._receiver = Receiver(output, log)
         self._readers: list[Reader] = []
 
-    def hear(self, onlooker: Callable[[str], object]) -> None:
-        """Have each line go to ``onlooker``, too."""
-        self._receiver.hear(onlooker)
+    def listen(self, listener: Callable[[str], object]) -> None:
+        """Call ``listener`` with each line, too."""
+        self._receiver.listen(listener)
 
     def spawn(self, command: Command) -> int:
         """Start it in a new session."""
@@ -112,7 +216,7 @@ class Pipes:
             reader.close()
 
     def tail(self) -> str:
-        """The end of stderr."""
+        """Return the end of stderr."""
         return self._receiver.tail()
 
     def _reader(self, fd: int, stream: Stream) -> Reader:
@@ -122,8 +226,8 @@ class Pipes:
 class Inherited:
     """Our own streams, in a process group of its own within our session: a job, as a shell has it.
 
-    For a child on the real terminal. Whoever started it makes it the foreground group (``os.tcsetpgrp`` with its
-    pid, then SIGCONT to the group, which may have touched the terminal too early) and takes the terminal back.
+    For a child on the real terminal. The caller makes it the foreground group (``os.tcsetpgrp`` with its pid, then
+    SIGCONT to the group, which may have touched the terminal too early) and takes the terminal back.
     """
 
     def spawn(self, command: Command) -> int:
@@ -137,7 +241,7 @@ class Inherited:
         """Nothing is held."""
 
     def tail(self) -> str:
-        """Nothing is known."""
+        """Return nothing."""
         return ""
 
 
@@ -156,7 +260,7 @@ class Reader:
         asyncio.get_running_loop().add_reader(fd, self._read)
 
     async def drain(self, until: float) -> None:
-        """Read to the end; where somebody keeps it open, what is there at the time ``until`` of the loop's clock."""
+        """Read to the end; if another process keeps it open, until the time ``until`` of the loop's clock."""
         if self._ended.is_set():
             return
         with suppress(TimeoutError):
@@ -179,7 +283,7 @@ class Reader:
             os.close(self._fd)
 
     def _read(self) -> bool:
-        """Read once; False if there was nothing."""
+        """Read once; return False if there was nothing."""
         if self._ended.is_set():
             return False
         try:
@@ -187,7 +291,7 @@ class Reader:
         except BlockingIOError:
             return False
         except OSError:
-            # EIO: the other side of a terminal is gone.
+            # EIO: the other end of a terminal is closed.
             data = b""
         if data:
             self._feed(data)
@@ -197,7 +301,7 @@ class Reader:
 
 
 def pipe(ours: ExitStack, theirs: ExitStack) -> tuple[int, int]:
-    """The ends to read and to write, each closed by its stack."""
+    """Return the ends to read and to write, each closed by its stack."""
     ends = os.pipe()
     ours.callback(os.close, ends[0])
     theirs.callback(os.close, ends[1])
@@ -205,10 +309,130 @@ def pipe(ours: ExitStack, theirs: ExitStack) -> tuple[int, int]:
 
 
 def popen(command: Command, **how: Any) -> int:
-    """`subprocess.Popen` for its way of spawning alone: the caller watches the pid and reaps it."""
-    process = subprocess.Popen(  # noqa: S603  # it is our trade
+    """Spawn as `subprocess.Popen` does; the caller watches the pid and reaps it."""
+    process = subprocess.Popen(  # noqa: S603  # the caller chose the command
         command.argv, env=command.env, cwd=command.cwd, pass_fds=command.inherit, **how
     )
-    # Reaping belongs to whoever watches the pid; without a return code Popen would try it, too, and complain.
+    # The caller reaps it; without a return code Popen would try to, and warn.
     process.returncode = 0
     return process.pid
+
+
+# -- from bytes to lines ------------------------------------------------------------------------------------------
+
+
+class Output(Protocol):
+    """Takes a line, without its end, that a process wrote to ``stream``; called in the loop, so it must be quick."""
+
+    def __call__(self, line: str, stream: Stream, /) -> object:
+        """Take one line."""
+        ...
+
+
+class Receiver:
+    """Cuts the two streams into lines and gives them to ``output``, or without one to ``log`` at level INFO.
+
+    Of stderr the last 4 KiB are kept.
+
+    Raises:
+        TypeError: for an ``output`` that cannot be called or is async.
+    """
+
+    def __init__(self, output: Output | None, log: logging.Logger) -> None:
+        if output is not None and not _is_plain(output):
+            raise TypeError(
+                f"output={output!r} is not a plain function of (line, stream); give one, or None for the log"
+            )
+        self._log = log
+        self._output: Output = self._to_log if output is None else output
+        self._listener: Callable[[str], object] | None = None
+        self._has_failed = False
+        self._lines: dict[Stream, Lines] = {"stdout": Lines(), "stderr": Lines()}
+        self._tail = Tail()
+
+    def listen(self, listener: Callable[[str], object]) -> None:
+        """Call ``listener`` with each line, too; it MUST NOT raise."""
+        self._listener = listener
+
+    def feed(self, data: bytes, stream: Stream) -> None:
+        """Take the bytes that came on ``stream``, or ``b""`` at its end."""
+        if data and stream == "stderr":
+            self._tail.feed(data)
+        lines = self._lines[stream]
+        for line in lines.feed(data) if data else lines.flush():
+            self._give(line, stream)
+
+    def tail(self) -> str:
+        """Return the end of stderr."""
+        return str(self._tail)
+
+    def _give(self, line: str, stream: Stream) -> None:
+        try:
+            self._output(line, stream)
+        except Exception:  # noqa: BLE001  # logged
+            # Once: a function that is broken is so for each of a million lines.
+            if not self._has_failed:
+                self._log.exception("%r cannot take output; the line is lost (logged once): %.200r", self._output, line)
+            self._has_failed = True
+        if self._listener is not None:
+            self._listener(line)
+
+    def _to_log(self, line: str, stream: Stream) -> None:
+        self._log.info("%s", line, extra={"stream": stream})
+
+
+class Lines:
+    """Cuts a stream of bytes into lines of text, without their ends.
+
+    Bytes that are not UTF-8 are replaced; a line longer than `LIMIT` bytes comes in pieces.
+    """
+
+    def __init__(self) -> None:
+        # The parts of the line whose end has not come yet; joined only once, so that long lines stay linear.
+        self._begun: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> list[str]:
+        """Return the lines that ``data`` completes."""
+        first, *more = data.split(b"\n")
+        self._begun.append(first)
+        self._size += len(first)
+        if not more:
+            return self.flush() if self._size >= LIMIT else []
+        *whole, rest = more
+        lines = [_text(self._take()), *map(_text, whole)]
+        if rest:
+            self._begun, self._size = [rest], len(rest)
+        return lines
+
+    def flush(self) -> list[str]:
+        """Return the line that is not complete, if there is one."""
+        return [_text(rest)] if (rest := self._take()) else []
+
+    def _take(self) -> bytes:
+        whole = b"".join(self._begun)
+        self._begun, self._size = [], 0
+        return whole
+
+
+class Tail:
+    """The last ``size`` bytes of a stream."""
+
+    def __init__(self, size: int = 4096) -> None:
+        self._size = size
+        self._kept = b""
+
+    def feed(self, data: bytes) -> None:
+        """Add ``data``, and drop the oldest bytes."""
+        self._kept = (self._kept + data)[-self._size :]
+
+    def __str__(self) -> str:
+        return self._kept.decode(errors="replace")
+
+
+def _text(line: bytes) -> str:
+    return line.removesuffix(b"\r").decode(errors="replace")
+
+
+def _is_plain(function: object) -> bool:
+    return callable(function) and not inspect.iscoroutinefunction(function)

@@ -294,7 +294,7 @@ def _both(*futures: asyncio.Future[Any]) -> tuple[asyncio.Future[Any], ...]:
 
 def _takes_gate(name: str, fn: Any) -> bool:
     if not callable(fn) or not is_async(fn):
-        raise TypeError(f"{fn!r} is no async function; {name!r} needs one, of no argument or of a Gate")
+        raise TypeError(f"{fn!r} is not an async function; {name!r} needs one, of no argument or of a Gate")
     count = required_arguments(fn)
     if count not in (0, 1):
         raise TypeError(
@@ -312,7 +312,7 @@ def _settle(life: asyncio.Future[End], end: End) -> None:
 def _check(name: str, fn: Any) -> None:
     if not callable(fn) or is_async(fn):
         raise TypeError(
-            f"{fn!r} is no plain function; {name!r} needs one, of a threading.Event (TaskWorker runs async)"
+            f"{fn!r} is not a plain function; {name!r} needs one, of a threading.Event (TaskWorker runs async)"
         )
     if not _takes_one(fn):
         raise TypeError(

@@ -21,9 +21,7 @@ import termios
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from lifecycle.workers.commands import find_program
-from lifecycle.workers.output import Lines, Tail
-from lifecycle.workers.stdio import DRAIN, Reader
+from lifecycle.workers.stdio import DRAIN, Lines, Reader, Tail, find_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,9 +45,9 @@ class Terminal:
     def __init__(self, output: Callable[[bytes], object], *, rows: int = 24, columns: int = 80) -> None:
         self._output = output
         self._size = (rows, columns)
-        self._complained = False
+        self._has_failed = False
         self._tail = Tail()
-        self._onlooker: Callable[[str], object] | None = None
+        self._listener: Callable[[str], object] | None = None
         self._lines = Lines()
         # Our side of it, and its reader, while the process lives. The reader owns the descriptor.
         self._ours: int | None = None
@@ -78,9 +76,9 @@ class Terminal:
                 except OSError:
                     return  # the process has hung up
 
-    def hear(self, onlooker: Callable[[str], object]) -> None:
-        """Have each line that is written go to ``onlooker``, too, from the start on."""
-        self._onlooker = onlooker
+    def listen(self, listener: Callable[[str], object]) -> None:
+        """Call ``listener`` with each line, too, from the start on."""
+        self._listener = listener
 
     # -- as a Stdio -----------------------------------------------------------------------------------------------
 
@@ -117,15 +115,15 @@ class Terminal:
             self._hang_up()
             return
         self._tail.feed(data)
-        if self._onlooker is not None:
+        if self._listener is not None:
             for line in self._lines.feed(data):
-                self._onlooker(line)
+                self._listener(line)
         try:
             self._output(data)
         except Exception:  # noqa: BLE001  # logged
-            if not self._complained:
-                _log.exception("%r cannot take output; %d bytes are lost (said once)", self._output, len(data))
-            self._complained = True
+            if not self._has_failed:
+                _log.exception("%r cannot take output; %d bytes are lost (logged once)", self._output, len(data))
+            self._has_failed = True
 
     def _hang_up(self) -> None:
         """The reader is about to close the descriptor, whose number somebody else may have then."""

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from lifecycle.errors import InvalidTransition, WorkerFailed
-from lifecycle.workers import ProcessWorker, Status, _platform, stop_and_wait
+from lifecycle.workers import ProcessWorker, Status, _posix, stop_and_wait
 from lifecycle.workers.stdio import Inherited
 from tests.processes import alive, members
 from tests.waiting import until
@@ -532,7 +532,7 @@ async def test_an_output_that_raises_is_logged_once_and_contained(caplog: pytest
     await worker.start()
     assert (await worker.wait()).status is Status.FINISHED
     assert seen == ["a", "b"]
-    assert caplog.text.count("said once") == 1
+    assert caplog.text.count("logged once") == 1
 
 
 async def test_out_of_descriptors_fails_the_start_and_leaks_none() -> None:
@@ -599,11 +599,11 @@ async def test_a_job_on_our_terminal_is_a_group_in_our_session() -> None:
     ("argv", "cwd", "message"),
     [
         (["no-such-program"], None, "the command 'no-such-program' was not found on PATH"),
-        (["python app.py"], None, "or give its words one by one"),
+        (["python app.py"], None, "or give its arguments one by one"),
         (["/no/such/program"], None, "the command '/no/such/program' does not exist"),
         (["./plain"], ".", "the command './plain' is not executable; try `chmod \\+x`"),
         (["./lost"], ".", "whose interpreter is missing"),
-        (["./junk"], ".", "is no program for this machine"),
+        (["./junk"], ".", "is not a program for this machine"),
         (["sleep", "1"], "missing", "cwd='.*missing' cannot be entered .No such file or directory.; make it"),
         (["sleep", "1"], "plain", "cwd='.*plain' cannot be entered .Not a directory."),
     ],
@@ -648,7 +648,7 @@ async def test_where_there_is_no_pidfd_a_thread_notices_the_end(monkeypatch: pyt
 
 
 def test_a_signal_without_a_name_is_its_number() -> None:
-    assert (_platform.signal_name(15), _platform.signal_name(40)) == ("SIGTERM", "40")
+    assert (_posix.signal_name(15), _posix.signal_name(40)) == ("SIGTERM", "40")
 
 
 # -- chaos --------------------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ import pytest
 
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers import Backoff, ProcessWorker, Spec, Status, Supervisor
-from lifecycle.workers.readiness import listeners
 from tests.processes import members
 from tests.waiting import until
 
@@ -42,7 +41,7 @@ def python(code: str, *argv: str, **how: Any) -> ProcessWorker:
 
 def news(worker: ProcessWorker) -> str:
     """What would be told if its time were up."""
-    return worker._ready.news if worker._ready is not None else ""
+    return worker._ready.reason if worker._ready is not None else ""
 
 
 def bindable(host: str) -> bool:
@@ -191,7 +190,7 @@ async def test_one_that_shares_a_port_with_a_stranger_is_ready_when_it_listens_i
 
 @pytest.mark.usefixtures("stranger")
 async def test_where_listeners_are_not_shown_an_answer_is_believed(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listeners, "_FILES", ("/no/such/file",))
+    monkeypatch.setattr("lifecycle.workers.readiness._SOCKET_TABLES", ("/no/such/file",))
     async with asyncio.timeout(LIMIT), python(SLEEP, ready=f"port:{port}"):
         pass
 

@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from lifecycle.workers import ContainerWorker, Status, WorkerFailed
-from lifecycle.workers.containers import _called, _verdict
-from lifecycle.workers.engine_api import Ended, _number
-from lifecycle.workers.engines import address_of
+from lifecycle.workers.containers import ContainerEnd, container_name, engine_address, failure_of, signal_number
 
 
 async def listen(line: str, stream: str) -> None:
@@ -23,15 +21,15 @@ async def listen(line: str, stream: str) -> None:
     ("image", "how", "error", "message"),
     [
         ("", {}, ValueError, "'app' has no image"),
-        ("a", {"command": "sleep 1"}, TypeError, "command='sleep 1' of 'app' is not made of words; give a list"),
-        ("a", {"command": ["sleep", 1]}, TypeError, "is not made of words"),
+        ("a", {"command": "sleep 1"}, TypeError, "command='sleep 1' of 'app' is not a list of strings"),
+        ("a", {"command": ["sleep", 1]}, TypeError, "is not a list of strings"),
         ("a", {"env": {"A=B": "1"}}, ValueError, "cannot name an environment variable"),
-        ("a", {"engine": "var/run/docker.sock"}, ValueError, "engine='var/run/docker.sock' is no address"),
-        ("a", {"engine": "unix://"}, ValueError, "engine='unix://' is no address"),
+        ("a", {"engine": "var/run/docker.sock"}, ValueError, "engine='var/run/docker.sock' is not an address"),
+        ("a", {"engine": "unix://"}, ValueError, "engine='unix://' is not an address"),
         ("a", {"engine": "ssh://host"}, ValueError, "give 'unix:///path/of/its.sock' or 'tcp://host:port'"),
         ("a", {"stop_timeout": -1}, ValueError, "stop_timeout=-1"),
-        ("a", {"output": 3}, TypeError, "is no plain function"),
-        ("a", {"output": listen}, TypeError, "is no plain function"),
+        ("a", {"output": 3}, TypeError, "is not a plain function"),
+        ("a", {"output": listen}, TypeError, "is not a plain function"),
     ],
 )
 def test_what_cannot_work_is_refused_at_once(
@@ -102,21 +100,21 @@ def test_what_the_environment_says_is_looked_at_before_any_socket(
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://10.0.0.1:2375")
     with listening(nowhere / "podman" / "podman.sock"):
-        assert address_of(None) == "tcp://10.0.0.1:2375"
-        assert address_of("https://other:2376") == "https://other:2376"
+        assert engine_address(None) == "tcp://10.0.0.1:2375"
+        assert engine_address("https://other:2376") == "https://other:2376"
 
 
 def test_an_environment_that_says_nonsense_is_named(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "ssh://host")
-    with pytest.raises(WorkerFailed, match="DOCKER_HOST='ssh://host' is no address of an engine"):
-        address_of(None)
+    with pytest.raises(WorkerFailed, match="DOCKER_HOST='ssh://host' is not an address of an engine"):
+        engine_address(None)
 
 
 def test_podmans_socket_of_this_user_is_found_unless_there_is_docker(nowhere: Path) -> None:
     docker = Path("/var/run/docker.sock")
     with listening(nowhere / "podman" / "podman.sock"):
         first = docker if docker.is_socket() else f"{nowhere}/podman/podman.sock"
-        assert address_of(None) == f"unix://{first}"
+        assert engine_address(None) == f"unix://{first}"
 
 
 # -- what the engine says ----------------------------------------------------------------------------------------------
@@ -125,17 +123,17 @@ def test_podmans_socket_of_this_user_is_found_unless_there_is_docker(nowhere: Pa
 @pytest.mark.parametrize(
     ("ended", "message"),
     [
-        (Ended(0), None),
-        (Ended(0, out_of_memory=True), None),
-        (Ended(1), "'db' exited with status 1"),
-        (Ended(137), "'db' was killed, as status 137 tells (by signal 9), perhaps out of memory"),
-        (Ended(137, out_of_memory=True), "'db' ran out of memory and was killed; it ended with status 137"),
-        (Ended(143), "'db' ended with status 143, as of signal 15 (SIGTERM)"),
-        (Ended(255), "'db' exited with status 255"),
+        (ContainerEnd(0), None),
+        (ContainerEnd(0, out_of_memory=True), None),
+        (ContainerEnd(1), "'db' exited with status 1"),
+        (ContainerEnd(137), "'db' was killed, since its status is 137 (signal 9), perhaps out of memory"),
+        (ContainerEnd(137, out_of_memory=True), "'db' ran out of memory and was killed; it ended with status 137"),
+        (ContainerEnd(143), "'db' ended with status 143, as of signal 15 (SIGTERM)"),
+        (ContainerEnd(255), "'db' exited with status 255"),
     ],
 )
-def test_ends_are_told_apart(ended: Ended, message: str | None) -> None:
-    error = _verdict("db", ended)
+def test_ends_are_told_apart(ended: ContainerEnd, message: str | None) -> None:
+    error = failure_of("db", ended)
     assert (error and str(error)) == message
 
 
@@ -144,12 +142,12 @@ def test_ends_are_told_apart(ended: Ended, message: str | None) -> None:
     [(None, 15), ("", 15), ("15", 15), ("2", 2), ("SIGINT", 2), ("int", 2), ("SIGRTMIN+3", 15), ("nonsense", 15)],
 )
 def test_the_signal_that_an_image_wants_is_understood(text: str | None, number: int) -> None:
-    assert _number(text) == number
+    assert signal_number(text) == number
 
 
 @pytest.mark.parametrize(("name", "begins"), [("web 1", "web-1-"), ("_é", "worker-"), ("a" * 100, "a" * 40 + "-")])
 def test_the_name_of_a_container_is_one_that_engines_accept(name: str, begins: str) -> None:
-    called = _called(name)
+    called = container_name(name)
     assert called.startswith(begins)
-    assert called != _called(name)
+    assert called != container_name(name)
     assert len(called) == len(begins) + 12

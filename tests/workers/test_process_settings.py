@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle.workers import ProcessWorker, Spec
-from lifecycle.workers.commands import fault_of
-from lifecycle.workers.readiness import wanted
-from lifecycle.workers.stdio import Command, Inherited
+from lifecycle.workers.readiness import parse_ready
+from lifecycle.workers.stdio import Command, Inherited, fault_of
 from lifecycle.workers.terminals import Terminal
 
 if TYPE_CHECKING:
@@ -29,8 +28,8 @@ async def listen(line: str, stream: str) -> None:
         ((), {}, ValueError, "'app' has no command"),
         (("",), {}, ValueError, "is empty or has a NUL"),
         (("a\0b",), {}, ValueError, "is empty or has a NUL"),
-        ((["python", "app.py"],), {}, TypeError, "is no word; give each as a string or a path"),
-        ((1,), {}, TypeError, "is no word"),
+        ((["python", "app.py"],), {}, TypeError, "is not a string or a path"),
+        ((1,), {}, TypeError, "is not a string or a path"),
         (("a",), {"stop_signal": 0}, ValueError, "stop_signal=0 is no signal"),
         (("a",), {"stop_signal": 1000}, ValueError, "stop_signal=1000 is no signal"),
         (("a",), {"stop_timeout": -1}, ValueError, "stop_timeout=-1"),
@@ -40,16 +39,16 @@ async def listen(line: str, stream: str) -> None:
         (("a",), {"start_timeout": math.nan}, ValueError, "start_timeout=nan"),
         (("a",), {"env": {"A=B": "1"}}, ValueError, "cannot name an environment variable"),
         (("a",), {"env": {"A": 1}}, TypeError, "'A': 1 in the environment is not text; give strings"),
-        (("a",), {"output": 3}, TypeError, "is no plain function"),
-        (("a",), {"output": listen}, TypeError, "is no plain function"),
+        (("a",), {"output": 3}, TypeError, "is not a plain function"),
+        (("a",), {"output": listen}, TypeError, "is not a plain function"),
         (("a",), {"output": print, "stdio": Terminal(print)}, ValueError, "both output and stdio"),
-        (("a",), {"ready": "port:"}, ValueError, "ready='port:' is no condition .N is a number from 1 to 65535"),
+        (("a",), {"ready": "port:"}, ValueError, "ready='port:' is not a condition .N is a number from 1 to 65535"),
         (("a",), {"ready": "port:0"}, ValueError, "from 1 to 65535"),
         (("a",), {"ready": "port:65536"}, ValueError, "from 1 to 65535"),
         (("a",), {"ready": "port:٣"}, ValueError, "from 1 to 65535"),
         (("a",), {"ready": "port: 80"}, ValueError, "from 1 to 65535"),
-        (("a",), {"ready": "line:"}, ValueError, "there is no expression to look for"),
-        (("a",), {"ready": "line:("}, ValueError, "no regular expression: missing \\), unterminated subpattern"),
+        (("a",), {"ready": "line:"}, ValueError, "the expression is empty"),
+        (("a",), {"ready": "line:("}, ValueError, "not a regular expression: missing \\), unterminated subpattern"),
         (("a",), {"ready": "line:x", "stdio": Inherited()}, ValueError, "'line:x' of 'app' needs to read lines"),
         (("a",), {"ready": "http://"}, ValueError, "a URL has a host"),
         (("a",), {"ready": "http://a b/"}, ValueError, "and no spaces"),
@@ -79,11 +78,11 @@ def test_settings_that_cannot_work_are_refused(
     ],
 )
 def test_each_way_of_being_ready_says_what_it_waits_for(ready: str, awaited: str) -> None:
-    assert str(wanted(ready)) == awaited
+    assert str(parse_ready(ready)) == awaited
 
 
 def test_a_spec_refuses_what_its_worker_would() -> None:
-    with pytest.raises(ValueError, match="ready='port:x' is no condition"):
+    with pytest.raises(ValueError, match="ready='port:x' is not a condition"):
         Spec("db", ["postgres"], ready="port:x")
 
 

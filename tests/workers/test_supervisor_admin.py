@@ -589,7 +589,7 @@ async def two(a: int, b: int) -> None: ...
         ({"child": None}, "cannot be the child"),
         ({"child": Supervisor("x")}, "a worker itself lives only once"),
         ({"child": []}, "has no command"),
-        ({"child": ["sleep", 1]}, "is no word"),
+        ({"child": ["sleep", 1]}, "is not a string or a path"),
         ({"child": two}, "no argument, or one"),
         ({"child": lambda a: a}, "without arguments"),
         ({"restart": "sometimes"}, "restart='sometimes' is unknown; give one of 'always', 'on_failure', 'never'"),

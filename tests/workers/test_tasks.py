@@ -265,8 +265,8 @@ def plain() -> None: ...
 @pytest.mark.parametrize(
     ("fn", "told"),
     [
-        (plain, "is no async function"),
-        (None, "is no async function"),
+        (plain, "is not an async function"),
+        (None, "is not an async function"),
         (two, "has to take no argument, or one"),
         (keyword, "has to take no argument, or one"),
     ],

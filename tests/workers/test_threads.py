@@ -79,7 +79,8 @@ def nothing() -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("fn", "told"), [(asynchronous, "is no plain function"), ("x", "is no plain function"), (nothing, "one argument")]
+    ("fn", "told"),
+    [(asynchronous, "is not a plain function"), ("x", "is not a plain function"), (nothing, "one argument")],
 )
 async def test_functions_that_it_cannot_call_are_refused(fn: Any, told: str) -> None:
     with pytest.raises(TypeError, match=told):

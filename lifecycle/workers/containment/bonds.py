@@ -10,15 +10,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from lifecycle.errors import WorkerFailed
-from lifecycle.workers import _platform
+from lifecycle.workers import _posix
+from lifecycle.workers._posix import Coalescer
 from lifecycle.workers.containment import cookies, namespaces
-from lifecycle.workers.containment.batches import Batches
 from lifecycle.workers.containment.cgroups import Cgroup
 from lifecycle.workers.containment.guards import guards, why_no_guard
 from lifecycle.workers.containment.levels import Level
 from lifecycle.workers.containment.moves import Move
 from lifecycle.workers.containment.sweeps import Holders, carries, family, sweep
-from lifecycle.workers.rushes import Rush
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -141,7 +140,7 @@ class Bond:
         """Reap ``pid``, and before that have the number forgotten: others may have it from then on."""
         if self._moving is not None and not self._moving.done():
             await asyncio.wait({self._moving})
-        parting = _partings.ask(pid)
+        parting = _partings.submit(pid)
         try:
             await parting
         except asyncio.CancelledError:
@@ -213,18 +212,18 @@ def _part(pids: Sequence[int]) -> None:
     """Reap those that have ended, which no guard must know any more then."""
     guards.remove(pids)
     for pid in pids:
-        _platform.reap(pid)
+        _posix.reap(pid)
 
 
 # To tell the guard of each end by itself costs more than the end does.
-_partings: Rush[int, None] = Rush(_part)
+_partings: Coalescer[int, None] = Coalescer(_part)
 
 
 async def _swept(cookie: str, known: Iterable[Known]) -> None:
     """Return when nobody holds ``cookie`` any more, and ``known`` are gone. If cancelled, it blocks until then."""
     wanted = (cookie.encode(), set(known))
     try:
-        await asyncio.wait({_sweeps.ask(wanted)})
+        await asyncio.wait({_sweeps.submit(wanted)})
     except asyncio.CancelledError:
         # The loop is being closed; nobody will wait for a thread any more.
         _sweep([wanted])
@@ -245,4 +244,4 @@ def _sweep(wanted: Sequence[_Wanted]) -> None:
 
 
 # Sweeps that are wanted at the same time are one.
-_sweeps: Batches[_Wanted] = Batches(_sweep, "sweep for processes left")
+_sweeps: Coalescer[_Wanted, None] = Coalescer(_sweep, thread="sweep for processes left")

@@ -16,10 +16,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from lifecycle.workers.commands import check_program
 from lifecycle.workers.containment.cgroupfs import kill_cgroup, remove_cgroup
 from lifecycle.workers.containment.guards import guards
 from lifecycle.workers.containment.sweeps import family
+from lifecycle.workers.stdio import check_program
 
 if TYPE_CHECKING:
     from lifecycle.workers.stdio import Command

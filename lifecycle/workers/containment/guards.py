@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lifecycle.backoff import Backoff
-from lifecycle.workers import _platform
+from lifecycle.workers import _posix
 from lifecycle.workers.containment import cookies
 from lifecycle.workers.containment.cgroupfs import remove_cgroup
 from lifecycle.workers.containment.sweeps import look
@@ -193,7 +193,7 @@ class Guard:
     async def seen_off(self) -> None:
         """Wait for its end, once it was dismissed."""
         try:
-            await _platform.process_end(self._pid)
+            await _posix.process_end(self._pid)
         finally:
             _reap(self._pid)
 

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from lifecycle.workers.containment.batches import Batches
+from lifecycle.workers._posix import Coalescer
 from lifecycle.workers.containment.sweeps import Holders, carries
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Move:
 
     def begin(self) -> asyncio.Future[None]:
         """Make it; until it is done, the process must not be reaped."""
-        return _moves.ask(self)
+        return _moves.submit(self)
 
     def make(self) -> None:
         """Move those who are seen to descend from the process."""
@@ -78,4 +78,4 @@ def _gathered(moves: Mapping[bytes, Move]) -> bool:
     return empty >= _LOOKS
 
 
-_moves: Batches[Move] = Batches(_make, "move into cgroups")
+_moves: Coalescer[Move, None] = Coalescer(_make, thread="move into cgroups")

@@ -16,9 +16,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Final
 
-from lifecycle.workers import _platform
-from lifecycle.workers.commands import check_program
-from lifecycle.workers.stdio import Command, pipe, popen
+from lifecycle.workers import _posix
+from lifecycle.workers.stdio import Command, check_program, pipe, popen
 
 __all__ = ["Arrival", "Refused", "flags", "inside"]
 
@@ -101,8 +100,8 @@ class Arrival:
 
         Before that a signal is lost on its way in.
         """
-        over = asyncio.ensure_future(_platform.process_end(pid))
-        there = asyncio.ensure_future(_platform.readable(self._reads))
+        over = asyncio.ensure_future(_posix.process_end(pid))
+        there = asyncio.ensure_future(_posix.readable(self._reads))
         try:
             await asyncio.wait({over, there}, timeout=_ARRIVES, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -128,14 +127,14 @@ async def _try(how: tuple[str, ...]) -> str:
         theirs.close()
         try:
             async with asyncio.timeout(_TRY):
-                await _platform.process_end(pid)
+                await _posix.process_end(pid)
         except BaseException as error:
             _kill(pid)
             if isinstance(error, TimeoutError):
                 return f"`unshare` did not end within {_TRY:g} s"
             raise
-        code = _platform.exit_code(pid)
-        _platform.reap(pid)
+        code = _posix.exit_code(pid)
+        _posix.reap(pid)
         if not code:
             return ""
         os.set_blocking(errors, False)

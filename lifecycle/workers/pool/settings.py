@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
 from lifecycle.backoff import Intensity
 from lifecycle.workers.base import check_env
-from lifecycle.workers.commands import words
 from lifecycle.workers.containment import Level
 from lifecycle.workers.pool.protocol import codec, setup_frame
+from lifecycle.workers.stdio import check_argv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -347,7 +347,7 @@ class Target:
             return cls((sys.executable, "-P", _PROGRAM), target)
         if not isinstance(target, (list, tuple)):
             raise TypeError(f"target={target!r} of {name!r} names nothing to call; {_FORMS}")
-        return cls(words(name, tuple(target)), None)
+        return cls(check_argv(name, tuple(target)), None)
 
 
 def function_name(function: str | Callable[..., Any]) -> str:

@@ -300,7 +300,7 @@ def test_a_member_looks_for_modules_where_this_program_does(monkeypatch: pytest.
         ("models:<lambda>", "a lambda has none"),
         ("models:make.<locals>.inner", "move it to the top of a module"),
         ([], "has no command"),
-        ([1], "is no word"),
+        ([1], "is not a string or a path"),
         ([""], "is empty"),
         (None, "names nothing to call"),
         (b"models:Model", "names nothing to call"),

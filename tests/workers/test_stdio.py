@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifecycle.workers.output import LIMIT, Lines, Tail
+from lifecycle.workers.stdio import LIMIT, Lines, Tail
 
 
 def slow_lines(data: bytes) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lifecycle.workers.rushes import Rush
+from lifecycle.workers._posix import Coalescer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,16 +26,16 @@ class Work:
 
 async def test_all_who_ask_in_one_turn_of_the_loop_are_one() -> None:
     work = Work()
-    rush = Rush(work)
-    assert await asyncio.gather(*map(rush.ask, range(3))) == [3, 3, 3]
-    assert await rush.ask(3) == 1
+    coalescer = Coalescer(work)
+    assert await asyncio.gather(*map(coalescer.submit, range(3))) == [3, 3, 3]
+    assert await coalescer.submit(3) == 1
     assert work.batches == [[0, 1, 2], [3]]
 
 
 async def test_who_is_cancelled_before_it_is_done_is_left_out() -> None:
     work = Work()
-    rush = Rush(work)
-    first, second = rush.ask(1), rush.ask(2)
+    coalescer = Coalescer(work)
+    first, second = coalescer.submit(1), coalescer.submit(2)
     first.cancel()
     assert await second == 1
     assert work.batches == [[2]]
@@ -45,13 +45,13 @@ async def test_who_is_cancelled_before_it_is_done_is_left_out() -> None:
 
 def test_each_loop_has_a_rush_of_its_own() -> None:
     work = Work()
-    rush = Rush(work)
+    coalescer = Coalescer(work)
 
     async def left() -> None:
-        rush.ask(1)
+        coalescer.submit(1)
 
     async def asked() -> int:
-        return await rush.ask(2)
+        return await coalescer.submit(2)
 
     asyncio.run(left())
     assert asyncio.run(asked()) == 1

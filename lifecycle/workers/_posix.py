@@ -1,0 +1,297 @@
+"""How processes are watched, signalled and reaped: the only module that knows the system.
+
+Linux reports an end through a pidfd. Without pidfds (macOS, an old kernel, a sandbox that forbids them) a thread for
+each process waits instead, and members of a group that outlive their leader get no grace period, since they cannot be
+watched. Both ways have been run on Linux; macOS has not been tried. Windows has no process groups to kill, so no
+process is started there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeAlias
+
+    _Batch: TypeAlias = list[tuple[_T, asyncio.Future[_R]]]
+
+__all__ = [
+    "Coalescer",
+    "exit_code",
+    "group_end",
+    "group_gone",
+    "process_end",
+    "readable",
+    "reap",
+    "require_groups",
+    "signal_group",
+    "signal_name",
+    "stopped",
+]
+
+
+#: Seconds for members of a group that were killed to be gone.
+_LAST_WAIT: Final = 1.0
+#: Seconds for a signal that stops to take effect, and between two checks whether it has.
+_STOPS: Final = 5.0
+_PAUSE: Final = 0.001
+#: Turns of the loop after which a batch begins even if more requests come.
+_MAX_TURNS: Final = 32
+
+
+class Coalescer(Generic[_T, _R]):
+    """Calls ``work`` once for all requests of the same moment, in each loop.
+
+    A batch begins when the loop has gone round without another request: at once, if it is quiet. With a ``thread``, the
+    work is done in a thread of that name, and the requests that come meanwhile are the next batch. The threads of the
+    loop's executor may all be busy with the program's own work. Every caller gets the result of its batch, or its
+    error. A request that was cancelled before its batch began is left out.
+    """
+
+    def __init__(self, work: Callable[[Sequence[_T]], _R], *, thread: str | None = None) -> None:
+        self._work = work
+        self._thread = thread
+        # The requests of the next batch, in each loop in which a batch is due or at work.
+        self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, _Batch[_T, _R]]
+        self._waiting = WeakKeyDictionary()
+
+    def submit(self, item: _T) -> asyncio.Future[_R]:
+        """Add ``item`` to the next batch; the future completes with the result."""
+        loop = asyncio.get_running_loop()
+        caller: asyncio.Future[_R] = loop.create_future()
+        if (waiting := self._waiting.get(loop)) is not None:
+            waiting.append((item, caller))
+        else:
+            self._waiting[loop] = [(item, caller)]
+            self._begin_when_quiet(loop)
+        return caller
+
+    def _begin_when_quiet(self, loop: asyncio.AbstractEventLoop, seen: int = 0, turns: int = _MAX_TURNS) -> None:
+        size = len(self._waiting[loop])
+        if size > seen and turns:
+            loop.call_soon(partial(self._begin_when_quiet, loop, size, turns - 1))
+            return
+        batch = [(item, caller) for item, caller in self._waiting[loop] if not caller.done()]
+        if self._thread is None:
+            del self._waiting[loop]
+            self._settle(batch, self._outcome(batch))
+        else:
+            self._waiting[loop] = []
+            threading.Thread(target=self._run, args=(loop, batch), name=self._thread, daemon=True).start()
+
+    def _run(self, loop: asyncio.AbstractEventLoop, batch: _Batch[_T, _R]) -> None:
+        outcome = self._outcome(batch)
+        # The loop may be closed by now; then no caller waits any more.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(self._done, loop, batch, outcome)
+
+    def _done(self, loop: asyncio.AbstractEventLoop, batch: _Batch[_T, _R], outcome: _R | Exception) -> None:
+        self._settle(batch, outcome)
+        if waiting := self._waiting[loop]:
+            self._begin_when_quiet(loop, len(waiting))
+        else:
+            del self._waiting[loop]
+
+    def _outcome(self, batch: _Batch[_T, _R]) -> _R | Exception:
+        try:
+            return self._work([item for item, _ in batch])
+        except Exception as error:  # noqa: BLE001  # raised in the callers
+            return error
+
+    @staticmethod
+    def _settle(batch: _Batch[_T, _R], outcome: _R | Exception) -> None:
+        for _, caller in batch:
+            if caller.done():
+                continue
+            if isinstance(outcome, Exception):
+                caller.set_exception(outcome)
+            else:
+                caller.set_result(outcome)
+
+
+def require_groups() -> None:
+    """Raise OSError where processes cannot be held in groups."""
+    if sys.platform == "win32":
+        raise OSError("process workers need POSIX process groups, which Windows does not have")
+
+
+async def process_end(pid: int) -> None:
+    """Wait until the child ``pid`` has ended; it is not reaped, so no other process can have its number yet."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    except (AttributeError, OSError):
+        await _thread_end(pid)
+        return
+    try:
+        await readable(fd)
+    finally:
+        os.close(fd)
+
+
+async def group_end(pgid: int) -> None:
+    """Wait until the group ``pgid`` has no member but its leader; returns at once where members cannot be watched.
+
+    The leader must not have been reaped, or others must be in the group: its number must not be used again meanwhile.
+    """
+    seen: set[int] = {pgid}
+    while new := [pid for pid in (await _listings.submit(pgid))[pgid] if pid not in seen]:
+        seen.update(new)
+        watched = [fd for pid in new if (fd := _open_member(pid, pgid)) is not None]
+        try:
+            if watched:
+                await asyncio.gather(*(readable(fd) for fd in watched))
+        finally:
+            for fd in watched:
+                os.close(fd)
+
+
+async def group_gone(pgid: int) -> None:
+    """Wait up to a second for the members of a group that were killed; its leader may have been reaped."""
+    if _group_exists(pgid):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WAIT):
+                await group_end(pgid)
+
+
+def _group_exists(pgid: int) -> bool:
+    """Return whether the group has members; zombies count."""
+    try:
+        os.killpg(pgid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def signal_group(pgid: int, signum: int) -> None:
+    """Send ``signum`` to every member of the group; nothing happens if the group is gone."""
+    # macOS raises EPERM for a group of zombies.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pgid, signum)
+
+
+async def stopped(pid: int | None, wanted: Callable[[], bool]) -> None:
+    """Wait until the child ``pid``, which was sent SIGSTOP, is stopped or has ended, while that is ``wanted``.
+
+    It is polled for a limited time, since a process that waits for a disk stops only after that.
+    """
+    until = asyncio.get_running_loop().time() + _STOPS
+    while pid is not None and wanted() and asyncio.get_running_loop().time() < until:
+        if _is_stopped(pid):
+            return
+        await asyncio.sleep(_PAUSE)
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        # Other code reaped it.
+        return True
+
+
+def exit_code(pid: int) -> int | None:
+    """Return the exit code of the child ``pid``, which has ended, or minus the signal that killed it.
+
+    None if it is lost: other code reaped the child, or the program ignores SIGCHLD. The child is not reaped.
+    """
+    try:
+        result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+    if result is None:
+        return None
+    return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+
+
+def reap(pid: int) -> None:
+    """Reap the child ``pid``, which has ended."""
+    with suppress(ChildProcessError):
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
+
+
+def _list_members(wanted: Sequence[int]) -> dict[int, list[int]]:
+    """Return the members of the groups ``wanted``; none without /proc."""
+    groups: dict[int, list[int]] = {pgid: [] for pgid in wanted}
+    with suppress(FileNotFoundError):
+        for entry in os.listdir("/proc"):  # noqa: PTH208  # a thousand Path objects for nothing
+            if entry.isdigit() and (group := _group_of(int(entry))) in groups:
+                groups[group].append(int(entry))
+    return groups
+
+
+# Concurrent requests share one look at /proc, so that a hundred workers that end at once stay linear.
+_listings: Coalescer[int, dict[int, list[int]]] = Coalescer(_list_members)
+
+
+def _group_of(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return None
+
+
+def _open_member(pid: int, pgid: int) -> int | None:
+    """Return a pidfd of a member; its group is checked again once the number cannot pass to another process."""
+    try:
+        fd = os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+    if _group_of(pid) == pgid:
+        return fd
+    os.close(fd)
+    return None
+
+
+async def readable(fd: int) -> None:
+    """Wait until ``fd`` is readable."""
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+    loop.add_reader(fd, _resolve, future)
+    try:
+        await future
+    finally:
+        loop.remove_reader(fd)
+
+
+async def _thread_end(pid: int) -> None:
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+
+    def wait() -> None:
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        # The loop may be closed by now; then no caller waits any more.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(_resolve, ended)
+
+    threading.Thread(target=wait, name=f"end of process {pid}", daemon=True).start()
+    await ended
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def signal_name(signum: int) -> str:
+    """Return SIGTERM for 15, and the bare number for a signal that has no name."""
+    try:
+        return signal.Signals(signum).name
+    except ValueError:
+        return str(signum)
