@@ -178,7 +178,7 @@ async def test_a_full_disk_is_answered_with_503_and_survived(path: Path, caplog:
 
 
 async def test_what_was_handled_while_the_disk_was_full_is_put_down_later(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("lifecycle.journal.databases._PATIENCE", 0.05)
     monkeypatch.setattr("lifecycle.sources.inbox._PAUSE", 0.01)
@@ -192,7 +192,7 @@ async def test_what_was_handled_while_the_disk_was_full_is_put_down_later(
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             go_on.set()
-            await until(lambda: receiver.source._inbox._in_trouble)
+            await until(lambda: caplog.records)
             assert await receiver.send("two") == 503
         await receiver.until_empty()
     assert receiver.seen == [("one", 1)]
@@ -445,9 +445,9 @@ async def test_a_source_that_is_removed_leaves_what_it_holds_and_can_come_back(p
         assert await receiver.send("one") == 202
         await receiver.until_empty()
         receiver.router.remove_source(receiver.source)
-        await until(lambda: receiver.source._server is None)
+        await until(lambda: receiver.source.url.endswith(":0"))
         receiver.router.add_source(receiver.source)
-        await until(lambda: receiver.source._server is not None)
+        await until(lambda: not receiver.source.url.endswith(":0"))
         assert await receiver.send("two") == 202
         await receiver.until_empty()
     assert receiver.seen == [("one", 1), ("two", 1)]
@@ -471,7 +471,7 @@ async def test_a_source_that_is_cancelled_at_any_moment_loses_no_letter_to_the_n
         await until(lambda: not runner.running)
         receiver.router.remove_source(receiver.source)
         receiver.router.add_source(receiver.source)
-        await until(lambda: receiver.source._server is not None)
+        await until(lambda: not receiver.source.url.endswith(":0"))
         go_on.set()
         await receiver.until_empty()
     assert [body for body, _ in receiver.seen] == ["a", "b", "c", "d", "new"]
