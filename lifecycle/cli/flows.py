@@ -25,8 +25,8 @@ from lifecycle.cli.output import (
 )
 from lifecycle.errors import FlowError, JournalError
 from lifecycle.flows import Flows
+from lifecycle.flows.definition import Flow, Task
 from lifecycle.flows.outboxes import SENT
-from lifecycle.flows.patterns import Flow
 from lifecycle.flows.postgres import PostgresStore
 from lifecycle.flows.records import Failure
 from lifecycle.flows.requests import RECOVER, RESUME, SUSPEND
@@ -34,7 +34,6 @@ from lifecycle.flows.resets import RETRIED, begin_anew
 from lifecycle.flows.sqlite.flows import FLOW_TABLES
 from lifecycle.flows.states import ENDS, FlowState, JobState
 from lifecycle.flows.stores import clock_of
-from lifecycle.flows.tasks import Task
 from lifecycle.flows.views import run_info, step_view
 
 if TYPE_CHECKING:

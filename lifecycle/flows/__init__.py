@@ -11,16 +11,16 @@ __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "lifecycle.errors": "AmbiguousDependency ClaimLost FlowError InvalidState MissingDependencies StepFailed",
-        ".contexts": "TaskContext current_task",
-        ".jobs.queues": "JobQueue JobQueueState",
+        ".context": "TaskContext current_task",
+        ".decisions": "Options",
+        ".definition": "Depth Flow Task graph linear task unordered",
         ".jobs.jobs": "Job",
+        ".jobs.queues": "JobQueue JobQueueState",
         ".jobs.rows": "Claim JobRow Priority",
         ".jobs.stores": "JobStore",
         ".memory": "MemoryStore",
-        ".options": "Options",
         ".outboxes": "Outbox SentEvent",
         ".owners": "Owners",
-        ".patterns": "Depth Flow graph linear unordered",
         ".postgres": "PostgresStore",
         ".records": (
             "Batch Change FailedDelivery Failure FlowRow FlowsState "
@@ -34,6 +34,5 @@ __all__, __getattr__, __dir__ = lazy_names(
         ".sqlite": "SQLiteStore",
         ".states": "EngineState FlowState Intention JobState StepState",
         ".stores": "OutboxStore Store",
-        ".tasks": "Task task",
     },
 )

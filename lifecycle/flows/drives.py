@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable
 
-    from lifecycle.flows.engines import Engine
-    from lifecycle.flows.plans.compiling import Plan
+    from lifecycle.flows.engine import Engine
+    from lifecycle.flows.plan import Plan
     from lifecycle.flows.records import FlowRow, Snapshot
     from lifecycle.flows.repositories import Repository
 

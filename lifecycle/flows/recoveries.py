@@ -7,11 +7,11 @@ import logging
 from typing import TYPE_CHECKING
 
 from lifecycle._util import reason_of
-from lifecycle.flows.plans.compiling import compile_flow
+from lifecycle.flows.plan import compile_flow
 from lifecycle.flows.states import FlowState
 
 if TYPE_CHECKING:
-    from lifecycle.flows.patterns import Item
+    from lifecycle.flows.definition import Item
     from lifecycle.flows.records import FlowRow
     from lifecycle.flows.repositories import Repository
     from lifecycle.flows.rosters import Roster

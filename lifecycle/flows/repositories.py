@@ -7,16 +7,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lifecycle.errors import FlowError
-from lifecycle.flows.engines import Engine
+from lifecycle.flows.engine import Engine
 from lifecycle.flows.outboxes import SENT
-from lifecycle.flows.plans.compiling import Plan, compile_flow
+from lifecycle.flows.plan import Plan, compile_flow
 from lifecycle.flows.records import Failure, Snapshot
 from lifecycle.flows.states import ENDS, StepState
 
 if TYPE_CHECKING:
-    from lifecycle.flows.options import Options
+    from lifecycle.flows.decisions import Options
+    from lifecycle.flows.definition import Item
     from lifecycle.flows.owners import Owners
-    from lifecycle.flows.patterns import Item
     from lifecycle.flows.records import Change, FlowRow
     from lifecycle.flows.serializers import Codec
     from lifecycle.flows.stores import Store
@@ -116,7 +116,7 @@ class Repository:
                 f"what is kept of flow {snapshot.flow.id!r} is damaged, or of another version ({error}); "
                 "restore a copy, or start it under another id"
             ) from error
-        engine.sent = partial(self.owners.ring, SENT)
+        engine.on_sent = partial(self.owners.ring, SENT)
         return engine
 
     async def changes(self, id: str, *, after: int) -> list[Change]:  # noqa: A002  # what it is

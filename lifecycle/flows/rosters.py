@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 from lifecycle.flows.runs import Run
 
 if TYPE_CHECKING:
-    from lifecycle.flows.plans.compiling import Plan
+    from lifecycle.flows.plan import Plan
     from lifecycle.flows.records import FlowRow, Snapshot
     from lifecycle.flows.repositories import Repository
     from lifecycle.flows.requests import Requests

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Generator, Mapping
     from typing import Self
 
-    from lifecycle.flows.patterns import Item
+    from lifecycle.flows.definition import Item
     from lifecycle.flows.records import Change, RunInfo, StepView
 
 __all__ = ["Run"]
@@ -66,7 +66,7 @@ class Run(Drive):
             raise error
         if self.state is not FlowState.SUCCESS:
             raise FlowError(f"flow {self.id!r} is {self.state}: {self._row.error or 'its error is not known'}")
-        return self._engine.core.values.provided()
+        return self._engine.scheduler.values.provided()
 
     async def __aiter__(self) -> AsyncGenerator[Change, None]:
         """Each change from the first on, once it is stored; ends when the flow has come to an end."""

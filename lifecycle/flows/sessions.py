@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle import hooks
 from lifecycle.errors import FlowError
-from lifecycle.flows.crews import LAST_WORDS, THREADS
-from lifecycle.flows.options import Options
+from lifecycle.flows.decisions import Options
+from lifecycle.flows.engine import STOP_MARGIN, THREADS
 from lifecycle.flows.outboxes import Outbox
-from lifecycle.flows.plans.compiling import compile_flow
-from lifecycle.flows.plans.scopes import asked, check
+from lifecycle.flows.plan import compile_flow
 from lifecycle.flows.records import FlowRow, FlowsState
 from lifecycle.flows.recoveries import Recovery
 from lifecycle.flows.repositories import Repository
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from lifecycle.flows.definition import Item
     from lifecycle.flows.owners import Owners
-    from lifecycle.flows.patterns import Item
-    from lifecycle.flows.plans.compiling import Plan
+    from lifecycle.flows.plan import Plan
     from lifecycle.flows.records import Snapshot
     from lifecycle.flows.runs import Run
     from lifecycle.flows.serializers import Codec
@@ -112,7 +111,7 @@ class Flows:
         self._open = False
         hooks.component_closed.announce(self, component=self)
         try:
-            async with asyncio.timeout(self._stop_timeout + LAST_WORDS):
+            async with asyncio.timeout(self._stop_timeout + STOP_MARGIN):
                 await self._recovery.settle()
                 await self.suspend(cancel_after=self._stop_timeout)
         except TimeoutError:
@@ -192,7 +191,7 @@ class Flows:
             FlowError: for a flow that cannot be carried out.
         """
         plan = compile_flow(flow)
-        return frozenset(asked(plan) - plan.providers.keys())
+        return frozenset(plan.required() - plan.providers.keys())
 
     def adopt(self, flow: Item | Plan, snapshot: Snapshot) -> Run:
         """Carry out ``flow`` from where ``snapshot`` says, which was taken for us; what a `JobQueue` does with a job.
@@ -269,8 +268,8 @@ async def _wait(run: Run, cancel_after: float | None) -> None:
 
 
 def _check_values(plan: Plan, values: dict[str, Any]) -> None:
-    check(plan, values.keys())
-    names = asked(plan)
+    plan.check(values.keys())
+    names = plan.required()
     if unknown := [name for name in values if name not in names]:
         asks = ", ".join(sorted(names)) or "nothing"
         raise FlowError(

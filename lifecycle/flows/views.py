@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lifecycle.flows.plans.orders import order_of
-from lifecycle.flows.plans.steps import RetryStep
+from lifecycle.flows.definition import Task
+from lifecycle.flows.plan import order_of
 from lifecycle.flows.records import Failure, ItemInfo, RunInfo, StepView
 from lifecycle.flows.states import Intention, StepState
-from lifecycle.flows.tasks import Task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lifecycle.flows.patterns import Flow, Item
+    from lifecycle.flows.definition import Flow, Item
     from lifecycle.flows.records import FlowRow, StepRow
 
 __all__ = ["run_info", "step_view"]
@@ -50,11 +49,10 @@ def _with_retry(
 ) -> ItemInfo:
     """Describe a flow whose first item is its retry, followed by the items that wait for nothing else."""
     assert flow.retry is not None
-    name = RetryStep(flow.retry, flow.name).name
     followers = {place for row in follow for place in row}
     first = tuple(place + 1 for place in range(len(items)) if place not in followers)
     moved = tuple(tuple(place + 1 for place in row) for row in follow)
-    retry = _step_info(name, steps.get(name) or StepView("retry"))
+    retry = _step_info(flow.retry.name, steps.get(flow.retry.name) or StepView("retry"))
     return ItemInfo(flow.name, flow.pattern, items=(retry, *items), follow=(first, *moved))
 
 

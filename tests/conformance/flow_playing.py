@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle.errors import InvalidState
 from lifecycle.flows import JSON, Batch, Failure, FlowRow, FlowState, MemoryStore, Options, Snapshot, StepState
-from lifecycle.flows.engines import Engine
-from lifecycle.flows.plans.compiling import compile_flow
+from lifecycle.flows.engine import Engine
+from lifecycle.flows.plan import compile_flow
 from lifecycle.flows.postgres import PostgresStore
 from lifecycle.flows.sqlite import SQLiteStore
 from tests import postgres
@@ -148,7 +148,7 @@ class Stage:
         try:
             engine = await self._ready()
             self._watch(engine, outcome, step)
-            if not self._prepared or engine.core.state is FlowState.REVERTED:
+            if not self._prepared or engine.scheduler.state is FlowState.REVERTED:
                 self._prepared = True
                 await engine.prepare()
             await engine.run()
@@ -205,8 +205,8 @@ class Stage:
 
         def entered(state: EngineState) -> None:
             seen = len(outcome.engine_states)
-            if seen == step.get("throw_at_state") and not engine.core.errors and state.value == "WAITING":
-                engine.core.errors.append(("", Failure.of(self._thrown)))
+            if seen == step.get("throw_at_state") and not engine.scheduler.errors and state.value == "WAITING":
+                engine.scheduler.errors.append(("", Failure.of(self._thrown)))
             if state.value == "FAILURE" or seen in (step.get("close_at_state"), step.get("throw_at_state")):
                 # Nobody looks at the engine any more.
                 return
@@ -214,7 +214,7 @@ class Stage:
             if any(step.get(way) == seen + 1 for way in _SUSPENDING):
                 engine.suspend()
             if step.get("throw_at_state") == seen + 1 and state.value in ("WAITING", "ANALYZING"):
-                engine.core.errors.append(("", Failure.of(self._thrown)))
+                engine.scheduler.errors.append(("", Failure.of(self._thrown)))
 
         engine.listeners[:] = [told]
         engine.watchers[:] = [entered]
@@ -225,7 +225,7 @@ class Stage:
             self._engine, self._prepared = None, False
         flow, rows = await self.store.load(_ID) if self._created else Snapshot(FlowRow(_ID, ""), {})
         if self._engine is not None:
-            known = self._engine.core.values.known()
+            known = self._engine.scheduler.values.known()
             self._known = {name: values[0] if len(values) == 1 else values for name, values in known.items()}
         outcome.flow_state = flow.state
         outcome.steps = {name: [row.state, row.intention] for name, row in rows.items()}

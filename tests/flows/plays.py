@@ -1,4 +1,4 @@
-"""Flows at random, and the pure core driven without a loop: what is written, killed at any transaction, and resumed."""
+"""Flows at random, and the scheduler driven without a loop, killed at any transaction, and resumed."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from lifecycle.flows import (
     task,
     unordered,
 )
-from lifecycle.flows.core.cores import Call, Core
-from lifecycle.flows.core.outcomes import Given, ended
-from lifecycle.flows.plans.compiling import compile_flow
+from lifecycle.flows.decisions import Call, Scheduler, StepResult
+from lifecycle.flows.plan import compile_flow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,13 +110,13 @@ class Kept:
         #: How often a task was executed, by its name and round, and whether its success was stored.
         self.executed: list[tuple[str, int]] = []
 
-    def core(self) -> Core:
-        """A core that goes on from what is kept."""
-        return Core(self.plan, Snapshot(self.flow, dict(self.steps)), JSON(), Options())
+    def scheduler(self) -> Scheduler:
+        """A scheduler that goes on from what is kept."""
+        return Scheduler(self.plan, Snapshot(self.flow, dict(self.steps)), JSON(), Options())
 
-    def keep(self, core: Core) -> bool:
+    def keep(self, scheduler: Scheduler) -> bool:
         """Write what has changed; whether there was anything."""
-        batch = core.ledger.drain()
+        batch = scheduler.work.drain()
         if batch is None:
             return False
         self.flow = self.flow._replace(state=batch.state, seq=batch.seq)
@@ -131,45 +130,45 @@ class Kept:
 
 
 def run(kept: Kept, *, writes: int | None = None, watch: Any = None) -> bool:
-    """Drive a core to its end, or die after so many ``writes``; whether it came to its end."""
+    """Drive a scheduler to its end, or die after so many ``writes``; whether it came to its end."""
     left = count() if writes is None else iter(range(writes))
-    core = kept.core()
-    for _ in _phases(kept, core):
+    scheduler = kept.scheduler()
+    for _ in _phases(kept, scheduler):
         if watch is not None:
-            watch(core)
-        if kept.keep(core) and next(left, None) is None:
+            watch(scheduler)
+        if kept.keep(scheduler) and next(left, None) is None:
             return False
     return True
 
 
-def _phases(kept: Kept, core: Core) -> Any:
-    core.prepare()
+def _phases(kept: Kept, scheduler: Scheduler) -> Any:
+    scheduler.prepare()
     yield
-    core.begin()
+    scheduler.begin()
     yield
-    core.resume()
+    scheduler.resume()
     yield
     calls: list[Call] = []
-    while core.may_schedule or calls:
-        calls = core.schedule(None)
+    while scheduler.may_schedule or calls:
+        calls = scheduler.schedule(None)
         yield
         for call in calls:
-            ended(core, call.cell, outcome_of(kept, call), back=call.back)
+            scheduler.finish(call, outcome_of(kept, call))
         calls = []
-        core.look()
+        scheduler.find_ready()
         yield
-    core.end()
+    scheduler.end()
     yield
 
 
-def outcome_of(kept: Kept, call: Call) -> Given | Failure:
+def outcome_of(kept: Kept, call: Call) -> StepResult | Failure:
     """What the function of ``call`` would have done."""
-    cell = call.cell
-    if cell.node.kind == "retry":
-        value = None if call.back else cell.step.fn(**call.arguments)  # type: ignore[union-attr]  # it is a step
-        return Given(JSON().encode(value), value)
-    rounds, bad = kept.play.natures[cell.name]
-    if call.back:
-        return Failure("RuntimeError", "cannot be undone") if bad else Given("null", None)
-    kept.executed.append((cell.name, cell.round))
-    return Failure("RuntimeError", "woot") if cell.round <= rounds else Given("5", 5)
+    node = call.node
+    if node.kind == "retry":
+        value = None if call.reverting else node.step.function.fn(**call.arguments)  # type: ignore[union-attr]  # it is a step
+        return StepResult(JSON().encode(value), value)
+    rounds, bad = kept.play.natures[node.name]
+    if call.reverting:
+        return Failure("RuntimeError", "cannot be undone") if bad else StepResult("null", None)
+    kept.executed.append((node.name, node.round))
+    return Failure("RuntimeError", "woot") if node.round <= rounds else StepResult("5", 5)

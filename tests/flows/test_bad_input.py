@@ -14,7 +14,6 @@ from lifecycle.errors import InvalidTopic, JournalError
 from lifecycle.flows import (
     FlowError,
     Flows,
-    InvalidState,
     JobQueue,
     MissingDependencies,
     SQLiteStore,
@@ -23,7 +22,6 @@ from lifecycle.flows import (
     linear,
     send,
     task,
-    unordered,
 )
 
 if TYPE_CHECKING:
@@ -328,13 +326,6 @@ async def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match=r"flows\.db: it is no SQLite database"):
         async with Flows(path):
             pass
-
-
-async def test_what_is_stored_in_a_state_that_its_table_does_not_lead_from_is_not_run(flows: Flows) -> None:
-    run = flows.start(unordered("f", step("a", [])), id="one")
-    await run
-    with pytest.raises(InvalidState, match="cannot go from SUCCESS to FAILURE; legal: PENDING, RUNNING"):
-        run._engine.core.ledger.go("FAILURE")  # type: ignore[union-attr,arg-type]  # what no caller can
 
 
 async def test_an_id_or_a_topic_with_half_a_surrogate_is_refused(flows: Flows) -> None:

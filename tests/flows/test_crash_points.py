@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle.flows import JSON, FlowRow, MemoryStore, Options, current_task
-from lifecycle.flows.engines import Engine
-from lifecycle.flows.plans.compiling import compile_flow
+from lifecycle.flows.engine import Engine
+from lifecycle.flows.plan import compile_flow
 from tests.flows.legality import illegal
 from tests.flows.recipes import Recipe, left_of
 
@@ -88,8 +88,8 @@ class Life:
         """What it has come to."""
         engine = await self.start()
         exactly = Recipe(self.number).sequential
-        state = engine.core.state
-        return state, left_of(engine.view(), state, exactly=exactly), engine.core.values.provided()
+        state = engine.scheduler.state
+        return state, left_of(engine.view(), state, exactly=exactly), engine.scheduler.values.provided()
 
 
 @pytest.mark.parametrize("number", FLOWS)
@@ -116,5 +116,5 @@ async def test_wherever_it_dies_it_comes_to_the_same_end(number: int) -> None:
 def test_the_flows_are_of_all_kinds() -> None:
     flows = [Recipe(number).flow for number in FLOWS]
     assert {flow.pattern for flow in flows} == {"linear", "unordered", "graph"}
-    assert any(flow.links for flow in flows)
-    assert len({type(flow.retry) for flow in flows}) > 3
+    assert any(flow.edges for flow in flows)
+    assert len({type(flow.retry and flow.retry.retry) for flow in flows}) > 3

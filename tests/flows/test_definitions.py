@@ -25,8 +25,7 @@ from lifecycle.flows import (
     task,
     unordered,
 )
-from lifecycle.flows.plans.compiling import compile_flow
-from lifecycle.flows.plans.scopes import givers
+from lifecycle.flows.plan import compile_flow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +45,7 @@ def named(name: str, *, asks: str = "", gives: str | None = None, **settings: An
 
 
 def order(flow: Any) -> list[str]:
-    return [node.step.name for node in compile_flow(flow).steps if node.step]
+    return [step.name for _, step in compile_flow(flow).steps]
 
 
 # -- tasks ---------------------------------------------------------------------------------------------------------
@@ -58,14 +57,19 @@ def test_a_task_is_its_function_for_who_calls_it() -> None:
         return 2 * x
 
     assert double(21) == 42
-    assert (double.name, double.names, double.arguments) == ("double", ("double",), {"x": "x"})
+    assert (double.name, double.names, double.function.arguments) == ("double", ("double",), {"x": "x"})
 
 
 def test_a_task_can_be_copied_with_other_settings() -> None:
     first = task(lambda x: x, name="first", priority=3).revert(lambda result: -result)
     second = task(first, name="second", rebind={"x": "y"}, provides=["a", "b"])
-    assert (second.name, second.arguments, second.names, second.priority) == ("second", {"x": "y"}, ("a", "b"), 3)
-    assert second.undo is first.undo
+    assert (second.name, second.function.arguments, second.names, second.priority) == (
+        "second",
+        {"x": "y"},
+        ("a", "b"),
+        3,
+    )
+    assert second.undo == first.undo
     assert first.name == "first"
 
 
@@ -109,7 +113,7 @@ def test_objects_that_are_called_like_functions_are_tasks() -> None:
             return ref
 
     assert task(Build()).name == "Build"
-    assert task(functools.partial(Build(), ref="x"), name="p").optional == {"ref"}
+    assert task(functools.partial(Build(), ref="x"), name="p").function.optional == {"ref"}
 
 
 # -- flows ---------------------------------------------------------------------------------------------------------
@@ -227,8 +231,8 @@ def test_the_nearest_before_comes_first_and_others_after() -> None:
         retry=Times(2, name="r", provides="x"),
     )
     plan = compile_flow(flow)
-    me = next(node for node in plan.steps if node.step and node.step.name == "me")
-    assert [node.step.name for node in givers(plan, me, "x") if node.step] == ["p3", "q2", "p2", "p1", "r"]
+    me = next(node for node, step in plan.steps if step.name == "me")
+    assert [node.step.name for node in plan.givers(me, "x") if node.step] == ["p3", "q2", "p2", "p1", "r"]
 
 
 async def test_what_was_injected_beats_what_was_given_and_that_what_others_provide() -> None:

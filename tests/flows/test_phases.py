@@ -43,4 +43,4 @@ async def test_what_could_not_be_undone_is_not_provided(flows: Flows) -> None:
     await failed(run, "gotcha")
     assert run.steps["a"].state == "REVERT_FAILURE"
     assert run._engine is not None
-    assert run._engine.core.values.provided() == {}
+    assert run._engine.scheduler.values.provided() == {}

@@ -11,7 +11,7 @@ from lifecycle import Backoff
 from lifecycle.flows import Flows, JobQueue, Options, Times, current_task, linear, send, task, unordered
 
 if TYPE_CHECKING:
-    from lifecycle.flows.patterns import Flow
+    from lifecycle.flows.definition import Flow
     from tests.soak.notes import Notes
 
 __all__ = ["ENDS", "FILE", "KEEP", "Works", "end_of_deploy"]

@@ -22,8 +22,8 @@ from lifecycle.journal import Tally
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from lifecycle.flows.definition import Item
     from lifecycle.flows.jobs.stores import JobStore
-    from lifecycle.flows.patterns import Item
     from lifecycle.flows.sessions import Flows
 
 __all__ = ["JobQueue", "JobQueueState"]

@@ -15,22 +15,22 @@ from lifecycle._async import wait_within
 from lifecycle._util import error_text
 from lifecycle.backoff import Backoff
 from lifecycle.errors import AmbiguousDependency, ClaimLost, FlowError, JournalError, MissingDependencies
-from lifecycle.flows.crews import LAST_WORDS
+from lifecycle.flows.engine import STOP_MARGIN
 from lifecycle.flows.jobs.claims import JOBS_TO_CLAIM, Claims, jobs_of
 from lifecycle.flows.jobs.leases import Leases
 from lifecycle.flows.jobs.rows import flow_of
 from lifecycle.flows.jobs.stores import lost_job
 from lifecycle.flows.owners import GONE
-from lifecycle.flows.plans.compiling import compile_flow
+from lifecycle.flows.plan import compile_flow
 from lifecycle.flows.requests import RESUMED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from lifecycle.flows.definition import Item
     from lifecycle.flows.jobs.jobs import Job
     from lifecycle.flows.jobs.leases import Lease
     from lifecycle.flows.jobs.queues import JobQueue
-    from lifecycle.flows.patterns import Item
     from lifecycle.flows.records import Snapshot
     from lifecycle.flows.runs import Run
 
@@ -110,7 +110,7 @@ class Worker:
         self._news.set()
         self._seat.set()
         try:
-            async with asyncio.timeout(self._queue.flows.stop_timeout + LAST_WORDS):
+            async with asyncio.timeout(self._queue.flows.stop_timeout + STOP_MARGIN):
                 while left := [*self._working.values(), *([] if looking.done() else [looking])]:
                     await asyncio.wait(left)
         except TimeoutError:

@@ -8,15 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifecycle.flows import JSON, FlowRow, InvalidState, Options, Snapshot, linear, task
-from lifecycle.flows.core.cores import Core
-from lifecycle.flows.plans.compiling import compile_flow
-from lifecycle.flows.plans.frames import precedes
+from lifecycle.flows import JSON, FlowRow, FlowState, InvalidState, Options, Snapshot, linear, task
+from lifecycle.flows.decisions import Scheduler
+from lifecycle.flows.plan import compile_flow, precedes
 from lifecycle.flows.states import FLOWS, RETRIES, TASKS
 from tests.flows.plays import Kept, Play, plays, run
 
 if TYPE_CHECKING:
-    from lifecycle.flows.core.cells import Cell
+    from lifecycle.flows.execution import NodeState
 
 TABLES: dict[str, Any] = {"flow": FLOWS, "task": TASKS, "retry": RETRIES}
 ENDS = {"SUCCESS", "FAILURE", "REVERTED"}
@@ -73,15 +72,15 @@ def test_the_counters_say_what_a_walk_through_the_graph_says(play: Play) -> None
     run(Kept(play), watch=_check_counters)
 
 
-def _check_counters(core: Core) -> None:
-    for cell in core.cells:
-        assert cell.settled == all(_is_done(each) for each in [cell, *_all(cell, "before")])
-        assert cell.quiet == all(_is_still(each) for each in [cell, *_all(cell, "after")])
+def _check_counters(scheduler: Scheduler) -> None:
+    for node in scheduler.nodes:
+        assert node.done == all(_is_done(each) for each in [node, *_all(node, "predecessors")])
+        assert node.reverted == all(_is_still(each) for each in [node, *_all(node, "successors")])
 
 
-def _all(cell: Cell, direction: str) -> list[Cell]:
-    found: dict[int, Cell] = {}
-    ways = [cell]
+def _all(node: NodeState, direction: str) -> list[NodeState]:
+    found: dict[int, NodeState] = {}
+    ways = [node]
     while ways:
         for each in getattr(ways.pop(), direction):
             if each.number not in found:
@@ -90,12 +89,12 @@ def _all(cell: Cell, direction: str) -> list[Cell]:
     return list(found.values())
 
 
-def _is_done(cell: Cell) -> bool:
-    return cell.step is None or (cell.state in {"SUCCESS", "IGNORE"} and cell.intention in {"EXECUTE", "IGNORE"})
+def _is_done(node: NodeState) -> bool:
+    return node.step is None or (node.state in {"SUCCESS", "IGNORE"} and node.intention in {"EXECUTE", "IGNORE"})
 
 
-def _is_still(cell: Cell) -> bool:
-    return cell.step is None or cell.state in {"PENDING", "REVERTED", "IGNORE"}
+def _is_still(node: NodeState) -> bool:
+    return node.step is None or node.state in {"PENDING", "REVERTED", "IGNORE"}
 
 
 @given(plays())
@@ -109,7 +108,7 @@ def test_where_something_stands_says_what_comes_before_it_as_the_graph_does(play
     steps = [node for node in nodes if node.step is not None]
     for one in steps:
         for other in steps:
-            placed = one is not other and precedes((one.frame, one.place), (other.frame, other.place))
+            placed = one is not other and precedes((one.scope, one.place), (other.scope, other.place))
             assert placed == (one.number in before[other.number])
 
 
@@ -127,20 +126,25 @@ def test_where_something_stands_says_what_comes_before_it_as_the_graph_does(play
     ],
 )
 def test_what_was_loaded_is_brought_where_it_can_be_run(loaded: str, becomes: list[str]) -> None:
-    core = core_in(loaded)
-    core.prepare()
-    batch = core.ledger.drain()
+    scheduler = scheduler_in(loaded)
+    scheduler.prepare()
+    batch = scheduler.work.drain()
     assert [change.new for change in (batch.changes if batch else []) if change.kind == "flow"] == becomes
-    core.begin()
-    assert core.state == "RUNNING"
+    scheduler.begin()
+    assert scheduler.state == "RUNNING"
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "SUSPENDING", "SUSPENDED", "RESUMING"])
 def test_a_flow_that_is_not_at_its_end_cannot_be_reset(state: str) -> None:
     with pytest.raises(InvalidState, match=f"is {state} and cannot be reset"):
-        core_in(state).reset()
+        scheduler_in(state).reset()
 
 
-def core_in(state: str) -> Core:
+def test_a_move_that_the_table_does_not_have_is_refused() -> None:
+    with pytest.raises(InvalidState, match="cannot go from SUCCESS to FAILURE; legal: PENDING, RUNNING"):
+        scheduler_in("SUCCESS").work.move_flow(FlowState.FAILURE)
+
+
+def scheduler_in(state: str) -> Scheduler:
     plan = compile_flow(linear("f", task(lambda: None, name="a")))
-    return Core(plan, Snapshot(FlowRow("id", "f", state, epoch=1), {}), JSON(), Options())
+    return Scheduler(plan, Snapshot(FlowRow("id", "f", state, epoch=1), {}), JSON(), Options())

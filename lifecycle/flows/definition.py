@@ -1,0 +1,509 @@
+"""The description of a flow: tasks and their order, in which nothing runs.
+
+A task is a function whose parameters are the names of what it needs, and whose own name is the name of its result, so
+that names wire tasks together, like fixtures of a test. `linear` runs tasks one after the other, `unordered` all at
+once, `graph` each when its arguments are there. Flows contain tasks and flows. Mistakes are reported when a flow is
+made or, where it takes the whole flow to see them, when it is compiled.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict, Unpack, overload
+
+from lifecycle._async import is_async
+from lifecycle._util import name_of
+from lifecycle.errors import FlowError
+from lifecycle.flows.retries import Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "Depth",
+    "Edge",
+    "Flow",
+    "Item",
+    "Provides",
+    "RetryStep",
+    "Step",
+    "StepFunction",
+    "Task",
+    "TaskSettings",
+    "graph",
+    "linear",
+    "task",
+    "unordered",
+]
+
+#: Each name that a step provides, and the part of its result: all of it (None), by position, or by key.
+Provides: TypeAlias = "Mapping[str, int | str | None]"
+
+
+class StepFunction(NamedTuple):
+    """A function of a step, and where its arguments come from."""
+
+    fn: Callable[..., Any]
+    #: Parameter to the name of its argument.
+    arguments: Mapping[str, str]
+    #: The parameters that may stay without an argument.
+    optional: frozenset[str]
+    #: The parameters that are about the step itself: its result, its history, the failures of the flow.
+    specials: frozenset[str] = frozenset()
+    #: Whether it is plain, and so is called in a thread.
+    in_thread: bool = False
+
+
+class _Parameters(NamedTuple):
+    """The parameters of a function."""
+
+    required: tuple[str, ...] = ()
+    #: Those with a default, which get an argument if there is one.
+    optional: tuple[str, ...] = ()
+    #: Whether it takes any name (``**kwargs``).
+    takes_any: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them."""
+        return self.required + self.optional
+
+
+def _parameters_of(fn: Callable[..., Any]) -> _Parameters:
+    """Return the parameters of ``fn``.
+
+    Raises:
+        TypeError: for parameters that cannot be given by name.
+    """
+    required: list[str] = []
+    optional: list[str] = []
+    takes_any = False
+    for parameter in inspect.signature(fn).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            takes_any = True
+        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+            raise TypeError(f"{name_of(fn)} takes {parameter}, which cannot be given by name; name its parameters")
+        else:
+            (required if parameter.default is parameter.empty else optional).append(parameter.name)
+    return _Parameters(tuple(required), tuple(optional), takes_any)
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+class TaskSettings(TypedDict, total=False):
+    """The settings of `task`."""
+
+    name: str | None
+    provides: str | Iterable[str] | None
+    requires: Iterable[str]
+    rebind: Mapping[str, str] | Iterable[str]
+    inject: Mapping[str, Any]
+    priority: int
+    timeout: float | None
+
+
+class _Checked(NamedTuple):
+    """The settings of a task, checked and in one form each."""
+
+    name: str
+    provides: Provides
+    requires: tuple[str, ...] = ()
+    rebind: Mapping[str, str] = MappingProxyType({})
+    inject: Mapping[str, Any] = MappingProxyType({})
+    priority: int = 0
+    timeout: float | None = None
+
+
+#: The parameters of a revert that are no names of data.
+_OF_REVERTS = ("result", "failures", "flow_failures")
+
+
+class Task:
+    """A step of a flow; `task` makes them."""
+
+    name: str
+    provides: Provides
+    priority: int
+    timeout: float | None
+    function: StepFunction
+
+    kind = "task"
+
+    def __init__(self, fn: Callable[..., Any], settings: _Checked) -> None:
+        self.fn = fn
+        self.name, self.provides = settings.name, settings.provides
+        self.inject: dict[str, Any] = dict(settings.inject)
+        self.priority, self.timeout = settings.priority, settings.timeout
+        self.undo: StepFunction | None = None
+        self._settings = settings
+        parameters = _parameters_of(fn)
+        _check_rebind(settings, parameters)
+        arguments = _bound(parameters, settings.rebind, settings.requires)
+        optional = frozenset(each for each in parameters.optional if each not in settings.rebind)
+        self.function = StepFunction(fn, arguments, optional, in_thread=not is_async(fn))
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name!r}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself, outside of any flow."""
+        return self.fn(*args, **kwargs)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that it provides."""
+        return tuple(self.provides)
+
+    def revert(self, fn: Callable[..., Any]) -> Task:
+        """Set the function that undoes the task; a decorator, after which the name is that of the task.
+
+        The function is given ``result`` (the result of the task, or its `Failure`), which it may also call by the name
+        that the task provides, ``failures`` (the name of each failed step to its `Failure`), and any argument that the
+        task could have.
+
+        Raises:
+            TypeError: for parameters that cannot be given by name.
+            ValueError: if the task has a revert.
+        """
+        if self.undo is not None:
+            raise ValueError(f"the task {self.name!r} has a revert already, {name_of(self.undo.fn)}; make another task")
+        parameters = _parameters_of(fn)
+        whole = [name for name, part in self.provides.items() if part is None]
+        specials = frozenset(name for name in parameters.names if name in _OF_REVERTS or name in whole)
+        others = parameters._replace(
+            required=tuple(name for name in parameters.required if name not in specials),
+            optional=tuple(name for name in parameters.optional if name not in specials),
+            takes_any=False,
+        )
+        rebind = {name: to for name, to in self._settings.rebind.items() if name in others.names}
+        optional = frozenset(each for each in others.optional if each not in rebind)
+        self.undo = StepFunction(fn, _bound(others, rebind, ()), optional, specials, in_thread=not is_async(fn))
+        return self
+
+    def copy(self, settings: TaskSettings) -> Task:
+        """Return the same task with other settings."""
+        copy = Task(self.fn, self._settings._replace(**_checked(self.name, self.fn, settings)))
+        return copy if self.undo is None else copy.revert(self.undo.fn)
+
+
+@overload
+def task(fn: Callable[..., Any], /, **settings: Unpack[TaskSettings]) -> Task: ...
+@overload
+def task(fn: None = None, /, **settings: Unpack[TaskSettings]) -> Callable[[Callable[..., Any]], Task]: ...
+def task(  # the settings are those of the type
+    fn: Callable[..., Any] | None = None, /, **settings: Unpack[TaskSettings]
+) -> Task | Callable[[Callable[..., Any]], Task]:
+    """Make a step of a flow from a function, async or plain; a decorator, with settings or without.
+
+    A plain function is called in a thread, at most 32 of them at a time in one `Flows`, so that it may block. Its
+    context variables are those of the task. A thread cannot be stopped: when the task is cancelled, or takes longer
+    than its ``timeout``, the function is waited for, up to 5 seconds. A function that needs the loop has to be async.
+
+    A task given instead of a function is copied with the given settings changed.
+
+    Args:
+        fn: The function; its arguments are given by the names of its parameters.
+        name: The name of the task, unique in its flow; by default that of the function.
+        provides: The name under which others get the result, by default the task's own. Several in a list or a tuple
+            name the parts of the result by position, in a set by key; None: nothing.
+        requires: Names that the task waits for in addition to its parameters; it is given those that it takes.
+        rebind: Parameter to the name of its argument, where they differ; or names, in the order of parameters.
+        inject: Values for this task alone, which take precedence over all others.
+        priority: Of the tasks that can start, those with a higher priority start first.
+        timeout: Seconds for one attempt, after which it is cancelled and fails with `TimeoutError`; a task that
+            continues all the same is abandoned 5 seconds later. None: no limit.
+
+    Raises:
+        TypeError: for parameters that cannot be given by name, unknown settings, and settings of a wrong type.
+        ValueError: for an empty name, a timeout that is not positive, or names that no parameter takes.
+    """
+    if fn is None:
+
+        def decorate(given: Callable[..., Any]) -> Task:
+            return task(given, **settings)
+
+        return decorate
+    if isinstance(fn, Task):
+        return fn.copy(settings)
+    name = settings.get("name") or str(getattr(fn, "__name__", type(fn).__name__))
+    return Task(fn, _Checked(name, {name: None})._replace(**_checked(name, fn, settings)))
+
+
+def _checked(name: str, fn: Callable[..., Any], settings: TaskSettings) -> dict[str, Any]:
+    """Return the given settings in one form each."""
+    _check_types(name, settings)
+    checked: dict[str, Any] = dict(settings)
+    if "name" in settings:
+        checked["name"] = name = settings["name"] or name
+    if "provides" in settings:
+        checked["provides"] = _parts_of(settings["provides"])
+    if "requires" in settings:
+        checked["requires"] = _names_in("requires", settings["requires"])
+    if "rebind" in settings:
+        checked["rebind"] = _rebound(fn, settings["rebind"])
+    timeout = settings.get("timeout")
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"task(timeout={timeout!r}) of {name!r} leaves no time; give seconds above 0, or None")
+    return checked
+
+
+#: The type of each setting, and its description in errors.
+_TYPES: Mapping[str, tuple[Any, str]] = {
+    "name": (str | None, "a text"),
+    "provides": ((Iterable, type(None)), "a name, or several"),
+    "requires": (Iterable, "names"),
+    "rebind": (Iterable, "a mapping of parameters to names, or names"),
+    "inject": (Mapping, "a mapping of names to values"),
+    "priority": (int, "an integer, the higher the earlier"),
+    "timeout": (int | float | None, "seconds, or None"),
+}
+
+
+def _check_types(name: str, settings: TaskSettings) -> None:
+    for setting, given in settings.items():
+        if setting not in _TYPES:
+            raise TypeError(f"task({setting}={given!r}) of {name!r} is no setting; there are: {', '.join(_TYPES)}")
+        kind, meant = _TYPES[setting]
+        if not isinstance(given, kind):
+            raise TypeError(f"task({setting}={given!r}) of {name!r} is of a wrong type; give {meant}")
+
+
+def _parts_of(provides: str | Iterable[str] | None) -> Provides:
+    """Return each name in ``provides`` with the part of the result that it names."""
+    if not provides:
+        return {}
+    if isinstance(provides, str):
+        return {provides: None}
+    names = _names_in("provides", provides)
+    keyed = isinstance(provides, (set, frozenset))
+    return {name: name if keyed else names.index(name) for name in names}
+
+
+def _names_in(setting: str, given: str | Iterable[Any]) -> tuple[str, ...]:
+    """Return ``given`` as names; a text is one."""
+    names = (given,) if isinstance(given, str) else tuple(given)
+    for each in names:
+        if not isinstance(each, str) or not each:
+            raise ValueError(f"{setting} has {each!r}, which is no name; give texts that are not empty")
+    return names
+
+
+def _rebound(fn: Callable[..., Any], given: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
+    if isinstance(given, Mapping):
+        return {parameter: given[parameter] for parameter in given}
+    return dict(zip(_parameters_of(fn).names, _names_in("rebind", given), strict=False))
+
+
+def _check_rebind(settings: _Checked, parameters: _Parameters) -> None:
+    unknown = [each for each in settings.rebind if each not in parameters.names]
+    if unknown and not parameters.takes_any:
+        takes = ", ".join(parameters.names) or "none"
+        raise ValueError(
+            f"task {settings.name!r}: rebind names {unknown[0]!r}, which is no parameter of it; it has: {takes}"
+        )
+
+
+def _bound(parameters: _Parameters, rebind: Mapping[str, str], requires: tuple[str, ...]) -> dict[str, str]:
+    """Return each parameter with the name of its argument."""
+    arguments = {each: rebind.get(each, each) for each in parameters.names}
+    if parameters.takes_any:
+        arguments |= rebind
+        arguments |= {each: each for each in requires if each not in arguments.values()}
+    return arguments
+
+
+# -- retries -----------------------------------------------------------------------------------------------------------
+
+#: The parameters of a retry's functions that are no names of data.
+_OF_RETRIES = frozenset({"history", *_OF_REVERTS})
+
+
+class RetryStep:
+    """The retry of the flow ``flow``, as a step that runs before the items of the flow."""
+
+    name: str
+    function: StepFunction
+    #: ``on_failure``.
+    question: StepFunction
+
+    kind = "retry"
+    priority = 0
+    timeout: float | None = None
+
+    def __init__(self, retry: Retry, flow: str) -> None:
+        self.retry = retry
+        self.name = getattr(retry, "name", None) or f"{flow}_retry"
+        self.provides: Provides = _parts_of(getattr(retry, "provides", None))
+        self.inject: dict[str, Any] = {}
+        rebind: Mapping[str, str] = getattr(retry, "rebind", {})
+        self.function = _retry_function(retry.execute, rebind)
+        self.question = _retry_function(retry.on_failure, rebind)
+        revert = getattr(retry, "revert", None)
+        self.undo: StepFunction | None = None if revert is None else _retry_function(revert, rebind)
+
+    def __repr__(self) -> str:
+        return f"<Retry {self.name!r}: {self.retry!r}>"
+
+
+def _retry_function(fn: Callable[..., Any], rebind: Mapping[str, str]) -> StepFunction:
+    parameters = _parameters_of(fn)
+    specials = frozenset(parameters.names) & _OF_RETRIES
+    arguments = {name: rebind.get(name, name) for name in parameters.names if name not in specials}
+    return StepFunction(fn, arguments, frozenset(parameters.optional) - specials, specials)
+
+
+#: A step of a flow: a task, or the retry of a flow in it.
+Step: TypeAlias = Task | RetryStep
+
+
+# -- patterns ----------------------------------------------------------------------------------------------------------
+
+#: Takes the results of the steps before, by name, and returns whether the item after is done at all.
+Decider: TypeAlias = "Callable[[dict[str, Any]], object]"
+
+#: An item of a flow.
+Item: TypeAlias = "Task | Flow"
+
+
+class Depth(StrEnum):
+    """The steps that are skipped together with a task that a decider skips; the widest depth wins."""
+
+    #: All steps after it, in other flows too.
+    ALL = "all"
+    #: All steps after it in its flow.
+    FLOW = "flow"
+    #: The tasks right after it.
+    NEIGHBORS = "neighbors"
+    #: No other step.
+    STEP = "step"
+
+
+class Edge(NamedTuple):
+    """The order of two items, and, with a decider, whether ``after`` is done at all."""
+
+    before: Item
+    after: Item
+    decider: Decider | None
+    depth: Depth
+
+
+class Flow:
+    """Items and their order; `linear`, `unordered` and `graph` make them. A `Task` can stand in for a flow."""
+
+    def __init__(self, pattern: str, name: str, items: tuple[Item, ...], *, retry: RetryStep | None) -> None:
+        self.pattern = pattern
+        self.name = name
+        self.items = items
+        self.retry = retry
+        self.edges: list[Edge] = []
+
+    def __repr__(self) -> str:
+        return f"<{self.pattern} {self.name!r}: {len(self.items)} items>"
+
+    def when(self, u: Item, v: Item, decider: Decider | None = None, *, depth: str = Depth.ALL) -> Flow:
+        """Do ``v`` after ``u``, and only if ``decider`` returns true; returns the flow.
+
+        The decider is given the results of all tasks that ``v`` is linked to in this way, by their names, without those
+        that were skipped. A single decider that returns false skips ``v``.
+
+        Args:
+            u: The item before.
+            v: The item after.
+            decider: A plain function. Without one this sets the order of two items of a graph.
+            depth: The steps that are skipped together with ``v``: ``all`` that follow, those that follow in the same
+                ``flow``, the ``neighbors`` that follow at once, or ``step``: no other.
+
+        Raises:
+            FlowError: if ``u`` or ``v`` is not in the flow, or the flow has no such order.
+            ValueError: for an unknown depth.
+            TypeError: for a decider that is not a function, or is async.
+        """
+        if decider is not None and not _is_plain(decider):
+            raise TypeError(f"when(…, {decider!r}) is no plain function; what has to be awaited is the work of a task")
+        for item in (u, v):
+            if not any(item is each for each in self.items):
+                raise FlowError(f"{item!r} is no item of {self!r}; link what is in it: {_names(self.items)}")
+        self._check_order(u, v)
+        self.edges.append(Edge(u, v, decider, _depth(depth)))
+        return self
+
+    def _check_order(self, u: Item, v: Item) -> None:
+        if self.pattern == "unordered":
+            raise FlowError(f"{self!r} has no order, so nothing in it can depend on another; use graph or linear")
+        places = {id(each): place for place, each in enumerate(self.items)}
+        if self.pattern == "linear" and places[id(u)] + 1 != places[id(v)]:
+            raise FlowError(f"in {self!r}, {v.name!r} does not follow right after {u.name!r}; use a graph")
+
+
+def linear(name: str, *items: Item | Callable[..., Any], retry: Retry | None = None) -> Flow:
+    """Make a flow whose items run one after the other, and are undone in the reverse order.
+
+    Raises:
+        FlowError: if an item is there twice.
+        TypeError: for an item that is neither task, flow nor function.
+    """
+    return _flow("linear", name, items, retry)
+
+
+def unordered(name: str, *items: Item | Callable[..., Any], retry: Retry | None = None) -> Flow:
+    """Make a flow whose items run all at once; none gets the result of another.
+
+    Raises:
+        FlowError: if an item is there twice.
+        TypeError: for an item that is neither task, flow nor function.
+    """
+    return _flow("unordered", name, items, retry)
+
+
+def graph(name: str, *items: Item | Callable[..., Any], retry: Retry | None = None) -> Flow:
+    """Make a flow in which each item runs as soon as its arguments are there.
+
+    Raises:
+        FlowError: if an item is there twice.
+        TypeError: for an item that is neither task, flow nor function.
+    """
+    return _flow("graph", name, items, retry)
+
+
+def _flow(pattern: str, name: Any, items: tuple[Any, ...], retry: Retry | None) -> Flow:
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"{pattern}({name!r}, …) is no name; give a text that is not empty")
+    if retry is not None and not isinstance(retry, Retry):
+        raise TypeError(f"{pattern}({name!r}, retry={retry!r}) has no execute and on_failure; give a retry")
+    members = tuple(map(_item, items))
+    seen: set[int] = set()
+    for each in members:
+        if id(each) in seen:
+            raise FlowError(f"{each!r} is twice in {pattern} {name!r}; make a copy with another name: task(…, name=…)")
+        seen.add(id(each))
+    return Flow(pattern, name, members, retry=None if retry is None else RetryStep(retry, name))
+
+
+def _item(given: Any) -> Item:
+    if isinstance(given, (Task, Flow)):
+        return given
+    if callable(given):
+        made: Task = task(given)
+        return made
+    raise TypeError(f"{given!r} is neither task nor flow; write @task above the function")
+
+
+def _is_plain(given: Any) -> bool:
+    return callable(given) and not inspect.iscoroutinefunction(given)
+
+
+def _depth(given: str) -> Depth:
+    try:
+        depth = given.lower()
+        # TaskFlow calls a step an atom.
+        return Depth.STEP if depth == "atom" else Depth(depth)
+    except (ValueError, AttributeError):
+        raise ValueError(f"when(depth={given!r}) is unknown; give one of {', '.join(Depth)}") from None
+
+
+def _names(items: tuple[Item, ...]) -> str:
+    return ", ".join(each.name for each in items) or "nothing"

@@ -1,0 +1,506 @@
+"""`Engine`: runs one flow, phase by phase: the scheduler's decisions are stored, then announced, then carried out.
+
+RESUMING, then SCHEDULING, WAITING and ANALYZING in turn. No change is announced, nor a function called, before it is
+stored. A phase that calls nothing is one transaction with the next: RESUMING and the first SCHEDULING, ANALYZING and
+the SCHEDULING after it, the last ANALYZING and the SUCCESS of the flow. A flow of one task is two transactions. If the
+flow is suspended before a change of a SCHEDULING was announced, the SCHEDULING is taken back: the store forgets it, and
+nothing has started. Decisions belong into `decisions`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from lifecycle import hooks
+from lifecycle._async import Condition, wait_within
+from lifecycle._util import current_flow
+from lifecycle.flows.context import CURRENT, TaskContext
+from lifecycle.flows.decisions import Scheduler, StepResult
+from lifecycle.flows.execution import NOTHING
+from lifecycle.flows.records import Failure, StepView
+from lifecycle.flows.sending import Sending
+from lifecycle.flows.serializers import JSON, is_large, keep
+from lifecycle.flows.states import ENGINES, FLOWS, EngineState, FlowState, StepState
+from lifecycle.flows.stores import clock_of
+from lifecycle.journal.threads import LoopThreads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lifecycle.flows.decisions import Call, Options
+    from lifecycle.flows.definition import Step, StepFunction
+    from lifecycle.flows.plan import Plan
+    from lifecycle.flows.records import Change, Snapshot
+    from lifecycle.flows.serializers import Codec
+    from lifecycle.flows.stores import Store
+    from lifecycle.states import Machine
+
+__all__ = ["STOP_MARGIN", "THREADS", "Engine"]
+
+_log = logging.getLogger("lifecycle.flows")
+
+#: Stands for the result of a function that the engine has cancelled.
+_CANCELLED: Any = object()
+#: Seconds that a function is given to end once it is cancelled.
+_CANCEL_TIMEOUT = 5.0
+#: Plain functions that are called at once, each in a thread.
+THREADS = 32
+#: Seconds that a flow takes at most to come to rest after its tasks were cancelled: for tasks that do not end, and to
+#: write the results.
+STOP_MARGIN = _CANCEL_TIMEOUT + 2.0
+
+
+class Engine:
+    """Runs ``plan`` from the state in ``snapshot`` on; nothing happens before `prepare` and `run`."""
+
+    plan: Plan
+
+    def __init__(  # a plan, its state, and where it is kept
+        self,
+        plan: Plan,
+        snapshot: Snapshot,
+        *,
+        store: Store,
+        codec: Codec,
+        options: Options,
+        sender: object = None,
+        threads: LoopThreads | None = None,
+    ) -> None:
+        self.plan, self._store, self._codec, self._options = plan, store, codec, options
+        self.id: str = snapshot.flow.id
+        self.scheduler: Final = Scheduler(plan, snapshot, codec, options)
+        self._work = self.scheduler.work
+        #: Notified when something is stored and announced.
+        self.changed: Condition = Condition()
+        #: Called with each change once it is stored, in order; an error of one ends the engine.
+        self.listeners: list[Callable[[Change], object]] = []
+        #: Called with each state of the engine, before its phase.
+        self.watchers: list[Callable[[EngineState], object]] = []
+        #: Called when an event that a task has sent is stored.
+        self.on_sent: Callable[[], object] | None = None
+        self._sender = self if sender is None else sender
+        # The states as they are stored, one machine each; they move when the change is announced.
+        self.flow: Machine[FlowState] = FLOWS.machine(self.id, self.scheduler.state)
+        self.steps: dict[str, Machine[StepState]] = {
+            node.name: node.table.machine(node.name, node.state) for node in self.scheduler.steps
+        }
+        self.machine: Machine[EngineState] = ENGINES.machine(self.id)
+        # Where plain functions are called; our own if none are given.
+        self._threads, self._own_threads = threads or LoopThreads(f"flow {self.id}", THREADS), threads is None
+        self._executor = self._new_executor()
+        self._clock: Callable[[], float] = store.time
+
+    async def prepare(self, *, write: bool = True) -> None:
+        """Move what was loaded to a state from which it can run; without ``write`` new rows are written by `run`.
+
+        Raises:
+            ClaimLost: if the flow was taken by another process.
+        """
+        self._work.now = time.time()
+        self.scheduler.prepare()
+        if write or self._work.pending:
+            await self._flush()
+
+    async def reset(self) -> None:
+        """Forget all results.
+
+        Raises:
+            InvalidState: if the flow is neither PENDING nor at its end.
+            ClaimLost: if the flow was taken by another process.
+        """
+        self._work.now = time.time()
+        self.scheduler.reset()
+        await self._flush()
+
+    async def run(self) -> FlowState:
+        """Run until nothing can be done any more, and return the state of the flow.
+
+        Raises:
+            MissingDependencies: if a step would not get an argument; nothing has started.
+            InvalidState: if the flow cannot be run from its state.
+            ClaimLost: if the flow was taken by another process; all that was at work is cancelled.
+            JournalError: if the store cannot be written; all that was at work is cancelled.
+        """
+        self.plan.check(self.scheduler.values.store.keys())
+        self.machine, self._executor = ENGINES.machine(self.id), self._new_executor()
+        self._work.now = time.time()
+        self._clock = clock_of(self._store)
+        self.scheduler.begin()
+        try:
+            await self._run_phases()
+            return await self._end()
+        finally:
+            await self._executor.close()
+            if self._own_threads:
+                self._threads.close()
+
+    def _new_executor(self) -> Executor:
+        return Executor(self.id, self._codec, self._threads, self._sender)
+
+    def suspend(self, *, cancel_after: float | None = None) -> bool:
+        """Start nothing more, at once; return False if nothing runs.
+
+        Functions at work end by themselves, or are cancelled after ``cancel_after`` seconds.
+        """
+        self._work.now = time.time()
+        moved = self._work.move_flow(FlowState.SUSPENDING)
+        if self.scheduler.state is FlowState.SUSPENDING:
+            self._executor.suspend(cancel_after)
+        return moved
+
+    def error(self) -> BaseException | None:
+        """Return the error that the flow failed with, one or a group; None if it did not fail."""
+        return self.scheduler.error()
+
+    def view(self) -> dict[str, StepView]:
+        """Describe the tasks and retries, by name."""
+        return {
+            node.name: StepView(
+                node.kind,
+                self.steps[node.name].state,
+                node.intention,
+                node.attempt,
+                str(node.revert_failure or node.failure or ""),
+            )
+            for node in self.scheduler.steps
+        }
+
+    # -- the phases --------------------------------------------------------------------------------------------------
+
+    async def _run_phases(self) -> None:
+        self._enter(EngineState.RESUMING)
+        self.scheduler.resume()
+        scheduling = True
+        while scheduling or self._executor.is_busy:
+            if scheduling and not await self._schedule():
+                scheduling = False
+                continue
+            self._enter(EngineState.WAITING)
+            await self._wait()
+            self._enter(EngineState.ANALYZING)
+            await self._analyze()
+            scheduling = self.scheduler.may_schedule
+
+    async def _schedule(self) -> bool:
+        """Store the starts together with the changes before them; return False if nothing is to start any more."""
+        limit = self._options.concurrency
+        before = self._work.pending
+        self.scheduler.now = self._clock()
+        calls = self.scheduler.schedule(None if limit is None else limit - len(self._executor))
+        changes = await self._commit()
+        for change in changes[:before]:
+            self._announce(change)
+        suspended = self.machine.state is EngineState.ANALYZING and self.scheduler.state is not FlowState.RUNNING
+        if not suspended:
+            self._enter(EngineState.SCHEDULING)
+        if self.scheduler.state is FlowState.RUNNING:
+            for change in changes[before:]:
+                self._announce(change)
+        elif begun := changes[before:]:
+            self.scheduler.take_back(begun[0].seq)
+            calls = []
+        self.changed.notify_all()
+        if self._work.is_open:
+            await self._flush()
+        for call in calls:
+            self._executor.start(call)
+        return not suspended
+
+    async def _wait(self) -> None:
+        if self._work.is_open:
+            await self._flush()
+        if self._executor and self._executor.finished:
+            # Some had nothing to do. Others that are as quick are analyzed together with them, and written at once.
+            for _ in range(2):
+                await asyncio.sleep(0)
+        while self._executor and not self._executor.finished:
+            await self._executor.changed.wait()
+            self._executor.changed.clear()
+            await self._flush()
+
+    async def _analyze(self) -> None:
+        finished, self._executor.finished = self._executor.finished, []
+        for call, outcome in finished:
+            if outcome is _CANCELLED:
+                self.scheduler.cancel(call.node)
+            elif isinstance(outcome, Failure):
+                self.scheduler.finish(call, outcome)
+            else:
+                large = is_large(outcome)
+                self.scheduler.finish(call, await self._encode_large(call, outcome) if large else self._encode(outcome))
+        self.scheduler.find_ready()
+        if self.scheduler.may_schedule:
+            return
+        # A SUCCESS is written with the end of the flow. A REVERTED is not: a flow that is run again after its end as
+        # REVERTED begins from the start, so a crash before the last revert was announced would undo the flow twice.
+        if self._executor.is_busy or self.scheduler.ending() is not FlowState.SUCCESS:
+            await self._flush()
+
+    async def _end(self) -> FlowState:
+        """Store the end of the flow together with the changes before it, and return its state."""
+        before = self._work.pending
+        state = self.scheduler.end()
+        changes = await self._commit()
+        for change in changes[:before]:
+            self._announce(change)
+        self._enter(EngineState.GAME_OVER)
+        for change in changes[before:]:
+            self._announce(change)
+        self.changed.notify_all()
+        await self._flush()
+        self._enter(EngineState(state.value))
+        return state
+
+    def _encode(self, outcome: Any) -> StepResult | Failure:
+        try:
+            return StepResult(*keep(self._codec, outcome))
+        except Exception as error:  # noqa: BLE001  # a result that cannot be kept is a failure of its task
+            return Failure.of(error)
+
+    async def _encode_large(self, call: Call, outcome: Any) -> StepResult | Failure:
+        """Encode in a thread; decode no copy if no listener is to be given one."""
+        try:
+            text = await self._threads.call(partial(self._codec.encode, outcome))
+            # A retry remembers its values, and a user's codec may fail to decode.
+            decodes = self._is_heard or call.node.kind == "retry" or type(self._codec) is not JSON
+            value = await self._threads.call(partial(self._codec.decode, text)) if decodes else NOTHING
+        except Exception as error:  # noqa: BLE001  # as above
+            return Failure.of(error)
+        return StepResult(text, value)
+
+    # -- storing and announcing --------------------------------------------------------------------------------------
+
+    def _enter(self, state: EngineState) -> None:
+        self._work.now = time.time()
+        self.machine.to(state)
+        if state is not EngineState.GAME_OVER:
+            for watcher in self.watchers:
+                watcher(state)
+
+    async def _flush(self) -> None:
+        """Store all changes, then announce them; a listener may cause more."""
+        while changes := await self._commit():
+            for change in changes:
+                self._announce(change)
+            self.changed.notify_all()
+
+    async def _commit(self) -> Sequence[Change]:
+        """Store all changes, and return those that are to be announced, in order."""
+        changes: list[Change] = []
+        while not changes and (batch := self._work.drain()) is not None:
+            await self._store.commit(batch)
+            changes = batch.changes
+            if batch.sent and self.on_sent is not None:
+                self.on_sent()
+        return changes
+
+    @property
+    def _is_heard(self) -> bool:
+        """Whether changes, and the results in them, have a listener."""
+        return bool(self.listeners or hooks.flow_changed.receivers or hooks.state_changed.receivers)
+
+    def _announce(self, change: Change) -> None:
+        if change.kind == "flow":
+            self.flow.to(FlowState(change.new), change.reason)
+        elif change.old != change.new:
+            self.steps[change.name].to(StepState(change.new), change.reason)
+        for listener in self.listeners:
+            listener(change)
+        if hooks.flow_changed.receivers:
+            hooks.flow_changed.announce(self._sender, change=change)
+
+
+class Executor:
+    """The functions of one flow that are at work, each in a task of its own, and those that have finished."""
+
+    def __init__(self, flow: str, codec: Codec, threads: LoopThreads, sender: object = None) -> None:
+        self._flow, self._codec, self._threads = flow, codec, threads
+        # The sender of hooks.
+        self._sender = sender
+        self._running: dict[asyncio.Task[Any], Call] = {}
+        #: Calls and their results, a `Failure` or `_CANCELLED` among them, that were not analyzed.
+        self.finished: list[tuple[Call, Any]] = []
+        #: Set when a function has finished, or the flow is suspended.
+        self.changed: Final = asyncio.Event()
+        # Set when the flow is suspended: a retry that waits for its next attempt need not wait on.
+        self._suspended = asyncio.Event()
+        # Whether the tasks were cancelled; and those that did not end and whose results no longer count.
+        self._cancelling = False
+        self._abandoned: set[asyncio.Task[Any]] = set()
+        self._timers: list[asyncio.TimerHandle] = []
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether functions are at work, or were not analyzed."""
+        return bool(self._running or self.finished)
+
+    def start(self, call: Call) -> None:
+        """Carry out ``call`` in the background."""
+        assert call.node.step is not None
+        if self._cancelling:
+            self._finish(call, _CANCELLED)
+        elif call.reverting and call.node.step.undo is None:
+            self._finish(call, None)
+        else:
+            heard = hooks.flow_task_started.receivers or hooks.flow_task_ended.receivers
+            work = self._announced(call) if heard else self._carry_out(call)
+            task = asyncio.create_task(work, name=f"{self._flow}/{call.node.name}")
+            self._running[task] = call
+            task.add_done_callback(self._done)
+
+    async def _announced(self, call: Call) -> Any:
+        """Carry out ``call``, and announce its start and end."""
+        task = _context(self._flow, call)
+        hooks.flow_task_started.announce(self._sender, task=task)
+        failure: BaseException | None = None
+        try:
+            return await self._carry_out(call)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            hooks.flow_task_ended.announce(self._sender, task=task, error=failure)
+
+    async def _carry_out(self, call: Call) -> Any:
+        CURRENT.set(_context(self._flow, call))
+        current_flow.set(self._flow)
+        with Sending(_key(self._flow, call, call.node.round), self._codec, call.sent):
+            if call.pause and not call.reverting:
+                await wait_within(call.pause, self._suspended)
+            function = _function(call)
+            if function.in_thread:
+                # The wait for a thread does not count as time of the task. `_call` gives the thread back.
+                await self._threads.seats.acquire()
+            if call.node.step is None or call.reverting or call.node.step.timeout is None:
+                return await self._call(function, call.arguments)
+            return await self._call_within(call.node.step.timeout, call.node.step, call.arguments)
+
+    async def _call(self, function: StepFunction, arguments: dict[str, Any]) -> Any:
+        if function.in_thread:
+            try:
+                result = await self._threads.finish(partial(function.fn, **arguments))
+            finally:
+                self._threads.seats.release()
+        else:
+            result = function.fn(**arguments)
+        return await result if inspect.isawaitable(result) else result
+
+    async def _call_within(self, seconds: float, step: Step, arguments: dict[str, Any]) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        overdue = asyncio.get_running_loop().call_later(seconds + _CANCEL_TIMEOUT, self._give_up_overdue, task, seconds)
+        task.add_done_callback(lambda _: overdue.cancel())
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                result = await self._call(step.function, arguments)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise _too_long(step.name, seconds) from None
+        if step.function.in_thread and limit.expired():
+            # A thread is not stopped: this came too late.
+            raise _too_long(step.name, seconds)
+        return result
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        call = self._running.pop(task, None)
+        if call is None:
+            self._abandoned.discard(task)
+            if not task.cancelled():
+                # Mark the error as retrieved: the step was given up, and is done again.
+                task.exception()
+            return
+        if task.cancelled():
+            outcome = _CANCELLED if self._cancelling else Failure.of(asyncio.CancelledError("cancelled by itself"))
+        else:
+            error = task.exception()
+            outcome = task.result() if error is None else Failure.of(error)
+        self._finish(call, outcome)
+
+    def _finish(self, call: Call, outcome: Any) -> None:
+        self.finished.append((call, outcome))
+        self.changed.set()
+
+    # -- stopping ----------------------------------------------------------------------------------------------------
+
+    def suspend(self, cancel_after: float | None) -> None:
+        """Wait for no next attempt any more; cancel the functions at work after ``cancel_after`` seconds, if given.
+
+        A function that does not end a few seconds after that no longer counts.
+        """
+        self._suspended.set()
+        self.changed.set()
+        if cancel_after is not None:
+            self._timers.append(asyncio.get_running_loop().call_later(cancel_after, self._cancel))
+
+    def _cancel(self) -> None:
+        self._cancelling = True
+        for task in list(self._running):
+            task.cancel()
+        self._timers.append(asyncio.get_running_loop().call_later(_CANCEL_TIMEOUT, self._give_up))
+
+    def _give_up(self) -> None:
+        for task, call in list(self._running.items()):
+            _log.warning(
+                "flow %s: %s was cancelled and goes on all the same; it is given up, and is done again when the flow "
+                "is resumed",
+                self._flow,
+                call.node.name,
+            )
+            self._abandon(task, _CANCELLED)
+
+    def _give_up_overdue(self, task: asyncio.Task[Any], seconds: float) -> None:
+        if (call := self._running.get(task)) is not None:
+            _log.warning("flow %s: %s does not heed its time-out; it is given up", self._flow, call.node.name)
+            self._abandon(task, Failure.of(_too_long(call.node.name, seconds)))
+
+    def _abandon(self, task: asyncio.Task[Any], outcome: Any) -> None:
+        """Finish the call of ``task`` with ``outcome``; its own result no longer counts."""
+        call = self._running.pop(task)
+        self._abandoned.add(task)
+        if _function(call).in_thread:
+            # It waits for a thread; cancelled a second time it does not.
+            task.cancel()
+        self._finish(call, outcome)
+
+    async def close(self) -> None:
+        """Stop every function that is at work."""
+        for timer in self._timers:
+            timer.cancel()
+        if self._running:
+            self._cancel()
+            await asyncio.wait(list(self._running), timeout=_CANCEL_TIMEOUT)
+            self._give_up()
+        for timer in self._timers:
+            timer.cancel()
+
+
+def _function(call: Call) -> StepFunction:
+    step = call.node.step
+    assert step is not None
+    if call.reverting:
+        assert step.undo is not None
+        return step.undo
+    return step.function
+
+
+def _too_long(name: str, seconds: float | None) -> TimeoutError:
+    return TimeoutError(f"task {name!r} took longer than {seconds:g} s")
+
+
+def _context(flow: str, call: Call) -> TaskContext:
+    node = call.node
+    return TaskContext(flow, node.name, node.attempt, _key(flow, call, node.effect), call.reverting)
+
+
+def _key(flow: str, call: Call, number: int) -> str:
+    return f"{flow}/{call.node.name}/{number}{'/revert' if call.reverting else ''}"

@@ -1,0 +1,513 @@
+"""The state of one flow while it is executed: how far each node is, its arguments, and the changes to write.
+
+Nothing here awaits, reads a clock or touches a store. Every move goes through `UnitOfWork`, which checks it against its
+table and gives all moves since the last time as one transaction. `decisions` makes the moves.
+
+Readiness is counted, so that no change walks through the graph. A node is *done* when it and all before it are
+finished; then each node right after it waits for one less. It is *reverted* when neither it nor any after it has
+something to undo; then each node right before it waits for one less to be undone. All before it count, and not only
+those right before it, so that a task that was inserted before a finished one runs first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, cast
+
+from lifecycle.errors import FlowError, MissingDependencies
+from lifecycle.flows.records import Batch, Change, Failure, StepRow
+from lifecycle.flows.retries import Attempt
+from lifecycle.flows.serializers import is_plain
+from lifecycle.flows.states import FLOWS, RETRIES, TASKS, FlowState, Intention, StepState
+
+if TYPE_CHECKING:
+    from lifecycle.flows.definition import Step, StepFunction
+    from lifecycle.flows.plan import Node, Plan
+    from lifecycle.flows.records import FlowRow, OutboxRow
+    from lifecycle.flows.serializers import Codec
+    from lifecycle.flows.states import Table
+
+__all__ = ["NOTHING", "NodeState", "UnitOfWork", "Values"]
+
+#: Stands for a value that does not exist, or is not decoded yet.
+NOTHING: Any = object()
+
+_FINISHED = frozenset({StepState.SUCCESS, StepState.IGNORE})
+_FORWARD = frozenset({Intention.EXECUTE, Intention.IGNORE})
+_NOTHING_TO_UNDO = frozenset({StepState.PENDING, StepState.REVERTED, StepState.IGNORE})
+_ENDED = frozenset({StepState.SUCCESS, StepState.FAILURE})
+_BACK = frozenset({Intention.REVERT, Intention.RETRY})
+_READY = frozenset({StepState.PENDING, StepState.RETRYING})
+
+
+class NodeState:
+    """The state of one node of a plan."""
+
+    __slots__ = (
+        "answered",
+        "attempt",
+        "done",
+        "due",
+        "failure",
+        "history",
+        "intention",
+        "kind",
+        "name",
+        "number",
+        "planned",
+        "predecessors",
+        "predecessors_left",
+        "queued",
+        "restart",
+        "result",
+        "revert_failure",
+        "reverted",
+        "round",
+        "state",
+        "step",
+        "successors",
+        "successors_left",
+        "table",
+        "undone",
+        "value",
+    )
+
+    def __init__(self, planned: Node) -> None:
+        self.planned: Node = planned
+        self.number: int = planned.number
+        self.kind: str = planned.kind
+        self.step: Step | None = planned.step
+        self.name: str = planned.step.name if planned.step else ""
+        self.table: Table[StepState] = RETRIES if planned.kind == "retry" else TASKS
+        self.predecessors: tuple[NodeState, ...] = ()
+        self.successors: tuple[NodeState, ...] = ()
+        self.state: StepState = StepState.PENDING
+        self.intention: Intention = Intention.EXECUTE
+        self.attempt: int = 0
+        self.round: int = 0
+        # The last round that was undone, and the end of the wait before the next attempt of a retry.
+        self.undone: int = 0
+        self.due: float = 0.0
+        self.result: str | None = None
+        self.value: Any = NOTHING
+        self.failure: Failure | None = None
+        self.revert_failure: Failure | None = None
+        self.history: list[Attempt] = []
+        # Of a retry: the intention that its last answer gave to the steps after it, in this process.
+        self.answered: Intention | None = None
+        # How many nodes right before it are not done, and how many right after it are not reverted.
+        self.predecessors_left: int = 0
+        self.successors_left: int = 0
+        # It and all before it are finished; it and all after it have nothing to undo.
+        self.done: bool = False
+        self.reverted: bool = True
+        # Whether it waits among those that are ready, and whether it was at work when the process died.
+        self.queued: bool = False
+        self.restart: bool = False
+
+    def __repr__(self) -> str:
+        return f"<NodeState {self.name or self.kind!r}: {self.state}/{self.intention}>"
+
+    def saved(self) -> tuple[Any, ...]:
+        """Return its state now, for `restore`, without what follows from the nodes around it."""
+        return _SAVED(self)
+
+    def restore(self, saved: tuple[Any, ...]) -> None:
+        """Go back to the state of `saved`."""
+        for name, value in zip(_SAVED_NAMES, saved, strict=True):
+            setattr(self, name, value)
+
+    def is_done(self) -> bool:
+        """Return whether those after it need not wait for it, or for any before it."""
+        return not self.predecessors_left and (
+            self.step is None or (self.state in _FINISHED and self.intention in _FORWARD)
+        )
+
+    def is_reverted(self) -> bool:
+        """Return whether those before it may be undone, as far as it and those after it matter."""
+        return not self.successors_left and (self.step is None or self.state in _NOTHING_TO_UNDO)
+
+    def can_revert(self) -> bool:
+        """Return whether it can be undone now."""
+        return not self.successors_left and self.intention in _BACK and self.state in _ENDED
+
+    def is_ready(self) -> bool:
+        """Return whether it can be executed or undone now."""
+        if self.step is None:
+            return False
+        can_execute = not self.predecessors_left and self.intention is Intention.EXECUTE and self.state in _READY
+        return self.restart or can_execute or self.can_revert()
+
+    @property
+    def before_work(self) -> StepState:
+        """The state from which it went to work."""
+        if self.state is StepState.REVERTING:
+            return StepState.SUCCESS if self.failure is None else StepState.FAILURE
+        return StepState.PENDING
+
+    def clear(self) -> None:
+        """Forget its results and failures, but not how often it was started."""
+        self.result, self.value = None, NOTHING
+        self.failure = self.revert_failure = None
+        self.history = []
+        self.answered = None
+        self.due = 0.0
+
+    @property
+    def effect(self) -> int:
+        """The number in its idempotency key: that of the first round since it was undone last.
+
+        An attempt that failed may have had its effect, so that the next one has the same key, unless a revert has
+        undone it. A retry has no such effect; each of its attempts is another.
+        """
+        return self.round if self.kind == "retry" else self.undone + 1
+
+    def row(self, codec: Codec) -> StepRow:
+        """Return the row that is stored."""
+        return StepRow(
+            self.name,
+            self.kind,
+            self.state.value,
+            self.intention.value,
+            self.attempt,
+            self.round,
+            self.result,
+            self.failure.encode() if self.failure else None,
+            None,
+            self.revert_failure.encode() if self.revert_failure else None,
+            _encode_history(self.history, codec) if self.history else None,
+            self.undone,
+            self.due,
+        )
+
+    def load(self, row: StepRow, codec: Codec) -> None:
+        """Continue from a stored row.
+
+        Raises:
+            FlowError: if that was a task and this is a retry, or the other way round.
+        """
+        if row.kind != self.kind:
+            raise FlowError(
+                f"{self.name!r} is a {self.kind} now, and was a {row.kind} when the flow was stored; give it "
+                "another name"
+            )
+        self.state, self.intention = StepState(row.state), Intention(row.intention)
+        self.attempt, self.round = row.attempt, row.round
+        self.undone, self.due, self.result = row.undone, row.due, row.result
+        self.failure = Failure.decode(row.failure) if row.failure else None
+        self.revert_failure = Failure.decode(row.revert_failure) if row.revert_failure else None
+        self.history = _decode_history(row.history, codec) if row.history else []
+
+
+_SAVED_NAMES = (
+    "answered",
+    "attempt",
+    "due",
+    "failure",
+    "history",
+    "intention",
+    "restart",
+    "result",
+    "revert_failure",
+    "round",
+    "state",
+    "undone",
+    "value",
+)
+_SAVED = attrgetter(*_SAVED_NAMES)
+
+
+def _encode_history(history: list[Attempt], codec: Codec) -> str:
+    return json.dumps(
+        [[codec.encode(each.value), {name: one.encode() for name, one in each.failures.items()}] for each in history]
+    )
+
+
+def _decode_history(text: str, codec: Codec) -> list[Attempt]:
+    return [
+        Attempt(codec.decode(value), {name: Failure.decode(one) for name, one in failures.items()})
+        for value, failures in json.loads(text)
+    ]
+
+
+class UnitOfWork:
+    """The moves of a flow and its steps, and those of them that are not stored yet."""
+
+    def __init__(self, flow: FlowRow, codec: Codec, nodes: list[NodeState]) -> None:
+        self._flow, self._codec = flow, codec
+        self.state: FlowState = FlowState(flow.state)
+        #: Seconds since the epoch; set by the engine.
+        self.now: float = 0.0
+        #: The nodes that became ready, in that order; some may not be so any more.
+        self.became_ready: list[NodeState] = []
+        # The nodes to be written, by their numbers; and the changes, in order.
+        self._dirty: dict[int, NodeState] = {}
+        self._changes: list[Change] = []
+        self._sent: list[OutboxRow] = []
+        self._seq = flow.seq
+        # The number of the first change that was written and is to be forgotten.
+        self._taken_back = 0
+        for node in nodes:
+            node.predecessors = tuple(nodes[number] for number in node.planned.predecessors)
+            node.successors = tuple(nodes[number] for number in node.planned.successors)
+        self.count(nodes)
+
+    # -- moves -------------------------------------------------------------------------------------------------------
+
+    def move_flow(self, state: FlowState, reason: str = "") -> bool:
+        """Move the flow; return False if the table ignores it.
+
+        Raises:
+            InvalidState: if the table has no such move.
+        """
+        if not FLOWS.check(self._flow.id, self.state, state, reason):
+            return False
+        old, self.state = self.state, state
+        self._changes.append(Change("flow", self._flow.name, old, state, None, reason, 0, *self._next()))
+        return True
+
+    def move(  # the parts of a change
+        self,
+        node: NodeState,
+        state: StepState,
+        *,
+        intention: Intention | None = None,
+        reason: str = "",
+        result: Any = None,
+        text: str | None = None,
+    ) -> None:
+        """Move a step.
+
+        Raises:
+            InvalidState: if its table has no such move.
+        """
+        old = node.state
+        node.table.check(node.name, old, state, reason)
+        node.state = state
+        if intention is not None:
+            node.intention = intention
+        kind, attempt = node.kind, node.attempt
+        self._changes.append(Change(kind, node.name, old, state, result, reason, attempt, *self._next(), text))
+        self.touch(node)
+
+    def set_intention(self, node: NodeState, intention: Intention) -> None:
+        """Set what is to be done with a step next."""
+        if node.intention is not intention:
+            node.intention = intention
+            self.touch(node)
+
+    def renew(self, node: NodeState, reason: str = "") -> None:
+        """Move a step back to PENDING, without results."""
+        node.clear()
+        if reason and node.undone != node.round:
+            node.undone = node.round
+            self.add(node)
+        if node.state is StepState.PENDING:
+            self.set_intention(node, Intention.EXECUTE)
+        else:
+            self.move(node, StepState.PENDING, intention=Intention.EXECUTE, reason=reason)
+
+    def restarted(self, node: NodeState) -> None:
+        """Note that a step is started again after a crash has interrupted it."""
+        self.add(node)
+        kind, state = node.kind, node.state
+        self._changes.append(Change(kind, node.name, state, state, None, "restarted", node.attempt, *self._next()))
+
+    def touch(self, node: NodeState) -> None:
+        """Write ``node``, and count again the nodes that depend on its state and intention."""
+        self._dirty[node.number] = node
+        if node.is_done() is not node.done:
+            self._count_done(node)
+        if node.is_reverted() is not node.reverted:
+            self._count_reverted(node)
+        if node.is_ready():
+            self.became_ready.append(node)
+
+    def add(self, node: NodeState) -> None:
+        """Write ``node``, on whose state nothing that depends has changed."""
+        self._dirty[node.number] = node
+
+    def _next(self) -> tuple[str, int, float]:
+        """Return the flow of the next change, its number in it, and its time."""
+        self._seq += 1
+        return self._flow.id, self._seq, self.now
+
+    # -- readiness ---------------------------------------------------------------------------------------------------
+
+    def count(self, nodes: list[NodeState]) -> None:
+        """Count everything again from the states of ``nodes``."""
+        for node in nodes:
+            node.predecessors_left = sum(not each.done for each in node.predecessors)
+            node.done = node.is_done()
+        for node in reversed(nodes):
+            node.successors_left = sum(not each.reverted for each in node.successors)
+            node.reverted = node.is_reverted()
+        self.became_ready = [node for node in nodes if node.is_ready()]
+
+    def _count_done(self, node: NodeState) -> None:
+        turned = [node]
+        while turned:
+            each = turned.pop()
+            if each.is_done() is each.done:
+                continue
+            each.done = not each.done
+            for other in each.successors:
+                other.predecessors_left += -1 if each.done else 1
+                if other.is_done() is not other.done:
+                    turned.append(other)
+                elif not other.predecessors_left and other.is_ready():
+                    self.became_ready.append(other)
+
+    def _count_reverted(self, node: NodeState) -> None:
+        turned = [node]
+        while turned:
+            each = turned.pop()
+            if each.is_reverted() is each.reverted:
+                continue
+            each.reverted = not each.reverted
+            for other in each.predecessors:
+                other.successors_left += -1 if each.reverted else 1
+                if other.is_reverted() is not other.reverted:
+                    turned.append(other)
+                elif not other.successors_left and other.is_ready():
+                    self.became_ready.append(other)
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def send(self, rows: Sequence[OutboxRow]) -> None:
+        """Write these events of tasks together with the next changes."""
+        self._sent += rows
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something is not written yet."""
+        return bool(self._dirty or self._changes)
+
+    @property
+    def pending(self) -> int:
+        """How many changes are not written yet; rows alone do not count."""
+        return len(self._changes)
+
+    def take_back(self, seq: int) -> None:
+        """Have the changes from that number on, which were written, forgotten with the next batch."""
+        self._taken_back = seq
+
+    def drain(self) -> Batch | None:
+        """Return all changes since the last time, for one transaction; None if there are none."""
+        if not self.is_open:
+            return None
+        nodes, self._dirty = self._dirty.values(), {}
+        changes, self._changes = self._changes, []
+        sent, self._sent = self._sent, []
+        taken_back, self._taken_back = self._taken_back, 0
+        rows = [node.row(self._codec) for node in nodes]
+        return Batch(
+            self._flow.id,
+            self._flow.epoch,
+            self.state.value,
+            self._seq,
+            self.now,
+            rows,
+            changes,
+            sent=sent,
+            taken_back=taken_back,
+        )
+
+
+class Values:
+    """The values that a flow was given, and those that its steps returned."""
+
+    def __init__(self, plan: Plan, nodes: list[NodeState], codec: Codec, store: dict[str, Any]) -> None:
+        self._plan, self._nodes, self._codec = plan, nodes, codec
+        #: The values that the flow was given.
+        self.store = store
+
+    def result_of(self, node: NodeState) -> Any:
+        """Return the result of ``node``, or `NOTHING` if it has none or was undone, even if its revert failed."""
+        if node.result is None or node.state is StepState.REVERT_FAILURE:
+            return NOTHING
+        # Each step gets its own copy: a change that it makes is not seen by others, now as after a crash.
+        return node.value if is_plain(node.value) else self._codec.decode(node.result)
+
+    def arguments(
+        self, node: NodeState, function: StepFunction, failures: Callable[[], dict[str, Failure]]
+    ) -> dict[str, Any]:
+        """Return the arguments for a function of ``node``.
+
+        Raises:
+            MissingDependencies: if the step that provides one was skipped, or returned too little.
+        """
+        arguments: dict[str, Any] = {}
+        for parameter, name in function.arguments.items():
+            value = self._find(node, name)
+            if value is not NOTHING:
+                arguments[parameter] = value
+            elif parameter not in function.optional:
+                raise MissingDependencies(
+                    f"{node.kind} {node.name!r} asks for {name!r}, and nobody before it gave that: who provides "
+                    "it was left out, undone, or gave too little"
+                )
+        for name in function.specials:
+            if name == "history":
+                arguments[name] = list(node.history)
+            elif name in ("failures", "flow_failures"):
+                arguments[name] = failures()
+            else:
+                arguments[name] = node.failure if node.failure is not None else self.result_of(node)
+        return arguments
+
+    def _find(self, node: NodeState, name: str) -> Any:
+        """Return the nearest value of ``name``."""
+        assert node.step is not None
+        if name in node.step.inject:
+            return node.step.inject[name]
+        if name in self.store:
+            given = self.store[name]
+            return given if is_plain(given) else self._codec.decode(self._codec.encode(given))
+        for giver in self._plan.givers(node.planned, name):
+            value = self._provided(self._nodes[giver.number], name)
+            if value is not NOTHING:
+                return value
+        return NOTHING
+
+    def _provided(self, node: NodeState, name: str) -> Any:
+        value = self.result_of(node)
+        return value if value is NOTHING or node.step is None else _part(value, node.step.provides[name])
+
+    def provided(self) -> dict[str, Any]:
+        """Return all values that steps provide, by name; of several, the last in the order of the flow."""
+        return {name: values[-1] for name, values in self._gathered().items()}
+
+    def known(self) -> dict[str, list[Any]]:
+        """Return all values of each name, those that the flow was given first."""
+        known = {name: [value] for name, value in self.store.items()}
+        for name, values in self._gathered().items():
+            known.setdefault(name, []).extend(values)
+        return known
+
+    def _gathered(self) -> dict[str, list[Any]]:
+        gathered: dict[str, list[Any]] = {}
+        for name, nodes in self._plan.providers.items():
+            values = (self._provided(self._nodes[node.number], name) for node in nodes)
+            if there := [value for value in values if value is not NOTHING]:
+                gathered[name] = there
+        return gathered
+
+    def results(self, numbers: Sequence[int]) -> dict[str, Any]:
+        """Return the results of the executed steps among ``numbers``, by their own names."""
+        nodes = [self._nodes[number] for number in numbers]
+        return {node.name: self.result_of(node) for node in nodes if node.result is not None}
+
+
+def _part(value: Any, part: int | str | None) -> Any:
+    """Return the part of a result that a name stands for, or `NOTHING` if the result has no such part."""
+    if part is None:
+        return value
+    if not isinstance(value, Mapping if isinstance(part, str) else (list, tuple)):
+        return NOTHING
+    try:
+        return cast("Any", value)[part]
+    except LookupError:
+        return NOTHING

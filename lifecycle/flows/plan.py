@@ -1,0 +1,416 @@
+"""`Plan`: a flow compiled to one graph, whose mistakes are found before anything begins.
+
+Nodes are tasks, retries, and a start and an end for each flow, so that a flow of many items after another of many has
+few edges. They are numbered so that what comes before has the lower number: every list of numbers in order is an order
+in which all can be done.
+
+An argument is looked up among the values injected into a task, then in the values that the flow was given, then among
+the results of the steps before it, the nearest first.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+from lifecycle.errors import AmbiguousDependency, FlowError, MissingDependencies
+from lifecycle.flows.definition import Flow, RetryStep, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from lifecycle.flows.definition import Decider, Depth, Edge, Item, Step, StepFunction
+
+__all__ = ["Condition", "Node", "Plan", "compile_flow", "order_of", "precedes"]
+
+
+class Condition(NamedTuple):
+    """A decider, and the steps whose results it is given."""
+
+    sources: tuple[int, ...]
+    decider: Decider
+    depth: Depth
+
+
+class Scope(NamedTuple):
+    """One flow among those around and in it."""
+
+    #: The flow around it, and its place there.
+    around: Scope | None
+    place: int
+    pattern: str
+    #: For each item, those that follow right after it.
+    edges: tuple[tuple[int, ...], ...]
+    #: How many flows are around it.
+    depth: int = 0
+
+
+class Node:
+    """A step, or the start or end of a flow."""
+
+    __slots__ = ("conditions", "kind", "number", "place", "predecessors", "retry", "scope", "step", "successors")
+
+    def __init__(self, number: int, kind: str, *, scope: Scope, place: int, step: Step | None) -> None:
+        self.number: int = number
+        #: ``task``, ``retry``, ``start`` or ``end``.
+        self.kind: str = kind
+        #: The flow that it is in, and its place among the items there; a retry is before the first.
+        self.scope: Scope = scope
+        self.place: int = place
+        self.step: Step | None = step
+        self.successors: list[int] = []
+        self.predecessors: list[int] = []
+        #: The retry of the innermost flow around it that has one; asked when the step fails.
+        self.retry: int | None = None
+        #: The conditions that must hold before it is done.
+        self.conditions: list[Condition] = []
+
+
+class Plan:
+    """The nodes of a flow, by their numbers."""
+
+    def __init__(self, flow: Item) -> None:
+        self.flow = flow
+        self.name: str = flow.name
+        self.nodes: list[Node] = []
+        #: The steps in the order in which they are reset: those of a flow, then its retry.
+        self.resets: list[Node] = []
+        #: The steps that provide each name, in order.
+        self.providers: dict[str, list[Node]] = {}
+
+    @property
+    def steps(self) -> Iterator[tuple[Node, Step]]:
+        """The nodes that are tasks and retries."""
+        return ((node, node.step) for node in self.nodes if node.step is not None)
+
+    def steps_after(self, node: Node) -> list[Node]:
+        """Return the steps that come after ``node``, in order."""
+        seen = {node.number}
+        ways = [node]
+        while ways:
+            for number in ways.pop().successors:
+                if number not in seen:
+                    seen.add(number)
+                    ways.append(self.nodes[number])
+        return [self.nodes[number] for number in sorted(seen - {node.number}) if self.nodes[number].step is not None]
+
+    def givers(self, node: Node, name: str) -> Iterator[Node]:
+        """Yield the steps before ``node`` that provide ``name``, the nearest first."""
+        providers = self.providers.get(name, [])
+        for number in range(bisect_left(providers, node.number, key=_number) - 1, -1, -1):
+            giver = providers[number]
+            if precedes((giver.scope, giver.place), (node.scope, node.place)):
+                yield giver
+
+    def required(self) -> set[str]:
+        """Return the names that any step asks for."""
+        return {name for _, step in self.steps for _, name, _ in _arguments(step)}
+
+    def check(self, known: Collection[str]) -> None:
+        """Check that each step will get its arguments; ``known`` are the names that the flow was given.
+
+        Raises:
+            MissingDependencies: naming each step that would not, and the names that there are.
+        """
+        missing = [
+            f"{step.kind} {step.name!r}{where} asks for {name!r}"
+            for node, step in self.steps
+            for where, name, optional in _arguments(step)
+            if not optional and name not in known and next(self.givers(node, name), None) is None
+        ]
+        if missing:
+            given = ", ".join(sorted(known)) or "nothing"
+            provided = ", ".join(sorted(self.providers)) or "nothing"
+            raise MissingDependencies(
+                f"flow {self.name!r}: {'; '.join(missing)}; it was given: {given}; its tasks provide, each to those "
+                f"after it: {provided}"
+            )
+
+
+_number = attrgetter("number")
+
+
+def _functions(step: Step) -> Iterator[tuple[str, StepFunction]]:
+    yield "", step.function
+    if step.undo is not None:
+        yield " (in its revert)", step.undo
+    if isinstance(step, RetryStep):
+        yield " (in on_failure)", step.question
+
+
+def _arguments(step: Step) -> Iterator[tuple[str, str, bool]]:
+    """Yield the place, name and optionality of each argument that is not injected."""
+    for where, function in _functions(step):
+        for parameter, name in function.arguments.items():
+            if name not in step.inject:
+                yield where, name, parameter in function.optional
+
+
+# -- compiling ---------------------------------------------------------------------------------------------------------
+
+
+def compile_flow(flow: Item) -> Plan:
+    """Return the plan of ``flow``.
+
+    Raises:
+        FlowError: for names that are there twice, and for a cycle; `AmbiguousDependency` for a name that several
+            tasks of a graph provide and another asks for.
+    """
+    if not isinstance(flow, (Flow, Task)):
+        raise TypeError(f"{flow!r} is neither flow nor task; make one with linear, unordered, graph or task")
+    plan = Plan(flow)
+    _Compiler(plan).add(flow, Scope(None, 0, "linear", ()), 0)
+    _check_names(plan)
+    for node, step in plan.steps:
+        for name in step.provides:
+            plan.providers.setdefault(name, []).append(node)
+    return plan
+
+
+def _check_names(plan: Plan) -> None:
+    seen: set[str] = set()
+    twice: set[str] = set()
+    for _, step in plan.steps:
+        (twice if step.name in seen else seen).add(step.name)
+    if twice:
+        names = ", ".join(map(repr, sorted(twice)))
+        raise FlowError(
+            f"flow {plan.name!r}: the name {names} is there twice; state is kept by name, so give each its own: "
+            "task(…, name=…), or retry(name=…)"
+        )
+
+
+class _Compiler:
+    """Adds items to a plan, outer before inner."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        # The first and the last node of each item in the plan, by its identity.
+        self._ends: dict[int, tuple[Node, Node]] = {}
+
+    def add(self, item: Item, scope: Scope, place: int, retry: int | None = None) -> None:
+        """Add ``item``; ``retry`` is asked when a step in it fails."""
+        if isinstance(item, Task):
+            node = self._node("task", scope, place, item)
+            node.retry = retry
+            self._plan.resets.append(node)
+            self._ends[id(item)] = node, node
+            return
+        order = order_of(item)
+        inner = Scope(scope, place, item.pattern, order.edges, scope.depth + 1)
+        start = head = self._node("start", scope, place)
+        if item.retry is not None:
+            head = self._node("retry", inner, -1, item.retry)
+            head.retry = retry
+            self._join(start, head)
+        for position, each in enumerate(order.items):
+            self.add(each, inner, position, retry if item.retry is None else head.number)
+        if item.retry is not None:
+            self._plan.resets.append(head)
+        end = self._node("end", scope, place)
+        self._ends[id(item)] = start, end
+        self._wire(order, head, end)
+        for edge in item.edges:
+            self._add_condition(edge)
+
+    def _node(self, kind: str, scope: Scope, place: int, step: Step | None = None) -> Node:
+        node = Node(len(self._plan.nodes), kind, scope=scope, place=place, step=step)
+        self._plan.nodes.append(node)
+        return node
+
+    def _join(self, before: Node, after: Node) -> None:
+        before.successors.append(after.number)
+        after.predecessors.append(before.number)
+
+    def _wire(self, order: Order, head: Node, end: Node) -> None:
+        """Join the items in ``order``, those before all others to ``head``, those after all others to ``end``."""
+        items, edges = order
+        followers = {follower for row in edges for follower in row}
+        for place, item in enumerate(items):
+            first, last = self._ends[id(item)]
+            if place not in followers:
+                self._join(head, first)
+            for follower in edges[place]:
+                self._join(last, self._ends[id(items[follower])][0])
+            if not edges[place]:
+                self._join(last, end)
+        if not items:
+            self._join(head, end)
+
+    def _add_condition(self, edge: Edge) -> None:
+        if edge.decider is None:
+            return
+        first, last = self._ends[id(edge.before)]
+        inside = self._plan.nodes[first.number : last.number + 1]
+        condition = Condition(tuple(node.number for node in inside if node.step), edge.decider, edge.depth)
+        for node in self._first_steps(self._ends[id(edge.after)][0]):
+            node.conditions.append(condition)
+
+    def _first_steps(self, node: Node) -> Iterator[Node]:
+        if node.kind == "start":
+            for number in node.successors:
+                yield from self._first_steps(self._plan.nodes[number])
+        elif node.step is not None:
+            yield node
+
+
+# -- the order of the items of one flow --------------------------------------------------------------------------------
+
+
+class Order(NamedTuple):
+    """The items so that each comes after what it waits for, and for each the places of those that follow at once."""
+
+    items: list[Item]
+    edges: tuple[tuple[int, ...], ...]
+
+
+def order_of(flow: Flow) -> Order:
+    """Return the order of the items of ``flow``, without that within its items.
+
+    Raises:
+        FlowError: for a cycle.
+        AmbiguousDependency: for a name that several items of a graph provide and another asks for.
+    """
+    items = list(flow.items)
+    if flow.pattern == "linear":
+        return Order(items, tuple((place + 1,) if place + 1 < len(items) else () for place in range(len(items))))
+    if flow.pattern == "unordered":
+        return Order(items, ((),) * len(items))
+    return _sorted(flow, _followers(flow))
+
+
+def _followers(flow: Flow) -> list[set[int]]:
+    """Return for each item of a graph the places of those that wait for it."""
+    places = {id(item): place for place, item in enumerate(flow.items)}
+    givers: dict[str, list[int]] = {}
+    for place, item in enumerate(flow.items):
+        for name in _provided_by(item):
+            givers.setdefault(name, []).append(place)
+    followers: list[set[int]] = [set() for _ in flow.items]
+    for place, item in enumerate(flow.items):
+        for name in _required_by(item):
+            for giver in _giver(flow, name, place, givers.get(name, [])):
+                followers[giver].add(place)
+    for edge in flow.edges:
+        followers[places[id(edge.before)]].add(places[id(edge.after)])
+    return followers
+
+
+def _giver(flow: Flow, name: str, place: int, givers: list[int]) -> list[int]:
+    """Return which of ``givers`` provides ``name`` to the item at ``place``: one or none."""
+    others = [giver for giver in givers if giver != place]
+    if len(others) > 1:
+        names = ", ".join(repr(flow.items[giver].name) for giver in others)
+        raise AmbiguousDependency(
+            f"{flow!r}: {flow.items[place].name!r} asks for {name!r}, which {names} provide; rename one with "
+            "provides=, or say which with rebind="
+        )
+    return others
+
+
+def _sorted(flow: Flow, followers: list[set[int]]) -> Order:
+    """Order each item after what it waits for, and else as they were given."""
+    waiting = [0] * len(followers)
+    for row in followers:
+        for place in row:
+            waiting[place] += 1
+    ready = [place for place, count in enumerate(waiting) if not count]
+    order: list[int] = []
+    while ready:
+        place = heapq.heappop(ready)
+        order.append(place)
+        for follower in followers[place]:
+            waiting[follower] -= 1
+            if not waiting[follower]:
+                heapq.heappush(ready, follower)
+    if len(order) < len(followers):
+        raise FlowError(f"{flow!r} has a cycle: {_cycle(flow, followers, set(order))}; take one of the links away")
+    places = {old: new for new, old in enumerate(order)}
+    edges = tuple(tuple(sorted(places[each] for each in followers[old])) for old in order)
+    return Order([flow.items[old] for old in order], edges)
+
+
+def _cycle(flow: Flow, followers: list[set[int]], ordered: set[int]) -> str:
+    """Return one of the cycles among the items that are not ``ordered``."""
+    before = {follower: place for place, row in enumerate(followers) if place not in ordered for follower in row}
+    place = next(place for place in range(len(followers)) if place not in ordered)
+    way: list[int] = []
+    while place not in way:
+        way.append(place)
+        place = before[place]
+    names = [flow.items[each].name for each in [*way[way.index(place) :], place]]
+    return " → ".join(reversed(names))
+
+
+def _provided_by(item: Item) -> set[str]:
+    """Return the names that an item provides to those after it."""
+    if isinstance(item, Task):
+        return set(item.provides)
+    provided = {name for each in item.items for name in _provided_by(each)}
+    return provided | set(item.retry.provides) if item.retry else provided
+
+
+def _required_by(item: Item) -> set[str]:
+    """Return the names that an item needs, or can use, from outside of it."""
+    if isinstance(item, Task):
+        return {name for _, name, _ in _arguments(item)}
+    required: set[str] = set()
+    inside: set[str] = set()
+    if item.retry:
+        required |= {name for _, name, _ in _arguments(item.retry)}
+        inside |= set(item.retry.provides)
+    for each in item.items:
+        required |= _required_by(each) - inside
+        if item.pattern == "linear":
+            inside |= _provided_by(each)
+    if item.pattern == "graph":
+        required -= {name for each in item.items for name in _provided_by(each)}
+    return required
+
+
+# -- the order of steps in different flows -----------------------------------------------------------------------------
+
+
+def precedes(before: tuple[Scope, int], after: tuple[Scope, int]) -> bool:
+    """Return whether the one place is always done when the other begins."""
+    depth = min(before[0].depth, after[0].depth)
+    (scope, place), (other, position) = _level(before, depth), _level(after, depth)
+    while scope is not other:
+        assert scope.around is not None
+        assert other.around is not None
+        (scope, place), (other, position) = (scope.around, scope.place), (other.around, other.place)
+    return _in_order(scope, place, position)
+
+
+def _level(where: tuple[Scope, int], depth: int) -> tuple[Scope, int]:
+    """Return the same place, seen from a flow around it that is no deeper than ``depth``."""
+    scope, place = where
+    for _ in range(scope.depth - depth):
+        assert scope.around is not None
+        scope, place = scope.around, scope.place
+    return scope, place
+
+
+def _in_order(scope: Scope, place: int, position: int) -> bool:
+    if place < 0:
+        # The retry, which is before everything in its flow.
+        return position >= 0
+    if position < 0 or scope.pattern == "unordered":
+        return False
+    if scope.pattern == "linear" or position in scope.edges[place]:
+        return place < position
+    return _reaches(scope.edges, place, position)
+
+
+def _reaches(edges: tuple[tuple[int, ...], ...], place: int, position: int) -> bool:
+    seen, ways = {place}, [place]
+    while ways:
+        for each in edges[ways.pop()]:
+            if each == position:
+                return True
+            if each < position and each not in seen:
+                seen.add(each)
+                ways.append(each)
+    return False
