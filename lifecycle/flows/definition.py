@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
+    "Decider",
     "Depth",
     "Edge",
     "Flow",
