@@ -21,7 +21,7 @@ from lifecycle.workers.pool.protocol import LARGE, PLAIN_TYPES, size_of
 from lifecycle.workers.pool.records import Phase, PoolStats
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator, Sequence
+    from collections.abc import Awaitable, Sequence
 
     from lifecycle.workers.pool.connection import CallSpec, WireCall
     from lifecycle.workers.pool.records import Reason
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lifecycle.workers.pool.settings import PoolSettings
     from lifecycle.workers.pool.worker import PoolWorker
 
-__all__ = ["CallDispatcher", "Deadlines", "PendingCall", "Permit"]
+__all__ = ["CallDispatcher", "PendingCall", "Permit"]
 
 #: The number of calls from which percentiles are computed.
 _LAST = 1000
@@ -48,7 +48,6 @@ class CallDispatcher:
         self.settings = settings
         self.manager: Final = WorkerManager(pool, settings)
         self.scheduler: Final = self.manager.scheduler
-        self.deadlines: Final = Deadlines()
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         #: Where a call without a worker is, for messages.
         self.queued: str = f"queued in {pool.name!r}"
@@ -57,13 +56,6 @@ class CallDispatcher:
         self._runs: deque[float] = deque(maxlen=_LAST)
         # For each session, the last of its calls that waits for its arguments to be encoded.
         self._encoding: Final[dict[str | None, asyncio.Future[None]]] = {}
-
-    async def run(self) -> None:
-        """Keep the pool at its size until it ends; see `WorkerManager.run`."""
-        try:
-            await self.manager.run()
-        finally:
-            self.deadlines.close()
 
     async def call(self, spec: CallSpec, *, idempotent: bool = False) -> Any:
         """Make a call; if it is ``idempotent`` and its worker is lost, once more."""
@@ -220,12 +212,11 @@ class PendingCall:
         "_permit",
         "_reason",
         "_stopped",
+        "_timer",
         "_waiter",
         "_window",
-        "group",
         "spec",
         "traceparent",
-        "until",
         "wire",
         "worker",
     )
@@ -239,9 +230,6 @@ class PendingCall:
         self.wire: WireCall | None = None
         #: The W3C traceparent that is sent along; receivers of ``call_started`` may change it.
         self.traceparent: str = current_span.get()
-        #: For `Deadlines`.
-        self.until: float = spec.until
-        self.group: float = spec.deadline
         self._dispatcher = dispatcher
         self._permit = permit
         self._window = window
@@ -259,8 +247,10 @@ class PendingCall:
         except Exception as error:
             self._announce(error)
             raise
-        if self.until != math.inf:
-            dispatcher.deadlines.add(self)
+        # Cancelled when it has ended.
+        self._timer: asyncio.TimerHandle | None = None
+        if spec.until != math.inf:
+            self._timer = dispatcher.loop.call_at(spec.until, self._deadline_passed)
 
     async def outcome(self) -> Any:
         """Return or raise its outcome when nothing of it runs any more."""
@@ -308,11 +298,11 @@ class PendingCall:
 
     def close(self, error: BaseException | None) -> None:
         """Count and announce its outcome."""
-        self._dispatcher.deadlines.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
         self._announce(error)
 
-    def miss_deadline(self) -> None:
-        """Stop it because its deadline has passed."""
+    def _deadline_passed(self) -> None:
         if self.wire is not None:
             self.cancel("timeout")
         elif not self._future.done():
@@ -478,65 +468,3 @@ class Permit:
     def _release(self) -> None:
         if self._closed and not self._running:
             self._manager.call_ended(self.worker, self._session)
-
-
-class Deadlines:
-    """The deadlines of all calls of a pool, with one timer: most calls end long before theirs.
-
-    Adding and discarding take constant time and set no timer, except for the first of a group.
-    """
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        # Calls with the same number of seconds are one group, in the order of their deadlines.
-        self._groups: dict[float, dict[PendingCall, None]] = {}
-        self._timer: asyncio.TimerHandle | None = None
-
-    def add(self, call: PendingCall) -> None:
-        """Call its ``miss_deadline`` at the time ``until``."""
-        group = self._groups.get(call.group)
-        if group is None:
-            group = self._groups[call.group] = {}
-        elif next(reversed(group)).until > call.until:
-            # It began before others and is added after them; it gets its own group.
-            call.group = -call.until
-            group = self._groups.setdefault(call.group, {})
-        group[call] = None
-        if self._timer is None or call.until < self._timer.when():
-            self._wake_at(call.until)
-
-    def discard(self, call: PendingCall) -> None:
-        """Forget ``call``; idempotent. Its timer, if any, stays and finds nothing to do."""
-        if (group := self._groups.get(call.group)) is not None:
-            group.pop(call, None)
-            if not group:
-                # Callers that pass on the rest of their own deadline never give the same seconds twice.
-                del self._groups[call.group]
-
-    def close(self) -> None:
-        """Forget all calls."""
-        self._groups.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _wake_at(self, when: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(when, self._wake, when)
-
-    def _wake(self, when: float) -> None:
-        self._timer = None
-        # A timer may fire early by the resolution of the clock.
-        for call in list(self._expired(max(when, self._loop.time()))):
-            self.discard(call)
-            call.miss_deadline()
-        firsts = [next(iter(group)).until for group in self._groups.values()]
-        if firsts and self._timer is None:
-            self._wake_at(min(firsts))
-
-    def _expired(self, now: float) -> Iterator[PendingCall]:
-        for group in self._groups.values():
-            for call in group:
-                if call.until > now:
-                    break
-                yield call

@@ -97,7 +97,7 @@ class CallSpec:
         else:
             check_deadline(settings.name, deadline)
         if session is not None and not isinstance(session, str):
-            raise TypeError(f"session={session!r} is no text; give the session's name")
+            raise TypeError(f"session={session!r} is not text; give the session's name")
         plain = isinstance(function, str) and function.isidentifier()
         self.function: str = function if plain else function_name(function)  # type: ignore[assignment]  # it is one
         self.args: list[Any] = list(args)

@@ -271,7 +271,7 @@ class Pool(BaseWorker):
 
     async def _launch(self) -> Awaitable[End | None]:
         self._dispatcher = CallDispatcher(self, self._settings.with_env(self._env))
-        return self._dispatcher.run()
+        return self._dispatcher.manager.run()
 
     async def _until_ready(self) -> None:
         await self._running().manager.wait_filled()

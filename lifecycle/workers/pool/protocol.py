@@ -143,18 +143,18 @@ class Decoder:
         try:
             frame = self._loads(body)
         except ValueError as error:
-            raise ProtocolError(f"{body[:40]!r} is no {self._codec}: {error}") from error
+            raise ProtocolError(f"{body[:40]!r} is not valid {self._codec}: {error}") from error
         if type(frame) is not list or not frame:
-            raise ProtocolError(f"{frame!r:.200} is no frame; a frame is an array that begins with its tag")
+            raise ProtocolError(f"{frame!r:.200} is not a frame; a frame is an array that begins with its tag")
         return self._checked(frame)  # pyright: ignore[reportUnknownArgumentType]  # anything may be in it
 
     def _checked(self, frame: list[Any]) -> list[Any]:
         types = self._known.get(frame[0]) if type(frame[0]) is str else None
         if types is None:
-            raise ProtocolError(f"{frame[0]!r:.200} is no tag that may come; they are {', '.join(self._known)}")
+            raise ProtocolError(f"{frame[0]!r:.200} is not a known tag; the tags are {', '.join(self._known)}")
         if len(frame) != len(types) + 1 or not all(map(isinstance, frame[1:], types)):
             items = ", ".join(getattr(each, "__name__", str(each)) for each in types)
-            raise ProtocolError(f"{frame!r:.200} is no frame {frame[0]!r}, whose items are {items}")
+            raise ProtocolError(f"{frame!r:.200} is not a frame {frame[0]!r} with the items {items}")
         return frame
 
 

@@ -164,7 +164,7 @@ class Process:
                 check_env(name, "" if value is None else value)
             object.__setattr__(self, "env", MappingProxyType(dict(self.env)))
         if not isinstance(self.cwd, str | os.PathLike | None):
-            raise TypeError(f"Process(cwd={self.cwd!r}) is no directory; give a path")
+            raise TypeError(f"Process(cwd={self.cwd!r}) is not a directory; give a path")
         Level.wanted(self.contain, detached=False)
         _check_seconds(self, "grace", or_zero=True)
         _check_seconds(self, "stop_timeout", or_zero=True)
@@ -179,9 +179,9 @@ def _check_seconds(record: object, name: str, *, optional: bool = False, or_zero
     given = f"{type(record).__name__}({name}={value!r})"
     least = "0 or more" if or_zero else "more than 0"
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{given} is no number of seconds; give {least}")
+        raise TypeError(f"{given} is not a number of seconds; give {least}")
     if not math.isfinite(value) or value < 0 or (value == 0 and not or_zero):
-        raise ValueError(f"{given} is no number of seconds that can work; give {least}")
+        raise ValueError(f"{given} is not a number of seconds that can work; give {least}")
 
 
 def _check_count(record: object, name: str, *, optional: bool = False) -> None:
@@ -190,7 +190,7 @@ def _check_count(record: object, name: str, *, optional: bool = False) -> None:
         return
     given = f"{type(record).__name__}({name}={value!r})"
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{given} is no whole number; give 1 or more")
+        raise TypeError(f"{given} is not a whole number; give 1 or more")
     if value < 1:
         raise ValueError(f"{given} is too little; give 1 or more")
 
@@ -226,12 +226,12 @@ class PoolSettings:
         for what, least in (("queue", 0), ("concurrency", 1)):
             given = getattr(self, what)
             if isinstance(given, bool) or not isinstance(given, int):
-                raise TypeError(f"{what}={given!r} of {self.name!r} is no whole number; give {least} or more")
+                raise TypeError(f"{what}={given!r} of {self.name!r} is not a whole number; give {least} or more")
             if given < least:
                 raise ValueError(f"{what}={given!r} of {self.name!r} is too little; give {least} or more")
         for what, kind in _RECORDS.items():
             if not isinstance(given := getattr(self, what), kind):
-                raise TypeError(f"{what}={given!r} of {self.name!r} is no {kind.__name__}; give one")
+                raise TypeError(f"{what}={given!r} of {self.name!r} is not of type {kind.__name__}; give one")
         # Refuse here, before any worker is started, what cannot be sent.
         try:
             setup_frame(self.codec, self.setup())
@@ -245,10 +245,10 @@ class PoolSettings:
     ) -> PoolSettings:
         """Return the settings for the arguments of `Pool`."""
         if isinstance(init, str) or not isinstance(init, Iterable):
-            raise TypeError(f"init={init!r} of {name!r} are no arguments; give a tuple of them")
+            raise TypeError(f"init={init!r} of {name!r} is not a sequence of arguments; give a tuple")
         pair = cast("Sequence[Any]", size)
         if not isinstance(size, tuple | list) or len(pair) != 2:  # noqa: PLR2004  # a pair
-            raise TypeError(f"size={size!r} of {name!r} is no pair; give the least and the most workers, as (1, 4)")
+            raise TypeError(f"size={size!r} of {name!r} is not a pair; give the least and the most workers, as (1, 4)")
         arguments: list[Any] = [*init]
         found = Target.read(name, target)
         # A program in another language has no pickles.
@@ -306,10 +306,10 @@ def check_size(name: str, low: int, high: int) -> tuple[int, int]:
         TypeError, ValueError: for numbers that cannot work.
     """
     if any(isinstance(each, bool) or not isinstance(each, int) for each in (low, high)):
-        raise TypeError(f"size={(low, high)!r} of {name!r} is no pair of whole numbers; give (1, 4), or the like")
+        raise TypeError(f"size={(low, high)!r} of {name!r} is not a pair of whole numbers; give (1, 4), or the like")
     if not 0 <= low <= high or high < 1:
         raise ValueError(
-            f"size={(low, high)!r} of {name!r} cannot be; give the least, from 0 on, then the most, from 1 on"
+            f"size={(low, high)!r} of {name!r} is not possible; give the least (0 or more) and the most (1 or more)"
         )
     return low, high
 
@@ -317,9 +317,9 @@ def check_size(name: str, low: int, high: int) -> tuple[int, int]:
 def check_deadline(name: str, deadline: float) -> None:
     """Raise TypeError or ValueError for a deadline of a call of the pool ``name`` that cannot work."""
     if isinstance(deadline, bool) or not isinstance(deadline, int | float):
-        raise TypeError(f"deadline={deadline!r} of {name!r} is no number of seconds; give more than 0, or math.inf")
+        raise TypeError(f"deadline={deadline!r} of {name!r} is not a number of seconds; give more than 0, or math.inf")
     if not deadline > 0:
-        raise ValueError(f"deadline={deadline!r} of {name!r} leaves no time; give more than 0 seconds, or math.inf")
+        raise ValueError(f"deadline={deadline!r} of {name!r} is too short; give more than 0 seconds, or math.inf")
 
 
 # -- targets and functions -------------------------------------------------------------------------------------------
@@ -361,11 +361,11 @@ def function_name(function: str | Callable[..., Any]) -> str:
             _check_name(f"function {function!r}", function)
         elif not function.isidentifier():
             raise ValueError(
-                f"function {function!r} is no name; give that of a function or method, or 'module:function'"
+                f"function {function!r} is not a name; give that of a function or method, or 'module:function'"
             )
         return function
     if not inspect.isroutine(function):
-        raise TypeError(f"{function!r} is no function; give one, or the name of a function or method")
+        raise TypeError(f"{function!r} is not a function; give one, or the name of a function or method")
     if (why := _why_not(function)) is not None:
         raise ValueError(f"{function!r} cannot be called in a worker, which finds functions by name, and {why}")
     return f"{function.__module__}:{function.__qualname__}"
@@ -415,4 +415,4 @@ def _check_name(given: str, name: str) -> None:
     if (why := _why_no_name(module, qualname)) is not None:
         raise ValueError(f"{given} is found by its name, and {why}")
     if not all(part.isidentifier() for dotted in (module, qualname) for part in dotted.split(".")):
-        raise ValueError(f"{given} is no such name; {_FORMS}")
+        raise ValueError(f"{given} is not a valid name; {_FORMS}")

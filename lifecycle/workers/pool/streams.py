@@ -55,7 +55,7 @@ class Stream:
             raise StopAsyncIteration
         if self._waiting:
             raise RuntimeError(
-                f"somebody waits for the next value of {self._spec.function!r} already; one at a time can"
+                f"another caller already waits for the next value of {self._spec.function!r}; only one may"
             )
         self._waiting = True
         try:

@@ -435,11 +435,11 @@ async def test_a_stream_ends_its_generator_when_a_chunk_cannot_be_decoded(tmp_pa
 @pytest.mark.parametrize(
     ("how", "error", "message"),
     [
-        ({"deadline": 0}, ValueError, "leaves no time"),
-        ({"deadline": -1}, ValueError, "leaves no time"),
-        ({"deadline": math.nan}, ValueError, "leaves no time"),
-        ({"deadline": "1"}, TypeError, "no number of seconds"),
-        ({"session": 1}, TypeError, "session=1 is no text"),
+        ({"deadline": 0}, ValueError, "is too short"),
+        ({"deadline": -1}, ValueError, "is too short"),
+        ({"deadline": math.nan}, ValueError, "is too short"),
+        ({"deadline": "1"}, TypeError, "not a number of seconds"),
+        ({"session": 1}, TypeError, "session=1 is not text"),
     ],
 )
 async def test_arguments_that_cannot_work_are_refused(how: Any, error: type[Exception], message: str) -> None:

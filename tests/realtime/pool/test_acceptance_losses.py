@@ -174,7 +174,7 @@ async def test_p18_a_target_that_takes_too_long_to_be_made_is_killed(tmp_path: P
     [
         ("answer(('result', 99, None))", "it answered call 99, which it does not have"),
         ("answer(('end', 1))", "stream"),
-        ("answer(['nonsense'])", "'nonsense' is no tag that may come"),
+        ("answer(['nonsense'])", "'nonsense' is not a known tag"),
     ],
 )
 async def test_p19_a_member_that_breaks_the_protocol_is_killed_and_replaced(code: str, reason: str) -> None:

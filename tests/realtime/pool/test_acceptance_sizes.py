@@ -176,11 +176,11 @@ async def test_a_pool_gets_other_sizes_while_it_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("size", "error", "message"),
     [
-        ((2, 1), ValueError, "cannot be"),
-        ((0, 0), ValueError, "cannot be"),
-        ((-1, 1), ValueError, "cannot be"),
-        ((1, 1.5), TypeError, "no pair of whole numbers"),
-        ((True, 1), TypeError, "no pair of whole numbers"),
+        ((2, 1), ValueError, "is not possible"),
+        ((0, 0), ValueError, "is not possible"),
+        ((-1, 1), ValueError, "is not possible"),
+        ((1, 1.5), TypeError, "not a pair of whole numbers"),
+        ((True, 1), TypeError, "not a pair of whole numbers"),
     ],
 )
 async def test_sizes_that_cannot_be_are_refused(size: Any, error: type[Exception], message: str) -> None:

@@ -60,7 +60,7 @@ async def start(spawn: Spawn, code: str) -> Up:
         ("send('result', 1, 2); stay()", "answered call 1, which it does not have"),
         ("send('hello', 99, 1, 'test 1.0'); stay()", "speaks version 99 of the protocol (test 1.0); this is version 1"),
         ("send('hello', 1, 1, 'test'); send('hello', 1, 1, 'test'); stay()", "greeted twice"),
-        ("send('hello', 1, 1, 'test', 'more'); stay()", "is no frame 'hello'"),
+        ("send('hello', 1, 1, 'test', 'more'); stay()", "is not a frame 'hello'"),
         ("send('hello', 1, 1, 'test'); receive(); send('ready'); send('ready'); stay()", "at a time"),
     ],
 )
@@ -80,13 +80,13 @@ async def test_a_greeting_that_is_none_breaks_the_link_before_it_is_ready(spawn:
     ("code", "why"),
     [
         ("answer(['result', 2, 'x'])", "answered call 2, which it does not have"),
-        ("answer(['result', 1])", "is no frame 'result'"),
-        ("answer(['surprise', 1])", "'surprise' is no tag that may come"),
+        ("answer(['result', 1])", "is not a frame 'result'"),
+        ("answer(['surprise', 1])", "'surprise' is not a known tag"),
         ("answer(['chunk', 1, 'x'])", "sent more chunks than it was granted"),
         ("answer(['end', 1])", "ended a stream that it is not"),
         ("answer(['pong', 7, None, 0, 0])", "answered ping 7"),
-        ("answer({'a': 1})", "is no tag that may come"),
-        ("answer(['call', 1, 'f', [], {}, None, 0])", "'call' is no tag that may come"),
+        ("answer({'a': 1})", "is not a known tag"),
+        ("answer(['call', 1, 'f', [], {}, None, 0])", "'call' is not a known tag"),
     ],
 )
 async def test_an_answer_that_is_none_fails_the_call_and_says_what_was_wrong(spawn: Spawn, code: str, why: str) -> None:
@@ -104,9 +104,9 @@ async def test_an_answer_that_is_none_fails_the_call_and_says_what_was_wrong(spa
     ("data", "why"),
     [
         (b"\xff\xff\xff\xff garbage", "is more than the 67108864 allowed"),
-        (struct.pack(">I", 5) + b"abcde", "is no json"),
+        (struct.pack(">I", 5) + b"abcde", "is not valid json"),
         (b"GET / HTTP/1.1\r\n", "b'GET '"),
-        (struct.pack(">I", 0), "is no json"),
+        (struct.pack(">I", 0), "is not valid json"),
     ],
 )
 async def test_bytes_that_are_no_frames_break_the_link(spawn: Spawn, data: bytes, why: str) -> None:

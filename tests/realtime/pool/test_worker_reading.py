@@ -91,7 +91,7 @@ async def test_a_member_that_reads_garbage_in_its_main_thread_says_so_once_and_e
     member.connection.pipes.write(b"\x00\x00\x00\x01\xc1")
     end = await member.end()
     assert end.stderr.count("lifecycle: ") == 1
-    assert "is no pickle" in end.stderr
+    assert "is not valid pickle" in end.stderr
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -75,7 +75,7 @@ COUNTS = [(Recycle, "calls"), (Recycle, "rss"), (Sessions, "limit"), (Heartbeat,
 @pytest.mark.parametrize(("kind", "name"), SECONDS)
 @pytest.mark.parametrize("value", [-1, -0.001, math.inf, math.nan])
 def test_seconds_that_cannot_work_are_refused_by_name(kind: Any, name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=rf"^{kind.__name__}\({name}={value!r}\) is no number of seconds"):
+    with pytest.raises(ValueError, match=rf"^{kind.__name__}\({name}={value!r}\) is not a number of seconds"):
         kind(**{name: value})
 
 
@@ -88,7 +88,7 @@ def test_no_seconds_at_all_are_too_few(kind: Any, name: str) -> None:
 @pytest.mark.parametrize(("kind", "name"), SECONDS)
 @pytest.mark.parametrize("value", ["5", True, b"1", [1]])
 def test_what_is_no_number_of_seconds_is_refused(kind: Any, name: str, value: object) -> None:
-    with pytest.raises(TypeError, match=rf"{name}=.* is no number of seconds"):
+    with pytest.raises(TypeError, match=rf"{name}=.* is not a number of seconds"):
         kind(**{name: value})
 
 
@@ -117,7 +117,7 @@ def test_a_mode_that_there_is_not_is_refused(mode: Any) -> None:
         ({"env": {"A=B": "1"}}, ValueError, "'A=B' cannot name"),
         ({"env": {"PORT": 8000}}, TypeError, "give strings"),
         ({"env": {"A": "\0"}}, ValueError, "NUL"),
-        ({"cwd": 3}, TypeError, r"Process\(cwd=3\) is no directory"),
+        ({"cwd": 3}, TypeError, r"Process\(cwd=3\) is not a directory"),
         ({"contain": "jail"}, ValueError, "contain='jail' is unknown"),
     ],
 )
@@ -161,26 +161,26 @@ def test_a_pool_is_made_without_a_loop_and_starts_nothing() -> None:
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"size": 3}, TypeError, "size=3 of 'pool' is no pair"),
-        ({"size": (1, 2, 3)}, TypeError, "is no pair"),
-        ({"size": (3, 1)}, ValueError, r"size=\(3, 1\) of 'pool' cannot be"),
-        ({"size": (0, 0)}, ValueError, "cannot be"),
-        ({"size": ("1", "2")}, TypeError, "no pair of whole numbers"),
-        ({"init": "text"}, TypeError, "init='text' of 'pool' are no arguments; give a tuple"),
+        ({"size": 3}, TypeError, "size=3 of 'pool' is not a pair"),
+        ({"size": (1, 2, 3)}, TypeError, "is not a pair"),
+        ({"size": (3, 1)}, ValueError, r"size=\(3, 1\) of 'pool' is not possible"),
+        ({"size": (0, 0)}, ValueError, "is not possible"),
+        ({"size": ("1", "2")}, TypeError, "not a pair of whole numbers"),
+        ({"init": "text"}, TypeError, "init='text' of 'pool' is not a sequence of arguments; give a tuple"),
         ({"init": 3}, TypeError, "init=3"),
         ({"init": (threading.Lock(),)}, TypeError, "cannot pickle"),
         ({"queue": -1}, ValueError, "queue=-1 of 'pool' is too little; give 0 or more"),
-        ({"queue": 1.5}, TypeError, "queue=1.5 of 'pool' is no whole number"),
+        ({"queue": 1.5}, TypeError, "queue=1.5 of 'pool' is not a whole number"),
         ({"queue": True}, TypeError, "queue=True"),
         ({"concurrency": 0}, ValueError, "concurrency=0 of 'pool' is too little; give 1 or more"),
-        ({"deadline": 0}, ValueError, "deadline=0 of 'pool' leaves no time"),
-        ({"deadline": None}, TypeError, "deadline=None of 'pool' is no number of seconds"),
+        ({"deadline": 0}, ValueError, "deadline=0 of 'pool' is too short"),
+        ({"deadline": None}, TypeError, "deadline=None of 'pool' is not a number of seconds"),
         ({"codec": "yaml"}, ValueError, "codec='yaml' is unknown"),
-        ({"recycle": 3}, TypeError, "recycle=3 of 'pool' is no Recycle; give one"),
-        ({"sessions": "strict"}, TypeError, "sessions='strict' of 'pool' is no Sessions"),
-        ({"heartbeat": 2.0}, TypeError, "is no Heartbeat"),
-        ({"process": {}}, TypeError, "is no Process"),
-        ({"intensity": Backoff()}, TypeError, "is no Intensity"),
+        ({"recycle": 3}, TypeError, "recycle=3 of 'pool' is not of type Recycle; give one"),
+        ({"sessions": "strict"}, TypeError, "sessions='strict' of 'pool' is not of type Sessions"),
+        ({"heartbeat": 2.0}, TypeError, "is not of type Heartbeat"),
+        ({"process": {}}, TypeError, "is not of type Process"),
+        ({"intensity": Backoff()}, TypeError, "is not of type Intensity"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings: Any, error: type[Exception], message: str) -> None:
@@ -289,13 +289,13 @@ def test_a_member_looks_for_modules_where_this_program_does(monkeypatch: pytest.
         (functools.partial(function), "this has none"),
         (Model().predict, "bound to an object of this process; give the method's name, 'predict'"),
         (first_shadowed, "names is something else"),
-        ("models", "'models' of 'ml' is no such name; give 'module:function', 'module:Class', or the command"),
-        ("models:", "is no such name"),
-        (":Model", "is no such name"),
-        ("models:Model:predict", "is no such name"),
-        ("a-b:Model", "is no such name"),
-        ("models.py:Model()", "is no such name"),
-        ("", "is no such name"),
+        ("models", "'models' of 'ml' is not a valid name; give 'module:function', 'module:Class', or the command"),
+        ("models:", "is not a valid name"),
+        (":Model", "is not a valid name"),
+        ("models:Model:predict", "is not a valid name"),
+        ("a-b:Model", "is not a valid name"),
+        ("models.py:Model()", "is not a valid name"),
+        ("", "is not a valid name"),
         ("__main__:Model", "__main__ is this program"),
         ("models:<lambda>", "a lambda has none"),
         ("models:make.<locals>.inner", "move it to the top of a module"),
@@ -338,14 +338,14 @@ def test_a_call_names_a_function_by_where_it_is(given: Any, name: str) -> None:
         (of_main, "__main__ is this program"),
         (Model().predict, "give the method's name, 'predict'"),
         (first_shadowed, "something else"),
-        (Model, "is no function"),
-        (Model(), "is no function"),
-        (functools.partial(function), "is no function"),
-        (None, "is no function"),
-        ("no name", "is no name"),
-        ("", "is no name"),
-        ("a.b", "is no name"),
-        ("models:", "is no such name"),
+        (Model, "is not a function"),
+        (Model(), "is not a function"),
+        (functools.partial(function), "is not a function"),
+        (None, "is not a function"),
+        ("no name", "is not a name"),
+        ("", "is not a name"),
+        ("a.b", "is not a name"),
+        ("models:", "is not a valid name"),
         ("__main__:f", "__main__ is this program"),
     ],
 )

@@ -220,7 +220,7 @@ def _outcome(call: Call, find: Callable[[str], Any], channel: Channel) -> list[A
 def refuse_generator(call: Call, value: object) -> None:
     """Raise TypeError for a generator that was not called as a stream."""
     if hasattr(value, "gi_frame") or hasattr(value, "ag_frame"):
-        raise TypeError(f"{call.function!r} is a generator; what it yields is had with stream()")
+        raise TypeError(f"{call.function!r} is a generator; use stream() for its values")
 
 
 def _stream(call: Call, items: Iterable[Any], channel: Channel) -> None:

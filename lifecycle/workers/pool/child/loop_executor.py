@@ -122,7 +122,7 @@ class LoopExecutor:
         if not hasattr(value, "__aiter__"):
             # Python would warn of a coroutine that was never awaited.
             value.close()
-            raise TypeError(f"{call.function!r} is no generator; what it returns is had with call()")
+            raise TypeError(f"{call.function!r} is not a generator; use call() for its result")
         try:
             async for item in value:
                 await credit.acquire()
