@@ -54,7 +54,7 @@ def moves(point: Point) -> Iterator[Point]:
     others = [point._replace(status=status) for status in TRANSITIONS[point.status]]
     if point.leased:
         others.append(point._replace(leased=False))
-    elif point.phase.leasable:
+    elif point.phase is Phase.READY:
         others.append(point._replace(leased=True))
     for each in (point, *others):
         yield each

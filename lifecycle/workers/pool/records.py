@@ -33,19 +33,9 @@ class Phase(StrEnum):
     TERMINATED = "terminated"
 
     @property
-    def leasable(self) -> bool:
-        """Whether a worker without a call may get one."""
-        return self is Phase.READY
-
-    @property
     def alive(self) -> bool:
         """Whether it is neither terminating nor terminated."""
         return self is not Phase.TERMINATING and self is not Phase.TERMINATED
-
-    @property
-    def drainable(self) -> bool:
-        """Whether there is a call or a recovery to wait for before it can be stopped or used."""
-        return self is Phase.BUSY or self is Phase.DEGRADED
 
 
 #: Why a worker changed its phase.

@@ -184,15 +184,15 @@ def _check_seconds(record: object, name: str, *, optional: bool = False, or_zero
         raise ValueError(f"{given} is not a number of seconds that can work; give {least}")
 
 
-def _check_count(record: object, name: str, *, optional: bool = False) -> None:
+def _check_count(record: object, name: str, *, optional: bool = False, least: int = 1, of: str = "") -> None:
     value = getattr(record, name)
     if optional and value is None:
         return
-    given = f"{type(record).__name__}({name}={value!r})"
+    given = f"{name}={value!r} of {of!r}" if of else f"{type(record).__name__}({name}={value!r})"
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{given} is not a whole number; give 1 or more")
-    if value < 1:
-        raise ValueError(f"{given} is too little; give 1 or more")
+        raise TypeError(f"{given} is not a whole number; give {least} or more")
+    if value < least:
+        raise ValueError(f"{given} is too little; give {least} or more")
 
 
 # -- all settings of a pool ------------------------------------------------------------------------------------------
@@ -223,12 +223,8 @@ class PoolSettings:
     def __post_init__(self) -> None:
         check_size(self.name, *self.size)
         check_deadline(self.name, self.deadline)
-        for what, least in (("queue", 0), ("concurrency", 1)):
-            given = getattr(self, what)
-            if isinstance(given, bool) or not isinstance(given, int):
-                raise TypeError(f"{what}={given!r} of {self.name!r} is not a whole number; give {least} or more")
-            if given < least:
-                raise ValueError(f"{what}={given!r} of {self.name!r} is too little; give {least} or more")
+        _check_count(self, "queue", least=0, of=self.name)
+        _check_count(self, "concurrency", of=self.name)
         for what, kind in _RECORDS.items():
             if not isinstance(given := getattr(self, what), kind):
                 raise TypeError(f"{what}={given!r} of {self.name!r} is not of type {kind.__name__}; give one")

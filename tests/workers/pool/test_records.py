@@ -68,10 +68,8 @@ def _projected(status: str, *, leased: bool, healthy: bool) -> str:
     return "ready" if status == "running" and healthy else "degraded"
 
 
-def test_the_predicates_are_those_of_the_file() -> None:
-    assert [phase for phase in Phase if phase.leasable] == ["ready"]
+def test_a_worker_is_alive_until_it_terminates() -> None:
     assert [phase for phase in Phase if not phase.alive] == ["terminating", "terminated"]
-    assert [phase for phase in Phase if phase.drainable] == ["busy", "degraded"]
 
 
 # -- the history -------------------------------------------------------------------------------------------------------

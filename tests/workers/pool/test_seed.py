@@ -67,7 +67,7 @@ FACTS: dict[str, tuple[str, str, str]] = {
     "F8": (
         "who takes work and who is to be removed; corrected: ready already implies sound health",
         _PHASES,
-        "test_the_predicates_are_those_of_the_file",
+        "test_a_worker_is_alive_until_it_terminates",
     ),
     "F9": (
         "health has three values; corrected (B3, B27): what it says shows in the phase at once",
@@ -233,7 +233,7 @@ def test_health_status_updates() -> None:
     assert list(Health) == ["unknown", "healthy", "unhealthy"]
     for health in Health:
         phase = phase_of(Status.RUNNING, leased=False, healthy=health is not Health.UNHEALTHY)
-        assert phase.leasable is (health is not Health.UNHEALTHY)
+        assert (phase is Phase.READY) is (health is not Health.UNHEALTHY)
     with pytest.raises(ValueError, match="fine"):
         Health("fine")
 
