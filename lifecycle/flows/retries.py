@@ -1,7 +1,7 @@
-"""What is to become of a flow, or a part of one, in which something failed.
+"""Retries: they decide whether a flow in which a step failed is undone, or undone and tried again.
 
-A retry stands at the beginning of its flow. It is asked when something in it fails, and says whether all of it is
-undone and tried once more. Any object will do that has ``execute``, ``on_failure`` and, perhaps, ``revert``.
+A retry stands at the beginning of its flow. Any object will do that has ``execute``, ``on_failure`` and, optionally,
+``revert``.
 """
 
 from __future__ import annotations
@@ -32,75 +32,75 @@ __all__ = [
 
 
 class Verdict(StrEnum):
-    """What a retry says of a failure."""
+    """The answer of a retry to a failure."""
 
-    #: Undo what the flow did, and do it again.
+    #: Undo the flow, and do it again.
     RETRY = "RETRY"
-    #: Undo what the flow did; whoever stands above may know better.
+    #: Undo the flow; the retry of a flow around it may decide otherwise.
     REVERT = "REVERT"
     #: Undo everything, also around the flow.
     REVERT_ALL = "REVERT_ALL"
 
 
 class Attempt(NamedTuple):
-    """One time that a flow was tried."""
+    """One attempt at a flow."""
 
-    #: What the retry gave for it.
+    #: The value that the retry returned for it.
     value: Any
-    #: What failed in it, by name.
+    #: The failures in it, by the names of steps.
     failures: Mapping[str, Failure] = MappingProxyType({})
 
 
 @runtime_checkable
 class Retry(Protocol):
-    """What decides; it may have ``name`` and ``provides``, as a task, and ``revert``.
+    """Decides about failures in its flow; it may have ``name`` and ``provides``, as a task, and ``revert``.
 
-    Each function is given ``history``, the attempts so far, and what else its parameters name. ``execute`` may be
-    async; ``on_failure`` is plain, and must neither wait nor do anything that is to be undone.
+    Each function is given ``history``, the attempts so far, and the arguments that its other parameters name.
+    ``execute`` may be async; ``on_failure`` is plain, and must neither wait nor have an effect that is to be undone.
     """
 
     @property
     def execute(self) -> Any:
-        """Called before each attempt; what it returns is provided to the flow."""
+        """Called before each attempt; its result is provided to the flow."""
 
     @property
     def on_failure(self) -> Any:
-        """Returns a `Verdict`; the last attempt in ``history`` has what failed."""
+        """Returns a `Verdict`; the last attempt in ``history`` has the failures."""
 
 
 class _Named:
-    """What all of ours have."""
+    """The name of a retry, and the name under which its value is provided."""
 
     def __init__(self, *, name: str | None = None, provides: str | None = None) -> None:
-        #: What it is called; None: as its flow, with ``_retry`` behind.
+        #: None: the name of its flow, followed by ``_retry``.
         self.name = name
-        #: The name under which the flow gets what it gives; None: not at all.
+        #: The name under which its flow gets its value; None: not at all.
         self.provides = provides
 
     def __repr__(self) -> str:
-        said = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if not name.startswith("_"))
-        return f"{type(self).__name__}({said})"
+        settings = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if not name.startswith("_"))
+        return f"{type(self).__name__}({settings})"
 
 
 class AlwaysRevert(_Named):
-    """Undo the flow, whatever failed."""
+    """Undo the flow after any failure."""
 
     def execute(self) -> None:
-        """Nothing."""
+        """Return nothing."""
 
     def on_failure(self) -> Verdict:
-        """To revert."""
+        """Return REVERT."""
         return Verdict.REVERT
 
 
 class AlwaysRevertAll(_Named):
-    """Undo everything, whatever failed."""
+    """Undo everything after any failure."""
 
     def execute(self) -> None:
-        """Nothing."""
+        """Return nothing."""
 
     def on_failure(self) -> Verdict:
-        """To revert all."""
+        """Return REVERT_ALL."""
         return Verdict.REVERT_ALL
 
 
@@ -108,7 +108,7 @@ class Times(_Named):
     """Try ``attempts`` times in all, and provide the number of the attempt, from 1.
 
     Before the second attempt and each later one there is a wait: ``backoff`` is a `Backoff`, seconds, or a tuple
-    ``(first wait, how many times longer the next, longest)``. A flow that is suspended does not wait.
+    ``(first wait, factor, longest wait)``. A flow that is suspended does not wait.
     """
 
     attempts: int
@@ -131,15 +131,15 @@ class Times(_Named):
         self._backoff = _backoff(backoff)
 
     def execute(self, history: Sequence[Attempt]) -> int:
-        """The number of the attempt."""
+        """Return the number of the attempt."""
         return len(history) + 1
 
     def on_failure(self, history: Sequence[Attempt]) -> Verdict:
-        """To retry as long as attempts are left."""
-        return Verdict.RETRY if len(history) < self.attempts else _giving_up(all_of_it=self.revert_all)
+        """Return RETRY as long as attempts are left."""
+        return _verdict(retry=len(history) < self.attempts, revert_all=self.revert_all)
 
     def delay(self, history: Sequence[Attempt]) -> float:
-        """Seconds to wait before the attempt that follows ``history``."""
+        """Return the seconds to wait before the attempt that follows ``history``."""
         return self._backoff.delay(len(history) - 1) if self._backoff and history else 0.0
 
 
@@ -161,20 +161,20 @@ class ForEach(_Named):
         self.values, self.revert_all = values, revert_all
 
     def execute(self, history: Sequence[Attempt]) -> Any:
-        """The next value.
+        """Return the next value.
 
         Raises:
-            FlowError: when none is left.
+            FlowError: if none is left.
         """
         return _next(self.values, history)
 
     def on_failure(self, history: Sequence[Attempt]) -> Verdict:
-        """To retry as long as values are left."""
-        return Verdict.RETRY if _left(self.values, history) else _giving_up(all_of_it=self.revert_all)
+        """Return RETRY as long as values are left."""
+        return _verdict(retry=bool(_left(self.values, history)), revert_all=self.revert_all)
 
 
 class ParameterizedForEach(_Named):
-    """As `ForEach`, with the values that the flow knows under the name ``values``."""
+    """As `ForEach`, with the values that the flow has under the name ``values``."""
 
     revert_all: bool
     values: str
@@ -192,28 +192,30 @@ class ParameterizedForEach(_Named):
 
     @property
     def rebind(self) -> dict[str, str]:
-        """Where its parameter comes from."""
+        """The name of the argument of each parameter."""
         return {"values": self.values}
 
     def execute(self, values: Sequence[Any], history: Sequence[Attempt]) -> Any:
-        """The next value.
+        """Return the next value.
 
         Raises:
-            FlowError: when none is left.
+            FlowError: if none is left.
         """
         return _next(values, history)
 
     def on_failure(self, values: Sequence[Any], history: Sequence[Attempt]) -> Verdict:
-        """To retry as long as values are left."""
-        return Verdict.RETRY if _left(values, history) else _giving_up(all_of_it=self.revert_all)
+        """Return RETRY as long as values are left."""
+        return _verdict(retry=bool(_left(values, history)), revert_all=self.revert_all)
 
 
-def _giving_up(*, all_of_it: bool) -> Verdict:
-    return Verdict.REVERT_ALL if all_of_it else Verdict.REVERT
+def _verdict(*, retry: bool, revert_all: bool) -> Verdict:
+    if retry:
+        return Verdict.RETRY
+    return Verdict.REVERT_ALL if revert_all else Verdict.REVERT
 
 
 def _left(values: Sequence[Any], history: Sequence[Attempt]) -> list[Any]:
-    """Those that were not tried; one that is there twice is tried twice."""
+    """Return the values that were not tried; a value that is there twice is tried twice."""
     left = list(values)
     for attempt in history:
         if attempt.value in left:

@@ -1,4 +1,4 @@
-"""How values become text that a store can keep, and values again."""
+"""Serializers of values: to the text that a store keeps, and back."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ __all__ = ["JSON", "Codec", "is_large", "is_plain", "keep"]
 
 
 class Codec(Protocol):
-    """Turns what tasks give and take into text, and back.
+    """Turns the values of tasks into text, and back.
 
-    ``encode`` raises where ``decode`` would not give the same back; what it raises becomes the failure of the task.
+    ``encode`` raises if ``decode`` would not return the same value; its error becomes the failure of the task.
     """
 
     def encode(self, value: Any) -> str:
-        """The text of ``value``."""
+        """Return the text of ``value``."""
         ...
 
     def decode(self, text: str) -> Any:
-        """The value of ``text``."""
+        """Return the value of ``text``."""
         ...
 
 
 class JSON:
-    """JSON, strictly: what would come back as something else is refused, except that a tuple becomes a list."""
+    """Strict JSON: a value that would come back as another is refused, except that a tuple becomes a list."""
 
     def encode(self, value: Any) -> str:
-        """The text of ``value``.
+        """Return the text of ``value``.
 
         Raises:
-            FlowError: saying what cannot be kept, and where in the value it is.
+            FlowError: naming the part that cannot be kept, and its place in the value.
         """
         try:
             text = "".join(_pieces(value)) if is_large(value) else _dumps(value)
@@ -46,10 +46,10 @@ class JSON:
         return text
 
     def decode(self, text: str) -> Any:
-        """The value of ``text``.
+        """Return the value of ``text``.
 
         Raises:
-            FlowError: for what is no JSON.
+            FlowError: if it is not JSON.
         """
         try:
             return json.loads(text)
@@ -62,15 +62,15 @@ class JSON:
 _ADVICE = "return plain data, or give Flows(codec=...) one that knows it"
 #: Characters of a value that an error shows.
 _SHORT = 60
-#: Characters that are encoded in some milliseconds, and those that any value is counted for.
-_MANY, _EACH = 256 * 1024, 16
-_END: Any = object()
+#: Characters that are encoded in some milliseconds, and those that each value counts for.
+_LARGE, _PER_VALUE = 256 * 1024, 16
 _PLAIN = (int, str, float, bool, type(None))
+_KNOWN = (*_PLAIN, list, tuple)
 _dumps = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 def _found(value: Any) -> str:
-    """What of ``value`` JSON does not know; empty if there is nothing."""
+    """Return the part of ``value`` that JSON does not know; empty if there is none."""
     try:
         return _where(value)
     except RecursionError:
@@ -78,7 +78,7 @@ def _found(value: Any) -> str:
 
 
 def _where(value: Any, path: str = "the value") -> str:
-    """The first part of ``value`` that JSON does not know; empty if there is none."""
+    """Return the first part of ``value`` that JSON does not know; empty if there is none."""
     if type(value) in _PLAIN:
         return ""
     if type(value) in (list, tuple):
@@ -94,28 +94,34 @@ def _where(value: Any, path: str = "the value") -> str:
     return next(filter(None, (_where(each, f"{path}[{place!r}]") for place, each in parts)), "")
 
 
+def _walk(value: Any) -> Iterator[object]:
+    """Yield ``value`` and everything in its lists, tuples and dicts; without end, if it contains itself."""
+    open_ones: list[Iterator[object]] = [iter((value,))]
+    while open_ones:
+        for each in open_ones[-1]:
+            yield each
+            if type(each) in (list, tuple):
+                open_ones.append(iter(cast("list[object]", each)))
+                break
+            if type(each) is dict:
+                open_ones.append(iter(cast("Mapping[object, object]", each).values()))
+                break
+        else:
+            open_ones.pop()
+
+
 def _comes_back(value: Any) -> bool:
-    """Whether JSON knows all of ``value``, which neither contains itself nor is too deep."""
-    left: list[Iterator[object]] = [iter((value,))]
-    while left:
-        each: object = next(left[-1], _END)
-        kind = type(each)
-        if each is _END:
-            left.pop()
-        elif kind in (list, tuple):
-            left.append(iter(cast("list[Any]", each)))
-        elif kind is dict:
-            named = cast("Mapping[Any, Any]", each)
-            if any(type(key) is not str for key in named):
-                return False
-            left.append(iter(named.values()))
-        elif kind not in _PLAIN:
-            return False
-    return True
+    """Return whether JSON knows all of ``value``, which neither contains itself nor is too deep."""
+    return all(
+        all(type(key) is str for key in cast("Mapping[object, object]", each))
+        if type(each) is dict
+        else type(each) in _KNOWN
+        for each in _walk(value)
+    )
 
 
 def _pieces(value: Any) -> Iterator[str]:
-    """The text of ``value`` in pieces, between which other threads have their turn."""
+    """Yield the text of ``value`` in pieces, so that other threads can run in between."""
     if not is_large(value):
         yield _dumps(value)
     elif type(value) in (list, tuple):
@@ -134,7 +140,7 @@ def _pieces(value: Any) -> Iterator[str]:
 
 
 def _halves(values: Sequence[Any]) -> Iterator[str]:
-    """The texts of ``values``, of which there are some, with commas between them."""
+    """Yield the texts of ``values``, of which there is at least one, with commas between them."""
     if len(values) == 1:
         yield from _pieces(values[0])
     elif not is_large(values):
@@ -146,22 +152,13 @@ def _halves(values: Sequence[Any]) -> Iterator[str]:
 
 
 def is_large(value: Any) -> bool:
-    """Whether to make text of ``value`` takes so long that the loop should not wait for it."""
+    """Return whether encoding ``value`` takes so long that the loop should not wait for it."""
     if type(value) in _PLAIN:
-        return type(value) is str and len(value) > _MANY
-    left: list[Iterator[object]] = [iter((value,))]
-    seen = 0
-    while left:
-        each: object = next(left[-1], _END)
-        kind = type(each)
-        if each is _END:
-            left.pop()
-        elif kind in (list, tuple):
-            left.append(iter(cast("list[Any]", each)))
-        elif kind is dict:
-            left.append(iter(cast("Mapping[Any, Any]", each).values()))
-        seen += len(cast("str", each)) if kind is str else _EACH
-        if seen > _MANY:
+        return type(value) is str and len(value) > _LARGE
+    size = 0
+    for each in _walk(value):
+        size += len(each) + _PER_VALUE if isinstance(each, str) else _PER_VALUE
+        if size > _LARGE:
             return True
     return False
 
@@ -175,12 +172,12 @@ def _short(value: Any) -> str:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether nobody can change ``value``, and it is the same for all who have it."""
+    """Return whether ``value`` cannot be changed, and so needs no copy."""
     return type(value) in _PLAIN
 
 
 def keep(codec: Codec, value: Any) -> tuple[str, Any]:
-    """The text of ``value`` and what it will be for who reads it, now as after a crash."""
+    """Return the text of ``value``, and the value that is read from it, now as after a crash."""
     text = codec.encode(value)
     if is_plain(value):
         return text, value
