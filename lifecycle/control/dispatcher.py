@@ -188,7 +188,10 @@ class Dispatcher:
             route.routed += 1
             delivery = Delivery(event, current.get(), route, match)
         if route.is_plain:
-            lane = self.lanes.get(route) or self.lane_of(route)
+            try:
+                lane = self.lanes[route]
+            except KeyError:
+                lane = self.lane_of(route)
             if len(lane.queue) >= lane.limit:
                 await self._wait_for_capacity(lane, delivery, route)
             lane.put(delivery)

@@ -1,7 +1,7 @@
-"""Finds the patterns that match a topic: a tree with one level a segment.
+"""Index of patterns: a tree with one level per segment that finds the patterns that match a topic.
 
-A look-up costs the length of the topic, whatever the number of patterns, and any ``**`` in them: the nodes that are
-alive at a segment are followed all at once, so nothing is ever tried twice.
+A look-up follows all nodes that are alive at a segment at once, so nothing is tried twice, even with many ``**``.
+Its cost grows with the length of the topic and the number of segments with wildcards in them below one node.
 """
 
 from __future__ import annotations
@@ -19,69 +19,25 @@ T = TypeVar("T")
 
 
 class _Node(Generic[T]):
-    """What may follow, and the value of the pattern that ends here."""
+    """The segments that may follow, and the value of the pattern that ends here."""
 
     __slots__ = ("deep", "is_odd", "literals", "loops", "star", "value", "wilds")
 
     def __init__(self, *, loops: bool = False) -> None:
         self.literals: dict[str, _Node[T]] | None = None
-        self.wilds: _Wilds[T] | None = None
+        # By the text of the segment.
+        self.wilds: dict[str, tuple[Wild, _Node[T]]] | None = None
         self.star: _Node[T] | None = None
         self.deep: _Node[T] | None = None
-        # True for the node of a `**`, which stays alive over any segment.
+        # Whether it is the node of a `**`, which stays alive over any segment.
         self.loops = loops
-        # Whether there is, or was, more to look at than literals and a star.
+        # Whether there is, or was, more below it than literals and a star.
         self.is_odd = loops
         self.value: T | None = None
 
     @property
     def is_bare(self) -> bool:
         return not (self.literals or self.wilds or self.star or self.deep) and self.value is None
-
-
-class _Wilds(Generic[T]):
-    """The segments with wildcards at one node, found by what is fixed at their beginning, or at their end."""
-
-    __slots__ = ("by_prefix", "by_suffix", "entries")
-
-    def __init__(self) -> None:
-        self.entries: dict[str, tuple[Wild, _Node[T]]] = {}
-        # From length to fixed text to entries; a text of length 0 is what has nothing fixed.
-        self.by_prefix: dict[int, dict[str, list[tuple[Wild, _Node[T]]]]] = {}
-        self.by_suffix: dict[int, dict[str, list[tuple[Wild, _Node[T]]]]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self.entries)
-
-    def child(self, wild: Wild) -> _Node[T]:
-        if wild.text not in self.entries:
-            entry = self.entries[wild.text] = (wild, _Node[T]())
-            table, fixed = self._place(wild)
-            table.setdefault(len(fixed), {}).setdefault(fixed, []).append(entry)
-        return self.entries[wild.text][1]
-
-    def drop(self, wild: Wild) -> None:
-        entry = self.entries.pop(wild.text)
-        table, fixed = self._place(wild)
-        bucket = table[len(fixed)][fixed]
-        bucket.remove(entry)
-        if not bucket:
-            del table[len(fixed)][fixed]
-            if not table[len(fixed)]:
-                del table[len(fixed)]
-
-    def matching(self, segment: str) -> list[_Node[T]]:
-        found: list[_Node[T]] = []
-        for length, texts in self.by_prefix.items():
-            found += [node for wild, node in texts.get(segment[:length], ()) if wild.matches(segment)]
-        for length, texts in self.by_suffix.items():
-            if length <= len(segment):
-                end = segment[len(segment) - length :]
-                found += [node for wild, node in texts.get(end, ()) if wild.matches(segment)]
-        return found
-
-    def _place(self, wild: Wild) -> tuple[dict[int, dict[str, list[tuple[Wild, _Node[T]]]]], str]:
-        return (self.by_prefix, wild.prefix) if wild.prefix else (self.by_suffix, wild.suffix)
 
 
 class Index(Generic[T]):
@@ -95,7 +51,7 @@ class Index(Generic[T]):
         return self._size
 
     def add(self, pattern: Pattern, value: T) -> None:
-        """Put ``value`` under ``pattern``, in place of what was there."""
+        """Set the value of ``pattern``."""
         node = self._root
         for segment in pattern.segments:
             node = _child(node, segment)
@@ -103,7 +59,7 @@ class Index(Generic[T]):
         node.value = value
 
     def remove(self, pattern: Pattern) -> None:
-        """Take out what is under ``pattern``, and every node that leads nowhere then."""
+        """Remove the value of ``pattern``, and every node that leads nowhere then."""
         path: list[tuple[_Node[T], Segment]] = []
         node = self._root
         for segment in pattern.segments:
@@ -117,9 +73,9 @@ class Index(Generic[T]):
             _drop(parent, segment)
 
     def find(self, topic: str) -> list[T]:
-        """The values of all patterns that match ``topic``, in no order.
+        """Return the values of all patterns that match ``topic``, in no order.
 
-        As long as there is only one way to go on, this goes it; where there are more, `_spread` follows them all.
+        As long as there is only one node to follow, this follows it; otherwise `_spread` follows them all.
         """
         segments = topic.split("/")
         node = self._root
@@ -150,7 +106,7 @@ def _spread(alive: list[_Node[T]], segments: list[str]) -> list[T]:  # noqa: C90
                 following.append(node.star)
             if node.is_odd:
                 if node.wilds is not None:
-                    following += node.wilds.matching(segment)
+                    following += [child for wild, child in node.wilds.values() if wild.matches(segment)]
                 if node.loops:
                     following.append(node)
                 # `**` may stand for nothing: its node lives as soon as its parent does. The list grows while it is
@@ -180,9 +136,11 @@ def _child(node: _Node[T], segment: Segment) -> _Node[T]:
         return found
     if isinstance(segment, Wild):
         if node.wilds is None:
-            node.wilds = _Wilds()
+            node.wilds = {}
             node.is_odd = True
-        return node.wilds.child(segment)
+        if segment.text not in node.wilds:
+            node.wilds[segment.text] = (segment, _Node())
+        return node.wilds[segment.text][1]
     if segment is STAR:
         node.star = node.star or _Node()
         return node.star
@@ -199,7 +157,7 @@ def _drop(node: _Node[T], segment: Segment) -> None:
         node.literals = node.literals or None
     elif isinstance(segment, Wild):
         assert node.wilds is not None
-        node.wilds.drop(segment)
+        del node.wilds[segment.text]
         node.wilds = node.wilds or None
     elif segment is DEEP:
         node.deep = None

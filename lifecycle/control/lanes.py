@@ -166,24 +166,28 @@ class Lane:
             LaneFull: when all handlers of this lane would wait, directly or through other lanes, for themselves; or
                 when the router does not run.
         """
-        emitter = current.get() or delivery
-        home = None
-        if emitter is not delivery and not emitter.done and emitter.route is not None:
+        emitter, home = current.get(), None
+        if emitter is not None and emitter is not delivery and not emitter.done and emitter.route is not None:
             home = self._dispatcher.lanes.get(emitter.route)
-        blocked = [] if home is None else home.blocked_on
-        blocked.append((emitter, self))
-        place = len(self._waiting)
+        if emitter is None or home is None:
+            await self._wait_until_free(delivery)
+            return
+        home.blocked_on.append((emitter, self))
         try:
-            if home is not None and _is_stuck(self):
+            if _is_stuck(self):
                 raise LaneFull(f"{self.refusal(delivery)}, and its own handler would wait for itself")
-            while self.is_full:
-                if not self._dispatcher.working:
-                    raise LaneFull(f"{self.refusal(delivery)}, and the router is not running")
-                await self._wait_turn(place)
-                # If another event was put in meanwhile, this one is first in line again.
-                place = 0
+            await self._wait_until_free(delivery)
         finally:
-            blocked.remove((emitter, self))
+            home.blocked_on.remove((emitter, self))
+
+    async def _wait_until_free(self, delivery: Delivery) -> None:
+        place = len(self._waiting)
+        while self.is_full:
+            if not self._dispatcher.working:
+                raise LaneFull(f"{self.refusal(delivery)}, and the router is not running")
+            await self._wait_turn(place)
+            # If another event was put in meanwhile, this one is first in line again.
+            place = 0
 
     async def _wait_turn(self, place: int) -> None:
         """Wait for one event to leave; a turn that a cancelled waiter cannot use goes to the next."""

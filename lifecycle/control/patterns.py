@@ -39,16 +39,12 @@ class Literal:
 
 
 class Wild:
-    """A segment with wildcards in it: what is fixed at its ends, and the whole as a function that matches."""
+    """A segment with wildcards in it, and the function that matches it."""
 
-    __slots__ = ("matches", "prefix", "rank", "suffix", "text")
+    __slots__ = ("matches", "rank", "text")
 
-    prefix: str
-    suffix: str
-
-    def __init__(self, text: str, ends: tuple[str, str], rank: int, matches: Callable[[str], object]) -> None:
+    def __init__(self, text: str, rank: int, matches: Callable[[str], object]) -> None:
         self.text: str = text
-        self.prefix, self.suffix = ends
         self.rank: int = rank
         self.matches: Callable[[str], object] = matches
 
@@ -293,20 +289,9 @@ def _wild(text: str, pieces: list[tuple[bool, str]]) -> Wild:
     # Between two stars the leftmost fit is as good as any, so it is taken for good (an atomic group).
     middle = "".join(f"(?>.*?{run})" for run in later[:-1])
     last = f".*{later[-1]}" if later else ""
-    ends = _fixed(runs[0]), _fixed(runs[-1][::-1])[::-1]
     literals = sum(literal for literal, _ in pieces)
-    return Wild(text, ends, -literals, re.compile(first + middle + last, re.DOTALL).fullmatch)
+    return Wild(text, -literals, re.compile(first + middle + last, re.DOTALL).fullmatch)
 
 
 def _regex(run: list[tuple[bool, str]]) -> str:
     return "".join(re.escape(text) if literal else text for literal, text in run)
-
-
-def _fixed(run: list[tuple[bool, str]]) -> str:
-    """The literal characters up to the first wildcard."""
-    fixed = ""
-    for literal, text in run:
-        if not literal:
-            break
-        fixed += text
-    return fixed

@@ -101,7 +101,7 @@ def test_an_index_from_which_patterns_were_taken_is_like_a_fresh_one(
 def nodes(index: Index[str]) -> int:
     def count(node: Any) -> int:
         below = [*(node.literals or {}).values(), node.star, node.deep]
-        below += [child for _, child in (node.wilds.entries.values() if node.wilds else ())]
+        below += [child for _, child in (node.wilds or {}).values()]
         return 1 + sum(count(each) for each in below if each is not None)
 
     return count(index._root)
