@@ -1,6 +1,6 @@
-"""`lifecycle ctl attach`: the prompt of a program that runs elsewhere, with its words and what it prints.
+"""`lifecycle ctl attach`: a prompt with the commands of a running program, and its output.
 
-It is a small program of this library itself: a `PromptSource` asks for lines, and each is told to the other program.
+It is a small program of this library: a `PromptSource` reads lines, and each is sent to the other program.
 """
 
 from __future__ import annotations
@@ -29,39 +29,38 @@ if TYPE_CHECKING:
 
 __all__ = ["attach"]
 
-#: Lines at a terminal that are carried out beside each other: who waits for one can ask for the status meanwhile.
-_AT_ONCE: Final = 100
+#: Lines of a terminal that are carried out at the same time, so that `status` works while another command runs.
+_CONCURRENCY: Final = 100
 
 
 def attach(request: Request) -> int:
-    """Talk to the program until Ctrl+D, the end of the lines, or its own end; 1 if a line from a pipe failed."""
+    """Open a prompt until Ctrl+D, the end of the lines, or the end of the program; 1 if a line from a pipe failed."""
     client = choose(request.program)
     with client.stream("/api/attach", sys.stdout) as output:
-        talk = _Session(client, output)
-        run(talk.router(), talk.listen)
+        session = _Session(client, output)
+        run(session.router(), session.listen)
         show_output(output.take(0))
-    return FAILED if talk.failed else DONE
+    return FAILED if session.failed else DONE
 
 
 class _Session:
-    """What is said to the program, and what comes back."""
+    """The prompt, and the output of the program."""
 
     def __init__(self, client: Client, output: Stream) -> None:
         self.failed = False
         self._client = client
         self._output = output
         self._known = client.get("/api/commands")
-        words = Commands(*map(self._command, self._known))
-        if "help" not in words:  # only a program that has a prompt of its own needs one
-            words.add(Command("help", "List the commands."))
-        # From a pipe, each line waits for the one before it.
-        self._keyboard = PromptSource(prompt=f"{client.name}> ", commands=words, fallback=LineEvent)
+        commands = Commands(*map(self._command, self._known))
+        if "help" not in commands:  # only programs with a prompt have it
+            commands.add(Command("help", "List the commands."))
+        self._keyboard = PromptSource(prompt=f"{client.name}> ", commands=commands, fallback=LineEvent)
 
     def router(self) -> Router:
-        """What takes the lines; who leaves waits for nothing."""
+        """Return the router of the lines, which ends at once."""
         router = Router("attach", drain_timeout=0)
-        router.handle("input/line", self._carry_out, concurrency=_AT_ONCE)
-        router.handle("command/help", self._tell_help)
+        router.handle("input/line", self._carry_out, concurrency=_CONCURRENCY)
+        router.handle("command/help", self._show_help)
         router.handle("input/eof", lambda _: shutdown())
         if self._keyboard.is_terminal:
             router.handle("signal/interrupt", self._interrupt)
@@ -70,22 +69,22 @@ class _Session:
         return router
 
     async def listen(self) -> None:
-        """Show what the program prints, until it has ended."""
+        """Print the output of the program, until it has ended."""
         while not self._output.ended:
             show_output(self._output.take(0))
             await _readable(self._output)
         if not self._output.unread:
             stderr_console().warning(f"{self._client.name} has ended")
 
-    def _command(self, report: dict[str, Any]) -> Command:
-        """A word of the program, which goes back to it as the line that it came from."""
-        name = report["name"]
+    def _command(self, described: dict[str, Any]) -> Command:
+        """Return a command that sends its line to the program."""
+        name = described["name"]
         return Command(
             name,
-            report["help"],
+            described["help"],
             event=lambda args: LineEvent(shlex.join((name, *args))),
             complete=lambda typed: self._candidates(f"{name} {typed}"),
-            aliases=tuple(report["aliases"]),
+            aliases=tuple(described["aliases"]),
         )
 
     def _candidates(self, line: str) -> list[str]:
@@ -95,19 +94,19 @@ class _Session:
             return []
         return [word for word in answer if word == printable(word)]
 
-    def _tell_help(self, _: Topical) -> None:
+    def _show_help(self, _: Topical) -> None:
         show_commands(self._known)
 
     async def _carry_out(self, event: LineEvent) -> None:
         if current().stopping:
-            return  # it came from a pipe together with others, and waited for one of them
+            return  # the line waited for one before it
         try:
-            with self._client.tell("/api/command", {"line": event.line}) as exchange:
+            with self._client.send("/api/command", {"line": event.line}) as exchange:
                 await _readable(exchange)
                 outcome = decoded(exchange.body())
         except CliError as error:
             outcome = {"outcome": "failed", "error": str(error)}
-        # What it printed came first.
+        # The output of the command comes before its result.
         show_output(self._output.take(0))
         show_text(outcome.get("answer") or "")
         if outcome["outcome"] != "handled":
@@ -115,14 +114,14 @@ class _Session:
             stderr_console().error(printable(outcome.get("error") or outcome["outcome"], "\n"))
 
     def _interrupt(self, _: Topical) -> None:
-        """Ctrl+C is not for the program: it gives up what is half typed."""
+        """Clear the line: Ctrl+C does not affect the program."""
         current().reset_signals()
         if not self._keyboard.clear_line():
-            stderr_console().info(f"Ctrl+D leaves, and {self._client.name} goes on; `stop` ends it")
+            stderr_console().info(f"Ctrl+D leaves, and {self._client.name} continues; `stop` ends it")
 
 
 async def _readable(one: Stream | Exchange) -> None:
-    """Wait until something of it has come, or it has ended."""
+    """Wait until there is something to receive."""
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(one.fileno(), ready.set)
     try:

@@ -1,4 +1,9 @@
-"""Client of a program's control socket: finding the program, requests, and streams of server-sent events."""
+"""The client of a program's control socket: finding the program, requests, and streams of server-sent events.
+
+Requests are HTTP/1.0, one connection for each: the response is what comes until the end, never cut into chunks, so that
+`select` can wait for several responses at once without threads. `http.client` reads ahead, and importing it takes as
+long as everything else that `lifecycle ctl ps` does.
+"""
 
 from __future__ import annotations
 
@@ -31,83 +36,90 @@ __all__ = [
     "decoded",
 ]
 
-#: There is no such program.
-NOWHERE: Final = 4
-#: Seconds for a question that a program answers without doing anything.
+#: The exit status if there is no such program.
+_NO_PROGRAM: Final = 4
+#: Seconds for a question that a program answers at once.
 _TIMEOUT: Final = 10.0
-
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _CHUNK: Final = 65_536
 _OK: Final = 200
-#: Bytes of a head: what is longer comes from no program of ours.
+#: Bytes of a head.
 _LONGEST_HEAD: Final = 65_536
-#: Bytes of an answer; a state with ten thousand workers has a tenth of it.
+#: Bytes of a response, or of a message of a stream. A state with ten thousand workers has a tenth of it.
 _LARGEST: Final = 64 * 1024 * 1024
-#: Seconds for what has come already.
+#: Seconds for bytes that have been received already.
 _AT_ONCE: Final = 0.01
-
-#: Bytes of a message.
-_LARGEST_MESSAGE: Final = 64 * 1024 * 1024
 
 
 class NoProgramError(CliError):
     """No program of that name runs here, or none at all."""
 
-    status = NOWHERE
+    status = _NO_PROGRAM
+
+
+class GoneError(CliError):
+    """The program has ended, or ended before its response was complete."""
+
+
+class SilentError(GoneError):
+    """The program does not respond in time."""
+
+
+# -- programs ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Asks one program."""
+    """Sends requests to one program."""
 
     program: Program
 
     @property
     def name(self) -> str:
-        """Of the program, as it may be printed."""
+        """The name of the program, safe for a terminal."""
         return printable(self.program.name)
 
     def get(self, target: str, **query: object) -> Any:
-        """What it answers, of JSON.
+        """Return the JSON at ``target``.
 
         Raises:
-            CliError: when it refuses, or does not answer.
+            CliError: if the program refuses, or does not respond.
         """
-        return decoded(self._ask(target, query))
+        return decoded(self._get(target, query))
 
     def text(self, target: str, **query: object) -> str:
-        """What it answers, as text."""
-        return self._ask(target, query).decode(errors="replace")
+        """Return the text at ``target``."""
+        return self._get(target, query).decode(errors="replace")
 
     def post(self, target: str, body: object) -> Any:
-        """Tell it something, and wait until it has answered, however long that takes."""
-        with self.tell(target, body) as exchange:
+        """Send ``body`` as JSON, and wait for the response without a timeout."""
+        with self.send(target, body) as exchange:
             return decoded(exchange.body())
 
-    def tell(self, target: str, body: object) -> Exchange:
-        """Tell it something; the answer is the caller's to wait for."""
+    def send(self, target: str, body: object) -> Exchange:
+        """Send ``body`` as JSON; the caller waits for the response."""
         return Exchange(self.program, target, body)
 
     def stream(self, target: str, shown: TextIO | None = None, **query: object) -> Stream:
-        """What it tells as it happens, for as long as somebody reads ``shown``."""
+        """Open a stream of events, which ends when the reader of ``shown`` has gone."""
         exchange = Exchange(self.program, _with_query(target, query), timeout=_TIMEOUT)
         try:
-            return Stream(exchange, shown, patience=_TIMEOUT)
+            return Stream(exchange, shown, timeout=_TIMEOUT)
         except BaseException:
             exchange.__exit__(None, None, None)
             raise
 
-    def _ask(self, target: str, query: dict[str, object]) -> bytes:
+    def _get(self, target: str, query: dict[str, object]) -> bytes:
         with Exchange(self.program, _with_query(target, query), timeout=_TIMEOUT) as exchange:
             return exchange.body(until=monotonic() + _TIMEOUT)
 
 
 def choose(name: str | None) -> Client:
-    """The program called ``name``, or the only one.
+    """Return the client of the program called ``name``, or of the only one.
 
     Raises:
-        NoProgramError: where there is none.
-        UsageError: where there are several, and none was named.
+        NoProgramError: if there is none.
+        UsageError: if there are several, and none was named.
     """
     from lifecycle.observe.sockets import find
 
@@ -116,15 +128,15 @@ def choose(name: str | None) -> Client:
         return Client(programs[0])
     if programs:
         which = "run here" if name is None else f"are called {name!r}"
-        raise UsageError(f"several programs {which}; name one with -p:\n{_listed(programs)}")
+        raise UsageError(f"several programs {which}; name one with -p:\n{_list_names(programs)}")
     if name is None:
         raise NoProgramError("no program runs here that could be asked; `lifecycle run`, or a ControlSocket, makes one")
     others = find()
-    known = f"; there {'is' if len(others) == 1 else 'are'}\n{_listed(others)}" if others else ", nor any other"
+    known = f"; there {'is' if len(others) == 1 else 'are'}\n{_list_names(others)}" if others else ", nor any other"
     raise NoProgramError(f"no program called {name!r} runs here{known}")
 
 
-def _listed(programs: Sequence[Program]) -> str:
+def _list_names(programs: Sequence[Program]) -> str:
     return "\n".join(f"  {printable(each.name)}" for each in programs)
 
 
@@ -136,21 +148,16 @@ def _with_query(target: str, query: dict[str, object]) -> str:
     return f"{target}?{urlencode(query)}"
 
 
-class GoneError(CliError):
-    """The program is not there any more, or has not said all that it wanted to."""
-
-
-class SilentError(GoneError):
-    """The program is there, and its answer is not, or not whole, in time."""
+# -- requests ------------------------------------------------------------------------------------------------------
 
 
 class Exchange:
-    """A question that was put to ``program``; closed at the end of its block.
+    """A request to ``program`` and its response; closed at the end of its block.
 
-    ``timeout`` is in seconds, for each step: connecting, and each piece of the answer; None waits for ever.
+    ``timeout`` is in seconds, for connecting and for each piece of the response. None: no limit.
 
     Raises:
-        GoneError: when nobody listens there.
+        GoneError: if the program does not listen.
     """
 
     def __init__(self, program: Program, target: str, body: object = None, *, timeout: float | None = None) -> None:
@@ -161,7 +168,7 @@ class Exchange:
         except OSError as error:
             raise _gone(program, error) from error
         try:
-            self._socket.sendall(_request(target, body))
+            self._socket.sendall(_encode(target, body))
         except OSError as error:
             self._socket.close()
             raise _gone(program, error) from error
@@ -178,24 +185,24 @@ class Exchange:
         """For `select`."""
         return self._socket.fileno()
 
-    def wait_for(self, seconds: float | None) -> None:
-        """Have another time-out from now on."""
+    def set_timeout(self, seconds: float | None) -> None:
+        """Replace the timeout."""
         self._until = None
-        # Zero would be none at all: what is there already is to be had.
+        # Zero would make the socket non-blocking, and received bytes could not be read.
         self._socket.settimeout(None if seconds is None else max(seconds, _AT_ONCE))
 
     def is_answered(self) -> bool:
-        """Whether something of the answer has come, or nothing will."""
+        """Whether part of the response has come, or none will."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(0))
 
     def body(self, *, until: float | None = None, most: int = _LARGEST) -> bytes:
-        """The whole answer, of at most ``most`` bytes; after ``until``, by the monotonic clock, nothing is waited for.
+        """Return the whole response, of at most ``most`` bytes, waiting until ``until`` by the monotonic clock.
 
         Raises:
-            CliError: for one that refuses, with the program's text, or that is too long.
-            GoneError: when it does not come, or not whole.
+            CliError: if the program refuses (with its text), or the response is too long.
+            GoneError: if the response does not come, or is not complete.
         """
         length, begun = self.head(until=until)
         whole = self._rest(begun, most)
@@ -203,21 +210,8 @@ class Exchange:
             raise GoneError("the program ended before it had answered")
         return whole
 
-    def _rest(self, begun: bytes, most: int) -> bytes:
-        whole = bytearray(begun)
-        while piece := self.receive():
-            whole += piece
-            if len(whole) > most:
-                raise CliError(f"{printable(self._program.name)} answers more than {most} bytes")
-        return bytes(whole)
-
     def head(self, *, until: float | None = None) -> tuple[int | None, bytes]:
-        """How long the answer will be, if that was said, and what has come of it already; ``until`` as in `body`.
-
-        Raises:
-            CliError: for an answer that refuses; the text is the program's.
-            GoneError: when it does not come.
-        """
+        """Return the length of the response, if known, and what has been received of it; else as `body`."""
         self._until = until
         received = b""
         while _END_OF_HEAD not in received:
@@ -231,15 +225,11 @@ class Exchange:
             raise CliError(_refusal(status, self._rest(begun, _LARGEST)))
         return length, begun
 
-    def silent(self) -> SilentError:
-        """The error for an answer that does not come in time."""
-        return _silent(self._program)
-
     def receive(self) -> bytes:
-        """The next piece of the answer; empty at its end.
+        """Return the next piece of the response; empty at its end.
 
         Raises:
-            GoneError: when it is not there in time, or the connection was cut.
+            GoneError: if it does not come in time, or the connection was cut.
         """
         try:
             if self._until is not None and monotonic() > self._until:
@@ -248,12 +238,24 @@ class Exchange:
         except OSError as error:
             raise _gone(self._program, error) from error
 
+    def silent(self) -> SilentError:
+        """The error for a response that does not come in time."""
+        return _silent(self._program)
+
+    def _rest(self, begun: bytes, most: int) -> bytes:
+        whole = bytearray(begun)
+        while piece := self.receive():
+            whole += piece
+            if len(whole) > most:
+                raise CliError(f"{printable(self._program.name)} answers more than {most} bytes")
+        return bytes(whole)
+
 
 def decoded(body: bytes) -> Any:
-    """What a program said, of JSON.
+    """Decode the JSON of a program.
 
     Raises:
-        CliError: for what is none.
+        CliError: if it is not JSON.
     """
     try:
         return json.loads(body)
@@ -261,7 +263,7 @@ def decoded(body: bytes) -> Any:
         raise CliError(f"the program answered what is no JSON: {body[:80]!r}") from None
 
 
-def _request(target: str, body: object) -> bytes:
+def _encode(target: str, body: object) -> bytes:
     lines = [f"{'GET' if body is None else 'POST'} {target} HTTP/1.0", "Host: localhost"]
     data = b""
     if body is not None:
@@ -271,7 +273,7 @@ def _request(target: str, body: object) -> bytes:
 
 
 def _read_head(head: bytes) -> tuple[int, int | None]:
-    """The status, and how long the answer will be."""
+    """Return the status and the length of the response."""
     first, *lines = head.decode("latin-1").split("\r\n")
     status = first.split()[1:2]
     if not first.startswith("HTTP/1.") or not status or not status[0].isdecimal():
@@ -286,7 +288,7 @@ def _refusal(status: int, body: bytes) -> str:
         answer: Any = json.loads(body)
     except (ValueError, RecursionError):
         answer = None
-    if isinstance(answer, dict) and isinstance(text := answer.get("error"), str):  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # what JSON has
+    if isinstance(answer, dict) and isinstance(text := answer.get("error"), str):  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # JSON
         return printable(text, "\n")
     return f"the program refused, with status {status}"
 
@@ -299,61 +301,64 @@ def _gone(program: Program, error: OSError) -> GoneError:
 
 def _silent(program: Program) -> SilentError:
     name = printable(program.name)
-    who = name if program.pid is None else f"{name} (pid {program.pid})"
-    return SilentError(f"{who} does not answer: its event loop is blocked, or the process is stopped")
+    if program.pid is not None:
+        name = f"{name} (pid {program.pid})"
+    return SilentError(f"{name} does not answer: its event loop is blocked, or the process is stopped")
+
+
+# -- streams -------------------------------------------------------------------------------------------------------
 
 
 class Messages:
-    """Takes bytes in pieces of any size, and gives the objects that have come whole."""
+    """Decodes server-sent events with a JSON object each, from pieces of any size."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, piece: bytes) -> list[Any]:
-        """The objects that end in ``piece``.
+        """Return the objects that end in ``piece``.
 
         Raises:
-            CliError: for what is no JSON, and for one without end.
+            CliError: if one is not JSON, or too long.
         """
         *whole, self._rest = (self._rest + piece.replace(b"\r", b"")).split(b"\n\n")
-        if len(self._rest) > _LARGEST_MESSAGE:
-            raise CliError(f"the program sends a message of more than {_LARGEST_MESSAGE} bytes")
+        if len(self._rest) > _LARGEST:
+            raise CliError(f"the program sends a message of more than {_LARGEST} bytes")
         return [decoded(data) for message in whole if (data := _message_data(message))]
 
 
 def _message_data(message: bytes) -> bytes:
-    """What it carries; nothing for a comment, which keeps the connection alive."""
+    """Return the data of a message; nothing for a comment, which keeps the connection alive."""
     lines = [line for line in message.split(b"\n") if line.startswith(b"data:")]
     return b"\n".join(line.removeprefix(b"data:") for line in lines)
 
 
 class Stream:
-    """The objects that come as the answer to ``exchange``, until the program ends or nobody reads ``shown`` any more.
+    """The objects of a stream, until the program ends or the reader of ``shown`` has gone.
 
     As a context manager it closes the exchange.
 
     Args:
-        exchange: the question.
-        shown: where the objects are shown.
-        patience: seconds until the answer has begun, and seconds that `first` waits.
+        exchange: the request.
+        shown: where the objects are printed.
+        timeout: seconds until the response begins, and seconds that `first` waits.
 
     Raises:
-        CliError: for an answer that refuses.
+        CliError: if the program refuses.
     """
 
-    def __init__(self, exchange: Exchange, shown: TextIO | None = None, *, patience: float) -> None:
+    def __init__(self, exchange: Exchange, shown: TextIO | None = None, *, timeout: float) -> None:
         self._exchange = exchange
         self._messages = Messages()
         self._shown = shown
-        self._patience = patience
-        _, begun = exchange.head(until=monotonic() + patience)
-        # That it has begun tells that somebody is there; then there may be nothing to say for long.
-        exchange.wait_for(None)
-        #: What has come and was not taken yet.
-        self._waiting = deque(self._messages.feed(begun))
-        #: Whether all has come, or nobody reads it any more.
+        self._timeout = timeout
+        _, begun = exchange.head(until=monotonic() + timeout)
+        # From now on there may be nothing to send for long.
+        exchange.set_timeout(None)
+        self._received = deque(self._messages.feed(begun))
+        #: Whether all objects have come, or the reader has gone.
         self.ended: bool = False
-        #: Whether the latter.
+        #: Whether the reader has gone.
         self.unread: bool = False
 
     def __enter__(self) -> Self:
@@ -365,57 +370,54 @@ class Stream:
         self._exchange.__exit__(kind, error, traceback)
 
     def first(self) -> Any:
-        """What comes first.
+        """Wait for the first object.
 
         Raises:
-            GoneError: when nothing does.
+            GoneError: if none comes.
         """
-        until = monotonic() + self._patience
-        while not self._waiting and not self.ended:
+        until = monotonic() + self._timeout
+        while not self._received and not self.ended:
             if (left := until - monotonic()) <= 0:
                 raise self._exchange.silent()
-            self._waiting.extend(self.take(left))
-        if not self._waiting:
+            self._received.extend(self.take(left))
+        if not self._received:
             raise GoneError("the program ended before it had answered")
-        return self._waiting.popleft()
+        return self._received.popleft()
 
     def __iter__(self) -> Iterator[Any]:
-        """Each as it comes."""
-        while self._waiting or not self.ended:
-            if self._waiting:
-                yield self._waiting.popleft()
+        """Each object as it comes."""
+        while self._received or not self.ended:
+            if self._received:
+                yield self._received.popleft()
             else:
-                self._waiting.extend(self.take())
+                self._received.extend(self.take())
 
     def fileno(self) -> int:
-        """For whoever waits for more; what `take` gives without waiting comes first."""
+        """For `select`, after `take` has returned what was received already."""
         return self._exchange.fileno()
 
-    def take(self, within: float | None = None, *besides: Exchange) -> list[Any]:
-        """What has come; waits for something, for ``within`` seconds at most, or until one of ``besides`` answers."""
-        if not self._waiting and self._wait(within, besides):
-            self._receive()
-        waiting = list(self._waiting)
-        self._waiting.clear()
-        return waiting
+    def take(self, timeout: float | None = None, *others: Exchange) -> list[Any]:
+        """Wait for objects, at most ``timeout`` seconds or until one of ``others`` is answered, and return them."""
+        if not self._received and self._wait(timeout, others):
+            try:
+                piece = self._exchange.receive()
+            except GoneError:
+                piece = b""
+            self.ended = not piece
+            self._received.extend(self._messages.feed(piece))
+        received = list(self._received)
+        self._received.clear()
+        return received
 
-    def _receive(self) -> None:
-        try:
-            piece = self._exchange.receive()
-        except GoneError:
-            piece = b""
-        self.ended = not piece
-        self._waiting.extend(self._messages.feed(piece))
-
-    def _wait(self, within: float | None, besides: tuple[Exchange, ...]) -> bool:
-        """Whether there is something to receive."""
+    def _wait(self, timeout: float | None, others: tuple[Exchange, ...]) -> bool:
+        """Return whether there is something to receive."""
         poll = select.poll()
-        for each in (self._exchange, *besides):
+        for each in (self._exchange, *others):
             poll.register(each, select.POLLIN)
         if (shown := _descriptor(self._shown)) is not None:
-            # For nothing but to be told that its reader has gone.
+            # No event: only errors, which come when the reader has gone.
             poll.register(shown, 0)
-        ready = dict(poll.poll(None if within is None else max(0.0, within) * 1000))
+        ready = dict(poll.poll(None if timeout is None else max(0.0, timeout) * 1000))
         if shown is not None and ready.get(shown, 0) & (select.POLLERR | select.POLLHUP):
             self.ended = self.unread = True
             return False

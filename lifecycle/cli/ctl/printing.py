@@ -1,6 +1,6 @@
-"""How answers look: tables in colours at a terminal where rich is installed, else plain columns for scripts.
+"""Printing of answers: tables in colours at a terminal if rich is installed, else plain columns.
 
-Everything that a program says of itself is made harmless first: a name may hold whatever its author liked.
+Control characters in the text of a program are escaped: a name may contain anything.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from lifecycle._text import duration, printable, shorten, time_of_day
+from lifecycle._text import printable
 from lifecycle.cli.output import CliError, columns, has_colour, is_terminal, paint, print_result, write
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Table",
     "colour_state",
-    "entry_line",
     "live",
     "rich_console",
     "show",
@@ -37,7 +36,7 @@ __all__ = [
 
 _GREEN, _RED, _YELLOW, _DIM = "32", "31", "33", "2"
 
-#: What words of state mean to a person.
+#: The colours of states.
 _COLOURS: Final = {
     **dict.fromkeys(("running", "handled", "ready", "healthy", "idle", "success", "busy"), _GREEN),
     **dict.fromkeys(("failed", "killed", "dropped", "unrouted", "failure", "dead", "no answer"), _RED),
@@ -48,13 +47,8 @@ _COLOURS: Final = {
 _COLOUR: Final = re.compile("(\x1b\\[[0-9;]{0,40}m)")
 _STYLES: Final = {_GREEN: "green", _RED: "red", _YELLOW: "yellow", _DIM: "dim"}
 
-
-#: Characters of the longest word for what became of one.
-_WIDTH: Final = 10
-_TOPIC: Final = 24
-
-#: A column of so many characters is not cut before others are: a word of state, a number.
-_KEPT: Final = 10
+#: Columns of at most so many characters, such as states and numbers, are cut last.
+_NARROW: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +59,20 @@ class Table:
     rows: Sequence[tuple[str, ...]]
 
     def plain(self) -> str:
-        """One row a line, in columns."""
+        """Return one row per line, in columns."""
         return columns([self.heading, *(tuple(map(printable, row)) for row in self.rows)])
 
     def rich(self) -> RichTable:
-        """The same for rich; what is too long for the window is cut."""
+        """Return the same for rich, which cuts what is too long for the window."""
         from rich.table import Table as RichTable
         from rich.text import Text
 
         table = RichTable(box=None, pad_edge=False, header_style="bold")
         for at, name in enumerate(self.heading):
             width = max((len(row[at]) for row in self.rows), default=0)
-            # rich takes room from those that may wrap, first; none of the cells does. It would take all of it: what
-            # a window has no room for then is beyond its right edge.
-            table.add_column(name, no_wrap=width <= _KEPT, min_width=min(max(width, len(name)), _KEPT))
+            # rich narrows columns that may wrap first, down to nothing. No cell wraps, and the minimum keeps them; what
+            # does not fit then is beyond the right edge.
+            table.add_column(name, no_wrap=width <= _NARROW, min_width=min(max(width, len(name)), _NARROW))
         for row in self.rows:
             table.add_row(*(Text(printable(cell), _style(cell), no_wrap=True, overflow="ellipsis") for cell in row))
         return table
@@ -88,18 +82,18 @@ def _style(cell: str) -> str:
     return _STYLES.get(_COLOURS.get(cell, ""), "")
 
 
-def show(state_table: Table) -> bool:
-    """Print it; False if nobody reads any more."""
+def show(table: Table) -> bool:
+    """Print a table; False if the reader has gone."""
     screen = rich_console()
     if screen is None:
-        return print_result(sys.stdout, state_table.plain())
+        return print_result(sys.stdout, table.plain())
     with screen.capture() as drawn:
-        screen.print(state_table.rich())
+        screen.print(table.rich())
     return print_result(sys.stdout, drawn.get())
 
 
 def show_json(value: Any, *, line: bool = False) -> bool:
-    """Print it for programs, in one line if it is one of many; False if nobody reads any more."""
+    """Print JSON, in one line if it is one of many; False if the reader has gone."""
     try:
         text = json.dumps(value, indent=None if line else 2)
     except RecursionError:
@@ -108,36 +102,34 @@ def show_json(value: Any, *, line: bool = False) -> bool:
 
 
 def show_text(text: str) -> bool:
-    """Print what the program has written; False if nobody reads any more."""
+    """Print a text of the program; False if the reader has gone."""
     return print_result(sys.stdout, printable(text.rstrip("\n"), "\n\t") + "\n" if text else "")
 
 
 def show_output(messages: Iterable[Any]) -> None:
-    """Print what a program prints itself: its colours are kept, whatever else a terminal might obey is not."""
+    """Print the output of a program with its colours; other control sequences are escaped."""
     for message in messages:
         text = message.get("text") or f"\n({message.get('dropped')} characters are not shown)\n"
-        text = text.replace("\r\n", "\n")  # of a process at a terminal of its own
+        text = text.replace("\r\n", "\n")  # of a process with its own terminal
         pieces = _COLOUR.split(text) if has_colour(sys.stdout) else [text]
-        # Those between colours, and the colours themselves.
         kept = (piece if _COLOUR.fullmatch(piece) else printable(piece, "\n\t") for piece in pieces)
         write(sys.stdout, "".join(kept))
 
 
-def colour_state(text: str, word: str) -> str:
-    """``text`` in the colour of a word of state."""
-    colour = _COLOURS.get(word)
+def colour_state(text: str, state: str) -> str:
+    """Return ``text`` in the colour of a state."""
+    colour = _COLOURS.get(state)
     return paint(text, colour) if colour is not None and has_colour(sys.stdout) else text
 
 
 def width() -> int | None:
-    """How many characters a line may have; None where nobody sits before a terminal."""
+    """Return the characters per line; None if stdout is not a terminal."""
     return shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
 
 
 def rich_console(*, errors: bool = False) -> Console | None:
-    """A terminal that rich can draw on; None where there is none, or no rich."""
+    """Return a console of rich; None without a terminal with colours, or without rich."""
     stream = sys.stderr if errors else sys.stdout
-    # What rich would do without colours, columns do as well.
     if not has_colour(stream):
         return None
     try:
@@ -149,43 +141,8 @@ def rich_console(*, errors: bool = False) -> Console | None:
 
 @contextmanager
 def live(screen: Console) -> Generator[Callable[[Table], None]]:
-    """A table that is drawn anew in its place for each call."""
+    """Return a function that draws a table in place of the one before."""
     from rich.live import Live
 
     with Live(console=screen, auto_refresh=False, vertical_overflow="ellipsis") as drawing:
-        yield lambda state_table: drawing.update(state_table.rich(), refresh=True)
-
-
-# -- events ------------------------------------------------------------------------------------------------------
-
-
-def entry_line(entry: dict[str, Any], *, depth: int = 0, whole: bool = False, width: int | None = None) -> str:
-    """One event, in one line; ``depth`` indents the topic.
-
-    A long text is cut unless the ``whole`` is wanted; what is wider than ``width`` characters is cut as well.
-    """
-    what = str(entry["what"])
-    topic = "  " * depth + printable(entry["topic"])
-    begun = f"{time_of_day(entry['time'], milliseconds=True)} #{entry['id']:<5} "
-    rest = " ".join([f"{topic:<{_TOPIC}}", *_details(entry, whole=whole)]).rstrip()
-    if width is not None:
-        rest = shorten(rest, max(1, width - len(begun) - _WIDTH - 1))
-    return f"{begun}{colour_state(f'{what:<{_WIDTH}}', what)} {rest}"
-
-
-def _details(entry: dict[str, Any], *, whole: bool) -> list[str]:
-    """What else there is to say: who had it, how long that took, what went wrong."""
-    parts: list[str] = []
-    if entry.get("into") is not None:
-        parts.append(f"into #{entry['into']}")
-    if entry.get("handler"):
-        parts.append(printable(entry["handler"]))
-    if entry.get("merged"):
-        parts.append(f"with {entry['merged']} merged")
-    if entry.get("attempt", 1) > 1:
-        parts.append(f"attempt {entry['attempt']}")
-    if entry.get("duration") is not None:
-        parts.append(duration(entry["duration"]))
-    if text := printable(entry.get("error") or entry.get("summary") or ""):
-        parts.append(text if whole else shorten(text))
-    return parts
+        yield lambda table: drawing.update(table.rich(), refresh=True)

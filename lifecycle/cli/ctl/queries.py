@@ -1,4 +1,4 @@
-"""One-time queries of `lifecycle ctl`: ps, routes, commands, explain, diagram and dump; events with tail and trace."""
+"""The queries of `lifecycle ctl`: ps, routes, commands, explain, diagram and dump; events with tail and trace."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from lifecycle._text import duration, printable, shorten, time_of_day
 from lifecycle.cli.ctl.client import Exchange, GoneError, NoProgramError, choose, decoded
-from lifecycle.cli.ctl.printing import Table, entry_line, show, show_json, show_text, width
+from lifecycle.cli.ctl.printing import Table, colour_state, show, show_json, show_text, width
 from lifecycle.cli.output import DONE, FAILED, CliError, ago, print_result, stderr_console
 
 if TYPE_CHECKING:
@@ -22,107 +23,32 @@ if TYPE_CHECKING:
 
 __all__ = ["EntryBuffer", "commands", "diagram", "dump", "explain", "ps", "routes", "show_commands", "tail", "trace"]
 
-#: What becomes of an event is not known yet.
-UNDER_WAY: Final = frozenset({"queued", "held", "running"})
-_COUNTS = ("handled", "failed", "dropped", "held")
-
-#: Seconds after which those that have not answered are shown as that.
+_COUNTS: Final = ("handled", "failed", "dropped", "held")
+#: Seconds for the responses of all programs.
 _PS_TIMEOUT: Final = 5.0
-#: Bytes of an answer: a description of a program has some hundred.
+#: Bytes of a description of a program; usual is some hundred.
 _LARGEST_DESCRIPTION: Final = 64 * 1024
 #: No program started later, in seconds since 1970.
 _LATEST_START: Final = 1e11
-
-#: How many that have passed already are shown first.
+#: Past events that are shown first.
 _RECENT: Final = 10
-#: Seconds after which an event that has not come to its end is shown all the same.
+#: Seconds after which an event that has not ended is shown.
 _SLOW: Final = 1.0
-
-
-def routes(request: Request) -> int:
-    """Which handlers there are, and for what."""
-    return _tell(request, choose(request.program).get("/api/routes"), _routes)
-
-
-def _routes(answer: Any) -> None:
-    heading = ("router", "pattern", "handler", "busy", "lane", "")
-    show(Table(heading, [_route(each) for each in answer]))
-
-
-def _route(route: dict[str, Any]) -> tuple[str, ...]:
-    first = (str(route.get(name, "")) for name in ("router", "pattern", "handler", "busy"))
-    counts = ", ".join(f"{route[name]} {name}" for name in _COUNTS if route.get(name))
-    return (*first, _shared(route), counts)
-
-
-def _shared(route: dict[str, Any]) -> str:
-    """The lane, if it is not the route's alone."""
-    lane = route.get("lane", "")
-    return "" if lane == route["pattern"] else str(lane)
-
-
-def commands(request: Request) -> int:
-    """The words that the program knows."""
-    return _tell(request, choose(request.program).get("/api/commands"), show_commands)
-
-
-def show_commands(answer: Any) -> None:
-    """A line a command, with the first of what is said of it."""
-    rows = [(", ".join((each["name"], *each["aliases"])), *each["help"].strip().splitlines()[:1]) for each in answer]
-    show(Table(("command", "meaning"), [(row[0], row[1] if row[1:] else "") for row in rows]))
-
-
-def explain(request: Request) -> int:
-    """Why nothing happens."""
-    return _tell(request, choose(request.program).get("/api/explain", topic=request.arguments["topic"]), _explanation)
-
-
-def _explanation(answer: Any) -> None:
-    show_text("\n".join(answer["lines"]))
-    if not answer.get("matches", True) and not answer.get("near"):
-        stderr_console().info("`lifecycle ctl routes` lists the patterns that there are")
-
-
-def trace(request: Request) -> int:
-    """An event, what led to it, and what came of it."""
-    number = request.arguments["id"].removeprefix("#")
-    return _tell(request, choose(request.program).get(f"/api/trace/{quote(number, safe='')}"), _trace)
-
-
-def _trace(answer: Any) -> None:
-    print_result(
-        sys.stdout, "".join(f"{entry_line(node, depth=node['depth'], whole=True)}\n" for node in answer["nodes"])
-    )
-
-
-def diagram(request: Request) -> int:
-    """A drawing for Mermaid."""
-    show_text(choose(request.program).text("/api/diagram", of=request.arguments["of"]))
-    return DONE
-
-
-def dump(request: Request) -> int:
-    """Where each thread and each task stands."""
-    show_text(choose(request.program).text("/api/dump"))
-    return DONE
-
-
-def _tell(request: Request, answer: Any, people: Callable[[Any], None]) -> int:
-    if request.json:
-        show_json(answer)
-    else:
-        people(answer)
-    return DONE
+#: The states of an event that has not ended.
+_IN_PROGRESS: Final = frozenset({"queued", "held", "running"})
+#: Characters of the longest state, and of a topic.
+_STATE_WIDTH: Final = 10
+_TOPIC_WIDTH: Final = 24
 
 
 def ps(request: Request) -> int:
-    """List them."""
+    """List the programs that can be controlled."""
     from lifecycle.observe.sockets import find
 
     programs = find(request.program)
     if request.program is not None and not programs:
         raise NoProgramError(f"no program called {request.program!r} runs here")
-    answers = _asked(programs)
+    answers = _ask(programs)
     if request.json:
         show_json([{**answer, "name": each.name, "path": str(each.path)} for each, answer in answers])
     elif answers:
@@ -132,22 +58,22 @@ def ps(request: Request) -> int:
     return DONE
 
 
-def _asked(programs: list[Program]) -> list[tuple[Program, dict[str, Any]]]:
-    """What each says of itself; all are asked before the first answer is waited for."""
+def _ask(programs: list[Program]) -> list[tuple[Program, dict[str, Any]]]:
+    """Return the description of each program; all requests are sent before the first response is waited for."""
     until = monotonic() + _PS_TIMEOUT
-    with ExitStack() as open_ones:
+    with ExitStack() as stack:
         exchanges: list[tuple[Program, Exchange]] = []
         for program in programs:
             try:
                 exchange = Exchange(program, "/api/program", timeout=_PS_TIMEOUT)
             except GoneError:
                 continue  # it has ended meanwhile
-            exchanges.append((program, open_ones.enter_context(exchange)))
+            exchanges.append((program, stack.enter_context(exchange)))
         return [(program, _description(exchange, until)) for program, exchange in exchanges]
 
 
 def _description(exchange: Exchange, until: float) -> dict[str, Any]:
-    exchange.wait_for(max(0.0, until - monotonic()))
+    exchange.set_timeout(max(0.0, until - monotonic()))
     try:
         answer: Any = decoded(exchange.body(until=until, most=_LARGEST_DESCRIPTION))
     except CliError as error:
@@ -166,17 +92,98 @@ def _program_row(program: Program, answer: dict[str, Any]) -> tuple[str, ...]:
     return program.name, str(pid), ago(since) if isinstance(since, (int, float)) and 0 < since < _LATEST_START else ""
 
 
+def routes(request: Request) -> int:
+    """List the handlers and their patterns."""
+    return _show(request, choose(request.program).get("/api/routes"), _show_routes)
+
+
+def _show_routes(answer: Any) -> None:
+    heading = ("router", "pattern", "handler", "busy", "lane", "")
+    show(Table(heading, [_route(each) for each in answer]))
+
+
+def _route(route: dict[str, Any]) -> tuple[str, ...]:
+    first = (str(route.get(name, "")) for name in ("router", "pattern", "handler", "busy"))
+    counts = ", ".join(f"{route[name]} {name}" for name in _COUNTS if route.get(name))
+    return (*first, _shared(route), counts)
+
+
+def _shared(route: dict[str, Any]) -> str:
+    """Return the lane if other routes share it."""
+    lane = route.get("lane", "")
+    return "" if lane == route["pattern"] else str(lane)
+
+
+def commands(request: Request) -> int:
+    """List the commands of the program."""
+    return _show(request, choose(request.program).get("/api/commands"), show_commands)
+
+
+def show_commands(answer: Any) -> None:
+    """Print one line per command, with the first line of its help."""
+    rows = [(", ".join((each["name"], *each["aliases"])), *each["help"].strip().splitlines()[:1]) for each in answer]
+    show(Table(("command", "meaning"), [(row[0], row[1] if row[1:] else "") for row in rows]))
+
+
+def explain(request: Request) -> int:
+    """Explain which handlers get an event of a topic, or why none does."""
+    return _show(
+        request, choose(request.program).get("/api/explain", topic=request.arguments["topic"]), _show_explanation
+    )
+
+
+def _show_explanation(answer: Any) -> None:
+    show_text("\n".join(answer["lines"]))
+    if not answer.get("matches", True) and not answer.get("near"):
+        stderr_console().info("`lifecycle ctl routes` lists the patterns that there are")
+
+
+def diagram(request: Request) -> int:
+    """Draw the program as a Mermaid diagram."""
+    show_text(choose(request.program).text("/api/diagram", of=request.arguments["of"]))
+    return DONE
+
+
+def dump(request: Request) -> int:
+    """Show the stacks of all threads and tasks."""
+    show_text(choose(request.program).text("/api/dump"))
+    return DONE
+
+
+def _show(request: Request, answer: Any, show_answer: Callable[[Any], None]) -> int:
+    if request.json:
+        show_json(answer)
+    else:
+        show_answer(answer)
+    return DONE
+
+
+# -- events ------------------------------------------------------------------------------------------------------------
+
+
+def trace(request: Request) -> int:
+    """Show an event, its causes and its results."""
+    number = request.arguments["id"].removeprefix("#")
+    return _show(request, choose(request.program).get(f"/api/trace/{quote(number, safe='')}"), _show_trace)
+
+
+def _show_trace(answer: Any) -> None:
+    print_result(
+        sys.stdout, "".join(f"{entry_line(node, depth=node['depth'], whole=True)}\n" for node in answer["nodes"])
+    )
+
+
 def tail(request: Request) -> int:
-    """Show events until Ctrl+C, until nobody reads any more, or until the program has ended (a failure)."""
+    """Show events until Ctrl+C, until the reader has gone, or until the program has ended (a failure)."""
     client = choose(request.program)
     pattern = request.arguments["pattern"]
-    # First the stream, so that nothing falls between the two.
+    # The stream is opened first, so that no event is missed.
     with client.stream("/api/events/stream", sys.stdout, pattern=pattern) as stream:
         past = client.get("/api/events", pattern=pattern, limit=_RECENT)
         if request.json:
-            lines = (show_json(message, line=True) for message in _all(stream, past))
+            lines = (show_json(message, line=True) for message in _every_change(stream, past))
         else:
-            lines = (print_result(sys.stdout, f"{_line(message)}\n") for message in _settled(stream, past))
+            lines = (print_result(sys.stdout, f"{_line(message)}\n") for message in _completed(stream, past))
         if not all(lines) or stream.unread:
             return DONE
     stderr_console().warning(f"{client.name} has ended")
@@ -189,46 +196,78 @@ def _line(message: Any) -> str:
     )
 
 
-def _all(stream: Stream, past: Sequence[Any]) -> Iterator[Any]:
+def _every_change(stream: Stream, past: Sequence[Any]) -> Iterator[Any]:
     """Each change of each event."""
     yield from past
     yield from (message for message in stream if message not in past)
 
 
-def _settled(stream: Stream, past: Sequence[Any]) -> Iterator[Any]:
-    """Each event once, when it has come to its end; and before that if it takes its time."""
-    held = EntryBuffer()
-    yield from held.sift(past)
+def _completed(stream: Stream, past: Sequence[Any]) -> Iterator[Any]:
+    """Each event once, when it has ended; slow ones before that, too."""
+    buffer = EntryBuffer()
+    yield from buffer.add(past)
     while not stream.ended:
-        yield from held.sift([message for message in stream.take(held.left()) if message not in past])
-        yield from held.due()
+        yield from buffer.add([message for message in stream.take(buffer.timeout()) if message not in past])
+        yield from buffer.due()
 
 
 class EntryBuffer:
-    """Events that are under way, and will soon have ended."""
+    """Events that have not ended, kept for a moment."""
 
     def __init__(self) -> None:
-        # By id, those that changed last at the end.
+        # By id, in the order of their last changes; with the time when they are due.
         self._entries: dict[int, tuple[float, Any]] = {}
 
-    def sift(self, messages: Sequence[Any]) -> Iterator[Any]:
-        """Those that can be shown now; the others are kept."""
+    def add(self, messages: Sequence[Any]) -> Iterator[Any]:
+        """Return the messages that can be shown now; keep the others."""
         for message in messages:
             self._entries.pop(message.get("id"), None)
-            if message.get("what") in UNDER_WAY:
+            if message.get("what") in _IN_PROGRESS:
                 self._entries[message["id"]] = time.monotonic() + _SLOW, message
             else:
                 yield message
 
     def due(self) -> Iterator[Any]:
-        """Those that have been waited for long enough."""
-        while self._entries and not self.left():
+        """Return the events that were kept long enough."""
+        while self._entries and not self.timeout():
             _, message = self._entries.pop(next(iter(self._entries)))
             yield message
 
-    def left(self) -> float | None:
-        """Seconds until one is due; None where none is kept."""
+    def timeout(self) -> float | None:
+        """Return the seconds until one is due; None if none is kept."""
         if not self._entries:
             return None
         at, _ = next(iter(self._entries.values()))
         return max(0.0, at - time.monotonic())
+
+
+def entry_line(entry: dict[str, Any], *, depth: int = 0, whole: bool = False, width: int | None = None) -> str:
+    """Return one line for an event, cut to ``width`` characters; ``depth`` indents the topic.
+
+    Long texts are shortened unless ``whole``.
+    """
+    what = str(entry["what"])
+    topic = "  " * depth + printable(entry["topic"])
+    begun = f"{time_of_day(entry['time'], milliseconds=True)} #{entry['id']:<5} "
+    rest = " ".join([f"{topic:<{_TOPIC_WIDTH}}", *_details(entry, whole=whole)]).rstrip()
+    if width is not None:
+        rest = shorten(rest, max(1, width - len(begun) - _STATE_WIDTH - 1))
+    return f"{begun}{colour_state(f'{what:<{_STATE_WIDTH}}', what)} {rest}"
+
+
+def _details(entry: dict[str, Any], *, whole: bool) -> list[str]:
+    """Return the handler, the duration, the error and the like."""
+    parts: list[str] = []
+    if entry.get("into") is not None:
+        parts.append(f"into #{entry['into']}")
+    if entry.get("handler"):
+        parts.append(printable(entry["handler"]))
+    if entry.get("merged"):
+        parts.append(f"with {entry['merged']} merged")
+    if entry.get("attempt", 1) > 1:
+        parts.append(f"attempt {entry['attempt']}")
+    if entry.get("duration") is not None:
+        parts.append(duration(entry["duration"]))
+    if text := printable(entry.get("error") or entry.get("summary") or ""):
+        parts.append(text if whole else shorten(text))
+    return parts

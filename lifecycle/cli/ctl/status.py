@@ -19,18 +19,17 @@ if TYPE_CHECKING:
 __all__ = ["Node", "Tree", "details", "is_shown", "state_table", "status"]
 
 _HEADING: Final = ("name", "kind", "status", "")
-#: Seconds after which a table at a terminal is drawn again without news.
-_REDRAWN: Final = 1.0
+#: Seconds after which a table at a terminal is drawn again without a change, for the durations in it.
+_REDRAW_INTERVAL: Final = 1.0
 
 Node: TypeAlias = dict[str, Any]
-_Placed: TypeAlias = tuple[int, Node]
 
-#: Figures of a pool that say how it is; the others are for diagrams.
+#: The statistics of a pool that are shown; the others are for diagrams.
 _STATS: Final = ("idle", "busy", "degraded", "starting", "stopping", "queued")
 
 
 def status(request: Request) -> int:
-    """Show it; with --watch until Ctrl+C, until nobody reads any more, or until the program has ended (a failure)."""
+    """Show the state; with --watch until Ctrl+C, the reader has gone, or the program has ended (a failure)."""
     client = choose(request.program)
     watching = request.arguments["watch"]
     if request.json and not watching:
@@ -50,60 +49,58 @@ def status(request: Request) -> int:
 
 
 def _as_json(client: Client, stream: Stream) -> bool:
-    """The whole state, one line per change, in the same form as without --watch; False if the reader has gone."""
+    """Print the whole state as one line per change; False if the reader has gone."""
     while not stream.ended:
-        # Several changes that came together are one.
+        # Changes that came together are one line.
         if stream.take() and not show_json(client.get("/api/state"), line=True):
             return False
     return True
 
 
 def _as_it_changes(stream: Stream, name: str) -> bool:
-    """A table that is drawn anew, or lines; whether somebody has read them all."""
+    """Draw a table again and again, or print a line per change; False if the reader has gone."""
     tree, screen = Tree(), rich_console()
     if screen is not None:
         with live(screen) as draw:
             while not stream.ended:
-                # Also without news: the times in it pass.
-                tree.update(stream.take(_REDRAWN))
+                tree.update(stream.take(_REDRAW_INTERVAL))
                 draw(state_table(tree, name))
         return True
-    said = {name: _told(node) for name, node in tree.update([stream.first()]).items()}
-    return show(state_table(tree, name)) and all(print_result(sys.stdout, _lines(message, said)) for message in stream)
+    shown = {name: _describe(node) for name, node in tree.update([stream.first()]).items()}
+    return show(state_table(tree, name)) and all(print_result(sys.stdout, _lines(message, shown)) for message in stream)
 
 
-def _lines(message: Any, said: dict[str, str]) -> str:
-    """A line for each node of which there is something to say that has not been ``said``."""
-    report = {name: _told(node) for name, node in message["nodes"].items()}
-    new = {name: text for name, text in report.items() if said.get(name) != text}
-    said |= report
-    return "".join(
-        f"{time_of_day(message['time'], milliseconds=True)} {printable(name)}: {text}\n" for name, text in new.items()
-    )
+def _lines(message: Any, shown: dict[str, str]) -> str:
+    """Return a line for each node whose text differs from the one that was ``shown``."""
+    texts = {name: _describe(node) for name, node in message["nodes"].items()}
+    new = {name: text for name, text in texts.items() if shown.get(name) != text}
+    shown |= texts
+    time = time_of_day(message["time"], milliseconds=True)
+    return "".join(f"{time} {printable(name)}: {text}\n" for name, text in new.items())
 
 
-def _told(node: Node | None) -> str:
+def _describe(node: Node | None) -> str:
     return "gone" if node is None else printable(", ".join(filter(None, (node["status"], details(node)))))
 
 
 def state_table(tree: Tree, name: str) -> Table:
-    """The tree of the program that is asked by this ``name``."""
+    """Return the table of a program, which is called ``name``."""
     return Table(_HEADING, [_row(depth, node, name) for depth, node in tree.walk(is_shown)])
 
 
 def _row(depth: int, node: Node, program: str) -> tuple[str, ...]:
-    name = program if node["kind"] == "program" else called(node)
-    return "  " * depth + name, kind(node), node["status"], details(node)
+    name = program if node["kind"] == "program" else _name(node)
+    return "  " * depth + name, _kind(node), node["status"], details(node)
 
 
 class Tree:
-    """What lives in a program."""
+    """The components of a program as nodes, kept up to date by messages."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
 
     def update(self, messages: Iterable[Any]) -> dict[str, Node | None]:
-        """Take what has changed; give the nodes that did, None for those that are gone."""
+        """Apply messages; return the nodes that have changed, None for removed ones."""
         changed: dict[str, Node | None] = {}
         for message in messages:
             changed |= message["nodes"]
@@ -114,10 +111,12 @@ class Tree:
                 self._nodes[name] = node
         return changed
 
-    def walk(self, is_shown: Callable[[Node, Node | None], bool] = lambda _node, _parent: True) -> Iterator[_Placed]:
-        """Each node and how deep it stands, parents before their children.
+    def walk(
+        self, is_shown: Callable[[Node, Node | None], bool] = lambda _node, _parent: True
+    ) -> Iterator[tuple[int, Node]]:
+        """Each node that ``is_shown`` (by itself and its parent) with its depth, parents before children.
 
-        Of one that, with its parent, is not ``is_shown`` the children stand in its place.
+        The children of a hidden node take its place.
         """
         children: dict[str | None, list[Node]] = {}
         for node in self._nodes.values():
@@ -136,7 +135,7 @@ class Tree:
         return [node for node in self._nodes.values() if node["kind"] in kinds]
 
     def below(self, node: Node) -> list[Node]:
-        """Those at the end of each branch below ``node``; itself, if there is none."""
+        """The leaves below ``node``; without children, itself."""
         children = [each for each in self._nodes.values() if each["parent"] == node["id"]]
         return [leaf for child in children for leaf in self.below(child)] or [node]
 
@@ -146,43 +145,41 @@ class Tree:
 
 
 def is_shown(node: Node, parent: Node | None = None) -> bool:
-    """Whether a person wants to see it: what is as always is of no interest, and of routes tells `routes`."""
+    """Whether people want to see it: not if nothing is unusual, and routes have a command of their own."""
     match node["kind"]:
         case "route" | "tap":
             return False
         case "lane":
             return bool(node["status"] != "idle")
-        case "item":  # a flow is a task that consists of others
+        case "item":  # tasks of a flow are not shown
             return parent is None or parent["kind"] != "flow"
         case "lifetime":
             return node["status"] != "running" or bool(details(node))
-        case "component":  # `lifecycle ctl` is there because of a log of events, which need not be the program's
+        case "component":  # `lifecycle ctl` itself makes a log
             return node.get("class") != "EventLog" or bool(details(node))
         case _:
             return True
 
 
 def details(node: Node) -> str:
-    """What else there is to say; nothing for most of those that are well."""
-    tell = _TELLING.get(node["kind"], _nothing)
-    error = node.get("error")
-    return ", ".join([*tell(node), *([shorten(str(error))] if error else ())])
+    """Return details besides name and status; nothing for most healthy nodes."""
+    describe = _DETAILS.get(node["kind"])
+    found = [*describe(node)] if describe is not None else []
+    if error := node.get("error"):
+        found.append(shorten(str(error)))
+    return ", ".join(found)
 
 
-def called(node: Node) -> str:
-    """Its name; a store of flows goes by what is in it."""
+def _name(node: Node) -> str:
+    """The name; a store of flows is named after its content."""
     return "flows" if "store" in node else str(node["name"])
 
 
-def kind(node: Node) -> str:
-    """What it is, more exactly than where it belongs."""
+def _kind(node: Node) -> str:
+    """The class or type, if it says more than the kind."""
     if node["kind"] == "component":
         return "store" if "store" in node else str(node.get("class", "component"))
     return str(node["type"] if node["kind"] in ("worker", "item") else node["kind"])
-
-
-def _nothing(_: Node) -> Iterator[str]:
-    yield from ()
 
 
 def _program(node: Node) -> Iterator[str]:
@@ -195,21 +192,21 @@ def _program(node: Node) -> Iterator[str]:
 def _lifetime(node: Node) -> Iterator[str]:
     if node["stopping"]:
         yield str(node["reason"])
-    yield from _several(node, tasks_crashed="crashed task")
+    yield from _plurals(node, tasks_crashed="crashed task")
 
 
 def _router(node: Node) -> Iterator[str]:
-    yield from _counted(node, handled="handled", failed="failed", dropped="dropped", unrouted="unrouted")
+    yield from _counts(node, handled="handled", failed="failed", dropped="dropped", unrouted="unrouted")
 
 
 def _lane(node: Node) -> Iterator[str]:
-    yield from _counted(node, running="at work")
+    yield from _counts(node, running="at work")
     if node["waiting"]:
         yield f"{node['waiting']} waiting (at most {node['limit']})"
 
 
 def _source(node: Node) -> Iterator[str]:
-    yield from _several(node, failures="failure")
+    yield from _plurals(node, failures="failure")
 
 
 def _worker(node: Node) -> Iterator[str]:
@@ -217,7 +214,7 @@ def _worker(node: Node) -> Iterator[str]:
         yield f"pid {node['pid']}"
     if node["started_at"] and node["status"] in ("running", "suspended"):
         yield f"since {ago(node['started_at'])}"
-    yield from _several(node, restarts="restart")
+    yield from _plurals(node, restarts="restart")
     if node["circuit"] != "closed":
         yield "given up"
     if (health := node["health"]) and not health["healthy"]:
@@ -227,7 +224,7 @@ def _worker(node: Node) -> Iterator[str]:
 def _pool(node: Node) -> Iterator[str]:
     stats: dict[str, Any] = node.get("stats") or {}
     yield from _worker(node)
-    yield from _counted(stats, **{name: name for name in _STATS})
+    yield from _counts(stats, **{name: name for name in _STATS})
 
 
 def _flow(node: Node) -> Iterator[str]:
@@ -251,17 +248,17 @@ def _queue(node: Node) -> Iterator[str]:
     yield from (f"{count} {state}" for state, count in node["depths"].items() if count)
 
 
-def _counted(node: dict[str, Any], **names: str) -> Iterator[str]:
-    """What there is at least one of."""
+def _counts(node: dict[str, Any], **names: str) -> Iterator[str]:
+    """The fields that are not zero, with their names."""
     yield from (f"{node[field]} {name}" for field, name in names.items() if node.get(field))
 
 
-def _several(node: dict[str, Any], **names: str) -> Iterator[str]:
-    """The same, of what can be counted."""
+def _plurals(node: dict[str, Any], **names: str) -> Iterator[str]:
+    """The same, with nouns in the singular or plural."""
     yield from (plural(count, name) for field, name in names.items() if (count := node.get(field)))
 
 
-_TELLING: Final[dict[str, Callable[[Node], Iterator[str]]]] = {
+_DETAILS: Final[dict[str, Callable[[Node], Iterator[str]]]] = {
     "program": _program,
     "lifetime": _lifetime,
     "router": _router,

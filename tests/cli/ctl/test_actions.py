@@ -81,14 +81,14 @@ def test_for_programs_each_change_is_shown(sockets: Path, capsys: pytest.Capture
 
 def test_an_event_that_takes_its_time_is_shown_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     held = EntryBuffer()
-    assert held.left() is None
-    assert list(held.sift([entry(1, "queued")])) == []
-    assert 0 < (held.left() or 0) <= 1
+    assert held.timeout() is None
+    assert list(held.add([entry(1, "queued")])) == []
+    assert 0 < (held.timeout() or 0) <= 1
     assert list(held.due()) == []
     monkeypatch.setattr(queries, "_SLOW", 0.0)
-    assert list(held.sift([entry(2, "running"), entry(1, "running")])) == []
+    assert list(held.add([entry(2, "running"), entry(1, "running")])) == []
     assert [each["id"] for each in held.due()] == [2, 1]
-    assert list(held.sift([entry(1, "handled")])) == [entry(1, "handled")]
+    assert list(held.add([entry(1, "handled")])) == [entry(1, "handled")]
 
 
 # -- stop ----------------------------------------------------------------------------------------------------------

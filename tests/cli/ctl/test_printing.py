@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from lifecycle.cli.ctl import printing
-from lifecycle.cli.ctl.printing import Table, entry_line, rich_console, show, show_output
+from lifecycle.cli.ctl.printing import Table, rich_console, show, show_output
+from lifecycle.cli.ctl.queries import entry_line
 from lifecycle.cli.ctl.status import Tree, details, is_shown, state_table
 from lifecycle.observe import nodes as nodes_of
 from lifecycle.observe import snapshot

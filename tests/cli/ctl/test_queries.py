@@ -216,7 +216,7 @@ def test_many_that_do_not_answer_are_waited_for_together(
     """Also where each would take nearly as long as there is."""
     monkeypatch.setattr(queries, "_PS_TIMEOUT", 0.1)
     waited: list[float | None] = []
-    monkeypatch.setattr(Exchange, "wait_for", lambda _, seconds: waited.append(seconds))
+    monkeypatch.setattr(Exchange, "set_timeout", lambda _, seconds: waited.append(seconds))
     with ExitStack() as stuck:
         for number in range(3):
             listener = stuck.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
