@@ -114,7 +114,7 @@ def test_an_error_of_the_program_is_one_object() -> None:
 
 
 def test_lines_of_processes_are_objects_that_say_whose_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    with Screen(["web"], log_dir=None, gone=pytest.fail, log_format="json") as screen:
+    with Screen(["web"], log_dir=None, on_reader_gone=pytest.fail, log_format="json") as screen:
         screen.output("web")('GET "/" \x1b[31mred\r', "stderr")
         screen.console.info("started web")
     shown = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""What `lifecycle up` runs: one frozen record per process, read from a Procfile or from TOML tables, in start order."""
+"""The processes of `lifecycle up`: read from a Procfile or from TOML tables, in the order of their starts."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ __all__ = [
     "selected",
 ]
 
-#: What a process can be called, here and in tables: it is shown, and is the name of a file.
+#: The name of a process, which is shown and becomes the name of a log file.
 NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 _PROCFILE_LINE = re.compile(rf"(?P<name>{NAME.pattern})[ \t]*:[ \t]*(?P<command>.*\S)[ \t]*")
 #: From the port of one process to that of the next, as in foreman.
 _PORT_STEP = 100
 
-#: Looked for in this order, each with the table that it must have; a Procfile has none.
+#: In the order of the search, each with the table that it must have.
 _FILES: Final = {"Procfile": (), "lifecycle.toml": ("up",), "pyproject.toml": ("tool", "lifecycle", "up")}
 _EXAMPLE: Final = "such as 'web: python app.py'"
 
-#: The PORT of the first process where nobody says another, as foreman has it.
+#: The default PORT of the first process, as in foreman.
 _FIRST_PORT: Final = "5000"
 _HIGHEST_PORT: Final = 65_535
 
@@ -95,28 +95,28 @@ class Process:
 
     @property
     def essential(self) -> bool:
-        """Whether nothing goes on once it has ended."""
+        """Whether its end stops everything."""
         return self.restart is None and not self.watch
 
     @property
     def is_job(self) -> bool:
-        """Whether those after it wait for its success, and not for its start."""
+        """Whether processes after it wait for its success, not for its start."""
         return self.restart == "never" and self.ready is None
 
     def comes_back(self, *, failed: bool) -> bool:
-        """Whether its policy starts it again once it has ended, unless it is given up."""
+        """Whether its policy restarts it after its end."""
         return self.restart == "always" or (self.restart == "on_failure" and failed)
 
 
-#: What a table can have besides ``command``, ``cwd`` and ``env``.
+#: The keys of a table other than ``command``, ``cwd`` and ``env``.
 KEYS: Final = options_of(Process)
 
 
 def in_order(processes: Sequence[Process], file: Path) -> tuple[Process, ...]:
-    """``processes`` with each behind those that it starts after.
+    """Sort ``processes`` so that each comes after its dependencies.
 
     Raises:
-        ConfigError: for a name that is not there, or a circle, which is shown.
+        ConfigError: for an unknown name, or a circle, which is shown.
     """
     known = {each.name: each for each in processes}
     for each in processes:
@@ -135,10 +135,10 @@ def in_order(processes: Sequence[Process], file: Path) -> tuple[Process, ...]:
 
 
 def selected(processes: Sequence[Process], names: Sequence[str], file: Path) -> tuple[Process, ...]:
-    """Those of ``processes`` that were named, in their order; all without names.
+    """Return the processes called ``names``; all without names.
 
     Raises:
-        UsageError: for a name that is not there.
+        UsageError: for an unknown name.
     """
     known = [each.name for each in processes]
     for name in names:
@@ -147,17 +147,8 @@ def selected(processes: Sequence[Process], names: Sequence[str], file: Path) -> 
     return tuple(each for each in processes if not names or each.name in names)
 
 
-def read_procfile(file: Path) -> tuple[Process, ...]:
-    """The processes of ``file``, one a line.
-
-    Raises:
-        ConfigError: for a file that cannot be read, naming the line where that is the reason.
-    """
-    return parse_procfile(read_text(file), file)
-
-
 def parse_procfile(text: str, file: Path) -> tuple[Process, ...]:
-    """The processes of ``text``, which run beside ``file``.
+    """Return the processes of a Procfile, one per line, which run in its directory.
 
     Raises:
         ConfigError: naming the line.
@@ -183,7 +174,7 @@ def _parse_line(line: str, where: str) -> tuple[str, str]:
 
 
 def read_processes(table: Mapping[str, Any], file: Path, title: str) -> tuple[Process, ...]:
-    """The processes of ``table``, which is called ``title`` in ``file``.
+    """Return the processes of ``table``, which is called ``title`` in ``file``.
 
     Raises:
         ConfigError: naming file, table, key, what was given and what is accepted.
@@ -207,7 +198,7 @@ def _process(name: str, value: Any, base: Path) -> Process:
 
 
 def _fields(keys: Mapping[str, Any], base: Path) -> dict[str, Any]:
-    """What the keys say, as the record has it; paths are from ``base`` on."""
+    """Return the fields of the record; paths are relative to ``base``."""
     found: dict[str, Any] = {"cwd": base}
     for key, value in keys.items():
         match key:
@@ -265,10 +256,10 @@ def _env_value(key: str, value: Any) -> str:
 
 
 def find_file(here: Path) -> Path:
-    """The first file that says what to run, in ``here`` or the nearest directory above it.
+    """Return the first file with processes, in ``here`` or the nearest directory above it.
 
     Raises:
-        ConfigError: naming what was looked for, or for one that cannot be read.
+        ConfigError: if there is none, or one cannot be read.
     """
     for directory in (here, *here.parents):
         for name, table in _FILES.items():
@@ -282,7 +273,7 @@ def find_file(here: Path) -> Path:
 
 
 def read_file(file: Path) -> tuple[Process, ...]:
-    """The processes that ``file`` has, in the order of their starts; one that ends in ``.toml`` has tables.
+    """Return the processes of a Procfile, or of a file that ends in ``.toml``, in the order of their starts.
 
     Raises:
         ConfigError: for a file that is missing or wrong, or has none.
@@ -291,7 +282,7 @@ def read_file(file: Path) -> tuple[Process, ...]:
         raise ConfigError(f"{file}: no such file")
     names = _FILES["pyproject.toml" if file.name == "pyproject.toml" else "lifecycle.toml"]
     if file.suffix != ".toml":
-        found, example = read_procfile(file), f"lines {_EXAMPLE}"
+        found, example = parse_procfile(read_text(file), file), f"lines {_EXAMPLE}"
     else:
         title = ".".join(names)
         found, example = read_processes(load_table(file, *names) or {}, file, title), f"tables [{title}.NAME]"
@@ -301,16 +292,18 @@ def read_file(file: Path) -> tuple[Process, ...]:
 
 
 def environment(process: Process, shared: Path) -> dict[str, str]:
-    """All of it for ``process``, read anew; ``shared`` is the ``.env`` file of all, which may be missing.
+    """Return the environment of ``process``. In order of precedence: its ``env``, ours, its ``env-file``, ``shared``.
+
+    ``shared`` is the ``.env`` file of all processes, which may be missing.
 
     Raises:
-        ConfigError: for a file that cannot be read, or a PORT that is none.
+        ConfigError: for a file that cannot be read, or a PORT that is not a number.
     """
     files = {
         **(read_env(shared) if shared.is_file() else {}),
         **(read_env(process.env_file) if process.env_file else {}),
     }
-    # Output goes through a pipe, and Python shall not keep it back.
+    # Python buffers what it writes to a pipe.
     found = {"PYTHONUNBUFFERED": "1", **files, **os.environ}
     if process.port is not None:
         found["PORT"] = _port(found.get("PORT") or _FIRST_PORT, process.port)

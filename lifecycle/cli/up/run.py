@@ -1,4 +1,7 @@
-"""`lifecycle up` from its command line to its exit status."""
+"""`lifecycle up` from its command line to its exit status.
+
+A `Supervisor` keeps the processes. `_Starts` starts and restarts them in the order of their dependencies.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +36,11 @@ if TYPE_CHECKING:
 
 __all__ = ["up"]
 
-#: Of the supervisor: no process can have it.
+#: The name of the supervisor, which no process can have.
 _NAME: Final = "lifecycle up"
-#: Seconds that each process may take besides its stop time-out, before we are ended by force.
+#: Seconds that each process may take besides its stop timeout, before the exit is forced.
 _MARGIN: Final = 2.0
-
-#: Act once it was quiet for so long, or after the other time where it never is.
+#: Seconds without a change before processes are restarted, and the longest wait for that.
 _QUIET: Final = 0.1
 _LONGEST_WAIT: Final = 2.0
 
@@ -46,14 +48,16 @@ _LONGEST_WAIT: Final = 2.0
 def up(
     file: Path | None, names: Sequence[str], log_dir: Path | None = None, *, log_format: LogFormat | None = None
 ) -> int:
-    """Run the processes of ``file``, or those called ``names``, to their end; the status to exit with.
+    """Run the processes of ``file``, or those called ``names``, to their end, and return the exit status.
 
     Raises:
-        CliError: for what cannot begin.
+        CliError: if something is wrong before the start.
     """
     file = find_file(Path.cwd()) if file is None else Path.cwd() / file
     processes = selected(read_file(file), names, file)
-    screen = Screen([each.name for each in processes], log_dir=log_dir, gone=_shut_down, log_format=log_format)
+    screen = Screen(
+        [each.name for each in processes], log_dir=log_dir, on_reader_gone=_shut_down, log_format=log_format
+    )
     with screen, logging_to(screen.console):
         program = _Program(processes, file.parent, screen)
         screen.console.info(f"{file.name}: {', '.join(each.name for each in processes)}")
@@ -61,32 +65,32 @@ def up(
 
 
 class _Starts:
-    """Starts and restarts ``processes``, the children of ``supervisor``: each once those that it is after are up.
+    """Starts and restarts ``processes``, the children of ``supervisor``, each when its dependencies are up.
 
-    A process is up when it has started and is ready, a job when it has succeeded. Processes that are not after one
-    another start at the same time. If a first start fails, or a job without which others cannot start, all is stopped.
-    ``settled`` is called when a start has come to its end.
+    A process is up when it has started and is ready, a job when it has succeeded. Processes that do not depend on each
+    other start at the same time. If a first start fails, or a job that others need, everything is stopped.
+    ``on_settled`` is called at the end of each start.
     """
 
     def __init__(
-        self, processes: Sequence[Process], supervisor: Supervisor, console: Console, settled: Callable[[], None]
+        self, processes: Sequence[Process], supervisor: Supervisor, console: Console, on_settled: Callable[[], None]
     ) -> None:
         self._processes = {each.name: each for each in processes}
         self._supervisor = supervisor
         self._console = console
-        self._settled = settled
+        self._on_settled = on_settled
         self._ancestors = {each.name: self._ancestors_of(each) for each in processes}
-        # Those that are to be started, those that are being started, those that were up at least once, those that are.
+        # Processes that have to start, that are starting, that have started at least once, that are up.
         self._due: set[str] = set(self._processes)
-        self._busy: dict[str, asyncio.Task[None]] = {}
-        self._begun: set[str] = set()
+        self._starting: dict[str, asyncio.Task[None]] = {}
+        self._started: set[str] = set()
         self._up: set[str] = set()
         self._open = False
 
     @property
-    def at_work(self) -> bool:
+    def active(self) -> bool:
         """Whether a process is being started, or will be."""
-        return bool(self._due or self._busy)
+        return bool(self._due or self._starting)
 
     def begin(self) -> None:
         """Start all processes, now that the supervisor runs."""
@@ -94,24 +98,24 @@ class _Starts:
         self._advance()
 
     def restart(self, names: Iterable[str]) -> None:
-        """Restart the processes ``names``; a start of theirs that goes on is given up."""
+        """Restart the processes ``names``; a start that is in progress is cancelled."""
         for name in names:
             self._due.add(name)
-            if (start := self._busy.pop(name, None)) is not None:
+            if (start := self._starting.pop(name, None)) is not None:
                 start.cancel()
         self._advance()
 
     def stops_all(self, process: Process, state: WorkerState) -> bool:
-        """Whether nothing goes on once ``process`` has ended as ``state`` says."""
+        """Whether everything stops because ``process`` has ended with ``state``."""
         if process.essential:
             return True
         failed_job = process.is_job and state.status is Status.FAILED and not process.watch
-        return failed_job and any(process.name in self._ancestors[name] for name in self._due - self._begun)
+        return failed_job and any(process.name in self._ancestors[name] for name in self._due - self._started)
 
     async def close(self) -> None:
-        """Start nothing any more."""
+        """Cancel all starts."""
         self._open = False
-        starts = [*self._busy.values()]
+        starts = [*self._starting.values()]
         for start in starts:
             start.cancel()
         await asyncio.gather(*starts, return_exceptions=True)
@@ -120,12 +124,12 @@ class _Starts:
         for name, process in self._processes.items():
             if self._open and name in self._due and self._may_start(process):
                 self._due.discard(name)
-                self._busy[name] = asyncio.create_task(self._start(process), name=f"start of {name}")
+                self._starting[name] = asyncio.create_task(self._start(process), name=f"start of {name}")
 
     def _may_start(self, process: Process) -> bool:
-        if any(name in self._due or name in self._busy for name in self._ancestors[process.name]):
+        if any(name in self._due or name in self._starting for name in self._ancestors[process.name]):
             return False
-        return process.name in self._begun or all(name in self._up for name in self._needs(process))
+        return process.name in self._started or all(name in self._up for name in self._needs(process))
 
     async def _start(self, process: Process) -> None:
         name = process.name
@@ -137,43 +141,42 @@ class _Starts:
             elif self.stops_all(process, self._state(name)):
                 self._supervisor.ask_to_stop()
         except WorkerFailed:
-            # The reason is told where all ends are.
-            if name not in self._begun:
+            if name not in self._started:
                 self._supervisor.ask_to_stop()
             elif self._supervisor.status in AT_WORK:
                 self._console.info(f"{name} waits for the next change")
         except InvalidTransition:
-            if name in self._begun:
+            if name in self._started:
                 self._console.info(f"{name} is not restarted: everything is being stopped")
-        self._begun.add(name)
-        del self._busy[name]
+        self._started.add(name)
+        del self._starting[name]
         if name not in self._up:
-            self._give_up_restarts(name)
+            self._drop_restarts(name)
         self._advance()
-        self._settled()
+        self._on_settled()
 
     async def _reaches(self, name: str, *wanted: Status) -> bool:
-        """Wait until ``name`` is in a state of ``wanted``, also after restarts by hand; False if it fails."""
+        """Wait until ``name`` is in one of the states ``wanted``, also after manual restarts; False if it fails."""
         changes = self._supervisor.watch()
         if (status := self._state(name).status) in (*wanted, Status.FAILED):
             return status is not Status.FAILED
         async for event in changes:
-            # An end that was asked for is no failure.
+            # A requested end is not a failure.
             if event.component == name and event.old != Status.STOPPING and event.new in (*wanted, Status.FAILED):
                 return event.new != Status.FAILED
         return False
 
     async def _restart(self, name: str) -> None:
-        """Restart ``name``; if a restart by hand takes the place of this one, wait for that."""
+        """Restart ``name``; if a manual restart overtakes this one, wait for that."""
         try:
             await self._supervisor.restart(name)
         except WorkerFailed:
             if not await self._reaches(name, Status.RUNNING, Status.FINISHED):
                 raise
 
-    def _give_up_restarts(self, failed: str) -> None:
-        """Those that run, and were to be restarted after ``failed``, stay as they are."""
-        for name in sorted(self._due & self._begun):
+    def _drop_restarts(self, failed: str) -> None:
+        """Drop the restarts of running processes that depend on ``failed``."""
+        for name in sorted(self._due & self._started):
             if failed in self._ancestors[name]:
                 self._due.discard(name)
                 self._console.info(f"{name} is not restarted, since {failed} failed")
@@ -182,11 +185,11 @@ class _Starts:
         return next(each for each in self._supervisor.workers() if each.name == name)
 
     def _needs(self, process: Process) -> list[str]:
-        """Those that it is after; of those that run here."""
+        """The direct dependencies among the processes that run here."""
         return [name for name in process.after if name in self._processes]
 
     def _ancestors_of(self, process: Process) -> set[str]:
-        """Those that it is after, those that these are after, and so on."""
+        """The direct and indirect dependencies."""
         found: set[str] = set()
         left = self._needs(process)
         while left:
@@ -198,7 +201,7 @@ class _Starts:
 
 
 class _Program:
-    """The processes of one `lifecycle up`."""
+    """One `lifecycle up`: the supervisor, the starts and the output."""
 
     def __init__(self, processes: Sequence[Process], directory: Path, screen: Screen) -> None:
         self._processes = processes
@@ -209,27 +212,27 @@ class _Program:
             _NAME,
             *map(self._spec, processes),
             auto_shutdown="any_significant",
-            # Where nobody needs another, one that takes its time keeps nobody else running.
+            # Without dependencies a slow process does not keep the others running.
             stop_order="reverse" if any(each.after for each in processes) else "parallel",
         )
         self._starts = _Starts(processes, self._supervisor, screen.console, self._end_if_over)
         self._outcomes: list[Outcome] = []
 
     def run(self) -> int:
-        """Until all have ended, one that is essential has, or we are asked to stop."""
+        """Run until all processes or an essential one have ended, or a stop is requested; return the exit status."""
         from lifecycle.cli.run import OptionalControlSocket, program_name
         from lifecycle.runtime import run
 
-        steered = OptionalControlSocket(program_name("up", self._directory), self._screen.console)
-        router = watching(self._processes, self._starts.restart, self._screen.console, logs=self._screen.logs)
+        control = OptionalControlSocket(program_name("up", self._directory), self._screen.console)
+        router = _file_router(self._processes, self._starts.restart, self._screen.console, logs=self._screen.logs)
         if router is not None:
-            # SIGHUP where there is no terminal: it ends us as it does where nothing is watched.
+            # SIGHUP without a terminal ends us, as it does without a router.
             router.handle("lifecycle/reload", lambda _: _shut_down())
         limit = sum(each.stop_timeout + _MARGIN for each in self._processes)
         hooks.forced_exit.connect(self._kill)
         try:
-            # A fifth of the time belongs to hooks.
-            run(steered, *([router] if router else []), self._live, exit_timeout=max(25.0, limit * 1.25))
+            # Hooks may take a fifth of the time.
+            run(control, *([router] if router else []), self._live, exit_timeout=max(25.0, limit * 1.25))
         except SourceFailed as error:
             self._screen.console.error(str(error))
             return FAILED
@@ -240,9 +243,9 @@ class _Program:
 
     async def _live(self) -> None:
         for process in self._processes:
-            # The supervisor starts its children one after the other; we start them by what they are after.
+            # The supervisor would start its children one after the other.
             await self._supervisor.stop_child(process.name)
-        telling = asyncio.create_task(self._tell(self._supervisor.watch()), name="narrator")
+        printing = asyncio.create_task(self._print_events(self._supervisor.watch()), name="status printer")
         try:
             with suppress(WorkerFailed):
                 await self._supervisor.start()
@@ -251,26 +254,26 @@ class _Program:
         finally:
             await self._starts.close()
             await self._supervisor.stop()
-            await telling
+            await printing
             self._outcomes = [await self._outcome(each.name) for each in self._processes]
 
-    async def _tell(self, events: AsyncIterator[StatusEvent]) -> None:
-        narrator = StatusPrinter(self._processes, self._screen.console, self._starts.stops_all)
+    async def _print_events(self, events: AsyncIterator[StatusEvent]) -> None:
+        printer = StatusPrinter(self._processes, self._screen.console, self._starts.stops_all)
         async for event in events:
-            if self._screen.read:
-                narrator.tell(event)
+            if self._screen.is_read:
+                printer.print(event)
             self._end_if_over()
 
     def _end_if_over(self) -> None:
-        """Stop if nothing runs, and nothing will start any more."""
-        if not self._starts.at_work and all(map(self._has_ended, self._supervisor.workers(), self._processes)):
+        """Stop if nothing runs and nothing will start."""
+        if not self._starts.active and all(map(self._has_ended, self._supervisor.workers(), self._processes)):
             self._supervisor.ask_to_stop()
 
     @staticmethod
     def _has_ended(state: WorkerState, process: Process) -> bool:
         if state.status not in FINAL or process.watch:
             return False
-        # Between its end and the decision about it, it is not given up, and has no other state.
+        # Right after its end, before the supervisor has decided, the circuit is not open yet.
         return state.circuit == "open" or not process.comes_back(failed=state.error is not None)
 
     async def _outcome(self, name: str) -> Outcome:
@@ -281,13 +284,13 @@ class _Program:
             return Outcome(state)
 
     def _summarise(self) -> None:
-        if not self._screen.read:
+        if not self._screen.is_read:
             return
         for outcome, line in zip(self._outcomes, summary(self._outcomes), strict=True):
             (self._screen.console.error if outcome.failed else self._screen.console.info)(line)
 
     def _kill(self, _: object, **__: object) -> None:
-        """We are ended by force: so are they, also where no guard sees to it."""
+        """Kill the processes at a forced exit, also without a guard process."""
         for state in self._supervisor.workers():
             if state.name in self._supervisor and state.status not in FINAL and state.pid is not None:
                 worker = self._supervisor[state.name]
@@ -297,7 +300,7 @@ class _Program:
     # -- the supervisor's children --------------------------------------------------------------------------------
 
     def _spec(self, process: Process) -> Spec:
-        # What is wrong with it is to be said before anything starts.
+        # Raises for mistakes before anything starts.
         environment(process, self._env_file)
         return Spec(
             process.name,
@@ -308,7 +311,7 @@ class _Program:
         )
 
     def _worker(self, process: Process) -> ProcessWorker:
-        """A new one; what its environment has is read anew."""
+        """Make the worker of a start, with the present content of its env files."""
         return ProcessWorker(
             process.name,
             *process.argv,
@@ -323,32 +326,31 @@ class _Program:
 
 
 def _shut_down() -> None:
-    """Nobody reads any more, or it is asked for."""
     from lifecycle.runtime import shutdown
 
     shutdown()
 
 
-def watching(
+def _file_router(
     processes: Sequence[Process],
     restart: Callable[[Sequence[str]], None],
     console: Console,
     *,
     logs: Sequence[int] = (),
 ) -> Router | None:
-    """A router that has processes restarted by ``restart``, which does not wait; None if no process watches files."""
+    """Return a router that restarts processes when their files change; None if no process watches files."""
     watches = [_Watch(each, logs) for each in processes if each.watch]
     if not watches:
         return None
     from lifecycle.sources import FileWatchSource
 
     async def files(batch: FileBatch) -> None:
-        concerned: list[str] = []
+        names: list[str] = []
         for watch in watches:
-            if changes := watch.of_interest(batch):
+            if changes := watch.select(batch):
                 console.info(f"{watch.rules.describe(changes)}; restarting {watch.name}")
-                concerned.append(watch.name)
-        restart(concerned)
+                names.append(watch.name)
+        restart(names)
 
     router = Router("up")
     router.handle("file/*", files, debounce=Debounce(_QUIET, max_wait=_LONGEST_WAIT, merge=merge_files))
@@ -357,7 +359,7 @@ def watching(
 
 
 class _Watch:
-    """What one process watches."""
+    """The files that restart a process."""
 
     def __init__(self, process: Process, logs: Sequence[int]) -> None:
         self.name = process.name
@@ -365,8 +367,8 @@ class _Watch:
         settings = Settings(command=process.argv, paths=self.paths)
         self.rules = PathRules(settings, Path.cwd(), git=available(), outputs=own_output(*logs))
 
-    def of_interest(self, batch: FileBatch) -> dict[Path, Change]:
-        """The changes that this one wants to know."""
+    def select(self, batch: FileBatch) -> dict[Path, Change]:
+        """Return the changes that restart the process."""
         return {
             path: change
             for path, change in batch.changes.items()

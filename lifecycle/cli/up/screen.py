@@ -1,4 +1,4 @@
-"""What `lifecycle up` prints: the lines of its processes, status messages, and the summary at the end."""
+"""The output of `lifecycle up`: the lines of its processes, status messages, and the summary at the end."""
 
 from __future__ import annotations
 
@@ -38,22 +38,28 @@ if TYPE_CHECKING:
 
 __all__ = ["Outcome", "Screen", "StatusPrinter", "describe_end", "exit_status", "summary"]
 
-#: Who speaks where we do.
+#: The name before our own messages.
 _OURSELVES: Final = "system"
-#: Cyan, yellow, green, magenta, blue, and the bright ones; red is for what goes wrong.
+#: Cyan, yellow, green, magenta, blue, and the bright ones; red is for errors.
 _COLOURS: Final = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
 _ESCAPE, _RESET = "\x1b", "\x1b[0m"
 
-#: What a shell adds to the number of a signal.
+#: The exit status of a shell for a process that a signal has killed is this plus the signal.
 _SIGNALLED: Final = 128
-#: What a shell ends with for a program that is not there, and for one that it may not execute.
+#: The exit status of a shell if there is no such program, and if it cannot execute it.
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 
 
 class Screen:
-    """Standard output, shared by processes called ``names``; ``gone`` is called when nobody reads it any more.
+    """Standard output, shared by the processes called ``names``.
 
-    As a context manager it also writes the lines of each to ``log_dir``/NAME.log, at the end of what is there.
+    As a context manager it also appends the lines of each process to ``log_dir``/NAME.log.
+
+    Args:
+        names: of the processes.
+        log_dir: a directory for log files.
+        on_reader_gone: called when the reader of standard output has gone.
+        log_format: of lines and messages.
     """
 
     def __init__(
@@ -61,7 +67,7 @@ class Screen:
         names: Sequence[str],
         *,
         log_dir: Path | None,
-        gone: Callable[[], object],
+        on_reader_gone: Callable[[], object],
         log_format: LogFormat | None = None,
     ) -> None:
         width = max(map(len, (*names, _OURSELVES)))
@@ -70,15 +76,15 @@ class Screen:
             name: paint(f"{name:<{width}} |", code) if colour else f"{name:<{width}} |"
             for name, code in zip(names, cycle(_COLOURS), strict=False)
         }
-        #: For what we say ourselves.
+        #: For our own messages.
         self.console: Final = console_for(log_format, prefix=f"{_OURSELVES:<{width}} |")
         self._is_json = log_format == "json"
-        #: Whether somebody reads it.
-        self.read: bool = True
-        self._gone = gone
+        #: Whether standard output has a reader.
+        self.is_read: bool = True
+        self._on_reader_gone = on_reader_gone
         self._log_dir = log_dir
         self._logs: dict[str, BinaryIO] = {}
-        # Those that could not be written to, which is said once.
+        # Processes whose log could not be written, which is reported once.
         self._failed: set[str] = set()
         self._files = ExitStack()
 
@@ -103,13 +109,13 @@ class Screen:
         self._files.close()
 
     def output(self, name: str) -> Output:
-        """Takes the lines of the process ``name``."""
+        """Return a function that prints the lines of the process ``name``."""
         prefix, log = self._prefixes[name], self._logs.get(name)
 
         def take(line: str, stream: str) -> None:
-            self._print(json_line(line, worker=name, stream=stream) if self._is_json else _shown(prefix, line))
+            self._print(json_line(line, worker=name, stream=stream) if self._is_json else _prefixed(prefix, line))
             if log is not None:
-                self._keep(name, log, line)
+                self._log(name, log, line)
 
         return take
 
@@ -120,30 +126,30 @@ class Screen:
 
     def _print(self, text: str) -> None:
         if not write(sys.stdout, text):
-            self.read = False
-            self._gone()
+            self.is_read = False
+            self._on_reader_gone()
 
-    def _keep(self, name: str, log: BinaryIO, line: str) -> None:
+    def _log(self, name: str, log: BinaryIO, line: str) -> None:
         try:
             log.write(f"{line}\n".encode(errors="replace"))
         except OSError as error:
             if name not in self._failed:
                 self._failed.add(name)
-                self.console.error(f"{log.name}: {error.strerror}; lines of {name} are lost (said once)")
+                self.console.error(f"{log.name}: {error.strerror}; lines of {name} are lost (reported once)")
 
     def _open(self, file: Path) -> BinaryIO:
-        # Without a buffer: what cannot be written now does not come up again later.
+        # Unbuffered, so that a failed write is not repeated later.
         return self._files.enter_context(file.open("ab", buffering=0))
 
 
-def _shown(prefix: str, line: str) -> str:
-    # A line that begins anew, as progress bars do, begins behind the name; colours end with the line.
+def _prefixed(prefix: str, line: str) -> str:
+    # A progress bar returns to the start of the line, which is after the prefix. Colours end with the line.
     shown = line.replace("\r", f"\r{prefix} ") + (_RESET if _ESCAPE in line else "")
     return f"{prefix} {shown}\n"
 
 
 class StatusPrinter:
-    """Tells of ``processes``; ``stops_all`` says whether all are stopped because one has ended."""
+    """Prints starts and ends of ``processes``; ``stops_all`` returns whether an end stops everything."""
 
     def __init__(
         self, processes: Sequence[Process], console: Console, stops_all: Callable[[Process, WorkerState], bool]
@@ -152,48 +158,48 @@ class StatusPrinter:
         self._console = console
         self._stops_all = stops_all
 
-    def tell(self, event: StatusEvent) -> None:
-        """Say what is news; restarts and what is given up are in the library's log."""
+    def print(self, event: StatusEvent) -> None:
+        """Print an event, unless the library logs it: restarts, and the end of them."""
         process = self._processes.get(event.component)
         if process is None:
             return
         state = cast("WorkerState", event.state)
         if event.new != event.old:
-            self._moved(process, event, state)
+            self._print_change(process, event, state)
         elif state.circuit == "open" and process.watch:
             self._console.info(f"{process.name} waits for the next change")
 
-    def _moved(self, process: Process, event: StatusEvent, state: WorkerState) -> None:
+    def _print_change(self, process: Process, event: StatusEvent, state: WorkerState) -> None:
         match event.new:
             case Status.STARTING if process.ready is not None:
                 self._console.info(f"starting {process.name}")
             case Status.RUNNING if event.old == Status.STARTING:
-                self._started(process, state)
+                self._print_start(process, state)
             case Status.STOPPING:
                 self._console.info(f"stopping {process.name}")
             case new if new in FINAL:
-                self._ended(process, event.old, state)
+                self._print_end(process, event.old, state)
             case _:
                 pass
 
-    def _started(self, process: Process, state: WorkerState) -> None:
+    def _print_start(self, process: Process, state: WorkerState) -> None:
         word = "started" if process.ready is None else "ready:"
         again = f", restart {state.restarts}" if state.restarts else ""
         self._console.success(f"{word} {process.name} (pid {state.pid}{again})")
 
-    def _ended(self, process: Process, old: str, state: WorkerState) -> None:
+    def _print_end(self, process: Process, old: str, state: WorkerState) -> None:
         if state.status is Status.STOPPED:
             return
-        told = f"{process.name} {describe_end(state)}"
+        text = f"{process.name} {describe_end(state)}"
         if old == Status.STOPPING:
-            self._console.warning(told)
+            self._console.warning(text)
         elif old == Status.STARTING:
-            # Only at first is that the end of all.
-            self._console.error(told + self._others(stop=not state.restarts))
+            # Only the failure of a first start stops everything.
+            self._console.error(text + self._others(stop=not state.restarts))
         elif not process.comes_back(failed=state.error is not None):
             stop = self._stops_all(process, state)
             then = "; waiting for a change" if process.watch else self._others(stop=stop)
-            (self._console.success if state.error is None else self._console.error)(told + then)
+            (self._console.success if state.error is None else self._console.error)(text + then)
 
     def _others(self, *, stop: bool) -> str:
         return "; stopping the others" if stop and len(self._processes) > 1 else ""
@@ -201,21 +207,21 @@ class StatusPrinter:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A process at the end: its record, and the exit of its last run, if there was any."""
+    """The final state of a process, and the exit of its last run, if it ran."""
 
     state: WorkerState
     ended: Exit | None = None
 
     @property
     def failed(self) -> bool:
-        """Whether it counts for the exit status."""
+        """Whether the process failed."""
         return self.state.status in (Status.FAILED, Status.KILLED)
 
     @property
     def code(self) -> int:
-        """The exit status that it stands for, as a shell would have it."""
+        """The exit status, as a shell would return it."""
         code = self.state.exit_code
-        # One that was ended by us because it did not become ready has no code of its own.
+        # A process that we stopped because it did not become ready has no code of its own.
         if code and (code > 0 or self.state.started_at is not None):
             return code if code > 0 else _SIGNALLED - code
         match self.ended and self.ended.error and self.ended.error.__cause__:
@@ -228,30 +234,30 @@ class Outcome:
 
 
 def exit_status(outcomes: Iterable[Outcome]) -> int:
-    """What the first failure stands for; 0 without one."""
+    """Return the exit status of the first failure; 0 without one."""
     failed = [each for each in outcomes if each.failed]
     return min(failed, key=lambda each: each.state.updated_at).code if failed else DONE
 
 
 def describe_end(state: WorkerState) -> str:
-    """How a process ended, to follow its name."""
+    """Return how a process ended, to follow its name."""
     after = "" if state.started_at is None else f" after {_duration(state)}"
     if state.error is None:
         return f"{state.status}{after}"
-    told = without_output(state.error).removeprefix(f"{state.name!r} ")
+    text = without_output(state.error).removeprefix(f"{state.name!r} ")
     if state.status is Status.KILLED:
-        return told
-    fact, semicolon, advice = told.partition(";")
+        return text
+    fact, semicolon, advice = text.partition(";")
     return f"{fact}{after}{semicolon}{advice}"
 
 
 def summary(outcomes: Sequence[Outcome]) -> list[str]:
-    """A line for each, in columns."""
+    """Return a line per process, in columns."""
     return columns([_row(each.state) for each in outcomes]).splitlines()
 
 
 def _row(state: WorkerState) -> tuple[str, str, str, str]:
-    """Name, end, duration and restarts."""
+    """Return name, end, duration and restarts."""
     ran = state.started_at is not None
     restarts = plural(state.restarts, "restart") if state.restarts else ""
     given_up = "given up after " if state.circuit == "open" else ""

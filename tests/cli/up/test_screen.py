@@ -103,7 +103,7 @@ class Deaf(io.StringIO):
 
 class TestScreen:
     def test_each_line_stands_behind_an_aligned_name(self, capsys: pytest.CaptureFixture[str]) -> None:
-        with Screen(["web", "my-worker"], log_dir=None, gone=pytest.fail) as screen:
+        with Screen(["web", "my-worker"], log_dir=None, on_reader_gone=pytest.fail) as screen:
             screen.output("web")("one", "stdout")
             screen.output("my-worker")("two", "stderr")
             screen.console.info("three")
@@ -112,7 +112,7 @@ class TestScreen:
     def test_colours_end_with_the_line_and_a_line_begun_anew_begins_behind_the_name(
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        screen = Screen(["web"], log_dir=None, gone=pytest.fail)
+        screen = Screen(["web"], log_dir=None, on_reader_gone=pytest.fail)
         screen.output("web")("\x1b[31mred", "stdout")
         screen.output("web")("10%\r20%", "stdout")
         assert capsys.readouterr().out == "web    | \x1b[31mred\x1b[0m\nweb    | 10%\rweb    | 20%\n"
@@ -122,7 +122,7 @@ class TestScreen:
             monkeypatch.setenv("TERM", "xterm")
             monkeypatch.setenv("NO_COLOR", "" if wanted else "1")
             monkeypatch.setattr(sys, "stdout", stream := FakeTerminal())
-            screen = Screen(["web", "api"], log_dir=None, gone=pytest.fail)
+            screen = Screen(["web", "api"], log_dir=None, on_reader_gone=pytest.fail)
             screen.output("web")("a", "stdout")
             screen.output("api")("b", "stdout")
             coloured = "\x1b[36mweb    |\x1b[0m a\n\x1b[33mapi    |\x1b[0m b\n"
@@ -130,7 +130,7 @@ class TestScreen:
 
     def test_lines_go_to_files_as_they_were_written(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         for _ in range(2):
-            with Screen(["web", "api"], log_dir=tmp_path / "a" / "log", gone=pytest.fail) as screen:
+            with Screen(["web", "api"], log_dir=tmp_path / "a" / "log", on_reader_gone=pytest.fail) as screen:
                 screen.output("web")("\x1b[31mhöhe", "stdout")
         assert (tmp_path / "a" / "log" / "web.log").read_text() == "\x1b[31mhöhe\n" * 2
         assert (tmp_path / "a" / "log" / "api.log").read_text() == ""
@@ -140,7 +140,7 @@ class TestScreen:
         (tmp_path / "web.log").mkdir()
         with (
             pytest.raises(UsageError, match=r"--log-dir .*web\.log: Is a directory"),
-            Screen(["api", "web"], log_dir=tmp_path, gone=pytest.fail),
+            Screen(["api", "web"], log_dir=tmp_path, on_reader_gone=pytest.fail),
         ):
             pass
 
@@ -148,17 +148,17 @@ class TestScreen:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         (tmp_path / "web.log").symlink_to("/dev/full")
-        with Screen(["web"], log_dir=tmp_path, gone=pytest.fail) as screen:
+        with Screen(["web"], log_dir=tmp_path, on_reader_gone=pytest.fail) as screen:
             screen.output("web")("one", "stdout")
             screen.output("web")("two", "stdout")
         shown, said = capsys.readouterr()
         assert shown == "web    | one\nweb    | two\n"
-        assert said == f"system | {tmp_path}/web.log: No space left on device; lines of web are lost (said once)\n"
+        assert said == f"system | {tmp_path}/web.log: No space left on device; lines of web are lost (reported once)\n"
 
     def test_nor_does_one_that_standard_output_goes_to(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with io.FileIO("/dev/full", "w") as full:
             monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(full, write_through=True))
-            Screen(["web"], log_dir=None, gone=pytest.fail).output("web")("one", "stdout")
+            Screen(["web"], log_dir=None, on_reader_gone=pytest.fail).output("web")("one", "stdout")
 
     def test_who_reads_no_more_is_told_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         told: list[None] = []
@@ -166,13 +166,13 @@ class TestScreen:
             stream = Deaf()
             monkeypatch.setattr(stream, "fileno", file.fileno)
             monkeypatch.setattr(sys, "stdout", stream)
-            screen = Screen(["web"], log_dir=None, gone=lambda: told.append(None))
+            screen = Screen(["web"], log_dir=None, on_reader_gone=lambda: told.append(None))
             screen.output("web")("a", "stdout")
         assert told == [None]
-        assert not screen.read
+        assert not screen.is_read
 
     def test_a_character_that_the_terminal_does_not_know_loses_no_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
         stream = io.TextIOWrapper(raw := io.BytesIO(), "ascii")
         monkeypatch.setattr(sys, "stdout", stream)
-        Screen(["web"], log_dir=None, gone=pytest.fail).output("web")("höhe", "stdout")
+        Screen(["web"], log_dir=None, on_reader_gone=pytest.fail).output("web")("höhe", "stdout")
         assert raw.getvalue() == b"web    | h?he\n"
