@@ -1,10 +1,7 @@
-"""The commands: `watch`, `up` and `ctl` in folders of their names, `inbox` and `flows` in ``stores``.
+"""The commands: `watch`, `up` and `ctl` in packages of their names, `run`, `webhook`, `inbox` and `flows` in modules.
 
-`lifecycle run` is in ``targets``, `lifecycle webhook send` in ``webhook_sending``; the other modules serve several.
-``commandline`` says what can be typed, and which of them carries it out.
-
-This is the last room, which may look into every other. Nothing here is meant to be imported but `main`; what a
-program can use belongs into a room of the library.
+`app` parses command lines. `options` and `files` read settings, `paths` decides which paths count, `output` and `logs`
+print. This is the last package, which may import every other. Only `main` is meant to be imported.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None, *, beside: Iterable[AnyMain] = ()) -> int:
-    """Carry out a command line and return the exit status; `lifecycle watch` runs the mains ``beside`` what it does.
+    """Carry out a command line and return the exit status; `lifecycle watch` runs the components ``beside``, too.
 
     The status is 0 for done, 1 for a failure, 2 for usage, 3 for bad configuration, 4 for no such program.
     """
@@ -31,7 +28,7 @@ def main(argv: Sequence[str] | None = None, *, beside: Iterable[AnyMain] = ()) -
     arguments = parse(sys.argv[1:] if argv is None else argv)
     arguments.beside = tuple(beside)
     try:
-        return arguments.main(arguments)
+        return arguments.run()
     except CliError as error:
         from lifecycle.cli.logs import console_for
 

@@ -1,4 +1,4 @@
-"""What the library logs while a command runs, said as everything else is that the command says: as text, or as JSON."""
+"""Messages and log records of a command, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lifecycle.cli.output import PREFIX, Console, stderr_console, without_output, write
+from lifecycle.cli.output import PREFIX, RED, YELLOW, Console, stderr_console, without_output, write
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -18,59 +18,44 @@ if TYPE_CHECKING:
 
 __all__ = ["JsonConsole", "console_for", "json_line", "logging_to", "print_failure", "program_logging"]
 
-
-#: Logs at level info whom it refused: who sets up a sender looks here for what is wrong.
+#: Logs refused requests at level INFO, which helps to set up a sender.
 _SOURCES = "lifecycle.sources"
-
-#: Who speaks for a command.
 _OURSELVES = "lifecycle.cli"
+_LEVELS = {YELLOW: logging.WARNING, RED: logging.ERROR}
 
 
 @dataclass(frozen=True, slots=True)
 class JsonConsole(Console):
-    """Prints each message as an object of JSON, as log records are; see `lifecycle.observe.JsonFormatter`."""
+    """Prints messages as JSON objects, in the form of `lifecycle.observe.JsonFormatter`."""
 
-    def info(self, text: str) -> None:
-        """What happens."""
-        self.tell(_record(logging.INFO, text))
+    def _print(self, text: str, colour: str) -> None:
+        self.log(_record(_LEVELS.get(colour, logging.INFO), text))
 
-    def success(self, text: str) -> None:
-        """What was wished for happened."""
-        self.tell(_record(logging.INFO, text))
-
-    def warning(self, text: str) -> None:
-        """What the reader may want to change."""
-        self.tell(_record(logging.WARNING, text))
-
-    def error(self, text: str) -> None:
-        """What went wrong."""
-        self.tell(_record(logging.ERROR, text))
-
-    def tell(self, record: logging.LogRecord) -> None:
-        """A record that was logged."""
-        write(self.stream or sys.stderr, _encoded(record))
+    def log(self, record: logging.LogRecord) -> None:
+        """Print a log record."""
+        write(self.stream or sys.stderr, _encode(record))
 
 
 def console_for(log_format: LogFormat | None, prefix: str = PREFIX) -> Console:
-    """Who speaks in that format on standard error."""
+    """Return the console of standard error for a log format."""
     return JsonConsole() if log_format == "json" else stderr_console(prefix)
 
 
 def print_failure(console: Console, error: BaseException) -> None:
-    """Show ``error`` of the user's program whole."""
+    """Print an error of the user's program with its traceback."""
     if isinstance(console, JsonConsole):
-        console.tell(_record(logging.ERROR, str(error), exc_info=(type(error), error, error.__traceback__)))
+        console.log(_record(logging.ERROR, str(error), exc_info=(type(error), error, error.__traceback__)))
     else:
         traceback.print_exception(error)
 
 
 def json_line(text: str, **fields: Any) -> str:
-    """One line of JSON about what a process wrote."""
-    return _encoded(_record(logging.INFO, text, **fields))
+    """Return a line of a process as JSON."""
+    return _encode(_record(logging.INFO, text, **fields))
 
 
-def _encoded(record: logging.LogRecord) -> str:
-    from lifecycle.observe.logs import JsonFormatter  # most commands speak to people
+def _encode(record: logging.LogRecord) -> str:
+    from lifecycle.observe.logs import JsonFormatter  # few commands need it
 
     return JsonFormatter().format(record) + "\n"
 
@@ -83,7 +68,7 @@ def _record(level: int, text: str, **fields: Any) -> logging.LogRecord:
 
 @contextmanager
 def logging_to(console: Console) -> Generator[None]:
-    """Within the block ``voice`` says what the library logs, from warnings on; and which requests it refuses."""
+    """Print the warnings and errors of the library within the block, and refused requests."""
     logger, sources, handler = logging.getLogger("lifecycle"), logging.getLogger(_SOURCES), _WarningHandler(console)
     propagated, logger.propagate = logger.propagate, False
     level = sources.level
@@ -99,16 +84,16 @@ def logging_to(console: Console) -> Generator[None]:
 
 @contextmanager
 def program_logging(console: Console) -> Generator[None]:
-    """Within the block a program of the user's runs here, and ``voice`` says what is logged.
+    """Print log records within the block, in which a program of the user runs.
 
-    As JSON that is whatever anybody logs, from level info on, unless the program configures the root logger anew. As
-    text it is what the library logs, from warnings on, as long as the program has configured nothing.
+    As JSON these are all records from level INFO on, unless the program configures the root logger. As text they are
+    the warnings and errors of the library, unless the program configures logging.
     """
-    is_machine = isinstance(console, JsonConsole)
-    logger = logging.getLogger() if is_machine else logging.getLogger("lifecycle")
-    handler = _ConsoleHandler(console) if is_machine else _DefaultHandler(console)
+    is_json = isinstance(console, JsonConsole)
+    logger = logging.getLogger() if is_json else logging.getLogger("lifecycle")
+    handler = _ConsoleHandler(console) if is_json else _DefaultHandler(console)
     level = logger.level
-    logger.setLevel(logging.INFO if is_machine else level)
+    logger.setLevel(logging.INFO if is_json else level)
     logger.addHandler(handler)
     try:
         yield
@@ -118,7 +103,7 @@ def program_logging(console: Console) -> Generator[None]:
 
 
 class _ConsoleHandler(logging.Handler):
-    """Lets ``voice`` say what comes."""
+    """Prints records on a console."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
@@ -126,7 +111,7 @@ class _ConsoleHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if isinstance(self._console, JsonConsole):
-            self._console.tell(record)
+            self._console.log(record)
         else:
             (self._console.error if record.levelno >= logging.ERROR else self._console.warning)(
                 without_output(self.format(record))
@@ -134,14 +119,14 @@ class _ConsoleHandler(logging.Handler):
 
 
 class _WarningHandler(_ConsoleHandler):
-    """Only what somebody should know."""
+    """Prints warnings, errors and refused requests."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.levelno >= logging.WARNING or record.name == _SOURCES
 
 
 class _DefaultHandler(_ConsoleHandler):
-    """Only what somebody should know, and nothing once the program has its own way of logging."""
+    """Prints warnings and errors until the program configures logging."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         is_configured = logging.getLogger().handlers or len(logging.getLogger("lifecycle").handlers) > 1

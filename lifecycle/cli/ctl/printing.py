@@ -14,7 +14,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle._text import printable
-from lifecycle.cli.output import CliError, columns, has_colour, is_terminal, paint, print_result, write
+from lifecycle.cli.output import (
+    DIM,
+    GREEN,
+    RED,
+    YELLOW,
+    CliError,
+    columns,
+    has_colour,
+    is_terminal,
+    paint,
+    print_result,
+    write,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -34,18 +46,16 @@ __all__ = [
     "width",
 ]
 
-_GREEN, _RED, _YELLOW, _DIM = "32", "31", "33", "2"
-
 #: The colours of states.
 _COLOURS: Final = {
-    **dict.fromkeys(("running", "handled", "ready", "healthy", "idle", "success", "busy"), _GREEN),
-    **dict.fromkeys(("failed", "killed", "dropped", "unrouted", "failure", "dead", "no answer"), _RED),
-    **dict.fromkeys(("starting", "stopping", "suspending", "suspended", "resuming", "restarting", "queued"), _YELLOW),
-    **dict.fromkeys(("draining", "waiting", "held", "backoff", "shutting down"), _YELLOW),
-    **dict.fromkeys(("stopped", "finished", "merged", "superseded", "closed"), _DIM),
+    **dict.fromkeys(("running", "handled", "ready", "healthy", "idle", "success", "busy"), GREEN),
+    **dict.fromkeys(("failed", "killed", "dropped", "unrouted", "failure", "dead", "no answer"), RED),
+    **dict.fromkeys(("starting", "stopping", "suspending", "suspended", "resuming", "restarting", "queued"), YELLOW),
+    **dict.fromkeys(("draining", "waiting", "held", "backoff", "shutting down"), YELLOW),
+    **dict.fromkeys(("stopped", "finished", "merged", "superseded", "closed"), DIM),
 }
 _COLOUR: Final = re.compile("(\x1b\\[[0-9;]{0,40}m)")
-_STYLES: Final = {_GREEN: "green", _RED: "red", _YELLOW: "yellow", _DIM: "dim"}
+_STYLES: Final = {GREEN: "green", RED: "red", YELLOW: "yellow", DIM: "dim"}
 
 #: Columns of at most so many characters, such as states and numbers, are cut last.
 _NARROW: Final = 10
