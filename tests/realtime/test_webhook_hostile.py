@@ -305,7 +305,7 @@ async def test_a_large_body_in_one_piece_arrives_whole() -> None:
 
 async def test_the_body_of_a_refused_client_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[bytes] = []
-    monkeypatch.setattr(aiohttp.StreamReader, "feed_data", lambda _, data: parsed.append(data))
+    monkeypatch.setattr(aiohttp.StreamReader, "feed_data", lambda _, data, *__: parsed.append(data))
     async with serving() as served:
         wire = await served.connect()
         wire.send(b"POST /deploy HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
