@@ -78,7 +78,7 @@ async def test_ctrl_c_suspends_and_again_quits(clock: Clock) -> None:
         assert quits.count == 1
 
 
-async def test_while_suspending_the_next_quits(clock: Clock) -> None:
+async def test_a_second_ctrl_c_while_suspending_quits(clock: Clock) -> None:
     part, quits = Part(takes=3), Quits()
     router = new(suspend=part, shutdown=quits, input=False, signals=False)
     async with running(router):
@@ -87,7 +87,7 @@ async def test_while_suspending_the_next_quits(clock: Clock) -> None:
         assert quits.count == 1
 
 
-async def test_after_a_resume_it_starts_over(clock: Clock) -> None:
+async def test_after_a_resume_ctrl_c_suspends_again(clock: Clock) -> None:
     part, quits = Part(), Quits()
     router = new(suspend=part, shutdown=quits, input=False, signals=False)
     async with running(router):
@@ -98,7 +98,7 @@ async def test_after_a_resume_it_starts_over(clock: Clock) -> None:
     assert quits.count == 0
 
 
-async def test_when_suspending_has_failed_the_next_quits(clock: Clock, said: Any) -> None:
+async def test_a_ctrl_c_after_a_failed_suspension_quits(clock: Clock, said: Any) -> None:
     quits = Quits()
     router = new(suspend=Part(fails=True), shutdown=quits, input=False, signals=False)
     async with running(router):
@@ -146,13 +146,13 @@ def press_at(*times: float, shutdown_takes: float = 0, **settings: Any) -> tuple
 
 
 @pytest.mark.parametrize("times", [(0, 0.7), (0, 2.5, 3.2), (0, 2.5, 5, 7.5, 8), (0, 2.5, 100, 101)])
-def test_a_press_that_was_answered_is_no_step_towards_force_exit(times: tuple[float, ...], said: Any) -> None:
+def test_an_answered_ctrl_c_does_not_count_towards_force_exit(times: tuple[float, ...], said: Any) -> None:
     assert press_at(*times) == ([], ["shut down"])
     assert said().splitlines() == ["press Ctrl+C again to quit"] * (len(times) - 1)
 
 
 @pytest.mark.parametrize("pause", [0.1, 4, 6])
-def test_presses_that_a_handler_of_interrupts_took_never_force(pause: float) -> None:
+def test_presses_handled_by_interrupt_never_force(pause: float) -> None:
     seen: list[InterruptEvent] = []
     assert press_at(*(number * pause for number in range(10)), interrupt=seen.append) == ([], [])
     assert len(seen) == 10
@@ -164,7 +164,7 @@ def test_the_press_after_the_one_that_quits_forces() -> None:
     assert press_at(0, 1, 1.1, suspend=part, shutdown_takes=2)[0] == [1]
 
 
-def test_presses_before_anything_could_be_answered_force() -> None:
+def test_presses_before_the_router_runs_force() -> None:
     assert press_at(0, 0, 0)[0] == [1]
 
 
@@ -193,7 +193,7 @@ async def test_a_running_command_is_cancelled_first(clock: Clock, said: Any) -> 
         assert part.calls == ["suspend"]
 
 
-async def test_of_several_that_run_the_first_is_cancelled_first(clock: Clock, said: Any) -> None:
+async def test_running_commands_are_cancelled_in_order(clock: Clock, said: Any) -> None:
     names = [f"build{number}" for number in range(12)]
     router = new(input=False, signals=False)
     for name in names:
@@ -206,7 +206,7 @@ async def test_of_several_that_run_the_first_is_cancelled_first(clock: Clock, sa
         assert said() == "".join(f"{name} was cancelled\n" for name in names)
 
 
-async def test_a_command_that_takes_its_time_to_end_is_not_cancelled_twice(clock: Clock) -> None:
+async def test_a_command_is_not_cancelled_twice(clock: Clock) -> None:
     part = Part()
     router = new(suspend=part, input=False, signals=False)
 
@@ -237,7 +237,7 @@ async def test_a_command_that_is_running_ends_with_the_router(clock: Clock) -> N
     await asyncio.wait({task})
 
 
-async def test_a_handler_of_interrupts_has_them_until_it_passes(clock: Clock) -> None:
+async def test_the_interrupt_handler_gets_ctrl_c_until_it_raises_not_handled(clock: Clock) -> None:
     part, quits, seen = Part(), Quits(), []
 
     def handle(event: InterruptEvent) -> None:
@@ -254,7 +254,7 @@ async def test_a_handler_of_interrupts_has_them_until_it_passes(clock: Clock) ->
     assert part.calls == []
 
 
-async def test_a_suspend_handler_of_ones_own_is_used_as_it_is(clock: Clock) -> None:
+async def test_a_given_suspend_handler_is_used_as_it_is(clock: Clock) -> None:
     handler = SuspendHandler()
     router = new(suspend=handler, input=False, signals=False)
     async with running(router):
@@ -265,7 +265,7 @@ async def test_a_suspend_handler_of_ones_own_is_used_as_it_is(clock: Clock) -> N
 # -- commands and their answers ----------------------------------------------------------------------------------
 
 
-async def test_suspend_and_resume_say_what_they_did(clock: Clock, said: Any) -> None:
+async def test_suspend_and_resume_print_their_results(clock: Clock, said: Any) -> None:
     router = new(suspend=Part(), input=False, signals=False)
     await router.dispatch(ResumeEvent())
     await router.dispatch(SuspendEvent())
@@ -286,7 +286,7 @@ async def test_terminate_suspends_then_quits() -> None:
     assert (part.calls, quits.count) == (["suspend"], 1)
 
 
-async def test_quitting_happens_once_however_it_is_asked_for() -> None:
+async def test_quitting_happens_once() -> None:
     quits = Quits()
     router = new(shutdown=quits, input=False)
     for event in (ShutdownEvent(), ShutdownEvent(), SignalEvent(15), TerminateEvent()):
@@ -322,7 +322,7 @@ async def test_help_lists_names_and_the_first_line_of_the_docstring(said: Any) -
     assert len(lines) == 9
 
 
-async def test_status_tells_of_program_router_and_suspension(clock: Clock, said: Any) -> None:
+async def test_status_shows_program_router_and_suspension(clock: Clock, said: Any) -> None:
     router = new(suspend=Part(), input=False, signals=False)
     await router.dispatch(SuspendEvent())
     said()
@@ -334,7 +334,7 @@ async def test_status_tells_of_program_router_and_suspension(clock: Clock, said:
 
 
 @pytest.mark.parametrize("name", ["suspend", "s", "?", "quit", "help", "status", "x"])
-def test_a_command_that_shadows_a_built_in_is_refused(name: str) -> None:
+def test_a_command_that_shadows_a_built_in_raises(name: str) -> None:
     with pytest.raises(RouteConflict, match="built in"):
         new(commands={name: print}, input=False)
     router = new(input=False)
@@ -343,7 +343,9 @@ def test_a_command_that_shadows_a_built_in_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(("event", "answer"), [(ReloadEvent(), "reload"), (SuspendEvent(), "suspend")])
-async def test_what_nothing_answers_to_is_said_so(clock: Clock, said: Any, event: Any, answer: str) -> None:
+async def test_a_lifecycle_command_without_a_handler_is_answered(
+    clock: Clock, said: Any, event: Any, answer: str
+) -> None:
     router = new(input=False, signals=False)
     async with running(router):
         await router.emit(event)
@@ -367,7 +369,7 @@ async def test_unknown_lines_are_answered(said: Any) -> None:
     assert len(second) < 100
 
 
-async def test_a_word_that_takes_no_arguments_is_named(said: Any) -> None:
+async def test_arguments_of_a_command_without_arguments_are_answered(said: Any) -> None:
     router = new(input=False, signals=False)
     event = router.commands.parse("exit the building")
     assert event is not None
@@ -375,7 +377,7 @@ async def test_a_word_that_takes_no_arguments_is_named(said: Any) -> None:
     assert said() == "'exit' takes no arguments, so 'exit the building' is not a command. Give 'exit' alone.\n"
 
 
-async def test_or_given_to_whoever_wants_them() -> None:
+async def test_unknown_lines_go_to_the_unknown_handler() -> None:
     seen = Recorder()
     router = new(unknown=seen, input=False, signals=False)
     await router.dispatch(UnknownCommandEvent("x", ()))
@@ -408,7 +410,7 @@ async def test_lines_are_handled_one_after_the_other(monkeypatch: pytest.MonkeyP
     assert said().splitlines() == ["suspended; `resume` goes on, Ctrl+C quits", "resumed"]
 
 
-async def test_what_follows_quit_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lines_after_quit_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     events = await typed(monkeypatch, "quit\nsuspend\n", suspend=Part())
     assert events == [ShutdownEvent("quit")]
 
@@ -436,7 +438,7 @@ async def test_lines_that_wait_for_a_command_are_not_obeyed_after_a_quit_from_el
     assert not seen.events
 
 
-async def test_a_default_handler_gets_the_lines_that_are_no_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_default_handler_gets_lines_that_are_not_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = Recorder()
     await typed(monkeypatch, "hello there\nquit\n", default=lines)
     assert lines.events == [LineEvent("hello there")]

@@ -28,7 +28,7 @@ class Primary:
             raise self.error
 
 
-async def test_it_falls_back_for_good_once_the_first_passes() -> None:
+async def test_not_handled_escalates_until_a_reset() -> None:
     primary = Primary()
     fallen: list[Any] = []
     escalator = Escalator(primary, fallen.append)
@@ -43,7 +43,7 @@ async def test_it_falls_back_for_good_once_the_first_passes() -> None:
     assert primary.calls == 2
 
 
-async def test_reset_begins_anew() -> None:
+async def test_reset_goes_back_to_the_primary() -> None:
     primary = Primary()
     fallen: list[Any] = []
     escalator = Escalator(primary, fallen.append)
@@ -56,7 +56,7 @@ async def test_reset_begins_anew() -> None:
 
 
 @pytest.mark.parametrize("error", [OSError("broken"), Dropped("given up")])
-async def test_other_errors_come_out_and_change_nothing(error: Exception) -> None:
+async def test_other_errors_are_raised_and_do_not_escalate(error: Exception) -> None:
     primary = Primary()
     fallen: list[Any] = []
     escalator = Escalator(primary, fallen.append)
@@ -67,7 +67,7 @@ async def test_other_errors_come_out_and_change_nothing(error: Exception) -> Non
     assert not escalator.escalated
 
 
-async def test_a_second_event_within_the_window_falls_back(clock: Clock) -> None:
+async def test_a_second_event_within_the_window_escalates(clock: Clock) -> None:
     primary = Primary()
     fallen: list[Any] = []
     escalator = Escalator(primary, fallen.append, window=2)
@@ -118,7 +118,7 @@ async def test_the_fallback_may_be_a_shutdown() -> None:
 
 
 @pytest.mark.parametrize("window", [0, -1.0])
-def test_a_window_must_be_a_span_of_time(window: float) -> None:
+def test_a_window_must_be_positive(window: float) -> None:
     with pytest.raises(ValueError, match="window"):
         Escalator(print, print, window=window)
 

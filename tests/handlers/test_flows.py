@@ -50,12 +50,12 @@ async def outcome(run: Any) -> Any:
     return await run
 
 
-async def test_an_event_starts_a_flow_that_is_given_what_it_asks_for(flows: Flows) -> None:
+async def test_an_event_starts_a_flow_with_the_values_it_takes(flows: Flows) -> None:
     run = await FlowHandler(flows, DEPLOY)(hook("d-1"))
     assert (await outcome(run))["ship"] == "MAIN as d-1"
 
 
-async def test_the_same_event_again_is_the_same_flow_also_when_that_has_ended(flows: Flows) -> None:
+async def test_a_repeated_event_finds_the_same_flow_even_after_its_end(flows: Flows) -> None:
     handler = FlowHandler(flows, DEPLOY)
     first = await handler(hook("d-1"))
     await outcome(first)
@@ -64,7 +64,7 @@ async def test_the_same_event_again_is_the_same_flow_also_when_that_has_ended(fl
     assert len(await flows.store.flows()) == 1
 
 
-async def test_an_id_with_bytes_that_are_no_characters_is_escaped(flows: Flows) -> None:
+async def test_an_id_with_invalid_characters_is_escaped(flows: Flows) -> None:
     run = await FlowHandler(flows, DEPLOY)(hook("d-\udcff"))
     assert (await outcome(run))["ship"] == "MAIN as d-\\udcff"
 
@@ -76,7 +76,7 @@ async def test_an_event_without_an_id_starts_a_flow_each_time(flows: Flows) -> N
     assert len({row.id for row in await flows.store.flows()}) == 2
 
 
-async def test_the_flow_is_stored_when_the_handler_returns_and_goes_on_after_it(tmp_path: Path) -> None:
+async def test_the_handler_returns_when_the_flow_is_stored(tmp_path: Path) -> None:
     async with Flows(tmp_path / "app.db") as flows:
         router = Router()
         router.handle("webhook/deploy", FlowHandler(flows, DEPLOY))
@@ -139,12 +139,12 @@ def given(**names: Any) -> Any:
     ],
     ids=lambda value: type(value).__name__,
 )
-async def test_what_a_flow_asks_for_is_found_in_the_event(flows: Flows, event: Any, expected: dict[str, Any]) -> None:
+async def test_values_of_a_flow_are_taken_from_the_event(flows: Flows, event: Any, expected: dict[str, Any]) -> None:
     run = await FlowHandler(flows, given(**expected))(event)
     assert (await outcome(run))["seen"] == expected
 
 
-async def test_what_a_task_provides_is_not_taken_from_the_event(flows: Flows) -> None:
+async def test_values_that_a_task_provides_are_not_taken_from_the_event(flows: Flows) -> None:
     @task
     def topic() -> str:
         return "its own"
@@ -157,24 +157,24 @@ async def test_what_a_task_provides_is_not_taken_from_the_event(flows: Flows) ->
     assert (await outcome(run))["say"] == "its own"
 
 
-async def test_what_the_event_does_not_have_is_said_before_anything_begins(flows: Flows) -> None:
+async def test_a_value_missing_from_the_event_raises_before_the_start(flows: Flows) -> None:
     with pytest.raises(MissingDependencies, match="'body'"):
         await FlowHandler(flows, DEPLOY)(SuspendEvent())
     assert not await flows.store.flows()
 
 
-async def test_what_cannot_be_kept_is_said(flows: Flows) -> None:
+async def test_values_that_cannot_be_stored_raise(flows: Flows) -> None:
     with pytest.raises(FlowError, match="cannot be kept as JSON"):
         await FlowHandler(flows, given(data=1))(Event("x", object()))
 
 
-async def test_the_id_of_another_flow_is_refused(flows: Flows) -> None:
+async def test_the_id_of_another_flow_raises(flows: Flows) -> None:
     await outcome(await FlowHandler(flows, DEPLOY)(hook("d-1")))
     with pytest.raises(FlowError, match="that of"):
         await FlowHandler(flows, given(event=1))(hook("d-1"))
 
 
-async def test_what_is_no_flow_or_starts_none_is_refused_at_once(flows: Flows) -> None:
+async def test_invalid_flows_raise_at_once(flows: Flows) -> None:
     with pytest.raises(TypeError, match="cannot start a flow"):
         FlowHandler(object(), DEPLOY)  # type: ignore[arg-type]  # that is the point
     with pytest.raises(TypeError, match="neither flow nor task"):
@@ -197,7 +197,7 @@ def steps(done: list[int]) -> Any:
     return linear("steps", *map(step, range(3)))
 
 
-async def test_managed_flows_are_suspended_together_and_go_on_together(flows: Flows, clock: Clock) -> None:
+async def test_managed_flows_are_suspended_and_resumed_together(flows: Flows, clock: Clock) -> None:
     handler, done = SuspendHandler(), list[int]()
     handler.manage(flows)
     first, second = flows.start(steps(done), id="1"), flows.start(steps(done), id="2")
@@ -211,7 +211,7 @@ async def test_managed_flows_are_suspended_together_and_go_on_together(flows: Fl
     assert sorted(done) == [0, 0, 1, 1, 2, 2]
 
 
-async def test_flows_go_on_when_something_else_cannot_be_suspended(flows: Flows, clock: Clock) -> None:
+async def test_flows_are_resumed_if_another_object_cannot_be_suspended(flows: Flows, clock: Clock) -> None:
     handler, done = SuspendHandler(), list[int]()
     handler.manage(flows)
 
@@ -227,7 +227,7 @@ async def test_flows_go_on_when_something_else_cannot_be_suspended(flows: Flows,
     assert done == [0, 1, 2]
 
 
-async def test_to_terminate_saves_and_the_next_start_goes_on(clock: Clock, tmp_path: Path) -> None:
+async def test_terminate_saves_flows_and_the_next_start_continues_them(clock: Clock, tmp_path: Path) -> None:
     done: list[int] = []
     suspend = SuspendHandler()
     terminate = TerminateHandler(suspend, ShutdownHandler())

@@ -36,7 +36,7 @@ async def test_a_route_calls_into_the_pool_with_the_event_as_data() -> None:
     assert pool.calls == [("resize", {"topic": "image/new", "data": {"width": 3}})]
 
 
-async def test_what_the_function_returns_is_the_result() -> None:
+async def test_the_result_of_the_function_is_the_result_of_the_handler() -> None:
     assert await PoolHandler(Pool(), "count")(Event("x")) == 1
 
 
@@ -84,7 +84,7 @@ async def test_an_event_becomes_a_mapping_of_its_fields_and_its_topic(event: Any
 
 
 @pytest.mark.parametrize("error", [PoolBusy("full"), ValueError("no")])
-async def test_what_the_call_raises_comes_out(error: Exception) -> None:
+async def test_errors_of_the_call_are_raised(error: Exception) -> None:
     router = Router()
     router.handle("x", PoolHandler(Pool(error), "f"))
     with pytest.raises(type(error)):
@@ -118,8 +118,6 @@ async def test_cancelling_the_handler_cancels_the_call() -> None:
         (Pool(), print, TypeError, "is no name of a function"),
     ],
 )
-def test_what_cannot_be_called_into_is_refused_when_the_handler_is_made(
-    pool: Any, name: Any, error: Any, why: str
-) -> None:
+def test_an_invalid_pool_or_name_raises_at_once(pool: Any, name: Any, error: Any, why: str) -> None:
     with pytest.raises(error, match=why):
         PoolHandler(pool, name)

@@ -54,7 +54,7 @@ async def test_prepare_may_take_the_event() -> None:
     assert got == [EVENT]
 
 
-async def test_what_was_prepared_is_committed(clock: Clock) -> None:
+async def test_commit_gets_the_result_of_prepare(clock: Clock) -> None:
     config = Config()
     handler = ReloadHandler(config.prepare, config.commit, config.rollback)
     await handler(EVENT)
@@ -63,7 +63,7 @@ async def test_what_was_prepared_is_committed(clock: Clock) -> None:
     assert (state.generation, state.last_result, state.duration, state.running) == (1, "ok", 1.0, False)
 
 
-async def test_a_function_written_in_c_that_has_no_signature_gets_what_was_prepared() -> None:
+async def test_a_function_without_a_signature_gets_the_result_of_prepare() -> None:
     settings: dict[str, str] = {}
     await ReloadHandler(lambda: {"colour": "blue"}, settings.update)(EVENT)
     assert settings == {"colour": "blue"}
@@ -78,7 +78,7 @@ async def test_a_function_written_in_c_that_has_no_signature_gets_what_was_prepa
     assert thrown_away == {"blue"}
 
 
-async def test_a_prepare_that_fails_leaves_the_old() -> None:
+async def test_a_failed_prepare_keeps_the_old_version() -> None:
     config = Config()
 
     def fail() -> None:
@@ -92,7 +92,7 @@ async def test_a_prepare_that_fails_leaves_the_old() -> None:
     assert state.last_result == "ValueError: no such key"
 
 
-async def test_a_commit_that_fails_throws_the_new_away(clock: Clock) -> None:
+async def test_a_failed_commit_is_rolled_back(clock: Clock) -> None:
     config = Config()
 
     def fail(_: int) -> None:
@@ -105,7 +105,7 @@ async def test_a_commit_that_fails_throws_the_new_away(clock: Clock) -> None:
     assert handler.state().generation == 0
 
 
-async def test_a_rollback_that_fails_too_is_noted(clock: Clock) -> None:
+async def test_a_failed_rollback_is_noted_on_the_error(clock: Clock) -> None:
     def fail(new: Any) -> None:
         raise OSError(f"no {new}")
 
@@ -115,7 +115,7 @@ async def test_a_rollback_that_fails_too_is_noted(clock: Clock) -> None:
     assert "rollback failed" in caught.value.__notes__[0]
 
 
-async def test_a_reload_that_takes_too_long_leaves_the_old(clock: Clock) -> None:
+async def test_a_reload_that_times_out_keeps_the_old_version(clock: Clock) -> None:
     config = Config()
     config.take = 31
     handler = ReloadHandler(config.prepare, config.commit)
@@ -126,7 +126,7 @@ async def test_a_reload_that_takes_too_long_leaves_the_old(clock: Clock) -> None
     assert handler.state().last_result == "TimeoutError: it was not done within 30 s"
 
 
-async def test_requests_during_a_run_become_one_more(clock: Clock) -> None:
+async def test_calls_during_a_reload_share_one_more(clock: Clock) -> None:
     config = Config()
     handler = ReloadHandler(config.prepare, config.commit)
     tasks = [asyncio.create_task(handler(EVENT))]
@@ -139,7 +139,7 @@ async def test_requests_during_a_run_become_one_more(clock: Clock) -> None:
     assert handler.state().generation == 2
 
 
-async def test_behind_a_route_they_do_so_as_far_as_its_concurrency_goes(clock: Clock) -> None:
+async def test_a_route_lets_calls_share_a_reload_up_to_its_concurrency(clock: Clock) -> None:
     config, router = Config(), Router()
     router.handle(ReloadEvent, ReloadHandler(config.prepare, config.commit), concurrency=100)
     async with running(router):
@@ -148,7 +148,7 @@ async def test_behind_a_route_they_do_so_as_far_as_its_concurrency_goes(clock: C
     assert config.made == 2
 
 
-async def test_those_who_share_a_run_share_its_error(clock: Clock) -> None:
+async def test_calls_that_share_a_reload_share_its_error(clock: Clock) -> None:
     async def fail() -> None:
         await asyncio.sleep(1)
         raise OSError("no")
@@ -159,7 +159,7 @@ async def test_those_who_share_a_run_share_its_error(clock: Clock) -> None:
     assert clock.time() == 2
 
 
-async def test_when_the_one_who_carries_it_out_is_cancelled_another_takes_over(clock: Clock) -> None:
+async def test_another_caller_takes_over_from_a_cancelled_one(clock: Clock) -> None:
     config = Config()
     handler = ReloadHandler(config.prepare, config.commit)
     running, waiting, joined = (asyncio.create_task(handler(EVENT)) for _ in range(3))
@@ -190,7 +190,7 @@ def test_functions_and_timeout_are_checked_when_given() -> None:
         ReloadHandler(print, timeout=0)
 
 
-async def test_the_time_that_is_up_during_the_commit_throws_the_new_away(clock: Clock) -> None:
+async def test_a_timeout_during_the_commit_rolls_back(clock: Clock) -> None:
     config = Config()
 
     async def hang(_: int) -> None:
@@ -203,7 +203,7 @@ async def test_the_time_that_is_up_during_the_commit_throws_the_new_away(clock: 
     assert not handler.state().running
 
 
-async def test_a_time_out_of_what_prepare_asked_is_told_as_it_is(clock: Clock) -> None:
+async def test_a_timeout_error_of_prepare_is_raised_as_it_is(clock: Clock) -> None:
     async def ask() -> None:
         raise TimeoutError("the database does not answer")
 
@@ -213,9 +213,7 @@ async def test_a_time_out_of_what_prepare_asked_is_told_as_it_is(clock: Clock) -
     assert handler.state().last_result == "TimeoutError: the database does not answer"
 
 
-async def test_who_cancels_a_commit_gets_the_new_thrown_away_and_no_warning(
-    clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_cancelling_a_commit_rolls_back_without_a_warning(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "lifecycle")
     config = Config()
 
@@ -233,7 +231,7 @@ async def test_who_cancels_a_commit_gets_the_new_thrown_away_and_no_warning(
     assert not caplog.records
 
 
-async def test_a_rollback_that_hangs_is_given_up(clock: Clock) -> None:
+async def test_a_rollback_times_out(clock: Clock) -> None:
     async def fail(_: object) -> None:
         raise OSError("port taken")
 
@@ -246,7 +244,7 @@ async def test_a_rollback_that_hangs_is_given_up(clock: Clock) -> None:
     assert "rollback failed" in caught.value.__notes__[0]
 
 
-async def test_the_run_that_many_share_gets_the_newest_event(clock: Clock) -> None:
+async def test_a_shared_reload_gets_the_newest_event(clock: Clock) -> None:
     got: list[str] = []
 
     async def prepare(event: Event) -> None:
@@ -258,7 +256,7 @@ async def test_the_run_that_many_share_gets_the_newest_event(clock: Clock) -> No
     assert got == ["a", "d"]
 
 
-async def test_a_plain_prepare_may_block_while_a_plain_commit_is_the_loops() -> None:
+async def test_a_plain_prepare_runs_in_a_thread_and_a_plain_commit_in_the_loop() -> None:
     where: list[bool] = []
 
     def note(*_: object) -> None:
@@ -268,13 +266,13 @@ async def test_a_plain_prepare_may_block_while_a_plain_commit_is_the_loops() -> 
     assert where == [False, True]
 
 
-async def test_a_plain_function_alone_is_the_swap_and_runs_in_the_loop() -> None:
+async def test_a_plain_prepare_alone_runs_in_the_loop() -> None:
     where: list[object] = []
     await ReloadHandler(lambda: where.append(asyncio.get_running_loop()))(EVENT)
     assert where == [asyncio.get_running_loop()]
 
 
-async def test_a_function_that_gives_a_coroutine_is_awaited_whatever_thread_it_was_called_in(clock: Clock) -> None:
+async def test_a_coroutine_from_a_plain_function_is_awaited(clock: Clock) -> None:
     config = Config()
     await ReloadHandler(lambda: config.prepare(), config.commit)(EVENT)  # noqa: PLW0108  # a plain function is meant
     assert config.now == 1
@@ -308,7 +306,7 @@ class Blocking:
         self.rested.set()
 
 
-async def test_a_prepare_that_blocks_is_timed_out_and_what_it_makes_later_is_thrown_away() -> None:
+async def test_the_late_result_of_a_prepare_that_timed_out_is_rolled_back() -> None:
     it = Blocking()
     handler = ReloadHandler(it.prepare, it.commit, it.rollback, timeout=0.05)
     with pytest.raises(TimeoutError):
@@ -320,7 +318,7 @@ async def test_a_prepare_that_blocks_is_timed_out_and_what_it_makes_later_is_thr
     assert (it.now, it.thrown_away) == (0, [1])
 
 
-async def test_the_next_reload_waits_for_a_thread_that_was_given_up() -> None:
+async def test_the_next_reload_waits_for_a_thread_that_timed_out() -> None:
     it = Blocking()
     handler = ReloadHandler(it.prepare, it.commit, it.rollback, timeout=None)
     given_up = asyncio.create_task(handler(EVENT))
@@ -337,7 +335,7 @@ async def test_the_next_reload_waits_for_a_thread_that_was_given_up() -> None:
     assert (it.thrown_away, it.now, it.most_at_once) == ([1], 2, 1)
 
 
-async def test_a_thread_that_was_given_up_and_fails_is_no_matter_of_the_next() -> None:
+async def test_a_late_error_of_a_thread_does_not_fail_the_next_reload() -> None:
     go_on = threading.Event()
     calls: list[int] = []
 
@@ -360,7 +358,7 @@ async def test_a_thread_that_was_given_up_and_fails_is_no_matter_of_the_next() -
     assert handler.state().generation == 1
 
 
-def test_a_handler_may_outlive_the_loop_in_which_a_thread_was_given_up() -> None:
+def test_a_handler_works_in_another_loop_after_a_thread_timed_out() -> None:
     it = Blocking()
     handler = ReloadHandler(it.prepare, it.commit, timeout=0.05)
 
@@ -386,7 +384,7 @@ _STEPS = st.lists(
 
 
 @given(_STEPS)
-def test_whoever_asks_is_served_by_a_reload_that_began_after_that_and_none_is_too_many(
+def test_every_call_gets_a_reload_that_began_after_it_and_none_is_superfluous(
     steps: list[tuple[str, int]],
 ) -> None:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:

@@ -34,11 +34,11 @@ async def test_its_function_may_take_the_event() -> None:
     assert got == [EVENT]
 
 
-async def test_without_a_function_and_outside_a_lifetime_nothing_is_left_to_do() -> None:
+async def test_without_a_function_and_a_lifetime_it_does_nothing() -> None:
     await ShutdownHandler()(EVENT)
 
 
-async def test_its_error_comes_out() -> None:
+async def test_an_error_of_the_function_is_raised() -> None:
     def fail() -> None:
         raise OSError("disk full")
 
@@ -60,7 +60,7 @@ async def test_terminate_suspends_then_shuts_down() -> None:
     assert suspend.suspended
 
 
-async def test_terminate_waits_for_a_suspension_that_is_under_way() -> None:
+async def test_terminate_waits_for_a_suspension_in_progress() -> None:
     calls, go = [], asyncio.Event()
     suspend = SuspendHandler()
     suspend.on_suspend(go.wait)
@@ -87,7 +87,7 @@ async def test_either_may_be_missing() -> None:
     assert [event.topic for event in got] == ["lifecycle/shutdown", "lifecycle/suspend"]
 
 
-async def test_errors_of_both_come_out_as_one_group() -> None:
+async def test_errors_of_both_are_raised_as_one_group() -> None:
     def fail(event: Event) -> None:
         raise (ValueError if event.topic == "lifecycle/suspend" else KeyError)(event.topic)
 
@@ -95,7 +95,7 @@ async def test_errors_of_both_come_out_as_one_group() -> None:
         await TerminateHandler(fail, fail)(TerminateEvent())
 
 
-async def test_a_suspension_that_fails_does_not_keep_the_program_alive() -> None:
+async def test_terminate_shuts_down_after_a_failed_suspension() -> None:
     suspend = SuspendHandler()
     down: list[Any] = []
 
@@ -108,7 +108,7 @@ async def test_a_suspension_that_fails_does_not_keep_the_program_alive() -> None
     assert len(down) == 1
 
 
-async def test_unless_it_should() -> None:
+async def test_terminate_without_continue_on_failure_does_not_shut_down() -> None:
     suspend = SuspendHandler()
     down: list[Any] = []
 

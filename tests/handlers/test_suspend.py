@@ -70,7 +70,7 @@ async def test_hooks_run_in_the_order_registered_both_ways(calls: list[str]) -> 
 
 
 @pytest.mark.parametrize("event", [SuspendEvent(), CommandEvent("suspend"), Event("lifecycle/suspend"), SignalEvent(2)])
-async def test_what_counts_is_the_topic(event: Any) -> None:
+async def test_events_are_recognised_by_their_topic(event: Any) -> None:
     handler = SuspendHandler()
     await handler(event)
     assert handler.suspended
@@ -111,7 +111,7 @@ async def test_a_duplicate_call_returns_once_suspended(calls: list[str], clock: 
     assert handler.suspended
 
 
-async def test_the_opposite_request_is_carried_out_afterwards(calls: list[str], clock: Clock) -> None:
+async def test_the_opposite_request_follows_afterwards(calls: list[str], clock: Clock) -> None:
     handler = SuspendHandler()
     go = slow(handler, calls)
     first = asyncio.create_task(handler(SuspendEvent()))
@@ -125,7 +125,7 @@ async def test_the_opposite_request_is_carried_out_afterwards(calls: list[str], 
     assert not handler.suspended
 
 
-async def test_requests_that_alternate_are_all_carried_out_in_order(calls: list[str], clock: Clock) -> None:
+async def test_alternating_requests_are_all_executed_in_order(calls: list[str], clock: Clock) -> None:
     handler = SuspendHandler()
     go = slow(handler, calls)
     tasks = [asyncio.create_task(call()) for call in (handler.suspend, handler.resume, handler.suspend)]
@@ -157,7 +157,7 @@ async def test_a_failing_resume_leaves_it_suspended(calls: list[str]) -> None:
     assert handler.suspended
 
 
-async def test_single_hooks_are_taken_back_by_their_counterparts(calls: list[str]) -> None:
+async def test_single_hooks_are_rolled_back_by_their_counterparts(calls: list[str]) -> None:
     """The n-th of on_suspend belongs to the n-th of on_resume; what is managed in between has its own."""
     handler = SuspendHandler()
     handler.on_suspend(lambda: calls.append("suspend 1"))
@@ -189,7 +189,7 @@ async def test_hooks_that_take_too_long_are_timed_out_and_rolled_back(calls: lis
     assert calls == ["suspend a", "resume a"]
 
 
-async def test_a_cancelled_caller_rolls_back_and_one_who_joined_takes_over(calls: list[str], clock: Clock) -> None:
+async def test_a_cancelled_caller_rolls_back_and_a_joined_caller_takes_over(calls: list[str], clock: Clock) -> None:
     handler = SuspendHandler()
     handler.manage(Part("a", calls))
     go = slow(handler, calls)
@@ -203,9 +203,7 @@ async def test_a_cancelled_caller_rolls_back_and_one_who_joined_takes_over(calls
     assert handler.suspended
 
 
-async def test_one_who_is_cancelled_while_waiting_lets_nobody_past_the_one_before(
-    calls: list[str], clock: Clock
-) -> None:
+async def test_cancelling_a_waiting_request_keeps_the_order(calls: list[str], clock: Clock) -> None:
     handler = SuspendHandler()
     go = slow(handler, calls)
     first = asyncio.create_task(handler.suspend())
@@ -222,9 +220,7 @@ async def test_one_who_is_cancelled_while_waiting_lets_nobody_past_the_one_befor
     assert not handler.suspended
 
 
-async def test_who_joined_is_done_when_it_succeeded_whatever_was_asked_for_since(
-    calls: list[str], clock: Clock
-) -> None:
+async def test_a_joined_caller_returns_on_success_despite_later_requests(calls: list[str], clock: Clock) -> None:
     handler = SuspendHandler()
     go = slow(handler, calls)
     first = asyncio.create_task(handler.suspend())
@@ -253,7 +249,7 @@ async def test_joining_a_transition_that_fails_raises_its_error(clock: Clock) ->
     assert [type(result) for result in results] == [OSError, OSError]
 
 
-async def test_a_hook_that_would_wait_for_itself_is_told_so() -> None:
+async def test_a_hook_that_waits_for_its_own_transition_raises() -> None:
     handler = SuspendHandler()
     handler.on_suspend(handler.resume)
     with pytest.raises(LifecycleError, match="wait for itself"):
@@ -279,7 +275,7 @@ async def test_other_events_are_passed_on() -> None:
         await SuspendHandler()(Event("lifecycle/reload"))
 
 
-async def test_what_waits_for_resumes_hears_of_those_that_succeeded(calls: list[str]) -> None:
+async def test_when_resumed_is_called_after_successful_resumes(calls: list[str]) -> None:
     handler = SuspendHandler()
     part = Part("a", calls, fails="resume")
     handler.manage(part)
@@ -299,18 +295,18 @@ def test_hooks_are_checked_when_registered(bad: Any) -> None:
         SuspendHandler().on_suspend(bad)
 
 
-def test_what_cannot_suspend_cannot_be_managed() -> None:
+def test_managing_an_object_that_cannot_suspend_raises() -> None:
     with pytest.raises(TypeError, match="suspend\\(\\) and resume"):
         SuspendHandler().manage(object())  # type: ignore[arg-type]  # that is the point
 
 
 @pytest.mark.parametrize("timeout", [0, -1])
-def test_a_timeout_must_leave_time(timeout: float) -> None:
+def test_a_timeout_must_be_positive(timeout: float) -> None:
     with pytest.raises(ValueError, match="timeout"):
         SuspendHandler(timeout=timeout)
 
 
-async def test_it_goes_wherever_a_handler_goes(calls: list[str]) -> None:
+async def test_it_can_be_registered_like_any_handler(calls: list[str]) -> None:
     router, handler = Router(), SuspendHandler()
     handler.manage(Part("a", calls))
     router.handle("lifecycle/*", handler)

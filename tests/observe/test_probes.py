@@ -62,16 +62,16 @@ def closed_after(stop: Callable[[], object], **options: Any) -> tuple[float, flo
     return source.closed_at - times[0], times[1] - times[0]
 
 
-def test_sources_stay_open_and_mains_run_on_until_it_can_be_known_that_the_end_comes() -> None:
+def test_sources_and_mains_continue_for_the_drain_delay() -> None:
     assert closed_after(shutdown, drain_delay=7) == (7, 7)
 
 
-def test_without_a_delay_there_is_none() -> None:
+def test_without_drain_delay_the_shutdown_starts_at_once() -> None:
     assert closed_after(shutdown) == (0, 0)
 
 
 @pytest.mark.parametrize("as_task", [False, True])
-async def test_a_block_goes_on_until_it_can_be_known_that_the_end_comes(clock: Clock, *, as_task: bool) -> None:
+async def test_a_block_continues_for_the_drain_delay(clock: Clock, *, as_task: bool) -> None:
     """Neither less nor twice as long, whoever runs the server."""
     probes = ProbeServer(port=0, drain_delay=7)
     async with lifetime(signals=False) as life, AsyncExitStack() as held:
@@ -89,18 +89,18 @@ async def test_a_block_goes_on_until_it_can_be_known_that_the_end_comes(clock: C
     assert clock.time() == stopped_at + 7
 
 
-async def test_a_block_that_has_ended_waits_for_nobody(clock: Clock) -> None:
+async def test_a_block_that_has_ended_has_no_drain_delay(clock: Clock) -> None:
     async with lifetime(signals=False) as life, ProbeServer(port=0, drain_delay=7):
         life.shutdown()
         stopped_at = clock.time()
     assert clock.time() == stopped_at
 
 
-def test_a_delay_leaves_the_hooks_their_part_of_the_time() -> None:
+def test_the_drain_delay_leaves_time_for_hooks() -> None:
     assert closed_after(shutdown, drain_delay=60, exit_timeout=10) == (8, 8)
 
 
-def test_a_program_that_could_not_start_does_not_wait() -> None:
+def test_a_program_that_could_not_start_has_no_drain_delay() -> None:
     times: list[float] = []
 
     class Failing:
@@ -119,7 +119,7 @@ def test_a_program_that_could_not_start_does_not_wait() -> None:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_program_does_not_go_on_for_its_sake(*, first: bool) -> None:
+def test_a_probe_server_does_not_keep_a_program_running(*, first: bool) -> None:
     class Job:
         async def run(self) -> None:
             await asyncio.sleep(3)
@@ -129,7 +129,7 @@ def test_a_program_does_not_go_on_for_its_sake(*, first: bool) -> None:
     run_virtual(*mains)
 
 
-def test_alone_it_is_a_program() -> None:
+def test_a_probe_server_alone_is_a_program() -> None:
     async def stop_later() -> None:
         await asyncio.sleep(100)
         shutdown()
@@ -155,7 +155,7 @@ async def test_it_can_be_opened_again_but_not_twice() -> None:
         assert probes.url == "http://localhost:0"
 
 
-async def test_a_port_that_is_taken_is_told() -> None:
+async def test_a_port_that_is_taken_is_reported() -> None:
     async with ProbeServer(port=0) as probes:
         port = int(probes.url.rpartition(":")[2])
         with pytest.raises(OSError, match=f"port {port} of 127.0.0.1 is taken"):
@@ -166,13 +166,13 @@ async def test_a_port_that_is_taken_is_told() -> None:
 
 
 @pytest.mark.parametrize("delay", [-1, math.inf, math.nan])
-def test_a_delay_that_is_no_time_is_refused(delay: float) -> None:
+def test_an_invalid_drain_delay_raises(delay: float) -> None:
     with pytest.raises(ValueError, match="drain_delay"):
         ProbeServer(drain_delay=delay)
 
 
 @pytest.mark.parametrize("port", [-1, 65_536])
-def test_a_port_that_there_cannot_be_is_refused(port: int) -> None:
+def test_an_invalid_port_raises(port: int) -> None:
     with pytest.raises(ValueError, match=f"port={port} .*give 1 to 65535"):
         ProbeServer(port=port)
 
@@ -185,7 +185,7 @@ def test_checks_are_checked() -> None:
         ProbeServer(checks=[db, HealthCheckSource("db", print)])
 
 
-def test_an_address_of_version_6_is_written_as_in_a_url() -> None:
+def test_an_ipv6_address_is_in_brackets_in_the_url() -> None:
     assert repr(ProbeServer("::1", 9000)) == "<ProbeServer http://[::1]:9000>"
 
 

@@ -94,7 +94,7 @@ def link(path: Path, target: str) -> None:
     beside.replace(path)
 
 
-async def test_a_file_is_told_of_when_added_modified_and_deleted(tmp_path: Path) -> None:
+async def test_a_file_causes_events_when_added_modified_and_deleted(tmp_path: Path) -> None:
     file = tmp_path / "file.txt"
     async with watching(tmp_path, step=0.1) as seen:
         file.write_text("one")
@@ -108,7 +108,7 @@ async def test_a_file_is_told_of_when_added_modified_and_deleted(tmp_path: Path)
         assert await seen.after(tmp_path / "3") == [("deleted", file)]
 
 
-async def test_what_was_there_before_the_start_is_not_told_of(tmp_path: Path) -> None:
+async def test_files_from_before_the_start_cause_no_event(tmp_path: Path) -> None:
     (tmp_path / "old").write_text("x")
     async with watching(tmp_path) as seen:
         assert await seen.after(tmp_path / "new") == []
@@ -124,7 +124,7 @@ async def test_an_atomic_replacement_is_one_modification(tmp_path: Path) -> None
             assert await seen.after(tmp_path / f"sentinel {number}") == [("modified", file)]
 
 
-async def test_a_named_file_survives_replacement_and_deletion_and_its_neighbours_are_not_told_of(
+async def test_a_named_file_is_watched_through_replacement_and_its_neighbours_are_not(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "app.toml"
@@ -144,7 +144,7 @@ async def test_a_named_file_survives_replacement_and_deletion_and_its_neighbours
         assert {path for _, path in seen.pairs} == {file}
 
 
-async def test_a_named_file_survives_that_its_directory_is_made_again(tmp_path: Path) -> None:
+async def test_a_named_file_is_watched_when_its_directory_is_made_again(tmp_path: Path) -> None:
     file = tmp_path / "a" / "b" / "app.toml"
     file.parent.mkdir(parents=True)
     file.write_text("one")
@@ -158,7 +158,7 @@ async def test_a_named_file_survives_that_its_directory_is_made_again(tmp_path: 
             seen.events.clear()
 
 
-async def test_files_in_directories_just_made_are_all_told_of(tmp_path: Path) -> None:
+async def test_all_files_in_new_directories_cause_events(tmp_path: Path) -> None:
     wanted: set[Path] = set()
 
     def make() -> None:
@@ -220,7 +220,7 @@ async def test_a_watched_directory_that_is_made_again_at_once_is_watched_again(t
             await seen.told("added", root / f"later {number}")
 
 
-async def test_what_came_and_went_was_never_there(tmp_path: Path) -> None:
+async def test_a_file_that_was_added_and_deleted_causes_no_event(tmp_path: Path) -> None:
     async with watching(tmp_path, step=0.1) as seen:
         for number in range(20):
             (tmp_path / f"noise {number}").write_text("x")
@@ -376,7 +376,7 @@ async def test_a_link_that_is_swapped_to_lead_outside_loses_its_files(tmp_path: 
         await seen.told("added", root / "link" / "file")
 
 
-async def test_links_in_a_circle_are_no_harm(tmp_path: Path) -> None:
+async def test_links_in_a_circle_are_harmless(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "up").symlink_to("..")
     (tmp_path / "self").symlink_to("self")
@@ -403,7 +403,7 @@ async def test_ignored_names_count_below_the_watched_directory_only(tmp_path: Pa
         assert await seen.after(root / "z") == [("added", root / "node_modules_of_mine" / "file")]
 
 
-async def test_only_what_is_included_and_passes_the_filter_is_told_of(tmp_path: Path) -> None:
+async def test_only_included_files_that_pass_the_filter_cause_events(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
 
     def no_deletion(change: str, path: Path) -> bool:
@@ -432,7 +432,7 @@ async def test_without_recursion_only_the_directory_itself_counts(tmp_path: Path
         await seen.told("added", root / "again")
 
 
-async def test_paths_within_each_other_tell_a_change_once(tmp_path: Path) -> None:
+async def test_overlapping_paths_cause_one_event_per_change(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     file = tmp_path / "sub" / "file"
     file.write_text("x")
@@ -444,7 +444,9 @@ async def test_paths_within_each_other_tell_a_change_once(tmp_path: Path) -> Non
         assert (await seen.after(tmp_path / "z")).count(("deleted", file)) == 1
 
 
-async def test_a_relative_path_is_told_of_as_an_absolute_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_relative_path_causes_events_with_absolute_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "src").mkdir()
     monkeypatch.chdir(tmp_path)
     async with watching(Path("src")) as seen:
@@ -452,7 +454,7 @@ async def test_a_relative_path_is_told_of_as_an_absolute_one(tmp_path: Path, mon
         await seen.told("added", tmp_path / "src" / "a")
 
 
-async def test_polling_tells_the_same(tmp_path: Path) -> None:
+async def test_polling_causes_the_same_events(tmp_path: Path) -> None:
     file = tmp_path / "file"
     async with watching(tmp_path, poll=0.05) as seen:
         (tmp_path / "sub").mkdir()
@@ -528,7 +530,7 @@ async def test_a_directory_whose_name_is_not_utf_8_does_not_break_each_new_watch
         assert opened == []
 
 
-async def test_a_source_that_failed_tells_after_its_restart_what_happened_meanwhile(tmp_path: Path) -> None:
+async def test_a_restarted_source_reports_changes_since_its_failure(tmp_path: Path) -> None:
     failures = deque([ValueError("the filter fails once")])
 
     def filter_(_change: str, _path: Path) -> bool:
@@ -562,7 +564,7 @@ async def as_anybody() -> AsyncIterator[Path]:
 
 
 @pytest.mark.parametrize("bad", ["", *"abcdef"])
-async def test_unreadable_directories_are_passed_over_and_no_other(as_anybody: Path, bad: str) -> None:
+async def test_only_unreadable_directories_are_skipped(as_anybody: Path, bad: str) -> None:
     root = as_anybody / "root"
     for name in "abcdef":
         (root / name / "in").mkdir(parents=True)
@@ -640,9 +642,7 @@ async def test_a_limit_that_is_reached_is_named_with_how_to_raise_it(
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_whatever_happens_the_last_change_of_each_path_says_whether_it_is_there(
-    tmp_path: Path, seed: int
-) -> None:
+async def test_the_last_change_of_each_path_matches_its_existence(tmp_path: Path, seed: int) -> None:
     """Random operations on a small tree, some at once and some after a while."""
     chance = random.Random(seed)
     root = tmp_path / "root"

@@ -103,7 +103,7 @@ async def prepared(path: Path) -> None:
 # -- what is accepted ----------------------------------------------------------------------------------------------
 
 
-async def test_it_is_on_disk_before_it_is_answered_and_gone_when_it_was_handled(path: Path) -> None:
+async def test_a_request_is_on_disk_from_its_answer_until_it_is_handled(path: Path) -> None:
     go_on = asyncio.Event()
 
     async def handle(_receiver: Receiver, _event: WebhookEvent) -> None:
@@ -118,7 +118,7 @@ async def test_it_is_on_disk_before_it_is_answered_and_gone_when_it_was_handled(
     assert receiver.seen == [("one", 1)]
 
 
-def test_an_event_comes_back_as_it_was() -> None:
+def test_an_event_is_restored_as_it_was() -> None:
     headers = {"x-odd": "caf\udce9 ü", "a": ""}
     event = WebhookEvent("PUT", "/a b/ü", headers, {"x": "\n", "y": ""}, b"\x00\n\xff", "id\n")
     assert unpacked(packed(event)) == event
@@ -132,7 +132,7 @@ async def test_events_are_delivered_in_the_order_in_which_they_were_accepted(pat
     assert receiver.seen == [(str(number), 1) for number in range(30)]
 
 
-async def test_a_sender_does_not_wait_for_room_and_too_many_are_told_to_come_again(path: Path) -> None:
+async def test_senders_do_not_wait_for_a_full_lane_and_too_many_get_429(path: Path) -> None:
     """One is handled, two wait in the lane, one is in the hands of the source, and three wait in the inbox."""
     go_on = asyncio.Event()
 
@@ -177,7 +177,7 @@ async def test_a_full_disk_is_answered_with_503_and_survived(path: Path, caplog:
     assert caplog.text.count("the disk is full") == 1
 
 
-async def test_what_was_handled_while_the_disk_was_full_is_put_down_later(
+async def test_results_are_written_once_the_file_can_be_written(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("lifecycle.journal.databases._PATIENCE", 0.05)
@@ -199,7 +199,7 @@ async def test_what_was_handled_while_the_disk_was_full_is_put_down_later(
 
 
 @pytest.mark.parametrize("content", [b"no database at all, but long enough to be one" * 100])
-async def test_a_file_that_is_no_inbox_fails_the_start(path: Path, content: bytes) -> None:
+async def test_a_file_that_is_not_an_inbox_fails_the_start(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     router = Router()
     router.add_source(WebhookSource(port=0, inbox=Inbox(path)))
@@ -210,7 +210,7 @@ async def test_a_file_that_is_no_inbox_fails_the_start(path: Path, content: byte
 # -- what fails ----------------------------------------------------------------------------------------------------
 
 
-async def test_what_fails_is_tried_again_and_then_a_dead_letter(path: Path) -> None:
+async def test_a_failed_event_is_retried_and_then_a_dead_letter(path: Path) -> None:
     async def handle(_receiver: Receiver, event: WebhookEvent) -> None:
         if event.text() == "bad":
             raise LookupError("no such thing")
@@ -238,7 +238,7 @@ class Mute(Exception):
     ("error", "told"),
     [(ValueError("no \udcff"), r"ValueError: no \udcff"), (Mute(), "Mute: (its message cannot be read: RuntimeError)")],
 )
-async def test_whatever_a_handler_raises_its_letter_is_put_down(path: Path, error: Exception, told: str) -> None:
+async def test_the_result_is_stored_for_any_error_of_the_handler(path: Path, error: Exception, told: str) -> None:
     async def handle(_receiver: Receiver, _event: WebhookEvent) -> None:
         raise error
 
@@ -248,7 +248,7 @@ async def test_whatever_a_handler_raises_its_letter_is_put_down(path: Path, erro
     assert entries(path)[0].error == told
 
 
-async def test_an_id_of_bytes_that_are_no_characters_is_remembered_too(path: Path) -> None:
+async def test_an_id_with_invalid_characters_is_remembered(path: Path) -> None:
     """A verifier of one's own may return what stood in a header."""
 
     def verify(headers: Mapping[str, str], body: bytes, *, now: float) -> str:
@@ -269,7 +269,7 @@ async def test_an_id_of_bytes_that_are_no_characters_is_remembered_too(path: Pat
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-async def test_a_retry_comes_in_its_time_although_the_clock_is_set(
+async def test_a_retry_is_on_time_although_the_clock_is_set(
     path: Path, hours: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Back, it would wait until the old time returned; ahead, it would come before its backoff."""
@@ -289,7 +289,7 @@ async def test_a_retry_comes_in_its_time_although_the_clock_is_set(
         await receiver.until_empty()
 
 
-async def test_what_fails_once_is_handled_in_the_end(path: Path) -> None:
+async def test_an_event_that_fails_once_is_handled_by_the_retry(path: Path) -> None:
     async def handle(receiver: Receiver, _event: WebhookEvent) -> None:
         if len(receiver.seen) < 3:
             raise OSError("not yet")
@@ -301,7 +301,7 @@ async def test_what_fails_once_is_handled_in_the_end(path: Path) -> None:
     assert receiver.seen == [("one", 1), ("one", 2), ("one", 3)]
 
 
-async def test_what_no_route_wants_is_a_dead_letter_at_once(path: Path) -> None:
+async def test_an_event_without_a_route_is_a_dead_letter_at_once(path: Path) -> None:
     async with receiving(path, route="webhook/deploy") as receiver:
         assert await receiver.send("lost", path="/depoly") == 202
         await until(lambda: [entry.dead for entry in entries(path)] == [True])
@@ -315,7 +315,7 @@ async def test_what_no_route_wants_is_a_dead_letter_at_once(path: Path) -> None:
         await until(lambda: len(entries(path)) == 2 and entries(path)[1].dead)
 
 
-async def test_what_a_route_gives_up_on_purpose_is_done(path: Path) -> None:
+async def test_an_event_dropped_by_its_route_is_done(path: Path) -> None:
     async def handle(_receiver: Receiver, _event: WebhookEvent) -> None:
         raise Dropped("too old")
 
@@ -328,7 +328,7 @@ async def test_what_a_route_gives_up_on_purpose_is_done(path: Path) -> None:
 # -- crashes, ends and starts --------------------------------------------------------------------------------------
 
 
-async def test_what_a_crash_left_is_delivered_first_in_order_and_as_another_attempt(path: Path) -> None:
+async def test_messages_left_by_a_crash_come_first_in_order_as_another_attempt(path: Path) -> None:
     await prepared(path)
     accept(path, "a", "b", "c")
     go_on = asyncio.Event()
@@ -343,7 +343,7 @@ async def test_what_a_crash_left_is_delivered_first_in_order_and_as_another_atte
     assert receiver.seen == [("a", 2), ("b", 2), ("c", 2), ("new", 1)]
 
 
-async def test_more_than_is_read_at_a_time_comes_in_order_too(path: Path) -> None:
+async def test_more_messages_than_one_batch_come_in_order(path: Path) -> None:
     await prepared(path)
     accept(path, *map(str, range(120)))
     async with receiving(path) as receiver:
@@ -352,7 +352,7 @@ async def test_more_than_is_read_at_a_time_comes_in_order_too(path: Path) -> Non
     assert receiver.seen == [*((str(number), 2) for number in range(120)), ("new", 1)]
 
 
-async def test_a_debounced_call_knows_that_it_is_another_attempt(path: Path) -> None:
+async def test_a_debounced_call_has_the_attempt(path: Path) -> None:
     await prepared(path)
     accept(path, "a", "b")
     async with receiving(path, debounce=0.01) as receiver:
@@ -360,7 +360,7 @@ async def test_a_debounced_call_knows_that_it_is_another_attempt(path: Path) -> 
     assert receiver.seen == [("b", 2)]
 
 
-async def test_what_cannot_be_read_is_a_dead_letter_and_holds_nobody_up(path: Path) -> None:
+async def test_an_unreadable_message_is_a_dead_letter_and_delays_no_other(path: Path) -> None:
     await prepared(path)
     with closing(sqlite3.connect(path)) as db, db:
         WEBHOOKS.accept(db, b"{", now=0)
@@ -373,7 +373,7 @@ async def test_what_cannot_be_read_is_a_dead_letter_and_holds_nobody_up(path: Pa
     assert receiver.seen == [("fine", 2)]
 
 
-async def test_a_router_that_is_cancelled_leaves_the_rest_for_the_next_start(path: Path) -> None:
+async def test_cancelling_the_router_leaves_the_rest_for_the_next_start(path: Path) -> None:
     started = asyncio.Event()
 
     async def never(_receiver: Receiver, _event: WebhookEvent) -> None:
@@ -404,7 +404,7 @@ async def test_a_router_that_is_cancelled_leaves_the_rest_for_the_next_start(pat
     assert (attempts[0], attempts[-1]) == (2, 1)
 
 
-async def test_a_router_that_drains_puts_down_what_was_handled_after_its_source_had_ended(path: Path) -> None:
+async def test_a_draining_router_stores_results_after_the_end_of_its_source(path: Path) -> None:
     go_on = asyncio.Event()
 
     async def handle(_receiver: Receiver, _event: WebhookEvent) -> None:
@@ -421,7 +421,7 @@ async def test_a_router_that_drains_puts_down_what_was_handled_after_its_source_
     assert [body for body, _ in receiver.seen] == ["0", "1"]
 
 
-async def test_a_receiver_that_stops_accepts_nothing_more_although_it_still_delivers(path: Path) -> None:
+async def test_a_stopping_receiver_accepts_no_more_while_it_delivers(path: Path) -> None:
     go_on = asyncio.Event()
 
     async def handle(_receiver: Receiver, _event: WebhookEvent) -> None:
@@ -440,7 +440,7 @@ async def test_a_receiver_that_stops_accepts_nothing_more_although_it_still_deli
     )
 
 
-async def test_a_source_that_is_removed_leaves_what_it_holds_and_can_come_back(path: Path) -> None:
+async def test_a_removed_source_can_be_added_again(path: Path) -> None:
     async with receiving(path) as receiver:
         assert await receiver.send("one") == 202
         await receiver.until_empty()
@@ -453,7 +453,7 @@ async def test_a_source_that_is_removed_leaves_what_it_holds_and_can_come_back(p
     assert receiver.seen == [("one", 1), ("two", 1)]
 
 
-async def test_a_source_that_is_cancelled_at_any_moment_loses_no_letter_to_the_next_run(path: Path) -> None:
+async def test_a_cancelled_source_leaves_every_message_to_the_next_run(path: Path) -> None:
     """The lane is full, so that one letter is being handed to the router, and others wait in the file or in memory."""
     await prepared(path)
     accept(path, "a", "b", "c", "d")
@@ -477,7 +477,7 @@ async def test_a_source_that_is_cancelled_at_any_moment_loses_no_letter_to_the_n
     assert [body for body, _ in receiver.seen] == ["a", "b", "c", "d", "new"]
 
 
-async def test_a_source_without_a_router_settles_when_it_is_told(path: Path) -> None:
+async def test_a_source_without_a_router_stores_results_on_settle(path: Path) -> None:
     source, router = WebhookSource(port=0, inbox=Inbox(path)), Router()
     router.handle("webhook", seen := Recorder())
     async with running(router), source, aiohttp.ClientSession() as client:
@@ -491,7 +491,7 @@ async def test_a_source_without_a_router_settles_when_it_is_told(path: Path) -> 
     assert entries(path) == []
 
 
-async def test_a_port_that_is_taken_lets_go_of_the_file(path: Path) -> None:
+async def test_a_port_that_is_taken_closes_the_file(path: Path) -> None:
     async with receiving(path) as receiver:
         port = int(receiver.source.url.rpartition(":")[2])
         with pytest.raises(OSError, match="taken"):
@@ -553,7 +553,7 @@ async def test_an_inbox_whose_lock_was_deleted_takes_it_again_unless_another_rec
     assert caplog.text.count("was deleted; another receiver may have delivered") == 2
 
 
-async def test_a_receiver_that_never_gets_its_turn_ends_and_leaves_what_it_accepted(path: Path) -> None:
+async def test_a_receiver_that_never_gets_the_lock_leaves_its_messages(path: Path) -> None:
     await prepared(path)
     first = FileLock(f"{path}-lock")
     assert first.take()
@@ -563,7 +563,7 @@ async def test_a_receiver_that_never_gets_its_turn_ends_and_leaves_what_it_accep
     assert [entry.attempts for entry in entries(path)] == [0]
 
 
-async def test_what_another_process_puts_into_the_file_is_found(path: Path) -> None:
+async def test_messages_of_another_process_are_found(path: Path) -> None:
     async with receiving(path) as receiver:
         with closing(sqlite3.connect(path)) as db, db:
             WEBHOOKS.accept(db, packed(WebhookEvent("POST", "/deploy", {}, {}, b"from outside", "1")), now=0)
@@ -588,7 +588,7 @@ async def test_a_dead_letter_is_replayed_while_the_receiver_runs(path: Path) -> 
     assert receiver.seen == [("one", 1), ("one", 2)]
 
 
-async def test_a_suspended_receiver_refuses_for_now_and_keeps_what_it_has(path: Path) -> None:
+async def test_a_suspended_receiver_answers_503_and_keeps_its_messages(path: Path) -> None:
     await prepared(path)
     suspending = SuspendHandler()
     async with receiving(path) as receiver:
@@ -608,7 +608,7 @@ async def test_a_suspended_receiver_refuses_for_now_and_keeps_what_it_has(path: 
     assert entries(path) == []
 
 
-async def test_a_source_that_is_suspended_before_it_starts_begins_so(path: Path) -> None:
+async def test_a_source_can_be_suspended_before_it_starts(path: Path) -> None:
     await prepared(path)
     accept(path, "left")
     async with aiohttp.ClientSession() as client:
@@ -625,7 +625,7 @@ async def test_a_source_that_is_suspended_before_it_starts_begins_so(path: Path)
 # -- repetitions ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_repeated_id_is_answered_alike_and_delivered_once(path: Path) -> None:
+async def test_a_repeated_id_gets_the_same_answer_and_is_delivered_once(path: Path) -> None:
     async with receiving(path) as receiver:
         assert [await receiver.send("one", "id-1") for _ in range(3)] == [202] * 3
         assert [await receiver.send("no id") for _ in range(2)] == [202] * 2
@@ -640,7 +640,7 @@ async def test_a_repeated_id_is_answered_alike_and_delivered_once(path: Path) ->
     assert [body for body, _ in after.seen] == ["new"]
 
 
-async def test_an_id_is_forgotten_in_time(path: Path) -> None:
+async def test_an_id_is_forgotten_after_dedupe_seconds(path: Path) -> None:
     async with receiving(path, dedupe=0.05) as receiver:
         assert await receiver.send("one", "id-1") == 202
         forgotten = time.time() + 0.05
@@ -652,7 +652,7 @@ async def test_an_id_is_forgotten_in_time(path: Path) -> None:
         await until(lambda: len(receiver.seen) == 2)
 
 
-async def test_what_could_not_be_stored_is_not_taken_for_a_repetition(path: Path) -> None:
+async def test_a_request_that_could_not_be_stored_can_be_repeated(path: Path) -> None:
     async with receiving(path, limits=Limits(body=10_000_000)) as receiver:
         journal = receiver.source._inbox._store._journal
         await journal.run(lambda db: db.execute("PRAGMA max_page_count = 20").fetchone())
@@ -692,9 +692,7 @@ async def test_without_an_inbox_ids_are_remembered_in_memory() -> None:
 
 @pytest.mark.parametrize("scheme", [Stripe("hush"), Slack("hush")])
 @pytest.mark.parametrize("durable", [False, True])
-async def test_a_signed_time_and_body_are_taken_once_although_they_have_no_id(
-    scheme: Stripe | Slack, durable: bool, path: Path
-) -> None:
+async def test_a_replay_key_is_accepted_once(scheme: Stripe | Slack, durable: bool, path: Path) -> None:
     source, router, seen = WebhookSource(port=0, verify=scheme, inbox=Inbox(path) if durable else None), Router(), []
     router.add_source(source)
     router.handle("webhook", lambda event: seen.append(event.text()))
@@ -707,7 +705,7 @@ async def test_a_signed_time_and_body_are_taken_once_although_they_have_no_id(
     assert seen == ["pay", "pay"]
 
 
-async def test_a_repetition_waits_for_the_first_and_takes_its_place_if_that_goes_away() -> None:
+async def test_a_repetition_waits_for_the_first_and_replaces_it_on_disconnect() -> None:
     """Handled, and two in the lane; the fourth waits for room with its repetition beside it, and both are accepted."""
     go_on, seen = asyncio.Event(), Recorder()
 
@@ -723,9 +721,7 @@ async def test_a_repetition_waits_for_the_first_and_takes_its_place_if_that_goes
         await until(lambda: len(seen.events) == 3)
 
 
-async def test_refused_requests_are_logged_without_what_they_carried(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_refused_requests_are_logged_without_their_content(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "lifecycle")
     async with receiving(path) as receiver:
         assert await receiver.send("a body of ours", "id-1") == 202

@@ -162,7 +162,7 @@ def test_ctrl_c_suspends_then_quits() -> None:
         assert "shutdown ran" in terminal.ends()
 
 
-def test_after_a_resume_it_starts_over() -> None:
+def test_after_a_resume_ctrl_c_suspends_again() -> None:
     with at_terminal() as terminal:
         for _ in range(3):
             terminal.type("\x03")
@@ -175,7 +175,7 @@ def test_after_a_resume_it_starts_over() -> None:
         terminal.ends()
 
 
-def test_while_suspending_the_next_quits() -> None:
+def test_a_second_ctrl_c_while_suspending_quits() -> None:
     with at_terminal(SLOW="1") as terminal:
         terminal.type("\x03")
         terminal.see("part suspends")
@@ -184,7 +184,7 @@ def test_while_suspending_the_next_quits() -> None:
         terminal.ends()
 
 
-def test_where_suspending_fails_the_next_quits() -> None:
+def test_a_ctrl_c_after_a_failed_suspension_quits() -> None:
     with at_terminal(FAIL="1") as terminal:
         terminal.type("\x03")
         terminal.see("suspending failed: will not")
@@ -193,7 +193,7 @@ def test_where_suspending_fails_the_next_quits() -> None:
         terminal.ends()
 
 
-def test_half_typed_text_is_cleared_however_often() -> None:
+def test_ctrl_c_clears_half_typed_text_every_time() -> None:
     with at_terminal() as terminal:
         for _ in range(6):
             terminal.type("quit")
@@ -219,7 +219,7 @@ def test_a_running_command_is_cancelled() -> None:
         terminal.ends()
 
 
-def test_sigint_from_outside_is_the_same() -> None:
+def test_sigint_from_outside_works_like_ctrl_c() -> None:
     with at_terminal() as terminal:
         terminal.type("half")
         terminal.see("half")
@@ -232,7 +232,7 @@ def test_sigint_from_outside_is_the_same() -> None:
         terminal.ends()
 
 
-def test_with_nothing_to_suspend_it_asks_for_a_second() -> None:
+def test_with_nothing_to_suspend_a_second_ctrl_c_is_needed() -> None:
     with at_terminal(KIND="none") as terminal:
         terminal.type("\x03")
         terminal.see("press Ctrl+C again to quit")
@@ -241,7 +241,7 @@ def test_with_nothing_to_suspend_it_asks_for_a_second() -> None:
         terminal.ends()
 
 
-def test_a_handler_of_interrupts_has_it_until_it_passes() -> None:
+def test_the_interrupt_handler_gets_ctrl_c_until_it_raises_not_handled() -> None:
     with at_terminal(KIND="interrupt") as terminal:
         terminal.type("\x03")
         terminal.see("interrupt InterruptEvent()")
@@ -254,7 +254,7 @@ def test_a_handler_of_interrupts_has_it_until_it_passes() -> None:
         terminal.ends()
 
 
-def test_it_ends_a_program_whose_loop_is_blocked() -> None:
+def test_ctrl_c_ends_a_program_whose_loop_is_blocked() -> None:
     with at_terminal() as terminal:
         terminal.type("block\r")
         terminal.see("blocking")
@@ -275,7 +275,7 @@ def test_ctrl_d_quits() -> None:
         assert "shutdown ran" in terminal.ends()
 
 
-def test_sigterm_runs_shutdown_and_gives_the_terminal_back() -> None:
+def test_sigterm_runs_shutdown_and_restores_the_terminal() -> None:
     with at_terminal() as terminal:
         terminal.child.kill(signal.SIGTERM)
         assert "shutdown ran" in terminal.ends()
@@ -290,7 +290,7 @@ def test_terminate_suspends_first() -> None:
 
 
 @pytest.mark.parametrize("way", ["quit\r", "\x04", "\x03\x03"])
-def test_the_terminal_is_given_back(way: str) -> None:
+def test_the_terminal_is_restored(way: str) -> None:
     """A shell would hide it: this one looks at the modes while the program and after it."""
     script = f"""import signal, subprocess, sys, termios
 signal.signal(signal.SIGINT, lambda *_: None)
@@ -307,7 +307,7 @@ print("same" if termios.tcgetattr(0) == before else "changed")
         terminal.ends()
 
 
-def test_a_terminal_that_goes_away_ends_the_program() -> None:
+def test_a_terminal_that_hangs_up_ends_the_program() -> None:
     terminal = Terminal("-c", PROGRAM)
     terminal.see(">")
     process = psutil.Process(terminal.child.pid)
@@ -332,7 +332,7 @@ def test_tab_completes_commands_and_their_arguments() -> None:
         terminal.ends()
 
 
-def test_the_arrows_go_through_the_history_also_of_the_last_run(tmp_path: Path) -> None:
+def test_arrow_keys_show_the_history_of_earlier_runs(tmp_path: Path) -> None:
     path = str(tmp_path / "history")
     with at_terminal(HISTORY=path) as terminal:
         terminal.type("ship one\r")
@@ -348,7 +348,7 @@ def test_the_arrows_go_through_the_history_also_of_the_last_run(tmp_path: Path) 
         terminal.ends()
 
 
-def test_a_history_that_cannot_be_written_is_told_at_the_start(tmp_path: Path) -> None:
+def test_a_history_file_that_cannot_be_written_is_reported_at_the_start(tmp_path: Path) -> None:
     terminal = Terminal("-c", PROGRAM, HISTORY=str(tmp_path / "no" / "such" / "folder"))
     rest = terminal.ends(1)
     assert "source 'prompt' could not start" in rest
@@ -365,7 +365,7 @@ def test_help_and_a_typo() -> None:
         terminal.ends()
 
 
-def test_what_is_logged_appears_above_the_prompt() -> None:
+def test_log_lines_appear_above_the_prompt() -> None:
     with at_terminal() as terminal:
         terminal.type("note\r")
         terminal.see("LOG a warning")
@@ -383,7 +383,7 @@ def test_pasted_lines_are_commands_one_by_one() -> None:
         terminal.ends()
 
 
-def test_without_a_terminal_to_write_to_lines_are_read_plainly(tmp_path: Path) -> None:
+def test_without_a_terminal_for_output_lines_are_read_without_a_prompt(tmp_path: Path) -> None:
     script = f"import subprocess, sys; subprocess.run([sys.executable, {str(REPL)!r}], stdout=open(sys.argv[1], 'w'))"
     out = tmp_path / "out"
     terminal = Terminal("-c", "print('> ');" + script, str(out))
@@ -396,7 +396,7 @@ def test_without_a_terminal_to_write_to_lines_are_read_plainly(tmp_path: Path) -
 # -- from a pipe, and from nothing -------------------------------------------------------------------------------
 
 
-def test_a_pipe_is_obeyed_line_by_line() -> None:
+def test_commands_from_a_pipe_run_one_by_one() -> None:
     status, said = piped("suspend\nstatus\nresume\nship 'a b' c\nwhat\nquit\nship late\n")
     assert status == 0
     said = re.sub(r"\d+", "N", said)
@@ -434,7 +434,7 @@ def test_lines_go_to_a_default_handler() -> None:
     assert 'line "hello  \'there"\nshipped x' in said
 
 
-def test_bad_lines_are_answered_and_survived() -> None:
+def test_invalid_lines_are_answered() -> None:
     status, said = piped("\x00\n\xff\n" + "y" * 2_000_000 + "\n" + "z" * 1_000_000 + "\nship on\n")
     assert status == 0
     assert "a line of input has more than" in said
@@ -443,7 +443,7 @@ def test_bad_lines_are_answered_and_survived() -> None:
 
 
 @pytest.mark.parametrize("stdin", ["</dev/null", "<&-"])
-def test_an_empty_stdin_just_ends_the_input(stdin: str) -> None:
+def test_an_empty_stdin_ends_the_input_only(stdin: str) -> None:
     process = subprocess.Popen(
         ["sh", "-c", f'exec "$0" -c "$1" {stdin}', sys.executable, PROGRAM],
         env=environment(),
@@ -460,7 +460,7 @@ def test_an_empty_stdin_just_ends_the_input(stdin: str) -> None:
     assert process.wait(LIMIT) == 0
 
 
-def test_an_open_pipe_does_not_hold_the_process_back() -> None:
+def test_an_open_pipe_does_not_delay_the_exit() -> None:
     """A thread that sits in a read of stdin would."""
     process: Any = subprocess.Popen(
         [sys.executable, "-c", PROGRAM], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

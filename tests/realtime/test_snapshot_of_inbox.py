@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lifecycle import WebhookEvent
 
 
-async def test_a_snapshot_says_how_many_letters_wait_and_how_many_are_dead(tmp_path: Path) -> None:
+async def test_a_snapshot_has_the_numbers_of_waiting_and_dead_messages(tmp_path: Path) -> None:
     let_go = asyncio.Event()
 
     async def handle(event: WebhookEvent) -> None:

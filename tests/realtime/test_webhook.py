@@ -101,7 +101,7 @@ async def test_ids_are_unique_and_those_of_the_sender_are_kept() -> None:
     assert given == "72d3162e"
 
 
-async def test_a_signed_request_is_let_in_and_others_are_told_why_not(caplog: pytest.LogCaptureFixture) -> None:
+async def test_signed_requests_are_accepted_and_others_get_a_reason(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "lifecycle")
     async with serving(verify=GitHub(SECRET)) as served:
         assert (await served.send(body=b"good", headers=signature(b"good")))[0] == 202
@@ -115,7 +115,7 @@ async def test_a_signed_request_is_let_in_and_others_are_told_why_not(caplog: py
     assert SECRET.decode() not in caplog.text
 
 
-async def test_what_is_logged_of_a_refused_request_has_no_query_and_an_end(caplog: pytest.LogCaptureFixture) -> None:
+async def test_refused_requests_are_logged_without_query_and_cut(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with serving(paths=["deploy"]) as served:
         assert (await served.send("/depoly?token=swordfish"))[0] == 404
@@ -125,7 +125,7 @@ async def test_what_is_logged_of_a_refused_request_has_no_query_and_an_end(caplo
     assert "x" * 200 not in caplog.text
 
 
-async def test_a_function_verifies_too_and_one_that_returns_no_text_lets_nobody_in() -> None:
+async def test_a_function_verifies_and_must_return_text() -> None:
     def token(headers: Mapping[str, str], body: bytes, *, now: float) -> str:
         if headers.get("x-token") != "open sesame":
             raise VerificationError("no sesame")
@@ -139,7 +139,7 @@ async def test_a_function_verifies_too_and_one_that_returns_no_text_lets_nobody_
             assert (await served.send())[0] == 401
 
 
-async def test_a_verifier_that_fails_lets_nobody_in_and_shows_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_of_a_verifier_rejects_the_request_without_details(caplog: pytest.LogCaptureFixture) -> None:
     def broken(headers: Mapping[str, str], body: bytes, *, now: float) -> str:
         raise RuntimeError("a detail of ours")
 
@@ -149,7 +149,7 @@ async def test_a_verifier_that_fails_lets_nobody_in_and_shows_nothing(caplog: py
     assert "a detail of ours" in caplog.text
 
 
-async def test_unknown_paths_and_other_methods_are_told_apart() -> None:
+async def test_unknown_paths_are_404_and_other_methods_405() -> None:
     async with serving(paths=["deploy", "/a/b"], methods=("post", "PUT")) as served:
         assert (await served.send("/a/b"))[0] == 202
         assert (await served.send("/deploy", method="PUT"))[0] == 202
@@ -160,7 +160,7 @@ async def test_unknown_paths_and_other_methods_are_told_apart() -> None:
             assert (status, headers["Allow"]) == (405, "POST, PUT")
 
 
-async def test_a_topic_that_nobody_handles_is_named() -> None:
+async def test_an_unhandled_topic_is_named_in_the_404() -> None:
     source = WebhookSource(port=0)
     async with aiohttp.ClientSession() as client:
         served = Served(source, client)
@@ -170,13 +170,13 @@ async def test_a_topic_that_nobody_handles_is_named() -> None:
             assert (await served.send("/depoly"))[:2] == (404, {"error": "nothing handles 'webhook/depoly'"})
 
 
-async def test_a_body_of_the_limit_is_taken_and_one_byte_more_is_not() -> None:
+async def test_a_body_at_the_limit_is_accepted_and_one_byte_more_is_413() -> None:
     async with serving(limits=Limits(body=1000)) as served:
         assert (await served.send(body=b"x" * 1000))[0] == 202
         assert (await served.send(body=b"x" * 1001))[0] == 413
 
 
-async def test_a_compressed_body_is_refused_and_one_that_is_named_plain_is_taken() -> None:
+async def test_a_compressed_body_is_415_and_identity_is_accepted() -> None:
     async with serving(verify=GitHub(SECRET)) as served:
         for encoding, expected in (("gzip", 415), ("identity, br", 415), ("Identity", 202)):
             headers = signature(b"x") | {"Content-Encoding": encoding}
@@ -192,7 +192,7 @@ async def test_a_web_page_cannot_post_to_a_source_without_a_verifier() -> None:
         assert (await served.send(headers=signature(b"") | {"Origin": "https://example.org"}))[0] == 202
 
 
-async def test_who_asks_too_often_is_told_when_to_come_back() -> None:
+async def test_too_many_requests_get_429_with_retry_after() -> None:
     async with serving(limits=Limits(rate=(2, 3600.0))) as served:
         assert [(await served.send())[0] for _ in range(2)] == [202, 202]
         status, told, headers = await served.send()
@@ -200,7 +200,7 @@ async def test_who_asks_too_often_is_told_when_to_come_back() -> None:
     assert 1700 < int(headers["Retry-After"]) <= 1800
 
 
-async def test_a_sender_waits_for_room_and_too_many_of_them_are_refused() -> None:
+async def test_senders_wait_for_a_full_lane_up_to_a_limit() -> None:
     """One event is handled, one waits in the lane, two requests wait for room: the fifth is one too many."""
     go_on, handled = asyncio.Event(), Recorder()
 
@@ -238,7 +238,7 @@ async def test_an_event_that_a_busy_handler_drops_is_not_accepted() -> None:
             go_on.set()
 
 
-async def test_requests_that_wait_for_room_are_accepted_while_the_router_drains() -> None:
+async def test_waiting_requests_are_accepted_while_the_router_drains() -> None:
     verify = Verifier()
     go_on, handled = asyncio.Event(), Recorder()
 
@@ -260,7 +260,7 @@ async def test_requests_that_wait_for_room_are_accepted_while_the_router_drains(
     assert len(handled.events) == 4
 
 
-async def test_what_still_waits_at_the_end_is_refused_with_a_time_to_come_back() -> None:
+async def test_requests_that_wait_at_the_end_get_503_with_retry_after() -> None:
     """The handler never ends and the router is cancelled: the waiting sender learns that its event was not taken."""
     source = WebhookSource(port=0)
     started = asyncio.Event()
@@ -304,7 +304,7 @@ async def _status(client: aiohttp.ClientSession, url: str) -> int:
         return answer.status
 
 
-async def test_a_source_that_nobody_entered_listens_while_it_runs() -> None:
+async def test_a_source_that_is_not_entered_listens_while_it_runs() -> None:
     source, router = WebhookSource(port=0), Router()
     router.handle("webhook", Recorder())
     task = asyncio.create_task(source.run(router.emit))
@@ -328,7 +328,7 @@ async def test_it_can_be_started_again() -> None:
                 assert (await served.send())[0] == 202
 
 
-async def test_an_idle_connection_does_not_hold_back_the_end() -> None:
+async def test_an_idle_connection_does_not_delay_the_end() -> None:
     async with serving() as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(served.source.url.rpartition(":")[2]))
         await served.send()

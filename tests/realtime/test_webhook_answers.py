@@ -57,7 +57,7 @@ async def test_the_answer_comes_when_the_handler_has_returned() -> None:
         (NotHandled("not for me"), 404, "nothing handles 'webhook/deploy'"),
     ],
 )
-async def test_a_handler_that_fails_is_told_without_its_secrets(error: Exception, status: int, told: str) -> None:
+async def test_an_error_of_the_handler_is_500_without_details(error: Exception, status: int, told: str) -> None:
     handler = Handler()
     handler.error = error
     handler.go.set()
@@ -65,7 +65,7 @@ async def test_a_handler_that_fails_is_told_without_its_secrets(error: Exception
         assert (await served.send())[:2] == (status, {"error": told})
 
 
-async def test_a_handler_that_takes_too_long_goes_on_and_a_repetition_waits_for_it() -> None:
+async def test_a_slow_handler_continues_after_504_and_a_repetition_waits_for_it() -> None:
     handler = Handler()
     headers = signature(b"") | {"X-GitHub-Delivery": "one"}
     async with serving(handle=handler, verify=GitHub(SECRET), limits=Limits(answer_timeout=0.05), **HANDLED) as served:
@@ -79,7 +79,7 @@ async def test_a_handler_that_takes_too_long_goes_on_and_a_repetition_waits_for_
     assert handler.calls == 1
 
 
-async def test_what_failed_may_come_again_and_what_was_handled_is_not_handled_twice() -> None:
+async def test_a_repetition_is_delivered_only_after_a_failure() -> None:
     handler = Handler()
     handler.go.set()
     handler.error = ValueError("not today")
@@ -91,7 +91,7 @@ async def test_what_failed_may_come_again_and_what_was_handled_is_not_handled_tw
     assert handler.calls == 2
 
 
-async def test_those_who_come_while_it_is_handled_share_its_end() -> None:
+async def test_repetitions_during_the_handler_share_its_result() -> None:
     handler = Handler()
     handler.error = ValueError("not today")
     headers = signature(b"") | {"X-GitHub-Delivery": "one"}
@@ -104,7 +104,7 @@ async def test_those_who_come_while_it_is_handled_share_its_end() -> None:
     assert statuses == [500, 500, 500]
 
 
-async def test_who_waits_is_answered_when_the_receiver_stops() -> None:
+async def test_waiting_requests_are_answered_when_the_receiver_stops() -> None:
     handler = Handler()
     async with serving(handle=handler, **HANDLED) as served:
         answer = asyncio.create_task(served.send())
@@ -114,7 +114,7 @@ async def test_who_waits_is_answered_when_the_receiver_stops() -> None:
         assert (await answer)[0] == 200
 
 
-async def test_who_waits_is_answered_while_the_router_drains_and_others_are_told_to_come_again() -> None:
+async def test_waiting_requests_are_answered_while_the_router_drains_and_others_get_503() -> None:
     handler = Handler()
     async with serving(handle=handler, **HANDLED) as served:
         answer = asyncio.create_task(served.send())
@@ -128,7 +128,7 @@ async def test_who_waits_is_answered_while_the_router_drains_and_others_are_told
     assert handler.calls == 1
 
 
-async def test_while_a_router_drains_it_answers_that_it_is_stopping() -> None:
+async def test_requests_get_503_while_the_router_drains() -> None:
     """Nobody waits for an answer, but what was accepted is still being handled."""
     handler = Handler()
     async with serving(handle=handler) as served:
@@ -150,7 +150,7 @@ async def _post(client: aiohttp.ClientSession, url: str) -> tuple[int, bool]:
         return answer.status, "Retry-After" in answer.headers
 
 
-async def test_who_waits_for_what_outlasts_the_receiver_is_not_told_to_come_again(
+async def test_a_request_whose_handler_outlasts_the_receiver_gets_504(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its event was taken and is still being handled: 503 would have it handled twice."""
@@ -169,7 +169,7 @@ async def test_who_waits_for_what_outlasts_the_receiver_is_not_told_to_come_agai
         handler.go.set()
 
 
-def test_other_answers_are_unknown_and_an_inbox_answers_itself(tmp_path: Path) -> None:
+def test_invalid_answers_raise(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="answer='later' is unknown; give 'accepted' or 'handled'"):
         WebhookSource(answer="later")  # type: ignore[arg-type]  # what is tested
     with pytest.raises(ValueError, match="leave one of them out"):

@@ -146,7 +146,7 @@ def assert_quiet(caplog: pytest.LogCaptureFixture, above: int = logging.INFO) ->
         b"POST /d\xff HTTP/1.1\r\nHost: x\r\n\r\n",
     ],
 )
-async def test_what_is_no_request_is_refused_in_silence(data: bytes, quiet: pytest.LogCaptureFixture) -> None:
+async def test_invalid_requests_are_refused_without_a_log_line(data: bytes, quiet: pytest.LogCaptureFixture) -> None:
     async with serving() as served:
         wire = await served.connect()
         wire.send(data)
@@ -164,7 +164,7 @@ async def test_headers_without_an_end_are_refused(quiet: pytest.LogCaptureFixtur
     assert_quiet(quiet)
 
 
-async def test_an_error_says_nothing_of_what_was_sent() -> None:
+async def test_an_error_does_not_repeat_the_request() -> None:
     async with serving() as served:
         wire = await served.connect()
         wire.send(b"POST <script> HTTP/9.9\r\n\r\n")
@@ -177,9 +177,7 @@ async def test_an_error_says_nothing_of_what_was_sent() -> None:
 @pytest.mark.parametrize(
     "value", [b"sha256=\xff\xfe\xfd", b"sha256=\xc3\xbc", b"\xe2\x82\xac", b"sha256=" + b"\xff" * 64, b"sha256=\x80"]
 )
-async def test_header_values_that_are_no_ascii_are_read_and_refused(
-    value: bytes, quiet: pytest.LogCaptureFixture
-) -> None:
+async def test_header_values_outside_ascii_are_refused(value: bytes, quiet: pytest.LogCaptureFixture) -> None:
     async with serving() as served:
         assert await served.ask(b"POST /deploy HTTP/1.1\r\nHost: x\r\nX-Hub-Signature-256: %b\r\n\r\n" % value) == 401
         assert await served.ask(request(b"body", extra=b"X-Other: \xff\r\nX-GitHub-Delivery: \xff\r\n")) == 202
@@ -197,13 +195,13 @@ async def test_a_second_signature_does_not_hide_the_first() -> None:
 @pytest.mark.parametrize(
     "path", [b"//", b"/a//b", b"/../etc", b"/%2e%2e", b"/*", b"/a%2Fb", b"/%00", b"/%ff", b"/%0d%0aX:y", b"*"]
 )
-async def test_paths_that_are_no_topics_are_not_found(path: bytes) -> None:
+async def test_paths_that_cannot_be_topics_are_404(path: bytes) -> None:
     async with serving() as served:
         assert await served.ask(request(b"x", path=path)) in {400, 404}
     assert not served.seen.events
 
 
-async def test_connect_and_upgrade_lead_nowhere() -> None:
+async def test_connect_and_upgrade_are_refused() -> None:
     async with serving() as served:
         assert await served.ask(b"CONNECT host:443 HTTP/1.1\r\nHost: host\r\n\r\n") in {400, 404, 405}
         upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -214,7 +212,7 @@ async def test_connect_and_upgrade_lead_nowhere() -> None:
 # -- size --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_body_too_large_is_refused_before_any_of_it_was_sent() -> None:
+async def test_a_large_content_length_is_refused_before_the_body_is_sent() -> None:
     async with serving(limits=Limits(body=1000)) as served:
         assert await served.ask(b"POST /deploy HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n") == 413
 
@@ -228,7 +226,7 @@ async def test_a_chunked_body_is_cut_at_the_limit_while_it_is_still_being_sent()
         assert await wire.status() == 413
 
 
-async def test_a_chunked_body_within_the_limit_is_taken() -> None:
+async def test_a_chunked_body_within_the_limit_is_accepted() -> None:
     body = b"hello world"
     head = request(body).replace(b"Content-Length: 11", b"Transfer-Encoding: chunked")[: -len(body)]
     async with serving() as served:
@@ -339,7 +337,7 @@ async def test_malformed_chunks_are_refused(quiet: pytest.LogCaptureFixture) -> 
     assert_quiet(quiet)
 
 
-async def test_a_client_that_asks_before_sending_is_answered_first() -> None:
+async def test_expect_100_continue_is_answered() -> None:
     """``Expect: 100-continue``: whoever is refused anyway never sends the body."""
     body = b"x" * 100
     expecting = request(body, extra=b"Expect: 100-continue\r\n")[: -len(body)]
@@ -364,7 +362,9 @@ async def test_a_client_that_asks_before_sending_is_answered_first() -> None:
         (b"POST /deploy", b"X-Hub-Signature: sha1=00\r\n", 401),
     ],
 )
-async def test_who_is_refused_anyway_need_not_send_a_body(line: bytes, headers: bytes, status: int) -> None:
+async def test_a_request_without_credentials_is_refused_before_its_body(
+    line: bytes, headers: bytes, status: int
+) -> None:
     """Of a body that never comes, nothing is waited for."""
     async with serving(paths=["deploy"], limits=Limits(body_timeout=3600.0)) as served:
         assert (
@@ -378,7 +378,7 @@ async def test_a_web_page_is_refused_without_its_body() -> None:
         assert await served.ask(head) == 401
 
 
-async def test_the_body_of_who_shows_something_else_to_a_function_is_read() -> None:
+async def test_a_verifier_function_gets_the_body_in_any_case() -> None:
     def verify(headers: Any, body: bytes, *, now: float) -> str:
         assert body == b"hello"
         return "id"
@@ -395,9 +395,7 @@ async def test_the_body_of_who_shows_something_else_to_a_function_is_read() -> N
 
 
 @pytest.mark.parametrize("cut", [5, 40, -1])
-async def test_a_client_that_goes_away_half_way_leaves_nothing_behind(
-    cut: int, quiet: pytest.LogCaptureFixture
-) -> None:
+async def test_disconnects_at_any_byte_leave_no_trace(cut: int, quiet: pytest.LogCaptureFixture) -> None:
     async with serving() as served:
         for turn in range(40):
             wire = await served.connect()
@@ -410,7 +408,7 @@ async def test_a_client_that_goes_away_half_way_leaves_nothing_behind(
     assert_quiet(quiet)
 
 
-async def test_a_client_that_is_gone_before_its_body_is_waited_for_is_no_failure(
+async def test_a_disconnect_before_the_body_is_waited_for_is_not_an_error(
     quiet: pytest.LogCaptureFixture,
 ) -> None:
     """Data and end in one turn of the loop: the request begins when the connection is gone already."""
@@ -448,7 +446,7 @@ async def test_a_client_that_keeps_dripping_headers_is_cut_off_too() -> None:
         assert await ended
 
 
-async def test_a_client_that_does_not_send_its_body_is_told_so() -> None:
+async def test_a_client_that_does_not_send_its_body_gets_408() -> None:
     async with serving(limits=Limits(body_timeout=0.05)) as served:
         wire = await served.connect()
         wire.send(request(b"half a body")[:-4])
@@ -474,7 +472,7 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
     assert [event.body for event in served.seen.events] == [b"1", b"3"]
 
 
-async def test_hundreds_of_slow_clients_keep_nobody_out() -> None:
+async def test_hundreds_of_slow_clients_do_not_block_fast_ones() -> None:
     """Some send no headers, some half a body; a quick sender is served among them, and they are gone in the end."""
     async with serving(limits=Limits(header_timeout=1.0, body_timeout=1.0)) as served:
         wires = [await served.connect() for _ in range(300)]
@@ -487,7 +485,7 @@ async def test_hundreds_of_slow_clients_keep_nobody_out() -> None:
 
 
 @pytest.mark.usefixtures("few_descriptors")
-async def test_one_too_many_ends_the_wait_of_the_one_that_waits_for_longest() -> None:
+async def test_one_connection_too_many_ends_the_longest_waiting_one() -> None:
     async with serving() as served:
         wires = [await served.connect() for _ in range(18)]
         assert [await wire.wait_end() for wire in wires[:2]] == [b"", b""]
@@ -495,7 +493,7 @@ async def test_one_too_many_ends_the_wait_of_the_one_that_waits_for_longest() ->
 
 
 @pytest.mark.usefixtures("few_descriptors")
-async def test_clients_of_one_server_keep_none_out_of_another() -> None:
+async def test_clients_of_one_server_do_not_block_another() -> None:
     async with serving() as crowded, serving() as full, serving() as other:
         wires = [await served.connect() for served in (crowded, full) for _ in range(16)]
         assert await other.is_well()
@@ -503,7 +501,7 @@ async def test_clients_of_one_server_keep_none_out_of_another() -> None:
 
 
 @pytest.mark.usefixtures("few_descriptors")
-async def test_slow_bodies_of_all_servers_share_the_connections_and_the_oldest_gives_way() -> None:
+async def test_slow_bodies_of_all_servers_share_a_limit_and_the_oldest_ends() -> None:
     async with serving() as first, serving() as second:
         # Not a byte of any body has come.
         wires = [await (first, second)[number % 2].invited(b"body") for number in range(18)]
@@ -532,7 +530,7 @@ async def test_tls_handshakes_that_never_end_count_as_waiting() -> None:
 
 
 @pytest.mark.usefixtures("few_descriptors")
-async def test_a_tls_handshake_has_its_time_however_many_others_come(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tls_handshake_has_its_time_under_load(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others wait to be accepted."""
     monkeypatch.setattr("lifecycle._connections._HANDSHAKE", 3600.0)
     async with serving(ssl_context=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)) as served:
@@ -541,7 +539,7 @@ async def test_a_tls_handshake_has_its_time_however_many_others_come(monkeypatch
         assert not any(wire.reader.at_eof() for wire in wires)
 
 
-async def test_slow_bodies_share_a_bounded_memory_and_the_oldest_gives_way() -> None:
+async def test_slow_bodies_share_bounded_memory_and_the_oldest_ends() -> None:
     async with serving(limits=Limits(body=1000, pending=2)) as served:
         # Twice, so that memory which is not given back would show.
         for _ in range(2):

@@ -71,7 +71,7 @@ class Case(NamedTuple):
     ],
     ids=lambda case: case.scheme,
 )
-async def test_what_it_signs_is_taken(
+async def test_signed_requests_are_accepted(
     case: Case, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WEBHOOK_SECRET", case.secret)
@@ -86,7 +86,7 @@ async def test_what_it_signs_is_taken(
     assert (len(event.id) == 36) is case.has_id
 
 
-async def test_the_data_are_a_file_or_standard_input_or_nothing(
+async def test_data_come_from_a_file_stdin_or_are_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "push.json").write_bytes(b"\xff\n@")
@@ -137,7 +137,7 @@ async def test_a_redirect_is_shown_and_not_followed(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("answer", [b"", b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 99999 \r\n\r\n", b"\0" * 100_000])
-async def test_what_is_no_answer_is_one_line_and_fails(answer: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_an_invalid_answer_is_one_line_and_fails(answer: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     async with answering(answer) as url:
         assert await send(url) == 1
     said = capsys.readouterr()
@@ -146,7 +146,7 @@ async def test_what_is_no_answer_is_one_line_and_fails(answer: bytes, capsys: py
     assert said.err.count("\n") == 1
 
 
-async def test_where_nobody_listens_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_refused_connection_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     async with answering(b"") as url:
         pass
     assert await send(url) == 1

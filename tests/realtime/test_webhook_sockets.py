@@ -55,9 +55,7 @@ async def post(port: int) -> int:
 
 
 class TestUnix:
-    async def test_requests_are_taken_from_our_user_only_and_the_file_goes_with_the_source(
-        self, tmp_path: Path
-    ) -> None:
+    async def test_a_unix_socket_is_for_our_user_and_removed_at_the_end(self, tmp_path: Path) -> None:
         path = tmp_path / "app.sock"
         source = WebhookSource(f"unix:{path}")
         async with serving(source):
@@ -77,21 +75,21 @@ class TestUnix:
         async with serving(WebhookSource(f"unix:{path}")):
             assert await send(str(path)) == 202
 
-    async def test_one_that_is_in_use_is_an_error_and_stays(self, tmp_path: Path) -> None:
+    async def test_a_socket_in_use_is_an_error_and_stays(self, tmp_path: Path) -> None:
         path = tmp_path / "app.sock"
         async with serving(WebhookSource(f"unix:{path}")):
             with pytest.raises(OSError, match=f"another program listens at {path}; stop that"):
                 await WebhookSource(f"unix:{path}").__aenter__()
             assert await send(str(path)) == 202
 
-    async def test_what_is_no_socket_is_never_removed(self, tmp_path: Path) -> None:
+    async def test_a_file_that_is_not_a_socket_is_never_removed(self, tmp_path: Path) -> None:
         path = tmp_path / "data"
         path.write_text("ours")
         with pytest.raises(FileExistsError, match=f"{path} exists and is not a socket; remove it"):
             await WebhookSource(f"unix:{path}").__aenter__()
         assert path.read_text() == "ours"
 
-    async def test_the_file_of_another_who_took_the_path_is_left_to_him(self, tmp_path: Path) -> None:
+    async def test_a_socket_of_another_process_at_the_path_is_left_alone(self, tmp_path: Path) -> None:
         path = tmp_path / "app.sock"
         async with WebhookSource(f"unix:{path}"):
             path.unlink()
@@ -99,15 +97,15 @@ class TestUnix:
         assert path.read_text() == "his"
 
     @pytest.mark.parametrize("bad", ["unix:", "unix:app.sock", "unix:/a\0b", "unix:@name"])
-    def test_a_path_that_is_none_is_said_at_once(self, bad: str) -> None:
+    def test_an_invalid_path_raises(self, bad: str) -> None:
         with pytest.raises(ValueError, match="has no path from the root; give one such as"):
             WebhookSource(bad)
 
-    async def test_a_directory_that_is_not_there_is_said(self, tmp_path: Path) -> None:
+    async def test_a_missing_directory_is_reported(self, tmp_path: Path) -> None:
         with pytest.raises(OSError, match=r"cannot listen at .*: No such file"):
             await WebhookSource(f"unix:{tmp_path}/none/app.sock").__aenter__()
 
-    async def test_a_path_that_the_system_finds_too_long_is_said(self, tmp_path: Path) -> None:
+    async def test_a_path_that_is_too_long_is_reported(self, tmp_path: Path) -> None:
         with pytest.raises(OSError, match=r"cannot listen at .*too long"):
             await WebhookSource(f"unix:{tmp_path}/{'x' * 120}").__aenter__()
 
@@ -131,9 +129,7 @@ def listening() -> Iterator[socket.socket]:
 
 
 class TestInherited:
-    async def test_the_socket_of_this_address_is_taken_as_often_as_it_is_needed(
-        self, listening: socket.socket, handed: Any
-    ) -> None:
+    async def test_an_inherited_socket_can_be_used_again(self, listening: socket.socket, handed: Any) -> None:
         handed(listening)
         port = listening.getsockname()[1]
         source = WebhookSource(port=port)
@@ -145,7 +141,7 @@ class TestInherited:
         with socket.create_connection(("127.0.0.1", port), LIMIT):
             pass
 
-    async def test_a_name_stands_for_its_addresses(self, listening: socket.socket, handed: Any) -> None:
+    async def test_a_host_name_matches_its_addresses(self, listening: socket.socket, handed: Any) -> None:
         handed(listening)
         port = listening.getsockname()[1]
         async with serving(WebhookSource("localhost", port)):
@@ -159,7 +155,7 @@ class TestInherited:
                 await WebhookSource(port=port).__aenter__()
             assert await post(port) == 202
 
-    async def test_probes_take_theirs_too(self, listening: socket.socket, handed: Any) -> None:
+    async def test_a_probe_server_uses_an_inherited_socket(self, listening: socket.socket, handed: Any) -> None:
         handed(listening)
         port = listening.getsockname()[1]
         async with (
@@ -169,7 +165,7 @@ class TestInherited:
         ):
             assert answer.status == 200
 
-    async def test_a_unix_socket_is_taken_by_its_path_and_its_file_stays(self, tmp_path: Path, handed: Any) -> None:
+    async def test_an_inherited_unix_socket_is_used_and_its_file_stays(self, tmp_path: Path, handed: Any) -> None:
         path = str(tmp_path / "app.sock")
         with socket.socket(socket.AF_UNIX) as given:
             given.bind(path)
@@ -180,7 +176,7 @@ class TestInherited:
                     assert await send(path) == 202
                 assert Path(path).exists()
 
-    async def test_port_0_takes_none(self, listening: socket.socket, handed: Any) -> None:
+    async def test_port_0_uses_no_inherited_socket(self, listening: socket.socket, handed: Any) -> None:
         handed(listening)
         source = WebhookSource(port=0)
         async with source:
@@ -188,26 +184,24 @@ class TestInherited:
         assert os.get_inheritable(listening.fileno())
 
     @pytest.mark.parametrize("number", ["0", "-1", "x", "²", "9" * 30, " 3"])
-    async def test_a_number_that_is_none_means_that_there_are_none(
-        self, listening: socket.socket, handed: Any, number: str
-    ) -> None:
+    async def test_an_invalid_listen_fds_is_ignored(self, listening: socket.socket, handed: Any, number: str) -> None:
         handed(listening, number=number)
         with pytest.raises(OSError, match="is taken by another program"):
             await WebhookSource(port=listening.getsockname()[1]).__aenter__()
 
-    async def test_what_is_meant_for_another_process_is_not_taken(self, listening: socket.socket, handed: Any) -> None:
+    async def test_a_socket_for_another_process_is_not_used(self, listening: socket.socket, handed: Any) -> None:
         handed(listening, pid=os.getppid())
         with pytest.raises(OSError, match="is taken by another program"):
             await WebhookSource(port=listening.getsockname()[1]).__aenter__()
 
-    async def test_one_that_does_not_listen_is_not_taken(self, handed: Any) -> None:
+    async def test_an_inherited_socket_that_does_not_listen_is_not_used(self, handed: Any) -> None:
         with socket.socket() as given:
             given.bind(("127.0.0.1", 0))
             handed(given)
             with pytest.raises(OSError, match="is taken by another program"):
                 await WebhookSource(port=given.getsockname()[1]).__aenter__()
 
-    async def test_who_has_connected_may_still_ask_when_it_is_handed_over(
+    async def test_connected_clients_are_served_when_the_socket_is_handed_over(
         self, listening: socket.socket, handed: Any
     ) -> None:
         handed(listening)
@@ -251,7 +245,7 @@ def more(before: int, answers: Counter[str]) -> bool:
     return answers.total() > before
 
 
-def test_through_the_reloads_of_a_watch_nobody_is_refused(watch: Any, here: Path) -> None:
+def test_no_request_is_refused_during_reloads_of_a_watch(watch: Any, here: Path) -> None:
     write(here / "app.py", APP)
     seen = watch("--socket", "127.0.0.1:0")
     port = int(seen.said(r"listening on 127\.0\.0\.1:(\d+) for the command")[0])

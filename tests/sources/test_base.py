@@ -27,7 +27,7 @@ async def nothing(_: Any) -> Any:
     """An emit that takes everything."""
 
 
-async def test_events_come_out_in_the_order_they_went_in(recorder: Recorder) -> None:
+async def test_events_are_delivered_in_order(recorder: Recorder) -> None:
     source, router = BaseSource("push"), Router()
     router.handle("*", recorder)
     router.add_source(source)
@@ -38,7 +38,7 @@ async def test_events_come_out_in_the_order_they_went_in(recorder: Recorder) -> 
     assert recorder.events == [A, B, C]
 
 
-async def test_a_full_buffer_takes_no_more_until_something_is_taken(clock: Clock, recorder: Recorder) -> None:
+async def test_a_full_buffer_takes_an_event_once_another_is_delivered(clock: Clock, recorder: Recorder) -> None:
     source = BaseSource("push", buffer=1)
     assert source.try_emit(A)
     assert not source.try_emit(B)
@@ -112,7 +112,7 @@ async def test_a_cancelled_emit_delivers_nothing_and_a_delivered_event_is_not_ca
     assert told == ([] if emit_waits else ["delivered"])
 
 
-async def test_those_who_wait_get_their_turn_in_order(clock: Clock, recorder: Recorder) -> None:
+async def test_waiting_emits_are_served_in_order(clock: Clock, recorder: Recorder) -> None:
     source = BaseSource("push", buffer=1)
     events = [Event(f"n/{number}") for number in range(20)]
     waiting = [asyncio.create_task(source.emit(event)) for event in events]
@@ -130,7 +130,7 @@ async def test_those_who_wait_get_their_turn_in_order(clock: Clock, recorder: Re
     assert recorder.events == [*events[:5], *events[6:]]
 
 
-async def test_after_close_nothing_goes_in_and_what_is_in_comes_out(recorder: Recorder) -> None:
+async def test_after_close_emit_raises_and_buffered_events_are_delivered(recorder: Recorder) -> None:
     source = BaseSource("push")
     await source.emit(A)
     source.close()
@@ -147,7 +147,7 @@ async def test_after_close_nothing_goes_in_and_what_is_in_comes_out(recorder: Re
     assert recorder.events == [A]
 
 
-async def test_close_refuses_those_who_wait(clock: Clock) -> None:
+async def test_close_raises_source_closed_in_waiting_emits(clock: Clock) -> None:
     source = BaseSource("push", buffer=1)
     await source.emit(A)
     waiting = asyncio.create_task(source.emit(B))
@@ -157,7 +157,7 @@ async def test_close_refuses_those_who_wait(clock: Clock) -> None:
         await waiting
 
 
-async def test_threads_hand_over_and_wait_for_room(recorder: Recorder) -> None:
+async def test_threads_block_while_the_buffer_is_full(recorder: Recorder) -> None:
     source = BaseSource("push", buffer=1)
 
     loop = asyncio.get_running_loop()
@@ -174,7 +174,7 @@ async def test_threads_hand_over_and_wait_for_room(recorder: Recorder) -> None:
     assert recorder.topics == [f"n/{number}" for number in range(100)]
 
 
-async def test_a_thread_that_waits_is_refused_when_the_source_stops_running() -> None:
+async def test_a_blocked_thread_gets_source_closed_when_the_source_stops() -> None:
     source = BaseSource("push", buffer=1)
     blocked = asyncio.Event()
 
@@ -197,13 +197,13 @@ async def test_a_thread_that_waits_is_refused_when_the_source_stops_running() ->
         await run
 
 
-async def test_emit_threadsafe_in_the_loops_own_thread_would_wait_for_itself() -> None:
+async def test_emit_threadsafe_in_the_thread_of_the_loop_raises() -> None:
     source = BaseSource("push")
     with pytest.raises(RuntimeError, match=r"use emit\(\) or try_emit\(\)"):
         source.emit_threadsafe(A)
 
 
-def test_a_thread_cannot_reach_a_source_without_a_loop_or_with_a_closed_one() -> None:
+def test_emit_threadsafe_without_a_running_loop_raises() -> None:
     source = BaseSource("push")
     with pytest.raises(RuntimeError, match="in no loop yet"):
         source.emit_threadsafe(A)
@@ -228,6 +228,6 @@ def test_a_thread_cannot_reach_a_source_without_a_loop_or_with_a_closed_one() ->
 
 
 @pytest.mark.parametrize("buffer", [0, -1])
-def test_a_buffer_without_room_is_refused(buffer: int) -> None:
+def test_a_buffer_below_one_raises(buffer: int) -> None:
     with pytest.raises(ValueError, match="has no room"):
         BaseSource("push", buffer=buffer)

@@ -84,7 +84,7 @@ def tree(tmp_path: Path) -> Tree:
     return tree
 
 
-def test_one_hint_at_the_top_of_what_is_new_finds_all_below_it(tree: Tree, tmp_path: Path) -> None:
+def test_one_hint_for_a_new_directory_finds_all_files_below_it(tree: Tree, tmp_path: Path) -> None:
     (tmp_path / "a" / "b" / "c").mkdir(parents=True)
     for place in ("a/1", "a/b/2", "a/b/c/3"):
         (tmp_path / place).write_text("x")
@@ -122,7 +122,7 @@ def test_a_file_that_becomes_a_directory_is_deleted_and_its_files_are_added(tree
     assert look(tree, tmp_path / "thing") == {"thing": "added", "inner": "deleted"}
 
 
-def test_what_changed_between_two_reports_is_one_net_change(tree: Tree, tmp_path: Path) -> None:
+def test_several_changes_to_a_file_between_reports_are_one_net_change(tree: Tree, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("x")
     tree.compare()
@@ -139,7 +139,7 @@ def test_what_changed_between_two_reports_is_one_net_change(tree: Tree, tmp_path
     assert tree.take_changes() == {str(file): "modified"}
 
 
-def test_a_modification_that_nothing_shows_counts_when_it_is_reported(tree: Tree, tmp_path: Path) -> None:
+def test_a_reported_modification_counts_without_a_visible_difference(tree: Tree, tmp_path: Path) -> None:
     """Two writes of the same size within one tick of the clock that stamps files look the same."""
     file = tmp_path / "file"
     file.write_text("1")
@@ -149,13 +149,13 @@ def test_a_modification_that_nothing_shows_counts_when_it_is_reported(tree: Tree
     assert tree.take_changes() == {str(file): "modified"}
 
 
-def test_what_is_neither_file_nor_directory_is_not_told_of(tree: Tree, tmp_path: Path) -> None:
+def test_only_regular_files_cause_changes(tree: Tree, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "broken").symlink_to("nowhere")
     assert look(tree, tmp_path / "pipe", tmp_path / "broken") == {}
 
 
-def test_the_entries_on_the_way_are_links_and_the_end(tmp_path: Path) -> None:
+def test_entries_on_the_way_are_its_links_and_the_last_entry(tmp_path: Path) -> None:
     (tmp_path / "real" / "deep").mkdir(parents=True)
     (tmp_path / "real" / "deep" / "file").write_text("x")
     (tmp_path / "link").symlink_to("real")
@@ -167,23 +167,23 @@ def test_the_entries_on_the_way_are_links_and_the_end(tmp_path: Path) -> None:
     assert entries_on_the_way(str(tmp_path / "circle" / "x")) == {str(tmp_path / "circle")}
 
 
-def test_no_path_is_refused() -> None:
+def test_no_path_raises() -> None:
     with pytest.raises(ValueError, match="no path to watch"):
         FileWatchSource()
 
 
 @pytest.mark.parametrize("wrong", [{"step": 0}, {"step": -1}, {"step": math.inf}, {"poll": 0}, {"poll": math.nan}])
-def test_times_that_are_none_are_refused(wrong: dict[str, Any]) -> None:
+def test_step_and_poll_must_be_positive(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="give seconds above 0"):
         FileWatchSource("src", **wrong)
 
 
 @pytest.mark.parametrize("wrong", [{"include": ["[a"]}, {"ignore": ["a\\"]}, {"ignore": [""]}])
-def test_globs_that_cannot_be_read_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_globs_raise(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidPattern):
         FileWatchSource("src", **wrong)
 
 
-def test_a_filter_that_cannot_be_called_is_refused() -> None:
+def test_a_filter_that_is_not_callable_raises() -> None:
     with pytest.raises(TypeError, match=r"filter='\*\.py'"):
         FileWatchSource("src", filter="*.py")  # type: ignore[arg-type]  # the mistake under test

@@ -66,19 +66,19 @@ class Probed:
 
 
 @pytest.mark.parametrize("healthy", [True, False])
-async def test_a_result_that_says_whether_it_is_healthy_is_believed(clock: Clock, healthy: bool) -> None:
+async def test_a_result_with_healthy_is_used_as_it_is(clock: Clock, healthy: bool) -> None:
     source = HealthCheckSource("app", lambda: Probed(healthy, "queue at 80 %"))
     ((_, event),) = await told(clock, source, 1)
     assert (event.healthy, event.message) == (healthy, "queue at 80 %")
 
 
-async def test_edges_are_told_when_the_result_changes(clock: Clock) -> None:
+async def test_edge_trigger_sends_changes_of_the_result(clock: Clock) -> None:
     source = HealthCheckSource("db", answers([True, True, False, False, True]), interval=10)
     events = await told(clock, source, 95)
     assert [(at, event.healthy) for at, event in events] == [(0, True), (20, False), (40, True)]
 
 
-async def test_levels_are_all_told(clock: Clock) -> None:
+async def test_level_trigger_sends_every_result(clock: Clock) -> None:
     source = HealthCheckSource("db", answers([True, True, False]), interval=10, trigger="level")
     assert [event.healthy for _, event in await told(clock, source, 35)] == [True, True, False, False]
 
@@ -98,7 +98,7 @@ async def test_a_check_that_takes_too_long_is_down(clock: Clock) -> None:
     assert (at, event.healthy, event.message) == (3, False, "no answer within 3 s")
 
 
-async def test_a_time_out_of_the_check_itself_keeps_its_message(clock: Clock) -> None:
+async def test_a_timeout_error_of_the_check_keeps_its_message(clock: Clock) -> None:
     async def check() -> None:
         raise TimeoutError("the pool is empty")
 
@@ -119,7 +119,7 @@ async def test_plain_checks_run_in_a_thread_and_false_is_down(clock: Clock, answ
     assert threading.main_thread() not in threads
 
 
-async def test_an_error_without_words_is_told_by_its_name(clock: Clock) -> None:
+async def test_an_error_without_text_is_named_by_its_type(clock: Clock) -> None:
     def check() -> None:
         raise ZeroDivisionError
 
@@ -162,11 +162,11 @@ async def test_an_object_whose_call_is_async_is_awaited(clock: Clock) -> None:
     "wrong",
     [{"interval": 0}, {"timeout": -1}, {"failures": 0}, {"successes": 0}, {"trigger": "sometimes"}, {"name": "a/b"}],
 )
-def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_settings_raise(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"give|leave out"):
         HealthCheckSource(**{"name": "db", "check": answers([True]), **wrong})
 
 
-def test_something_that_cannot_be_called_is_refused() -> None:
+def test_a_check_that_is_not_callable_raises() -> None:
     with pytest.raises(TypeError, match="give a function"):
         HealthCheckSource("db", "http://localhost")  # type: ignore[arg-type]  # the mistake under test

@@ -83,7 +83,7 @@ def terminal() -> Iterator[tuple[IO[str], int]]:
 # -- what a line stands for -------------------------------------------------------------------------------------
 
 
-async def test_the_words_that_every_source_knows() -> None:
+async def test_built_in_commands_become_lifecycle_events() -> None:
     text = "suspend\ns\nresume\nr\nreload\nterminate\nx\nquit\nq\nexit\n"
     assert await events_of(InputSource(stream=io.StringIO(text))) == [
         SuspendEvent(),
@@ -104,7 +104,7 @@ LIFECYCLE = ("exit", "q", "quit", "r", "reload", "resume", "s", "suspend", "term
 
 
 @pytest.mark.parametrize("line", ["exit the building", "x marks the spot", "quit extra", "r u there", "reload 'now'"])
-async def test_a_word_of_the_lifecycle_takes_no_arguments(line: str) -> None:
+async def test_a_built_in_command_takes_no_arguments(line: str) -> None:
     assert await events_of(InputSource(stream=io.StringIO(f" {line} \n"))) == [
         UnknownCommandEvent(line, LIFECYCLE),
         END,
@@ -118,7 +118,7 @@ async def test_arguments_are_split_as_a_shell_does() -> None:
     assert await events_of(source) == [CommandEvent("deploy", ("the web", "a b c", "now")), END]
 
 
-async def test_quotes_that_do_not_close_are_split_at_blanks() -> None:
+async def test_unclosed_quotes_are_split_at_blanks() -> None:
     source = InputSource(commands=["say"], stream=io.StringIO("say it's fine\n"))
     assert await events_of(source) == [CommandEvent("say", ("it's", "fine")), END]
 
@@ -132,16 +132,16 @@ def test_splitting_agrees_with_the_standard_library(line: str) -> None:
     assert split(line) == expected
 
 
-async def test_a_stranger_is_told_with_what_would_have_done() -> None:
+async def test_an_unknown_command_lists_the_known_ones() -> None:
     source = InputSource(commands=["up", "down"], stream=io.StringIO("sideways now\n"))
     assert await events_of(source) == [UnknownCommandEvent("sideways", ("down", "up")), END]
 
 
-async def test_blank_lines_mean_nothing() -> None:
+async def test_blank_lines_are_ignored() -> None:
     assert await events_of(InputSource(stream=io.StringIO("\n  \n\t\n"))) == [END]
 
 
-async def test_commands_may_stand_for_events_or_for_functions_of_their_arguments() -> None:
+async def test_commands_map_to_events_or_functions_of_their_arguments() -> None:
     source = InputSource(
         commands={"go": ResumeEvent(), "mail": lambda args: Event("mail/new", args), "note": None},
         stream=io.StringIO("go\nmail a b\nnote c\n"),
@@ -149,7 +149,7 @@ async def test_commands_may_stand_for_events_or_for_functions_of_their_arguments
     assert await events_of(source) == [ResumeEvent(), Event("mail/new", ("a", "b")), CommandEvent("note", ("c",)), END]
 
 
-async def test_a_registry_is_read_anew_for_every_line() -> None:
+async def test_a_registry_is_read_again_for_every_line() -> None:
     registry = Commands(Command("one"))
     source = InputSource(commands=registry, stream=io.StringIO("one\ntwo\n"))
     registry.add(Command("two"))
@@ -168,16 +168,16 @@ async def test_commands_of_the_router_that_was_added_last_come_first() -> None:
         assert unknown == UnknownCommandEvent("nothing", LIFECYCLE)
 
 
-async def test_a_fallback_gets_the_lines_that_are_no_commands() -> None:
+async def test_the_fallback_gets_lines_that_are_not_commands() -> None:
     source = InputSource(fallback=LineEvent, stream=io.StringIO("quit\nhello  there\n"))
     assert await events_of(source) == [ShutdownEvent("quit"), LineEvent("hello  there"), END]
 
 
-async def test_a_fallback_may_make_nothing_of_a_line() -> None:
+async def test_a_fallback_may_return_none() -> None:
     assert await events_of(InputSource(fallback=lambda _: None, stream=io.StringIO("hello\n"))) == [END]
 
 
-async def test_a_function_that_fails_costs_one_line(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_in_a_command_function_skips_one_line(caplog: pytest.LogCaptureFixture) -> None:
     def number(args: tuple[str, ...]) -> Event:
         return Event("number", int(args[0]))
 
@@ -186,17 +186,17 @@ async def test_a_function_that_fails_costs_one_line(caplog: pytest.LogCaptureFix
     assert "could not be made an event" in caplog.text
 
 
-async def test_raw_makes_a_line_of_everything() -> None:
+async def test_raw_makes_every_line_a_line_event() -> None:
     assert await lines_of(b"quit\n\n 'x\n") == ["quit", "", " 'x"]
 
 
 @pytest.mark.parametrize("commands", ["deploy", {"deploy": 3}, ["two words"], [""], 7])
-def test_commands_that_are_none_are_refused(commands: Any) -> None:
+def test_invalid_commands_raise(commands: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         InputSource(commands=commands)
 
 
-def test_raw_leaves_nothing_to_commands_or_fallback() -> None:
+def test_raw_with_commands_or_fallback_raises() -> None:
     with pytest.raises(ValueError, match="raw"):
         InputSource(raw=True, commands=["x"])
 
@@ -208,11 +208,11 @@ async def test_line_endings_and_the_last_line() -> None:
     assert await lines_of(b"a\r\nb\rc\r\r\n\r\nlast") == ["a", "b\rc\r", "", "last"]
 
 
-async def test_bytes_that_are_no_utf_8_are_replaced_and_nul_is_kept() -> None:
+async def test_invalid_utf_8_is_replaced_and_nul_is_kept() -> None:
     assert await lines_of(b"\xff\xfe\n\x00a\xc3\n") == ["\ufffd\ufffd", "\x00a\ufffd"]
 
 
-async def test_characters_cut_by_the_chunk_arrive_whole() -> None:
+async def test_characters_split_between_chunks_are_decoded() -> None:
     text = "é€😀" * 50_000
     assert await lines_of(f"{text}\nend\n".encode()) == [text, "end"]
 
@@ -240,7 +240,7 @@ async def test_no_line_is_lost_or_changed(lines: list[bytes]) -> None:
 # -- where lines come from --------------------------------------------------------------------------------------
 
 
-async def test_a_pipe_is_read_as_it_comes_and_ends_when_its_writer_goes() -> None:
+async def test_a_pipe_is_read_as_it_comes_and_ends_when_its_writer_closes() -> None:
     with pipe() as (stream, write):
         copy = os.dup(write)
         seen: list[Any] = []
@@ -267,7 +267,7 @@ async def test_the_end_of_a_pipe_delivers_the_last_line() -> None:
         assert await events_of(InputSource(raw=True, stream=stream)) == [LineEvent("one"), LineEvent("two"), END]
 
 
-async def test_reading_leaves_no_flag_behind_on_what_others_share() -> None:
+async def test_reading_does_not_change_flags_of_a_shared_file() -> None:
     for kind in (pipe, terminal):
         with kind() as (stream, other):
             seen: list[Any] = []
@@ -306,12 +306,12 @@ async def test_the_null_device_ends_at_once() -> None:
         assert await events_of(InputSource(stream=stream)) == [END]
 
 
-async def test_no_stdin_at_all_is_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_stdin_counts_as_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     assert await events_of(InputSource()) == [END]
 
 
-async def test_a_closed_stream_is_an_empty_one() -> None:
+async def test_a_closed_stream_counts_as_empty() -> None:
     stream = io.StringIO("never seen\n")
     stream.close()
     assert await events_of(InputSource(stream=stream)) == [END]
@@ -336,7 +336,7 @@ async def test_any_other_file_is_read_in_a_thread() -> None:
     assert await events_of(InputSource(raw=True, stream=stream)) == [LineEvent("one"), LineEvent("two"), END]
 
 
-async def test_what_such_a_file_raises_comes_out() -> None:
+async def test_an_error_of_a_file_read_in_a_thread_is_raised() -> None:
     stream: Any = Slow(b"one\n", error=RuntimeError("broken"))
     with pytest.raises(RuntimeError, match="broken"):
         await events_of(InputSource(raw=True, stream=stream))
@@ -412,7 +412,7 @@ async def test_from_a_pipe_the_next_line_waits_for_the_last_one() -> None:
         assert running.cancelled()
 
 
-async def test_at_a_terminal_it_does_not() -> None:
+async def test_at_a_terminal_lines_do_not_wait_for_each_other() -> None:
     emit = Held()
     with terminal() as (stream, keys):
         os.write(keys, b"one\ntwo\n")
@@ -422,7 +422,7 @@ async def test_at_a_terminal_it_does_not() -> None:
         await asyncio.wait([running])
 
 
-async def test_from_a_pipe_a_line_that_came_with_the_cancellation_is_emitted() -> None:
+async def test_a_line_of_a_pipe_that_came_with_the_cancellation_is_emitted() -> None:
     emit = Held()
     with pipe() as (stream, write):
         running = asyncio.create_task(InputSource(raw=True, stream=stream).run(emit))  # type: ignore[arg-type]
@@ -442,7 +442,7 @@ async def test_from_a_pipe_a_line_that_came_with_the_cancellation_is_emitted() -
         (b"terminate\none\n", ["terminate"]),
     ],
 )
-async def test_lines_of_a_pipe_that_were_read_before_the_cancellation_are_emitted_up_to_the_end_of_the_program(
+async def test_unhandled_lines_of_a_pipe_are_emitted_on_cancellation_up_to_a_quit(
     piped: bytes, emitted: list[str]
 ) -> None:
     commands = {"quit": lambda _: ShutdownEvent("quit"), "terminate": lambda _: TerminateEvent()}
@@ -462,7 +462,7 @@ async def test_lines_of_a_pipe_that_were_read_before_the_cancellation_are_emitte
 
 
 @pytest.mark.parametrize("how", ["stop", "cancel"])
-async def test_more_lines_of_a_pipe_than_a_lane_has_room_for_are_handled_after_a_stop(
+async def test_a_stop_handles_more_lines_of_a_pipe_than_a_lane_can_hold(
     how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     router = Router(buffer=2)
@@ -489,7 +489,7 @@ async def test_more_lines_of_a_pipe_than_a_lane_has_room_for_are_handled_after_a
     assert ("46 lines of input are dropped" in caplog.text) is (how == "cancel")
 
 
-async def test_at_a_terminal_it_is_not_obeyed() -> None:
+async def test_at_a_terminal_a_line_that_came_with_the_cancellation_is_dropped() -> None:
     emit = Held()
     with terminal() as (stream, keys):
         running = asyncio.create_task(InputSource(raw=True, stream=stream).run(emit))  # type: ignore[arg-type]
@@ -503,7 +503,7 @@ async def test_at_a_terminal_it_is_not_obeyed() -> None:
 # -- in a router -----------------------------------------------------------------------------------------------
 
 
-async def test_it_knows_the_commands_of_its_router() -> None:
+async def test_commands_of_the_router_are_known() -> None:
     router = Router()
     seen: list[Any] = []
     router.add_source(InputSource(stream=io.StringIO("deploy web\nsuspend\nwhat\n")))

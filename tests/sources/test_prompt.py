@@ -84,7 +84,7 @@ class Emitted:
         self.events.append(event)
 
 
-async def test_lines_become_events_and_ctrl_d_the_end(screen: Screen) -> None:
+async def test_lines_become_events_and_ctrl_d_ends_the_input(screen: Screen) -> None:
     emit, before = Emitted(), screen.modes()
     running = screen.run(PromptSource(prompt="? "), emit)
     await until(lambda: screen.shows("?"))
@@ -96,7 +96,7 @@ async def test_lines_become_events_and_ctrl_d_the_end(screen: Screen) -> None:
     assert screen.modes() == before
 
 
-async def test_cancelled_in_the_middle_of_a_line_it_leaves_nothing_behind(screen: Screen) -> None:
+async def test_cancelling_a_half_typed_prompt_restores_the_terminal(screen: Screen) -> None:
     """The terminal, stdout and log handlers are as before, and no thread is left (the suite looks)."""
     emit, before = Emitted(), screen.modes()
     handler = logging.StreamHandler(sys.stderr)
@@ -118,7 +118,7 @@ async def test_cancelled_in_the_middle_of_a_line_it_leaves_nothing_behind(screen
     logging.getLogger("lifecycle.test").removeHandler(handler)
 
 
-async def test_a_half_typed_line_can_be_given_up(screen: Screen) -> None:
+async def test_clear_line_clears_a_half_typed_line(screen: Screen) -> None:
     emit, source = Emitted(), PromptSource(commands=["go"])
     assert not source.clear_line()
     running = screen.run(source, emit)
@@ -133,7 +133,7 @@ async def test_a_half_typed_line_can_be_given_up(screen: Screen) -> None:
     assert not source.clear_line()
 
 
-async def test_ctrl_c_stays_a_signal(screen: Screen) -> None:
+async def test_ctrl_c_sends_sigint(screen: Screen) -> None:
     """With the loop blocked, a key would not be read by anybody."""
     running = screen.run(PromptSource(), Emitted())
     await until(lambda: screen.shows(">"))
@@ -154,7 +154,7 @@ async def test_a_terminal_that_hangs_up_ends_the_prompt(screen: Screen) -> None:
     assert emit.events == [EndOfInputEvent()]
 
 
-async def test_what_is_printed_appears_above_the_prompt(screen: Screen) -> None:
+async def test_printed_text_appears_above_the_prompt(screen: Screen) -> None:
     running = screen.run(PromptSource(), Emitted())
     await until(lambda: screen.shows(">"))
     print("some output")
@@ -163,7 +163,7 @@ async def test_what_is_printed_appears_above_the_prompt(screen: Screen) -> None:
     await asyncio.wait({running})
 
 
-async def test_what_was_printed_last_is_not_lost(screen: Screen) -> None:
+async def test_text_printed_before_the_cancellation_is_shown(screen: Screen) -> None:
     running = screen.run(PromptSource(), Emitted())
     await until(lambda: screen.shows(">"))
     print("first")
@@ -189,7 +189,7 @@ async def test_without_a_terminal_it_reads_lines(monkeypatch: pytest.MonkeyPatch
     assert source.lines == 1
 
 
-async def test_a_history_that_cannot_be_kept_is_an_error_at_the_start(screen: Screen, tmp_path: Path) -> None:
+async def test_a_history_file_that_cannot_be_written_fails_the_start(screen: Screen, tmp_path: Path) -> None:
     screen.connect()
     with pytest.raises(OSError, match="no/such"):
         await PromptSource(history=tmp_path / "no/such").__aenter__()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lifecycle.testing import Clock, Recorder
 
 
-async def test_none_ends_it_and_what_follows_stays_in_the_queue(recorder: Recorder) -> None:
+async def test_none_ends_the_source_and_later_items_stay_in_the_queue(recorder: Recorder) -> None:
     events: asyncio.Queue[Any] = asyncio.Queue()
     for item in (Event("a"), Event("b"), None, Event("c")):
         events.put_nowait(item)
@@ -29,7 +29,7 @@ async def test_none_ends_it_and_what_follows_stays_in_the_queue(recorder: Record
     assert events.qsize() == 1
 
 
-async def test_each_event_is_done_when_it_was_taken(clock: Clock) -> None:
+async def test_each_event_is_marked_done_when_its_lane_has_taken_it(clock: Clock) -> None:
     events: asyncio.Queue[Any] = asyncio.Queue()
     events.put_nowait(Event("a"))
 
@@ -57,6 +57,6 @@ if sys.version_info >= (3, 13):
         assert recorder.topics == ["a"]
 
 
-def test_another_kind_of_queue_is_refused() -> None:
+def test_another_type_of_queue_raises() -> None:
     with pytest.raises(TypeError, match=r"is no asyncio\.Queue"):
         QueueSource(queue.Queue())  # type: ignore[arg-type]  # the mistake under test

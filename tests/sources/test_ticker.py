@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lifecycle.testing import Clock, Recorder
 
 
-async def test_the_first_tick_comes_after_one_interval_and_says_when_it_is(clock: Clock, recorder: Recorder) -> None:
+async def test_the_first_tick_comes_after_one_interval_with_its_time(clock: Clock, recorder: Recorder) -> None:
     router = Router()
     router.handle("tick/beat", recorder)
     router.add_source(TickerSource(2, name="beat"))
@@ -40,7 +40,7 @@ async def test_immediate_ticks_at_once_and_keeps_the_rate(clock: Clock) -> None:
     assert at == [(0, 1), (10, 2), (20, 3)]
 
 
-async def test_slow_takers_do_not_make_ticks_drift(clock: Clock) -> None:
+async def test_slow_handlers_do_not_make_ticks_drift(clock: Clock) -> None:
     at: list[float] = []
 
     async def emit(_: Any) -> Any:
@@ -69,6 +69,6 @@ async def test_missed_ticks_are_skipped_and_counted(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("interval", [0, -1, math.nan, math.inf])
-def test_an_interval_that_is_none_is_refused(interval: float) -> None:
+def test_an_interval_must_be_positive(interval: float) -> None:
     with pytest.raises(ValueError, match="is no time between ticks"):
         TickerSource(interval)

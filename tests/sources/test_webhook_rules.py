@@ -44,18 +44,18 @@ def test_a_verifier_is_an_object_or_a_function() -> None:
         WebhookSource("0.0.0.0", verify=late)  # type: ignore[arg-type]
 
 
-def test_the_url_before_the_start_is_what_was_asked_for() -> None:
+def test_the_url_before_the_start_is_the_given_address() -> None:
     assert WebhookSource(port=9000).url == "http://127.0.0.1:9000"
     assert WebhookSource("::1", 9000).url == "http://[::1]:9000"
 
 
 @pytest.mark.parametrize("path", ["", "a//b", "a/", "../a", "a/./b", "deploy/*", "a?b", "[a]", "a\nb"])
-def test_paths_that_no_request_can_have_are_refused(path: str) -> None:
+def test_paths_that_no_request_can_have_raise(path: str) -> None:
     with pytest.raises(ValueError, match="cannot be served"):
         WebhookSource(paths=[path])
 
 
-def test_one_text_is_neither_paths_nor_methods() -> None:
+def test_a_string_as_paths_or_methods_raises() -> None:
     with pytest.raises(TypeError, match="give a tuple"):
         WebhookSource(paths="/deploy")
     with pytest.raises(TypeError, match="give a tuple"):
@@ -65,7 +65,7 @@ def test_one_text_is_neither_paths_nor_methods() -> None:
 
 
 @pytest.mark.parametrize("methods", [(), ("",), ("PO ST",)])
-def test_methods_that_let_nothing_through_are_refused(methods: tuple[str, ...]) -> None:
+def test_invalid_methods_raise(methods: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="nothing through"):
         WebhookSource(methods=methods)
 
@@ -74,18 +74,18 @@ def test_methods_that_let_nothing_through_are_refused(methods: tuple[str, ...]) 
     "limits",
     [{"body": 0}, {"pending": 0}, {"header_timeout": 0}, {"body_timeout": -1}, {"rate": (0, 1)}, {"rate": (1, 0)}],
 )
-def test_limits_that_let_nothing_through_are_refused(limits: dict[str, float]) -> None:
+def test_limits_that_let_nothing_through_raise(limits: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="nothing through"):
         Limits(**limits)  # type: ignore[arg-type]
 
 
-def test_a_path_is_no_inbox() -> None:
+def test_a_path_as_inbox_raises() -> None:
     with pytest.raises(TypeError, match=r"give Inbox\('app.db'\)"):
         WebhookSource(inbox="app.db")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
-def test_ids_are_remembered_for_some_time(seconds: float) -> None:
+def test_an_invalid_dedupe_raises(seconds: float) -> None:
     with pytest.raises(ValueError, match="no time to remember ids for"):
         WebhookSource(dedupe=seconds)
 
@@ -130,7 +130,7 @@ def test_which_targets_are_topics(target: str, path: str | None) -> None:
 
 
 @given(st.text(st.characters(codec=None)))
-def test_whatever_is_asked_for_is_a_clean_topic_or_nothing(target: str) -> None:
+def test_any_target_becomes_a_clean_topic_or_none(target: str) -> None:
     path = decoded(target)
     if path is not None:
         segments = WebhookEvent("POST", path, {}, {}, b"", "1").topic.split("/")
@@ -141,7 +141,7 @@ def test_whatever_is_asked_for_is_a_clean_topic_or_nothing(target: str) -> None:
         assert path.isprintable()
 
 
-def test_a_client_may_spend_its_allowance_at_once_and_gets_it_back_evenly() -> None:
+def test_an_allowance_can_be_spent_at_once_and_returns_evenly() -> None:
     rates = RateLimiter(3, 6.0)
     assert [rates.wait("a", 0.0) for _ in range(3)] == [0, 0, 0]
     assert rates.wait("a", 0.0) == pytest.approx(2)
@@ -167,7 +167,7 @@ def test_no_more_than_the_rate_passes(count: int, seconds: float, pauses: list[f
             assert number <= count + (at - began) * count / seconds + 1e-3
 
 
-def test_a_flood_of_clients_is_forgotten_from_its_quiet_end() -> None:
+def test_the_clients_that_were_quiet_for_longest_are_forgotten() -> None:
     rates = RateLimiter(1, 10.0, clients=100)
     for number in range(1000):
         rates.wait(str(number), 0.0)

@@ -169,7 +169,7 @@ async def test_only_probes_are_answered(method: str, path: str, status: int) -> 
         assert answer.headers.get("Allow") == ("GET, HEAD" if status == 405 else None)
 
 
-async def test_what_is_no_http_is_answered_and_survived(caplog: pytest.LogCaptureFixture) -> None:
+async def test_invalid_http_is_answered(caplog: pytest.LogCaptureFixture) -> None:
     async with ProbeServer(port=0) as probes:
         host, _, port = probes.url.removeprefix("http://").rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -196,7 +196,7 @@ def wait_for(url: str, status: int) -> None:
         assert time.monotonic() < end, f"{url} is not answered with {status}"
 
 
-def test_after_sigterm_it_is_not_ready_and_still_serves_for_its_delay() -> None:
+def test_after_sigterm_it_is_not_ready_and_serves_for_the_drain_delay() -> None:
     with closing(Running("-c", PROGRAM, env={})) as program:
         program.until("\n")
         probes, hook = program.text.split()
