@@ -7,16 +7,25 @@ before ``=`` or ``:``, or an option such as ``--password``.
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import re
+import sys
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from lifecycle._text import shorten, text_of
 from lifecycle._util import message_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-__all__ = ["HIDDEN", "error_masked", "is_secret", "masked", "masked_values", "option_names"]
+__all__ = ["HIDDEN", "Limits", "error_masked", "is_number", "is_secret", "masked", "masked_values"]
 
 #: Stands in place of a secret.
 HIDDEN = "***"
@@ -73,8 +82,10 @@ _PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY.*?(?:-----END [A-Z ]*PRIVATE K
 #: The password in an address, also in one that is cut within it, or a token in place of the user; keys in a query.
 _ADDRESS = re.compile(r"(://[^\s:/@]*:)[^\s/]+(?=@|…)|(://)[^\s:/@]{20,}(?=@)|([?&](?:key|sig)=)[^\s&]+", re.IGNORECASE)
 
-#: How deep lists and objects may be nested; Python's own limit allows some hundred.
-_DEPTH = 100
+#: The collections that `masked_values` walks through.
+_COLLECTIONS = (Mapping, list, tuple, AbstractSet)
+#: Characters that count as one value.
+_LINE = 100
 #: Characters of a name that are looked at, the last ones.
 _NAME = 200
 #: Characters of a number that is not taken for a secret in a sentence such as "session 7 ended".
@@ -107,36 +118,93 @@ def _masked(text: str) -> str:
 _remembered = lru_cache(1024)(_masked)
 
 
-def error_masked(error: BaseException) -> str:
-    """The class of ``error`` and its message, masked."""
-    words = masked(message_of(error))
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+def error_masked(error: BaseException, length: int = sys.maxsize) -> str:
+    """Return the class of ``error`` and its message, cut to ``length`` characters and masked."""
+    message = masked(shorten(message_of(error), length))
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
-def masked_values(value: Any, name: str = "", *, depth: int = _DEPTH) -> Any:  # noqa: PLR0911  # one line per kind
-    """``value``, as JSON has it, with its secrets masked; ``name`` is the name that it stands under.
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much of a value `masked_values` returns."""
 
-    Lists and objects that are nested deeper than ``depth`` are left out.
+    #: Lists and objects that are nested deeper are left out.
+    depth: int = 100
+    #: Characters of each text.
+    text: int = sys.maxsize
+    #: Items of each list or object.
+    items: int = sys.maxsize
+    #: Values in all; a long text counts as several.
+    values: int = sys.maxsize
+
+
+def masked_values(value: Any, name: str = "", *, limits: Limits = Limits()) -> Any:  # it is frozen
+    """Return ``value`` as JSON has it, with its secrets masked; ``name`` is the name that it stands under.
+
+    Records and mappings become dictionaries, other collections lists, and any other object its text.
     """
-    if value is None or isinstance(value, bool):
-        return value
-    if name and is_secret(name):
-        return HIDDEN
-    if isinstance(value, str):
-        return masked(value)
-    if isinstance(value, (dict, list)) and not depth:
-        return "…"
-    if isinstance(value, dict):
-        fields: dict[str, Any] = value  # pyright: ignore[reportUnknownVariableType]  # of Any
-        return {key: masked_values(each, key, depth=depth - 1) for key, each in fields.items()}
-    if isinstance(value, list):
-        items: list[Any] = value  # pyright: ignore[reportUnknownVariableType]  # of Any
-        names = option_names(items)
-        return [masked_values(each, name, depth=depth - 1) for each, name in zip(items, names, strict=True)]
-    return value
+    return _Walker(limits).walk(value, limits.depth, name)
 
 
-def option_names(items: Sequence[Any]) -> list[str]:
+class _Walker:
+    """Masks one value, and counts the values in it: one that refers to itself many times would not end."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._left = limits.values
+
+    def walk(self, value: Any, depth: int, name: str) -> Any:  # noqa: PLR0911  # one branch per type
+        self._left -= 1
+        if isinstance(value, Enum):
+            return self.walk(value.value, depth, name)
+        if value is None or isinstance(value, bool):
+            return value
+        if name and is_secret(name):
+            return HIDDEN
+        if isinstance(value, float):
+            return value if math.isfinite(value) else None
+        if isinstance(value, int) and is_number(value):
+            return value
+        record = _fields(value)
+        if record is None and not isinstance(value, _COLLECTIONS):
+            return masked(self._text(value))
+        if not depth:
+            return "…"
+        if record is not None:
+            return {name: self.walk(each, depth - 1, name) for name, each in record.items()}
+        if isinstance(value, Mapping):
+            return {(key := self._text(each)): self.walk(of, depth - 1, key) for each, of in self._some(value.items())}
+        items = list(self._some(value))
+        return [self.walk(each, depth - 1, option) for each, option in zip(items, _option_names(items), strict=True)]
+
+    def _text(self, value: Any) -> str:
+        text = text_of(value, self._limits.text)
+        self._left -= len(text) // _LINE
+        return text
+
+    def _some(self, values: Any) -> Iterator[Any]:
+        for each in islice(values, self._limits.items):
+            if self._left <= 0:
+                return
+            yield each
+
+
+def _fields(value: Any) -> dict[str, Any] | None:
+    """Return the fields of a record; None for anything else."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return None
+    return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+
+
+def is_number(value: Any) -> bool:
+    """Return whether JSON can contain the number: neither NaN nor an integer of thousands of digits."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _option_names(items: Sequence[Any]) -> list[str]:
     """For each of ``items``, which may be the arguments of a command, the option before it, or an empty text."""
     before = ["", *items][: len(items)]
     return [each if isinstance(each, str) and each.startswith("-") else "" for each in before]

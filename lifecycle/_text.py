@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-__all__ = ["component_name", "duration", "plural", "printable", "shorten", "time_of_day", "utf8"]
+from lifecycle._util import error_text
+
+__all__ = ["component_name", "duration", "plural", "printable", "shorten", "text_of", "time_of_day", "utf8"]
 
 
 def shorten(text: str, length: int = 80) -> str:
@@ -25,6 +27,18 @@ def printable(text: str, keep: str = "") -> str:
 def utf8(value: object) -> str:
     """Return ``value`` as text that UTF-8 can encode; file names may contain surrogates."""
     return str(value).encode("utf-8", "replace").decode()
+
+
+def text_of(value: object, length: int = 10_000) -> str:
+    """Return ``value`` as text, cut to ``length``: an error with its message, other objects by a repr that may fail."""
+    if isinstance(value, str):
+        return shorten(str.__str__(value), length)
+    if isinstance(value, BaseException):
+        return shorten(error_text(value), length)
+    try:
+        return shorten(repr(value), length)
+    except Exception:  # noqa: BLE001  # of a class of the program's own
+        return f"<{type(value).__qualname__} that cannot be shown>"
 
 
 def plural(count: int, noun: str) -> str:

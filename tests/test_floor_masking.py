@@ -178,3 +178,17 @@ def test_values_are_masked_by_their_names_at_any_depth() -> None:
 def test_values_that_are_nested_too_deep_are_left_out() -> None:
     value = json.loads('[{"a":' * 400 + "1" + "}]" * 400)
     assert "…" in json.dumps(masked_values(value), ensure_ascii=False)
+
+
+def test_an_error_is_masked_and_cut_to_a_length() -> None:
+    assert error_masked(ValueError("token=hunter2 is wrong")) == "ValueError: token=*** is wrong"
+    assert error_masked(ValueError()) == "ValueError"
+    assert len(error_masked(ValueError("x" * 10**6), 500)) < 600
+
+
+def test_an_error_whose_message_fails_has_its_class() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no")
+
+    assert error_masked(Mute()) == "Mute: (its message cannot be read: RuntimeError)"

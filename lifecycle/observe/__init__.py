@@ -16,9 +16,6 @@ __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         ".mermaid": "mermaid",
-        "._snapshot.nodes": "nodes",
-        "._snapshot.schema": "snapshot_schema",
-        "._snapshot.views": "Snapshot",
         ".console": "Console Outcome TooMany Verdict",
         ".control": "ControlSocket",
         ".dashboard": "Dashboard",
@@ -31,7 +28,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         ".opentelemetry": "OpenTelemetryMetrics OpenTelemetryTraces",
         ".probes": "ProbeServer",
         ".prometheus": "PrometheusMetrics",
-        ".snapshots": "snapshot",
-        ".watching": "Update Watch watch",
+        ".snapshots": "Snapshot snapshot",
+        ".watching": "Update Watch nodes watch",
     },
 )

@@ -1,7 +1,4 @@
 from lifecycle.observe import mermaid as mermaid
-from lifecycle.observe._snapshot.nodes import nodes as nodes
-from lifecycle.observe._snapshot.schema import snapshot_schema as snapshot_schema
-from lifecycle.observe._snapshot.views import Snapshot as Snapshot
 from lifecycle.observe.console import Console as Console
 from lifecycle.observe.console import Outcome as Outcome
 from lifecycle.observe.console import TooMany as TooMany
@@ -28,7 +25,9 @@ from lifecycle.observe.opentelemetry import OpenTelemetryMetrics as OpenTelemetr
 from lifecycle.observe.opentelemetry import OpenTelemetryTraces as OpenTelemetryTraces
 from lifecycle.observe.probes import ProbeServer as ProbeServer
 from lifecycle.observe.prometheus import PrometheusMetrics as PrometheusMetrics
+from lifecycle.observe.snapshots import Snapshot as Snapshot
 from lifecycle.observe.snapshots import snapshot as snapshot
 from lifecycle.observe.watching import Update as Update
 from lifecycle.observe.watching import Watch as Watch
+from lifecycle.observe.watching import nodes as nodes
 from lifecycle.observe.watching import watch as watch

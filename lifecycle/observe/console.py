@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
     from lifecycle.control import Command, Delivery
     from lifecycle.events import Topical
-    from lifecycle.observe._snapshot.views import Snapshot
     from lifecycle.observe.output import Listener
+    from lifecycle.observe.snapshots import Snapshot
     from lifecycle.observe.watching import Watch
     from lifecycle.runtime import Lifetime
 

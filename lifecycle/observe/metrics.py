@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from lifecycle import hooks
+from lifecycle._masking import error_masked
 from lifecycle._text import component_name, shorten, utf8
 from lifecycle.control.source_runner import source_name
-from lifecycle.observe.eventlog.summaries import masked_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +56,9 @@ BUCKETS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0, 300.0)
 
 #: Seconds that another thread waits for the loop; a blocked loop has no figures.
 _LOOP_TIMEOUT: Final = 2.0
+
+#: Characters of an error that is logged.
+_ERROR: Final = 500
 
 _UNKNOWN, _OTHER = "unknown", "other"
 
@@ -437,7 +440,7 @@ class GaugeReader:
             self._failed.add(id(component))
             kind, name = type(component).__name__, component_name(component)
             text = kind if name == kind else f"{kind} {name!r}"
-            _log.warning("%s cannot be read for metrics: %s (logged once)", text, masked_error(error))
+            _log.warning("%s cannot be read for metrics: %s (logged once)", text, error_masked(error, _ERROR))
 
 
 def _read(component: Any, into: Readings) -> None:

@@ -1,34 +1,179 @@
-"""`snapshot`: a whole program at one moment.
+"""`snapshot`: a whole program at one moment, as records that can be written as JSON.
 
-Its records are in ``_snapshot.views``; who asks for them is in ``_snapshot.surveys``.
+Each component is asked by itself; one whose ``state()`` raises is shown with its error. A component is recognised by
+the record that it returns: that of a worker or of flows, or one with ``depths`` for a queue.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import os
 import platform
 import socket
 import time
-from functools import cache
+from dataclasses import dataclass, field
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from math import isfinite
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from lifecycle._masking import Limits, masked, masked_values
+from lifecycle._text import component_name, text_of
 from lifecycle._util import program_name
-from lifecycle.observe._snapshot.surveys import Survey
-from lifecycle.observe._snapshot.views import ProgramView, Snapshot
-from lifecycle.runtime.lifetimes import Lifetime, current_life
+from lifecycle.control.lanes import LaneInfo  # noqa: TC001  # the encoding reads the types
+from lifecycle.control.router import Router
+from lifecycle.control.routing import RouteInfo  # noqa: TC001  # the encoding reads the types
+from lifecycle.control.source_runner import SourceInfo  # noqa: TC001  # the encoding reads the types
+from lifecycle.control.taps import TapInfo  # noqa: TC001  # the encoding reads the types
+from lifecycle.flows.records import FlowsState, ItemInfo, RunInfo
+from lifecycle.observe.encoding import misfit, to_dict
+from lifecycle.runtime.lifetimes import Lifetime, LifetimeState, current_life
+from lifecycle.workers.model import FINAL, Status, WorkerState
 
 if TYPE_CHECKING:
-    from lifecycle.runtime.lifetimes import LifetimeState
+    from collections.abc import Callable, Iterable
 
-__all__ = ["lifetime_here", "snapshot", "snapshot_of"]
+__all__ = [
+    "ComponentView",
+    "FlowsView",
+    "PoolView",
+    "ProgramView",
+    "QueueView",
+    "RouterView",
+    "Snapshot",
+    "WorkerView",
+    "current_lifetime",
+    "snapshot",
+    "snapshot_of",
+]
+
+_R = TypeVar("_R")
+
+#: How much is shown of the state of a class of the program's own.
+_LIMITS = Limits(depth=8, text=10_000, items=1000, values=20_000)
+
+
+# -- records -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramView:
+    """The process."""
+
+    name: str
+    pid: int
+    host: str
+    #: Versions of Python and of this library.
+    python: str
+    version: str
+    #: When its lifetime began, in seconds since the epoch, and how many seconds ago; None outside a lifetime.
+    started_at: float | None
+    uptime: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView(WorkerState):
+    """A worker and its children; its status is ``unknown`` if its state could not be read."""
+
+    status: str  # type: ignore[assignment]  # a superset of Status
+    children: tuple[WorkerView, ...] = ()
+    #: Seconds since it was running; None if it is not.
+    uptime: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """A pool: its worker, whose children are the pool's workers, and its figures."""
+
+    worker: WorkerView
+    #: The fields of `PoolStats`; empty if they could not be read.
+    stats: dict[str, float] = field(default_factory=dict[str, float])
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RouterView:
+    """A router and its parts; counts are of events that came through lanes."""
+
+    name: str
+    running: bool = False
+    middlewares: int = 0
+    routed: int = 0
+    handled: int = 0
+    failed: int = 0
+    unrouted: int = 0
+    dropped: int = 0
+    routes: tuple[RouteInfo, ...] = ()
+    lanes: tuple[LaneInfo, ...] = ()
+    sources: tuple[SourceInfo, ...] = ()
+    taps: tuple[TapInfo, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FlowsView(FlowsState):
+    """An open store of flows, and the flows in it that have not ended."""
+
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """The jobs of a queue, or the messages of an inbox."""
+
+    name: str
+    #: How many there are in each state; empty before the first count.
+    depths: dict[str, int] = field(default_factory=dict[str, int])
+    #: The other fields of its state.
+    details: dict[str, Any] = field(default_factory=dict[str, Any])
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentView:
+    """Any other component."""
+
+    name: str
+    #: The name of its class.
+    kind: str
+    #: What its ``state()`` returns.
+    state: Any = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A program at one moment. `to_dict` returns the same as ``dataclasses.asdict``, faster."""
+
+    #: Seconds since the epoch.
+    time: float
+    program: ProgramView
+    #: None outside a lifetime.
+    lifetime: LifetimeState | None = None
+    routers: tuple[RouterView, ...] = ()
+    workers: tuple[WorkerView, ...] = ()
+    pools: tuple[PoolView, ...] = ()
+    flows: tuple[FlowsView, ...] = ()
+    queues: tuple[QueueView, ...] = ()
+    inboxes: tuple[QueueView, ...] = ()
+    others: tuple[ComponentView, ...] = ()
+    #: The errors of components that could not be read.
+    errors: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return dictionaries, lists and plain values."""
+        return to_dict(self)
+
+
+# -- taking a snapshot ---------------------------------------------------------------------------------------------
 
 
 def snapshot(*components: object) -> Snapshot:
-    """The program at this moment: what lives under the current lifetime, or just ``components``.
+    """Return the program at this moment: all components of the current lifetime, or just ``components``.
 
-    Routers, workers, pools, flows, queues and inboxes are known by what they say; anything else with a ``state()`` is
-    among the others. One whose ``state()`` raises is shown with its error, and the rest is as it is.
+    Routers, workers, pools, flows, queues and inboxes have their own records; any other component with a ``state()`` is
+    among the others. If its ``state()`` raises, a component is shown with the error.
 
     Raises:
         LookupError: without components, outside a lifetime.
@@ -36,15 +181,15 @@ def snapshot(*components: object) -> Snapshot:
     if components:
         life = current_life.get(None)
         return snapshot_of(None if life is None else life.lifetime, components)
-    here = lifetime_here()
-    return snapshot_of(here, here.components())
+    lifetime = current_lifetime()
+    return snapshot_of(lifetime, lifetime.components())
 
 
-def lifetime_here() -> Lifetime:
-    """The current lifetime.
+def current_lifetime() -> Lifetime:
+    """Return the current lifetime.
 
     Raises:
-        LookupError: outside one; the message says what else to do.
+        LookupError: outside a lifetime; the message names the alternatives.
     """
     life = current_life.get(None)
     if life is None:
@@ -55,40 +200,217 @@ def lifetime_here() -> Lifetime:
     return life.lifetime
 
 
-def snapshot_of(here: Lifetime | None, components: tuple[object, ...]) -> Snapshot:
-    """A snapshot of ``components``, in a program whose lifetime is ``here``."""
+def snapshot_of(lifetime: Lifetime | None, components: tuple[object, ...]) -> Snapshot:
+    """Return a snapshot of ``components``, in a program with this lifetime."""
     now = time.time()
-    survey = Survey(now)
-    state: LifetimeState | None = None
-    if here is not None:
-        state = here.state()
-    survey.take(components)
+    state = None if lifetime is None else lifetime.state()
+    started_at = None if lifetime is None else lifetime.started_at
+    uptime = None if started_at is None else max(0.0, now - started_at)
+    program = ProgramView(program_name(), os.getpid(), *_versions(), started_at, uptime)
+    collector = _Collector(now)
+    collector.collect(components)
     return Snapshot(
         now,
-        _program(here, now),
+        program,
         state,
-        tuple(survey.routers),
-        tuple(survey.workers),
-        tuple(survey.pools),
-        tuple(survey.flows),
-        tuple(survey.queues),
-        tuple(survey.inboxes),
-        tuple(survey.others),
-        tuple(survey.errors),
+        tuple(collector.routers),
+        tuple(collector.workers),
+        tuple(collector.pools),
+        tuple(collector.flows),
+        tuple(collector.queues),
+        tuple(collector.inboxes),
+        tuple(collector.others),
+        tuple(collector.errors),
     )
-
-
-def _program(here: Lifetime | None, now: float) -> ProgramView:
-    began = None if here is None else here.started_at
-    uptime = None if began is None else max(0.0, now - began)
-    return ProgramView(program_name(), os.getpid(), *_versions(), began, uptime)
 
 
 @cache
 def _versions() -> tuple[str, str, str]:
-    """Host, Python, and this library."""
+    """Return host, version of Python, and version of this library."""
     try:
-        ours = version("lifecycle-control")
+        library = version("lifecycle-control")
     except PackageNotFoundError:
-        ours = "unknown"
-    return socket.gethostname(), platform.python_version(), ours
+        library = "unknown"
+    return socket.gethostname(), platform.python_version(), library
+
+
+class _Collector:
+    """Collects the views of components by their kinds."""
+
+    def __init__(self, now: float) -> None:
+        self._now = now
+        self.routers: list[RouterView] = []
+        self.workers: list[WorkerView] = []
+        self.pools: list[PoolView] = []
+        self.flows: list[FlowsView] = []
+        self.queues: list[QueueView] = []
+        self.inboxes: list[QueueView] = []
+        self.others: list[ComponentView] = []
+        self.errors: list[str] = []
+
+    def collect(self, components: Iterable[object]) -> None:
+        """Ask each of them for its state."""
+        for component in components:
+            if isinstance(component, Router):
+                self.routers.append(self._router(component))
+            else:
+                self._collect(component)
+
+    def _collect(self, component: Any) -> None:
+        name = component_name(component)
+        state, error = self._call(name, lambda: component.state())  # noqa: PLW0108  # it may have none
+        try:
+            if error is not None:
+                self._add_failed(component, name, error)
+            elif isinstance(state, WorkerState):
+                self._add_worker(component, state)
+            elif isinstance(state, FlowsState):
+                self.flows.append(FlowsView(masked(state.store), tuple(map(_run, state.runs))))
+            elif _is_queue(state):
+                (self.inboxes if state.kind == "inbox" else self.queues).append(_checked(_queue(state)))
+            else:
+                self.others.append(ComponentView(name, type(component).__name__, _plain(state)))
+        except Exception as error:  # noqa: BLE001  # a record with other values than its types say
+            self._add_failed(component, name, self._note(name, error))
+
+    def _call(self, name: str, function: Callable[[], Any]) -> tuple[Any, str | None]:
+        """Return the result of ``function``, or its error."""
+        try:
+            result = function()
+        except Exception as error:  # noqa: BLE001  # of a class of the program's own
+            return None, self._note(name, error)
+        if inspect.iscoroutine(result):
+            result.close()
+            return None, self._note(name, TypeError("state() is async; it has to answer at once"))
+        return result, None
+
+    def _note(self, name: str, error: Exception) -> str:
+        text = masked(text_of(error))
+        self.errors.append(f"{name}: {text}")
+        return text
+
+    def _add_failed(self, component: Any, name: str, error: str) -> None:
+        """Add a component without a state, among those of its kind."""
+        if all(callable(getattr(component, each, None)) for each in ("start", "stop", "wait")):
+            view = WorkerView(name, text_of(getattr(component, "kind", "worker")), "unknown", error=error)
+            if _is_pool(component):
+                self.pools.append(PoolView(view, error=error))
+            else:
+                self.workers.append(view)
+        else:
+            self.others.append(ComponentView(name, type(component).__name__, error=error))
+
+    def _router(self, router: Router) -> RouterView:
+        name = component_name(router)
+        state, error = self._call(name, router.state)
+        parts: dict[str, Any] = {}
+        for part in ("routes", "lanes", "sources", "taps"):
+            found, failed = self._call(f"{name} {part}", partial(_infos, router, part))
+            parts[part], error = found or (), error or failed
+        if state is None:
+            return RouterView(name, **parts, error=error)
+        counts = {each: getattr(state, each) for each in ("routed", "handled", "failed", "unrouted", "dropped")}
+        return RouterView(name, state.running, state.middlewares, **counts, **parts, error=error)
+
+    def _add_worker(self, component: Any, state: WorkerState) -> None:
+        view = self._worker(state)
+        if not _is_pool(component):
+            self.workers.append(view)
+            return
+        stats, error = self._call(f"{view.name} stats", component.stats)
+        figures: dict[str, float] = {} if error or not dataclasses.is_dataclass(stats) else _plain(stats)
+        self.pools.append(PoolView(view, figures, error))
+
+    def _worker(self, state: WorkerState) -> WorkerView:
+        error, health, started_at = state.error, state.health, state.started_at
+        values = (
+            state.name,
+            state.kind,
+            str(state.status),
+            state.pid,
+            state.exit_code,
+            masked(error) if isinstance(error, str) else error,
+            state.restarts,
+            state.circuit,
+            None if health is None else dataclasses.replace(health, message=masked(text_of(health.message))),
+            state.created_at,
+            started_at,
+            state.updated_at,
+            state.abandoned,
+        )
+        children = tuple(map(self._child, state.children)) if state.children else ()
+        uptime = None if started_at is None or state.status in _NOT_UP else max(0.0, self._now - started_at)
+        view = WorkerView(*values, children, state.contain, uptime)
+        # Checking each field is slow, so the combinations of types that were right are remembered.
+        types = tuple(map(type, (*values, state.contain)))
+        if types not in _CHECKED or not isfinite(state.created_at + state.updated_at + (started_at or 0.0)):
+            _checked(view)
+            if len(_CHECKED) < _MAX_CHECKED:
+                _CHECKED.add(types)
+        return view
+
+    def _child(self, state: WorkerState) -> WorkerView:
+        try:
+            return self._worker(state)
+        except Exception as error:  # noqa: BLE001  # of a class of the program's own; its siblings are shown
+            name = text_of(getattr(state, "name", ""))
+            kind = text_of(getattr(state, "kind", "worker"))
+            return WorkerView(name, kind, "unknown", error=self._note(name, error))
+
+
+#: The statuses without an uptime.
+_NOT_UP = {*FINAL, Status.CREATED, Status.PENDING, Status.STARTING}
+
+#: The types of workers' fields that were right, and how many such combinations are remembered.
+_CHECKED: set[tuple[type, ...]] = set()
+_MAX_CHECKED = 256
+
+
+def _checked(record: _R) -> _R:
+    """Return ``record``.
+
+    Raises:
+        TypeError: if a value is not of the type of its field, since a program may fill our records with anything.
+    """
+    if wrong := misfit(record):
+        raise TypeError(wrong)
+    return record
+
+
+def _is_queue(state: object) -> bool:
+    return dataclasses.is_dataclass(state) and hasattr(state, "kind") and hasattr(state, "depths")
+
+
+def _is_pool(component: Any) -> bool:
+    return callable(getattr(component, "stats", None))
+
+
+def _infos(router: Router, part: str) -> tuple[Any, ...]:
+    infos = [_checked(each) for each in getattr(router, part)()]
+    return tuple(map(_mask_error, infos))
+
+
+def _mask_error(record: _R) -> _R:
+    error = getattr(record, "error", None)
+    # A record of any of our classes, which share no base.
+    masked_record: Any = record
+    return dataclasses.replace(masked_record, error=masked(error)) if isinstance(error, str) else record
+
+
+def _run(run: RunInfo) -> RunInfo:
+    return _checked(dataclasses.replace(_mask_error(run), state=str(run.state), root=_item(run.root)))
+
+
+def _item(item: ItemInfo) -> ItemInfo:
+    state, intention, items = str(item.state), str(item.intention), tuple(map(_item, item.items))
+    return _checked(dataclasses.replace(_mask_error(item), state=state, intention=intention, items=items))
+
+
+def _plain(value: object) -> Any:
+    return masked_values(value, limits=_LIMITS)
+
+
+def _queue(state: Any) -> QueueView:
+    details = _plain(state)
+    name, depths, _ = details.pop("name"), details.pop("depths"), details.pop("kind")
+    return QueueView(name, depths, details)

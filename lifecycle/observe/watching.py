@@ -1,7 +1,7 @@
-"""`watch`: what changes in a program, as it happens and not more often than somebody can look at it.
+"""`nodes`, a snapshot as a flat table, and `watch`: what changes in it, at most once per interval.
 
-One observation is shared by all who watch the same lifetime. It listens to hooks only as long as it knows of nothing
-new: under load that is one announcement an interval, whatever goes on.
+All watchers of a lifetime share one observation. It listens to hooks only until the first change since its last look:
+under load that is one announcement per interval, however much happens.
 """
 
 from __future__ import annotations
@@ -13,56 +13,195 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
 from lifecycle import hooks
-from lifecycle.observe._snapshot.nodes import nodes
-from lifecycle.observe.snapshots import lifetime_here, snapshot_of
+from lifecycle.observe.encoding import to_dict
+from lifecycle.observe.snapshots import current_lifetime, snapshot_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import TracebackType
     from typing import Self
 
-    from lifecycle.observe._snapshot.views import Snapshot
+    from lifecycle.flows.records import ItemInfo, RunInfo
+    from lifecycle.observe.snapshots import PoolView, RouterView, Snapshot, WorkerView
     from lifecycle.runtime.lifetimes import Lifetime
 
-__all__ = ["Update", "Watch", "watch"]
+__all__ = ["Update", "Watch", "nodes", "router_ids", "watch"]
 
-_Nodes = dict[str, dict[str, Any]]
+_Node = dict[str, Any]
+_Nodes = dict[str, _Node]
+_Changes = dict[str, _Node | None]
+
+
+# -- the table -----------------------------------------------------------------------------------------------------
+
+
+def nodes(snapshot: Snapshot) -> dict[str, _Node]:
+    """Return ``snapshot`` as nodes by id, each after its parent.
+
+    A node has ``id``, ``kind``, ``parent`` (an id, or None), ``name``, ``status`` and the fields of its record. If its
+    state could not be read, its status is ``unknown`` and it has an ``error``. Values that grow with time are left out,
+    so that an equal node has not changed.
+    """
+    table = _Table()
+    program = table.add("program", "program", None, "running", _without(to_dict(snapshot.program), "uptime"))
+    if snapshot.lifetime is not None:
+        state = _without(to_dict(snapshot.lifetime), "workers")
+        table.add("lifetime", "lifetime", program, "stopping" if state["stopping"] else "running", state)
+    for router in snapshot.routers:
+        _router(table, program, router)
+    for worker in snapshot.workers:
+        _worker(table, program, worker)
+    for pool in snapshot.pools:
+        _pool(table, program, pool)
+    for flows in snapshot.flows:
+        own = {"store": flows.store, "runs": len(flows.runs), "name": flows.store}
+        parent = table.add("flows", "component", program, _status(flows.error), own | _error(flows.error))
+        for run in flows.runs:
+            _flow(table, parent, run)
+    for queue in snapshot.queues:
+        # Its name is that of its store, which may change.
+        table.add("queue", "queue", program, _status(queue.error), to_dict(queue))
+    for inbox in snapshot.inboxes:
+        table.add(f"inbox:{inbox.name}", "inbox", program, _status(inbox.error), to_dict(inbox))
+    for other in snapshot.others:
+        own = {"name": other.name, "class": other.kind, "state": other.state}
+        table.add(f"component:{other.name}", "component", program, _status(other.error), own | _error(other.error))
+    return table.nodes
+
+
+def router_ids(names: Iterable[str]) -> list[str]:
+    """Return the ids of routers with these names, in the order of a snapshot."""
+    table = _Table()
+    return [table.add(f"router:{name}", "router", None, "", {}) for name in names]
+
+
+class _Table:
+    """Nodes by unique ids."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, _Node] = {}
+
+    def add(self, wanted: str, kind: str, parent: str | None, status: str, own: _Node) -> str:
+        """Add a node, and return its id: ``wanted``, with a number if another node has that."""
+        id_, count = wanted, 1
+        while id_ in self.nodes:
+            count += 1
+            id_ = f"{wanted}#{count}"
+        own.update(id=id_, kind=kind, parent=parent, status=status)
+        own.setdefault("name", kind)
+        self.nodes[id_] = own
+        return id_
+
+
+def _without(own: _Node, *names: str) -> _Node:
+    """Remove fields that grow with time or are nodes of their own."""
+    for name in names:
+        del own[name]
+    return own
+
+
+def _error(error: str | None) -> _Node:
+    return {} if error is None else {"error": error}
+
+
+def _status(error: str | None) -> str:
+    return "running" if error is None else "unknown"
+
+
+def _router(table: _Table, program: str, router: RouterView) -> None:
+    own = to_dict(router)
+    parts = {each: own.pop(each) for each in ("routes", "lanes", "sources", "taps")}
+    status = "unknown" if router.error else "running" if router.running else "stopped"
+    parent = table.add(f"router:{router.name}", "router", program, status, own)
+    for route in parts["routes"]:
+        table.add(f"{parent}/route:{route['pattern']}", "route", parent, "running", {"name": route["pattern"], **route})
+    for lane in parts["lanes"]:
+        table.add(f"{parent}/lane:{lane['name']}", "lane", parent, _lane_status(lane), lane)
+    for source in parts["sources"]:
+        table.add(f"{parent}/source:{source['name']}", "source", parent, _source_status(source), source)
+    for tap in parts["taps"]:
+        table.add(f"{parent}/tap:{tap['pattern']}", "tap", parent, "running", {"name": tap["pattern"], **tap})
+
+
+def _lane_status(lane: _Node) -> str:
+    if lane["waiting"] >= lane["limit"]:
+        return "full"
+    return "busy" if lane["running"] or lane["waiting"] else "idle"
+
+
+def _source_status(source: _Node) -> str:
+    if source["running"]:
+        return "held" if source["held"] else "running"
+    return "failed" if source["failures"] else "stopped"
+
+
+def _worker(table: _Table, parent: str, worker: WorkerView, at: str = "worker:", kind: str = "") -> str:
+    own = _without(to_dict(worker, without="children"), "uptime", "children")
+    what = kind or ("supervisor" if worker.kind == "supervisor" else "worker")
+    own["type"] = own["kind"]
+    node = table.add(f"{at}{worker.name}", what, parent, worker.status, own)
+    for each in worker.children:
+        _worker(table, node, each, f"{node}/", "member" if each.kind == "member" else "")
+    return node
+
+
+def _pool(table: _Table, program: str, pool: PoolView) -> None:
+    node = _worker(table, program, pool.worker, "pool:", "pool")
+    table.nodes[node] |= {"stats": pool.stats, **_error(pool.error)}
+
+
+def _flow(table: _Table, parent: str, run: RunInfo) -> None:
+    own = {"name": run.name, "flow": run.id, "state": run.state, "error": run.error}
+    node = table.add(f"flow:{run.id}", "flow", parent, run.state.lower(), own)
+    _item(table, node, run.root)
+
+
+def _item(table: _Table, parent: str, item: ItemInfo) -> None:
+    own = _without(to_dict(item, without="items"), "items")
+    own["type"] = own["kind"]
+    node = table.add(f"{parent}/{item.name}", "item", parent, item.state.lower(), own)
+    for each in item.items:
+        _item(table, node, each)
+
+
+# -- watching ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What is new since the reader last looked."""
+    """The changes since the last update."""
 
     snapshot: Snapshot
-    #: The nodes that are new or different, by id; None for one that is gone. The first has all.
-    nodes: dict[str, dict[str, Any] | None]
+    #: The nodes that are new or different, by id; None for one that is gone. The first update has all.
+    nodes: _Changes
 
 
 def watch(*components: object, interval: float = 0.2) -> Watch:
-    """What changes from now on in the program, or in ``components``: an async iterator of `Update`.
+    """Watch the program, or ``components``: an async iterator of `Update`.
 
-    The first comes at once and has everything; the next when something has changed, at least ``interval`` seconds
-    later. Who is slow gets the newest state and what is different from the one that he got before, never a backlog.
+    The first update comes at once and has everything; the next when something has changed, at least ``interval``
+    seconds later. A slow reader gets the newest state and its differences from the last update, never a backlog.
     ``async with watch() as changes`` ends it with the block.
 
     Raises:
         LookupError: without components, outside a lifetime.
-        ValueError: for an interval that is not above 0.
+        ValueError: if ``interval`` is not above 0.
     """
     if not interval > 0:
         raise ValueError(f"watch(interval={interval!r}) leaves no time to look; give seconds above 0")
     if components:
-        return Watch(Observation(None, components), interval)
-    return Watch(_observation_of(lifetime_here()), interval)
+        return Watch(_Observation(None, components), interval)
+    return Watch(_observation_of(current_lifetime()), interval)
 
 
 class Watch:
-    """What `watch` returns; one reader."""
+    """The updates for one reader, from `watch`."""
 
-    def __init__(self, observation: Observation, interval: float) -> None:
-        self._observation: Observation | None = observation
+    def __init__(self, observation: _Observation, interval: float) -> None:
+        self._observation: _Observation | None = observation
         self._interval = interval
-        self._seen: _Sight | None = None
-        # When it may have the next, by the loop's clock.
+        self._seen: _View | None = None
+        # When the next update is due, by the loop's clock.
         self._due = 0.0
         self._ended = asyncio.Event()
 
@@ -75,7 +214,7 @@ class Watch:
         self.close()
 
     def close(self) -> None:
-        """End the iteration, also of who waits in it."""
+        """End the iteration, also for a task that waits in it."""
         self._observation = None
         self._ended.set()
 
@@ -93,118 +232,118 @@ class Watch:
                 ending.cancel()
                 await asyncio.wait([looking, ending])
             if not looking.cancelled():
-                sight = looking.result()
+                view = looking.result()
                 self._due = asyncio.get_running_loop().time() + self._interval
-                change = sight.since(self._seen)
-                self._seen = sight
+                change = view.since(self._seen)
+                self._seen = view
                 if change:
-                    return Update(sight.snapshot, change)
+                    return Update(view.snapshot, change)
         raise StopAsyncIteration
 
 
-class _Sight:
-    """What was seen at one moment."""
+class _View:
+    """The program at one moment."""
 
     def __init__(self, snapshot: Snapshot, at: float) -> None:
         self.snapshot = snapshot
         self.nodes: _Nodes = nodes(snapshot)
         #: By the loop's clock.
         self.at = at
-        # What was different from the sight that most readers saw before.
-        self._known: tuple[_Sight, dict[str, dict[str, Any] | None]] | None = None
+        # The differences from the view that most readers saw last.
+        self._known: tuple[_View, _Changes] | None = None
 
-    def since(self, before: _Sight | None) -> dict[str, dict[str, Any] | None]:
-        """What is different from ``before``."""
+    def since(self, before: _View | None) -> _Changes:
+        """Return the differences from ``before``."""
         if before is None:
             return dict(self.nodes)
         if self._known is None or self._known[0] is not before:
             self._known = before, _difference(before.nodes, self.nodes)
-            # Or each would keep the one before it, and that the one before, for ever.
-            before._known = None  # noqa: SLF001  # one of ours
+            # Or each view would keep all views before it.
+            before._known = None  # noqa: SLF001  # of the same class
         return self._known[1]
 
 
-def _difference(old: _Nodes, new: _Nodes) -> dict[str, dict[str, Any] | None]:
-    changed: dict[str, dict[str, Any] | None] = {key: node for key, node in new.items() if old.get(key) != node}
+def _difference(old: _Nodes, new: _Nodes) -> _Changes:
+    changed: _Changes = {key: node for key, node in new.items() if old.get(key) != node}
     for key in old.keys() - new.keys():
         changed[key] = None
     return changed
 
 
-class Observation:
-    """Looks at components for all who want to know, not more often than the first of them wants."""
+class _Observation:
+    """Takes snapshots for all watchers, at most as often as the most frequent of them asks."""
 
     def __init__(self, lifetime: Lifetime | None, components: tuple[object, ...] = ()) -> None:
-        # Weakly: what watches a lifetime does not keep it.
+        # Weakly, so that watching a lifetime does not keep it alive.
         self._lifetime = None if lifetime is None else ref(lifetime)
         self._components = components
         self._loop = asyncio.get_running_loop()
-        self._latest: _Sight | None = None
-        self._news = asyncio.Event()
+        self._latest: _View | None = None
+        self._changed = asyncio.Event()
         self._listening = False
 
-    async def newer(self, than: _Sight | None, interval: float, due: float) -> _Sight:
-        """What is to be seen, if that may be something else than ``than``, but not before it is ``due``."""
+    async def newer(self, than: _View | None, interval: float, due: float) -> _View:
+        """Return a view that may differ from ``than``, once it is ``due``."""
         while True:
             latest, now = self._latest, self._loop.time()
             if latest is None:
                 return self._look(now)
-            if latest is than and not self._news.is_set():
-                await self._news.wait()
+            if latest is than and not self._changed.is_set():
+                await self._changed.wait()
             elif now < due:
                 await asyncio.sleep(due - now)
-            elif latest is than or (self._news.is_set() and now >= latest.at + interval):
+            elif latest is than or (self._changed.is_set() and now >= latest.at + interval):
                 return self._look(now)
             else:
                 return latest
 
-    def _look(self, now: float) -> _Sight:
-        self._news.clear()
+    def _look(self, now: float) -> _View:
+        self._changed.clear()
         self._listen()
         lifetime = None if self._lifetime is None else self._lifetime()
         components = self._components if lifetime is None else lifetime.components()
-        self._latest = sight = _Sight(snapshot_of(lifetime, components), now)
-        return sight
+        self._latest = view = _View(snapshot_of(lifetime, components), now)
+        return view
 
     def _listen(self) -> None:
         if not self._listening:
             self._listening = True
-            for hook in _TELLING:
-                hook.connect(self._stirred, weak=True)
+            for hook in _HOOKS:
+                hook.connect(self._on_change, weak=True)
 
-    def _stirred(self, _sender: object, **_: object) -> None:
-        """Something has changed, here or in a thread."""
+    def _on_change(self, _sender: object, **_: object) -> None:
+        """Handle an announcement, which may come from another thread."""
         if _running_loop() is self._loop:
-            self._hear()
+            self._note_change()
         else:
             with suppress(RuntimeError):  # the loop may be closed by now
-                self._loop.call_soon_threadsafe(self._hear)
+                self._loop.call_soon_threadsafe(self._note_change)
 
-    def _hear(self) -> None:
-        """Know that there is something new, which is enough until somebody looks."""
+    def _note_change(self) -> None:
+        """Note the change, and listen no longer until the next look."""
         if self._listening:
             self._listening = False
-            for hook in _TELLING:
-                hook.disconnect(self._stirred)
-        self._news.set()
+            for hook in _HOOKS:
+                hook.disconnect(self._on_change)
+        self._changed.set()
 
 
-#: All that are announced, but for those that tell of nothing that can be seen.
-_TELLING: tuple[hooks.Hook, ...] = tuple(
+#: All hooks but those whose announcement changes nothing in a snapshot.
+_HOOKS: tuple[hooks.Hook, ...] = tuple(
     hook
     for hook in (getattr(hooks, name) for name in hooks.__all__)
     if isinstance(hook, hooks.Hook) and hook not in (hooks.forced_exit, hooks.hook_finished, hooks.critical_finished)
 )
 
-#: So that those who watch one lifetime find each other; it holds nothing, and forgets by itself.
-_shared: WeakKeyDictionary[Lifetime, ref[Observation]] = WeakKeyDictionary()
+#: The shared observations, all held weakly.
+_shared: WeakKeyDictionary[Lifetime, ref[_Observation]] = WeakKeyDictionary()
 
 
-def _observation_of(lifetime: Lifetime) -> Observation:
+def _observation_of(lifetime: Lifetime) -> _Observation:
     known = _shared.get(lifetime)
     observation = None if known is None else known()
     if observation is None:
-        observation = Observation(lifetime)
+        observation = _Observation(lifetime)
         _shared[lifetime] = ref(observation)
     return observation
 

@@ -21,7 +21,7 @@ from lifecycle.events import (
     TickEvent,
     WebhookEvent,
 )
-from lifecycle.observe.eventlog.summaries import digest, masked_error, summary
+from lifecycle.observe.eventlog.summaries import digest, summary
 
 
 class Colour(Enum):
@@ -133,17 +133,3 @@ def test_it_is_bounded_whatever_the_event_holds() -> None:
     wide = Event("a", {"k" * 10**6 + str(number): "v" * 10**6 for number in range(20)})
     assert len(summary(digest(wide))) <= 240
     assert len(str(digest(wide))) < 2000, "what is kept is as small"
-
-
-def test_an_error_is_told_without_its_secrets_and_at_a_bounded_length() -> None:
-    assert masked_error(ValueError("token=hunter2 is wrong")) == "ValueError: token=*** is wrong"
-    assert masked_error(ValueError()) == "ValueError"
-    assert len(masked_error(ValueError("x" * 10**6))) < 600
-
-
-def test_an_error_that_cannot_be_shown_is_told_by_its_class() -> None:
-    class Mute(Exception):
-        def __str__(self) -> str:
-            raise RuntimeError("no")
-
-    assert masked_error(Mute()) == "Mute: (its message cannot be read: RuntimeError)"

@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jsonschema  # type: ignore[import-untyped]  # it has no stubs
@@ -15,20 +14,18 @@ import pytest
 from lifecycle import hooks
 from lifecycle._util import current_span
 from lifecycle.control import Event, Router
-from lifecycle.flows import Flows, ItemInfo, JobQueue, RunInfo, linear, task
-from lifecycle.observe import Snapshot, context, nodes, snapshot, snapshot_schema
-from lifecycle.observe._snapshot.views import FlowView, HealthView, ItemView, WorkerView
+from lifecycle.flows import Flows, JobQueue, linear, task
+from lifecycle.observe import Snapshot, context, nodes, snapshot
 from lifecycle.runtime import lifetime
 from lifecycle.testing import running
 from lifecycle.workers import Exit, ProbeResult, Spec, Status, Supervisor, TaskWorker, WorkerState
+from tools.snapshot_schema import PAGE, snapshot_schema
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from lifecycle.control import RouteInfo
     from lifecycle.testing import Clock
-
-DOCS = Path(__file__).parents[2] / "docs" / "reference"
 
 #: Names that break what does not expect them.
 NASTY = ("\"'`<b>&amp;</b>", "näh 🦊", "two\nlines", "\ud800", "a/b#2", " ")
@@ -70,21 +67,6 @@ class Component:
         if isinstance(self._state, Exception):
             raise self._state
         return self._state
-
-
-@pytest.mark.parametrize(
-    ("view", "record", "added"),
-    [
-        (WorkerView, WorkerState, {"uptime"}),
-        (HealthView, ProbeResult, set()),
-        (FlowView, RunInfo, set()),
-        (ItemView, ItemInfo, set()),
-    ],
-)
-def test_a_view_has_what_the_record_of_the_other_room_has(view: Any, record: Any, added: set[str]) -> None:
-    """They stand twice, for this room may not know the others: nothing that is told there is missing here."""
-    names, others = ({each.name for each in dataclasses.fields(kind)} for kind in (view, record))
-    assert names == others | added
 
 
 # -- what is in it ------------------------------------------------------------------------------------------------
@@ -202,8 +184,8 @@ async def test_it_is_as_the_schema_says(clock: Clock) -> None:
 
 
 def test_the_schema_in_the_documentation_is_this_one() -> None:
-    """``python -m tests.observe.test_snapshots`` writes it."""
-    assert json.loads((DOCS / "snapshot.schema.json").read_text(encoding="utf-8")) == snapshot_schema()
+    """``python -m tools.snapshot_schema`` writes it."""
+    assert json.loads(PAGE.read_text(encoding="utf-8")) == snapshot_schema()
 
 
 async def test_records_do_not_change(clock: Clock) -> None:
@@ -295,19 +277,14 @@ async def test_a_state_that_raises_is_shown_where_it_belongs_and_the_rest_is_as_
     assert table["component:mine"]["error"] == "ValueError: no state today"
 
 
+def worker(name: Any = "w", **values: Any) -> WorkerState:
+    """A worker's state that a program has filled with anything."""
+    return WorkerState(name, "task", Status.RUNNING, **values)
+
+
 class Unspeakable:
     def __repr__(self) -> str:
         raise ValueError("not to be said")
-
-
-@dataclass
-class Looks:
-    """Like the state of a worker, and is none."""
-
-    name: object
-    kind: str = "task"
-    status: str = "running"
-    children: object = 7
 
 
 async def test_whatever_a_state_gives_can_be_shown(clock: Clock) -> None:
@@ -321,8 +298,8 @@ async def test_whatever_a_state_gives_can_be_shown(clock: Clock) -> None:
     class Nothing:
         pass
 
-    looks = Component(Looks("w"))
-    found = snapshot(Component(Unspeakable()), Component(7), Later(), Nothing(), looks, Component({Unspeakable(): 1}))
+    bad = Component(worker(children=7))
+    found = snapshot(Component(Unspeakable()), Component(7), Later(), Nothing(), bad, Component({Unspeakable(): 1}))
     assert [each.state for each in found.others[:2]] == ["<Unspeakable that cannot be shown>", 7]
     assert len(found.errors) == 3
     assert "at once" in found.errors[0]
@@ -353,30 +330,16 @@ async def test_what_has_no_end_is_cut(clock: Clock) -> None:
     assert len(third.state) < 20_000
 
 
-@dataclass
-class Likeness:
-    """Like the state of a worker, filled by somebody else."""
-
-    name: Any = "w"
-    kind: Any = "task"
-    status: Any = "running"
-    children: Any = ()
-    error: Any = None
-    pid: Any = None
-    health: Any = None
-    started_at: Any = None
-
-
 @pytest.mark.parametrize(
     "state",
     [
         [10**5000],
-        Likeness(error=ValueError("v")),
-        Likeness(pid=b"7"),
-        Likeness(name=b"w"),
-        Likeness(started_at=float("nan")),
-        Likeness(children=(Likeness(pid=object()),)),
-        Likeness(health=ProbeResult(healthy=True, message=b"\xff")),  # type: ignore[arg-type]  # bad input
+        worker(error=ValueError("v")),
+        worker(pid=b"7"),
+        worker(name=b"w"),
+        worker(started_at=float("nan")),
+        worker(children=(worker(pid=object()),)),
+        worker(health=ProbeResult(healthy=True, message=b"\xff")),  # type: ignore[arg-type]  # bad input
     ],
 )
 async def test_a_record_filled_with_anything_can_still_be_written_as_json(clock: Clock, state: object) -> None:
@@ -386,7 +349,7 @@ async def test_a_record_filled_with_anything_can_still_be_written_as_json(clock:
 
 
 async def test_a_child_with_a_bad_record_does_not_hide_its_siblings(clock: Clock) -> None:
-    [top] = snapshot(Component(Likeness("top", children=(Likeness("bad", pid="x"), Likeness("good"))))).workers
+    [top] = snapshot(Component(worker("top", children=(worker("bad", pid="x"), worker("good"))))).workers
     assert [(each.name, each.status) for each in top.children] == [("bad", "unknown"), ("good", "running")]
 
 
@@ -476,10 +439,6 @@ async def test_code_knows_where_it_runs(clock: Clock) -> None:
     token = current_span.set("00-1-2-01")
     assert context() == {"traceparent": "00-1-2-01"}
     current_span.reset(token)
-
-
-if __name__ == "__main__":
-    (DOCS / "snapshot.schema.json").write_text(json.dumps(snapshot_schema(), indent=2) + "\n", encoding="utf-8")
 
 
 # -- secrets -------------------------------------------------------------------------------------------------------

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
 from lifecycle._async import Condition
+from lifecycle._masking import error_masked
 from lifecycle._text import component_name, shorten
 from lifecycle._util import name_of
 from lifecycle.control.patterns import DEEP
 from lifecycle.control.source_runner import source_name
 from lifecycle.errors import Dropped, LaneFull, NotHandled
 from lifecycle.observe.eventlog.entries import Entry, EventOutcome
-from lifecycle.observe.eventlog.summaries import digest, masked_error, summary
+from lifecycle.observe.eventlog.summaries import digest, summary
 from lifecycle.runtime.lifetimes import current_life
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Changes", "Failure", "Following", "Record", "Recorder", "Routers"]
 
-#: Characters of a topic or a name that are kept; a longer topic was refused.
-_TEXT = 1024
+#: Characters of a topic or a name that are kept, as a longer topic was refused; and of an error.
+_TEXT, _ERROR = 1024, 500
 
 #: Sources whose last failure is kept.
 _FAILURES = 100
@@ -223,7 +224,7 @@ class Record:
             self.what = EventOutcome.HANDLED
         else:
             self.what = _outcome(error, began=self.began is not None)
-            self.error = masked_error(error)
+            self.error = error_masked(error, _ERROR)
         self._release(delivery)
 
     def _release(self, delivery: Delivery) -> None:
@@ -494,4 +495,4 @@ class Routers:
             return
         if len(self.failures) >= _FAILURES:
             del self.failures[next(iter(self.failures))]
-        self.failures[name, source_name(source)] = Failure(time.time(), masked_error(error), restart_in)
+        self.failures[name, source_name(source)] = Failure(time.time(), error_masked(error, _ERROR), restart_in)

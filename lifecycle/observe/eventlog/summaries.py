@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from lifecycle._masking import HIDDEN, is_secret, masked
 from lifecycle._text import shorten
-from lifecycle._util import message_of
 from lifecycle.events import CommandEvent, Event, FileBatch, LineEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Digest", "digest", "masked_error", "summary"]
+__all__ = ["Digest", "digest", "summary"]
 
 #: The class of an event, and what was taken from it.
 Digest: TypeAlias = tuple[type[Any], tuple[Any, ...]]
@@ -65,12 +64,6 @@ def summary(taken: Digest) -> str:
         names = _names(kind)  # type: ignore[arg-type]  # a class has a hash
         told = ", ".join(f"{name}={_told(name, value)}" for name, value in zip(names, values, strict=False))
     return shorten(f"{_class_name(kind)}({told})", _LONGEST)
-
-
-def masked_error(error: BaseException) -> str:
-    """The class of ``error`` and what it says, without secrets."""
-    name, text = _class_name(type(error)), message_of(error)
-    return f"{name}: {masked(shorten(text, _ERROR))}" if text else name
 
 
 # -- taking ------------------------------------------------------------------------------------------------------

@@ -24,10 +24,10 @@ from lifecycle import hooks
 from lifecycle._async import shield
 from lifecycle._text import component_name
 from lifecycle.control.router import Router
-from lifecycle.observe._snapshot.nodes import router_ids
 from lifecycle.observe.http.api import SharedMessages, api_routes
 from lifecycle.observe.http.guard import HEADERS, Guard, Refused
 from lifecycle.observe.http.server import errors_as_json, event, problem, stream
+from lifecycle.observe.watching import router_ids
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Iterator

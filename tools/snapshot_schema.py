@@ -1,22 +1,26 @@
-"""The JSON Schema of a snapshot, made from its records."""
+"""Generates docs/reference/snapshot.schema.json from the records of a snapshot: ``python -m tools.snapshot_schema``."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 from enum import Enum
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from lifecycle.observe._snapshot.views import Snapshot
+from lifecycle.observe import Snapshot
 
-__all__ = ["snapshot_schema"]
+__all__ = ["PAGE", "snapshot_schema"]
+
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "snapshot.schema.json"
 
 _Schema = dict[str, Any]
 
 
 def snapshot_schema() -> _Schema:
-    """What `Snapshot.to_dict` gives, as a JSON Schema (draft 2020-12)."""
+    """Return the JSON Schema (draft 2020-12) of what `Snapshot.to_dict` returns."""
     definitions: dict[str, _Schema] = {}
     root = _of(Snapshot, definitions)
     return {
@@ -38,7 +42,7 @@ _PLAIN: dict[Any, _Schema] = {
 
 
 def _of(hint: Any, definitions: dict[str, _Schema]) -> _Schema:
-    """The schema of a type; those of records are put among the ``definitions``."""
+    """Return the schema of a type, and add those of records to ``definitions``."""
     origin, args = get_origin(hint), get_args(hint)
     if hint in _PLAIN:
         return dict(_PLAIN[hint])
@@ -51,7 +55,7 @@ def _of(hint: Any, definitions: dict[str, _Schema]) -> _Schema:
     if issubclass(hint, Enum):
         return {"enum": [each.value for each in hint]}
     if hint.__name__ not in definitions:
-        # Before its fields: a record may have itself in it.
+        # Before its fields: a record may contain itself.
         definitions[hint.__name__] = {}
         definitions[hint.__name__] = _of_record(hint, definitions)
     return {"$ref": f"#/$defs/{hint.__name__}"}
@@ -67,3 +71,7 @@ def _of_record(kind: type, definitions: dict[str, _Schema]) -> _Schema:
         "required": names,
         "additionalProperties": False,
     }
+
+
+if __name__ == "__main__":
+    PAGE.write_text(json.dumps(snapshot_schema(), indent=2) + "\n", encoding="utf-8")

@@ -1,3 +1,0 @@
-"""What stands behind `snapshot` and `watch`: asking what lives, and the records and tables of what it says."""
-
-__all__: list[str] = []
