@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle.errors import JournalError
-from lifecycle.journal import QUEUES, FileLock, Journal, Queue, Schema
+from lifecycle.journal import QUEUES, Journal, Queue, Schema
+from lifecycle.journal.database import FileLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,8 +97,8 @@ async def test_on_a_slow_disk_those_who_were_served_come_along_with_the_next(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every commit counts as slow, and the next waits for long: until all four have come again."""
-    monkeypatch.setattr("lifecycle.journal.writing._SLOW", 0.0)
-    monkeypatch.setattr("lifecycle.journal.writing._PART", 1000.0)
+    monkeypatch.setattr("lifecycle.journal.writer._SLOW", 0.0)
+    monkeypatch.setattr("lifecycle.journal.writer._PART", 1000.0)
     commits: list[str] = []
 
     async def write(journal: Journal, name: str) -> None:
@@ -320,7 +321,7 @@ async def test_a_full_disk_is_said_and_survived(path: Path) -> None:
 async def test_another_process_that_writes_is_waited_for_and_then_named(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lifecycle.journal.databases._PATIENCE", 0.1)
+    monkeypatch.setattr("lifecycle.journal.database._PATIENCE", 0.1)
     async with Journal(path, NOTES) as journal:
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
@@ -568,7 +569,7 @@ def test_failures_come_again_later_and_end_as_dead_letters(db: sqlite3.Connectio
     [entry] = queue.lease(db, now=5)
     assert (entry.attempts, entry.failures, entry.error, entry.dead) == (2, 1, "no luck", False)
     assert not queue.revive(db, 1)
-    queue.bury(db, 1, error="no luck again")
+    queue.discard(db, 1, error="no luck again")
     assert queue.lease(db, now=1000) == []
     [dead] = queue.entries(db)
     assert (dead.failures, dead.error, dead.dead) == (2, "no luck again", True)
@@ -583,9 +584,9 @@ def test_leases_of_who_is_gone_are_taken_back_and_unused_ones_were_no_attempt(db
     queue = Queue("q")
     for body in (b"a", b"b"):
         queue.accept(db, body, now=0, leased=float("inf"))
-    queue.give_back(db, 1)
+    queue.release(db, 1)
     assert [entry.attempts for entry in queue.entries(db)] == [0, 1]
-    queue.release(db)
+    queue.release_all(db)
     assert [entry.attempts for entry in queue.lease(db, now=1, limit=2)] == [1, 2]
 
 
@@ -594,7 +595,7 @@ def test_leases_of_who_is_gone_are_taken_back_and_unused_ones_were_no_attempt(db
 
 def test_one_at_a_time_has_the_lock_and_death_lets_go_of_it(tmp_path: Path) -> None:
     code = (
-        "import sys; from lifecycle.journal import FileLock; lock = FileLock(sys.argv[1]); "
+        "import sys; from lifecycle.journal.database import FileLock; lock = FileLock(sys.argv[1]); "
         "print(lock.take(), flush=True); sys.stdin.read()"
     )
     mine, same = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from lifecycle.journal import Tally
+from lifecycle.journal.queues import CachedCounts
 
 if TYPE_CHECKING:
     from lifecycle.testing import Clock
@@ -20,7 +20,7 @@ async def fail() -> dict[str, int]:
 
 
 async def test_what_was_closed_at_once_counts_when_it_is_opened_again(clock: Clock) -> None:
-    tally = Tally(count, lambda: None)
+    tally = CachedCounts(count, lambda: None)
     tally.open()
     await tally.close()
     assert tally.figures == {}
@@ -31,7 +31,7 @@ async def test_what_was_closed_at_once_counts_when_it_is_opened_again(clock: Clo
 
 
 async def test_who_opens_it_while_another_closes_it_has_it_counted(clock: Clock) -> None:
-    tally = Tally(count, lambda: None)
+    tally = CachedCounts(count, lambda: None)
     tally.open()
     await asyncio.sleep(0)
     closing = asyncio.create_task(tally.close())
@@ -45,7 +45,7 @@ async def test_who_opens_it_while_another_closes_it_has_it_counted(clock: Clock)
 
 
 async def test_a_count_that_fails_leaves_what_was_known_and_is_tried_when_something_happens(clock: Clock) -> None:
-    tally = Tally(fail, lambda: None)
+    tally = CachedCounts(fail, lambda: None)
     tally.open()
     await clock.advance(5)
     assert (tally.figures, len(asyncio.all_tasks())) == ({}, 1)

@@ -17,8 +17,8 @@ from lifecycle._text import plural, printable, shorten
 from lifecycle.cli.files import check_file
 from lifecycle.cli.output import DONE, CliError, UsageError, ago, columns, local_time, print_result, stderr_console
 from lifecycle.errors import JournalError
-from lifecycle.journal import QUEUES, FileLock
-from lifecycle.journal.databases import Database
+from lifecycle.journal import QUEUES
+from lifecycle.journal.database import Database, FileLock
 from lifecycle.sources._inbox_store import WEBHOOKS, lock_path, unpacked
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from lifecycle.events import WebhookEvent
     from lifecycle.journal import Entry
-    from lifecycle.journal.databases import Work
+    from lifecycle.journal.database import Work
 
 __all__ = ["inbox"]
 
@@ -77,7 +77,7 @@ def _free(file: Path, carry_out: Callable[[Work], Any]) -> None:
     lock = FileLock(path)
     if lock.take():
         try:
-            carry_out(WEBHOOKS.release)
+            carry_out(WEBHOOKS.release_all)
         finally:
             lock.release()
 

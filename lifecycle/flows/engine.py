@@ -378,7 +378,7 @@ class Executor:
             function = _function(call)
             if function.in_thread:
                 # The wait for a thread does not count as time of the task. `_call` gives the thread back.
-                await self._threads.seats.acquire()
+                await self._threads.slots.acquire()
             if call.node.step is None or call.reverting or call.node.step.timeout is None:
                 return await self._call(function, call.arguments)
             return await self._call_within(call.node.step.timeout, call.node.step, call.arguments)
@@ -388,7 +388,7 @@ class Executor:
             try:
                 result = await self._threads.finish(partial(function.fn, **arguments))
             finally:
-                self._threads.seats.release()
+                self._threads.slots.release()
         else:
             result = function.fn(**arguments)
         return await result if inspect.isawaitable(result) else result

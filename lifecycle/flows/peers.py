@@ -15,7 +15,7 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from lifecycle.journal import FileLock
+from lifecycle.journal.database import FileLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""What must survive a crash: one SQLite file, one thread that writes it, and a durable queue.
+"""Durable storage: one SQLite file, one thread that writes to it, and a durable queue.
 
-`Journal` runs functions inside transactions and commits those of all who wait together. What the functions do is
-theirs: a `Schema` makes tables, `Queue` is the one shape for work that is accepted now and done later.
+`Journal` runs functions inside transactions, and commits those that are waiting at the same time together. A `Schema`
+makes tables, and `Queue` is the one shape for work that is accepted now and done later.
 """
 
 from lifecycle._lazy import lazy_names
@@ -10,11 +10,8 @@ __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "lifecycle.errors": "JournalError",
-        ".clocks": "SteadyClock",
-        ".locks": "FileLock",
+        ".database": "Schema",
         ".queues": "QUEUES Entry Queue",
-        ".schemas": "Schema",
-        ".tallies": "Tally",
-        ".writing": "Journal",
+        ".writer": "Journal",
     },
 )

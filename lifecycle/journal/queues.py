@@ -1,21 +1,24 @@
-"""The one durable queue: work is accepted, leased, tried again, done, or put aside as a dead letter.
+"""Durable queues: work is accepted, leased, retried, done, or discarded as a dead letter; and cached counts of it.
 
-A `Queue` is a name; its methods use the connection of a transaction that somebody else began, so that accepting,
-or finishing, is one step with whatever else belongs to it. Times are seconds since the epoch, given by the caller.
+A `Queue` is a name. Its methods use the connection of the caller's transaction, so that accepting or finishing is one
+step with related changes. Times are seconds since the epoch, given by the caller.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lifecycle.journal.schemas import Schema
+from lifecycle.journal.database import Schema
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Awaitable, Callable
 
-__all__ = ["QUEUES", "Entry", "Queue"]
+__all__ = ["QUEUES", "CachedCounts", "Entry", "Queue"]
 
 QUEUES = Schema(
     "queues",
@@ -51,22 +54,22 @@ _COLUMNS = "id, body, accepted, due, leased, attempts, failures, error, dead"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Something that was accepted and is not done."""
+    """Work that was accepted and is not done."""
 
     id: int
     body: bytes
     accepted: float
     #: Not to be leased before.
     due: float
-    #: Whoever leased it has it until then; 0: nobody has.
+    #: When its lease expires; 0: it is not leased.
     leased: float
-    #: How often it was leased, the present lease included.
+    #: How often it was leased, including the current lease.
     attempts: int
     #: How often it failed.
     failures: int
-    #: How it failed last.
+    #: Its last error.
     error: str
-    #: Whether it is put aside, until somebody revives or drops it.
+    #: Whether it is a dead letter, until it is revived or removed.
     dead: bool
 
 
@@ -86,9 +89,9 @@ class Queue:
         remember: float = 0.0,
         leased: float = 0.0,
     ) -> int | None:
-        """Add an entry and return its id, or None where ``key`` was accepted before and is still remembered.
+        """Add an entry and return its id, or None if ``key`` was accepted before and is still remembered.
 
-        A key is remembered for ``remember`` seconds; an empty one never. ``leased`` is for who takes it at once.
+        A key is remembered for ``remember`` seconds; an empty one never. ``leased`` leases it to the caller at once.
         """
         if key and remember > 0 and not self._is_new(db, key, now, remember):
             return None
@@ -107,11 +110,11 @@ class Queue:
         return remembered.rowcount > 0
 
     def forget(self, db: sqlite3.Connection, *, now: float) -> None:
-        """Remove the keys that need not be remembered any more."""
+        """Remove the keys whose time is over."""
         db.execute("DELETE FROM lifecycle_queue_keys WHERE queue = ? AND until <= ?", (self.name, now))
 
     def lease(self, db: sqlite3.Connection, *, now: float, until: float = math.inf, limit: int = 1) -> list[Entry]:
-        """Take up to ``limit`` entries that are due and nobody has, the oldest first; they are ours ``until`` then."""
+        """Lease up to ``limit`` entries that are due and not leased, the oldest first, ``until`` that time."""
         leased = db.execute(
             "UPDATE lifecycle_queue SET leased = ?, attempts = attempts + 1 WHERE id IN"  # noqa: S608  # our own columns
             " (SELECT id FROM lifecycle_queue WHERE queue = ? AND dead = 0 AND due <= ? AND leased <= ?"
@@ -121,7 +124,7 @@ class Queue:
         return sorted(map(_entry, leased), key=lambda entry: entry.id)
 
     def next_due(self, db: sqlite3.Connection, *, now: float) -> float | None:
-        """When the next entry that cannot be leased now can be; None if there is none."""
+        """Return when the next entry that cannot be leased now can be; None if there is none."""
         due: tuple[float | None] = db.execute(
             "SELECT min(max(due, leased)) FROM lifecycle_queue"
             " WHERE queue = ? AND dead = 0 AND max(due, leased) > ? AND leased < ?",
@@ -129,12 +132,12 @@ class Queue:
         ).fetchone()
         return due[0]
 
-    def release(self, db: sqlite3.Connection) -> None:
-        """Take every entry from whoever leased it: for who knows that they are gone."""
+    def release_all(self, db: sqlite3.Connection) -> None:
+        """End all leases, when their owners are known to be gone."""
         db.execute("UPDATE lifecycle_queue SET leased = 0 WHERE queue = ? AND dead = 0 AND leased > 0", (self.name,))
 
-    def give_back(self, db: sqlite3.Connection, *ids: int) -> None:
-        """End leases that nobody made use of: they were no attempts."""
+    def release(self, db: sqlite3.Connection, *ids: int) -> None:
+        """End unused leases, which do not count as attempts."""
         db.executemany(
             "UPDATE lifecycle_queue SET leased = 0, attempts = attempts - 1 WHERE queue = ? AND id = ?",
             [(self.name, each) for each in ids],
@@ -145,11 +148,11 @@ class Queue:
         db.executemany("DELETE FROM lifecycle_queue WHERE queue = ? AND id = ?", [(self.name, each) for each in ids])
 
     def retry(self, db: sqlite3.Connection, number: int, *, due: float, error: str) -> None:
-        """End the lease of an entry that failed; it comes again at ``due``."""
+        """End the lease of an entry that failed, and retry it at ``due``."""
         self._end(db, number, due=due, error=error, dead=False)
 
-    def bury(self, db: sqlite3.Connection, number: int, *, error: str) -> None:
-        """Put an entry that failed aside as a dead letter."""
+    def discard(self, db: sqlite3.Connection, number: int, *, error: str) -> None:
+        """Make an entry that failed a dead letter."""
         self._end(db, number, due=0.0, error=error, dead=True)
 
     def _end(self, db: sqlite3.Connection, number: int, *, due: float, error: str, dead: bool) -> None:
@@ -160,7 +163,7 @@ class Queue:
         )
 
     def revive(self, db: sqlite3.Connection, number: int) -> bool:
-        """Let an entry that nobody has come at once, as if it had never failed; False if there is none such."""
+        """Make an entry that is not leased due at once, as if it had never failed; False if there is no such entry."""
         changed = db.execute(
             "UPDATE lifecycle_queue SET dead = 0, failures = 0, due = 0 WHERE queue = ? AND id = ? AND leased = 0",
             (self.name, number),
@@ -168,7 +171,7 @@ class Queue:
         return changed.rowcount > 0
 
     def get(self, db: sqlite3.Connection, number: int) -> Entry | None:
-        """One entry."""
+        """Return one entry; None if there is none."""
         row = db.execute(
             f"SELECT {_COLUMNS} FROM lifecycle_queue WHERE queue = ? AND id = ?",  # noqa: S608  # our own columns
             (self.name, number),
@@ -176,14 +179,14 @@ class Queue:
         return None if row is None else _entry(row)
 
     def counts(self, db: sqlite3.Connection) -> dict[str, int]:
-        """How many entries are ``waiting``, leased ones too, and how many are ``dead``."""
-        # Two counts that an index and the first columns answer: whether one is dead stands behind its body.
+        """Return the number of ``waiting`` entries, leased ones included, and of ``dead`` ones."""
+        # Two counts that an index and the first columns answer: the column `dead` is stored behind the body.
         every = db.execute("SELECT count(*) FROM lifecycle_queue WHERE queue = ?", (self.name,)).fetchone()[0]
         live = db.execute("SELECT count(*) FROM lifecycle_queue WHERE queue = ? AND dead = 0", (self.name,)).fetchone()
         return {"waiting": live[0], "dead": every - live[0]}
 
     def entries(self, db: sqlite3.Connection) -> list[Entry]:
-        """All that is there, dead letters too, the oldest first."""
+        """Return all entries, dead letters included, the oldest first."""
         rows = db.execute(
             f"SELECT {_COLUMNS} FROM lifecycle_queue WHERE queue = ? ORDER BY id",  # noqa: S608  # our own columns
             (self.name,),
@@ -194,3 +197,62 @@ class Queue:
 def _entry(row: tuple[Any, ...]) -> Entry:
     number, body, accepted, due, leased, attempts, failures, error, dead = row
     return Entry(number, body, accepted, due, leased, attempts, failures, error, bool(dead))
+
+
+_log = logging.getLogger("lifecycle.journal")
+
+#: Seconds between two counts, however much happens.
+_EVERY = 1.0
+
+
+class CachedCounts:
+    """The cached result of ``count``, which is called again soon after `renew`; ``changed`` is called if it differs.
+
+    It is for readers that must not wait for the disk.
+    """
+
+    def __init__(self, count: Callable[[], Awaitable[dict[str, int]]], changed: Callable[[], object]) -> None:
+        self._count, self._changed = count, changed
+        #: How many of each; empty before the first count.
+        self.figures: dict[str, int] = {}
+        # How often it was opened and not closed yet.
+        self._users = 0
+        self._counting: asyncio.Task[None] | None = None
+        # Whether the counts may have changed since the last count began.
+        self._stale = False
+
+    def open(self) -> None:
+        """Begin to count."""
+        self._users += 1
+        self.renew()
+
+    async def close(self) -> None:
+        """Stop counting."""
+        self._users -= 1
+        if self._counting is not None and not self._users:
+            # If it is opened again meanwhile, a new task counts.
+            counting, self._counting = self._counting, None
+            counting.cancel()
+            await asyncio.wait([counting])
+
+    def renew(self) -> None:
+        """Count again, unless this is closed."""
+        self._stale = True
+        if self._users and (self._counting is None or self._counting.done()):
+            self._counting = asyncio.get_running_loop().create_task(self._go_on(), name="count")
+
+    async def _go_on(self) -> None:
+        while self._stale:
+            self._stale = False
+            await self._look()
+            await asyncio.sleep(_EVERY)
+
+    async def _look(self) -> None:
+        try:
+            figures = await self._count()
+        except Exception as error:  # noqa: BLE001  # writers report errors; until then the last counts are kept
+            _log.debug("it could not be counted: %s", error)
+            return
+        if figures != self.figures:
+            self.figures = figures
+            self._changed()

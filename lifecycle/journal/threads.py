@@ -1,4 +1,4 @@
-"""Threads that block in the place of a loop: `LoopThread`, one that works in order, and `LoopThreads`, several."""
+"""Threads for blocking calls of one loop: `LoopThread` runs them in order, `LoopThreads` runs several at once."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lifecycle.journal.databases import Outcome
+    from lifecycle.journal.database import Outcome
 
 __all__ = ["LoopThread", "LoopThreads", "settle"]
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
-#: Threads beside those for calls that may take long.
+#: Threads in addition to those for calls that may take long.
 _SPARE = 2
 
 
 class LoopThreads:
-    """Threads that call plain functions for one loop; daemons, as that of `LoopThread`.
+    """Daemon threads that call plain functions for one loop.
 
-    They are started as they are needed, and end with `close`. There are ``limit`` for calls that may take long, each of
-    which takes one of `seats` first, and a few more for those that are quick.
+    They are started when they are needed, and end with `close`. Calls that may take long are limited to ``limit``: each
+    acquires one of `slots` first. A few more threads are for quick calls.
     """
 
     def __init__(self, name: str, limit: int) -> None:
-        self._name, self._seats, self._limit = name, limit, limit + _SPARE
-        #: To be taken for a call that may take long.
-        self.seats: asyncio.Semaphore = asyncio.Semaphore(limit)
+        self._name, self._slots, self._limit = name, limit, limit + _SPARE
+        #: Acquire one for a call that may take long.
+        self.slots: asyncio.Semaphore = asyncio.Semaphore(limit)
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._threads: set[threading.Thread] = set()
         self._lock = threading.Lock()
@@ -59,9 +59,9 @@ class LoopThreads:
             raise
 
     async def finish(self, fn: Callable[[], _T]) -> _T:
-        """As `call`, but a call that is cancelled waits for the end of a function that has begun, and has its result.
+        """`call`, but if it is cancelled it waits for a function that has begun, and returns its result.
 
-        Cancelled once more it does not wait.
+        If it is cancelled once more, it does not wait.
         """
         job, future = self._begin(fn)
         try:
@@ -75,7 +75,7 @@ class LoopThreads:
     def _begin(self, fn: Callable[[], _T]) -> tuple[_Job, asyncio.Future[_T]]:
         loop = asyncio.get_running_loop()
         job = _Job(partial(contextvars.copy_context().run, fn), loop)
-        # So a loop in virtual time knows of it.
+        # Through the loop, so that one in virtual time counts it.
         return job, loop.run_in_executor(_Submitter(self._submit), job)
 
     def _submit(self, job: _Job) -> asyncio.Future[Any]:
@@ -117,7 +117,7 @@ class LoopThreads:
             threads, self._threads, self._free = self._threads, set(), 0
             jobs, self._jobs = self._jobs, SimpleQueue()
             # Another loop may have them next.
-            self.seats = asyncio.Semaphore(self._seats)
+            self.slots = asyncio.Semaphore(self._slots)
             idle = threads - self._busy
         for _ in threads:
             jobs.put(None)
@@ -151,7 +151,7 @@ class _Job:
 
     def tell(self) -> None:
         """Let the loop know the result."""
-        # A loop that is closed waits for nothing.
+        # The loop may be closed.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(settle, self.future, self._outcome)
 
@@ -163,15 +163,15 @@ class _Submitter(Executor):
         self._submit = submit
 
     def submit(self, fn: Any, /, *_: Any, **__: Any) -> Any:
-        """Have the job done."""
+        """Run the job."""
         return self._submit(fn)
 
 
 class LoopThread(Executor):
-    """One thread that does its jobs in order; a daemon, so that the end of the process never waits for a disk.
+    """One thread that runs its jobs in order; a daemon, so that the end of the process never waits for a disk.
 
-    An executor, since a loop knows how to wait for one, whatever its clock; for one loop, whose futures it gives, since
-    a future that any thread may wait for costs as much as the rest of the way there and back.
+    It is an executor, since every loop can wait for one, whatever its clock. It belongs to one loop, whose futures it
+    returns: a future that any thread may wait for costs as much as the rest of the round trip.
     """
 
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
@@ -183,13 +183,13 @@ class LoopThread(Executor):
     def submit(  # type: ignore[override]  # `run_in_executor` returns a loop's future as it is
         self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs
     ) -> asyncio.Future[_T]:
-        """Do this after what was submitted before."""
+        """Run ``fn`` after the jobs that were submitted before."""
         future: asyncio.Future[_T] = self._loop.create_future()
         self._jobs.put((future, partial(fn, *args, **kwargs)))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002  # Executor's signature
-        """End after what was submitted."""
+        """End after the submitted jobs."""
         self._jobs.put(None)
         if wait:
             self._thread.join()
@@ -197,22 +197,22 @@ class LoopThread(Executor):
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             self._do(*job)
-            # Nothing of a job is kept while the thread waits for the next.
+            # Keep no reference to the job while the thread waits for the next.
             del job
 
     def _do(self, future: asyncio.Future[Any], call: Callable[[], Any]) -> None:
         outcome: Outcome
         try:
             outcome = call(), None
-        except BaseException as error:  # noqa: BLE001  # whoever submitted it gets it
+        except BaseException as error:  # noqa: BLE001  # raised to the caller
             outcome = None, error
-        # A loop that is closed waits for nothing.
+        # The loop may be closed.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(settle, future, outcome)
 
 
 def settle(future: asyncio.Future[Any], outcome: Outcome) -> None:
-    """Have ``future`` end as the outcome says, unless nobody waits for it."""
+    """Set the outcome of ``future``, unless it was cancelled."""
     if future.cancelled():
         return
     result, error = outcome

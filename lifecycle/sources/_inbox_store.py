@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lifecycle._util import error_text
 from lifecycle.events import WebhookEvent
-from lifecycle.journal import QUEUES, FileLock, Journal, Queue
+from lifecycle.journal import QUEUES, Journal, Queue
+from lifecycle.journal.database import FileLock
 
 if TYPE_CHECKING:
     import sqlite3
@@ -133,7 +134,7 @@ class InboxStore:
 
     async def take_over(self) -> None:
         """Release the messages of the last owner, once this process has the lock."""
-        await self._journal.run(WEBHOOKS.release)
+        await self._journal.run(WEBHOOKS.release_all)
 
     async def due(self) -> tuple[list[Message], float]:
         """Return the oldest messages that are free and due, and in how many seconds there may be more.
@@ -169,12 +170,12 @@ class InboxStore:
     async def bury(self, number: int, error: str) -> None:
         """Store that it failed for good, and is a dead letter."""
         text = _storable(error)
-        await self._journal.run(lambda db: WEBHOOKS.bury(db, number, error=text))
+        await self._journal.run(lambda db: WEBHOOKS.discard(db, number, error=text))
 
     async def give_back(self, numbers: list[int]) -> None:
         """Release messages that were not delivered."""
         if numbers:
-            await self._journal.run(lambda db: WEBHOOKS.give_back(db, *numbers))
+            await self._journal.run(lambda db: WEBHOOKS.release(db, *numbers))
 
 
 def _storable(text: str) -> str:
@@ -187,6 +188,6 @@ def _opened(db: sqlite3.Connection, entries: list[Entry]) -> Iterator[Message]:
         try:
             event = unpacked(entry.body)
         except ValueError as error:
-            WEBHOOKS.bury(db, entry.id, error=f"it cannot be read: {error}")
+            WEBHOOKS.discard(db, entry.id, error=f"it cannot be read: {error}")
         else:
             yield Message(entry.id, event, entry.attempts, entry.failures)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from lifecycle import hooks
 from lifecycle.backoff import Backoff
 from lifecycle.errors import Dropped, JournalError, NotHandled
-from lifecycle.journal import Tally
+from lifecycle.journal.queues import CachedCounts
 from lifecycle.sources._inbox_store import InboxStore, Message, stored_error
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class InboxDelivery:
         self._wake = asyncio.Event()
         # Whether the last write of the file failed: logged once.
         self._in_trouble = False
-        self._tally = Tally(lambda: self._store.counts(), self._announce_change)  # noqa: PLW0108  # there is a new store now and then
+        self._tally = CachedCounts(lambda: self._store.counts(), self._announce_change)  # noqa: PLW0108  # there is a new store now and then
         self._is_open = False
 
     @property

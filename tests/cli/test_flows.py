@@ -307,7 +307,7 @@ def test_a_file_that_is_damaged(file: Path, info: Said) -> None:
 
 
 def test_a_file_that_somebody_holds_locked(file: Path, info: Said, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lifecycle.journal.databases._PATIENCE", 0.01)
+    monkeypatch.setattr("lifecycle.journal.database._PATIENCE", 0.01)
     with closing(sqlite3.connect(file, isolation_level=None)) as db:
         db.execute("BEGIN IMMEDIATE")
         assert "locked" in info("list", file, status=FAILED)[1]

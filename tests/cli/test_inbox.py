@@ -11,8 +11,8 @@ import pytest
 from lifecycle.cli import main
 from lifecycle.cli.output import FAILED, USAGE
 from lifecycle.events import WebhookEvent
-from lifecycle.journal import QUEUES, FileLock
-from lifecycle.journal.databases import Database
+from lifecycle.journal import QUEUES
+from lifecycle.journal.database import Database, FileLock
 from lifecycle.sources._inbox_store import WEBHOOKS, lock_path, packed
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def file(tmp_path: Path) -> Path:
         WEBHOOKS.accept(db, b"what?", now=0)
         db.execute("UPDATE lifecycle_queue SET leased = 9e999 WHERE id = 2")
         WEBHOOKS.retry(db, 3, due=9e9, error="OSError: not\nyet")
-        WEBHOOKS.bury(db, 4, error="LookupError: " + "x" * 200)
-        WEBHOOKS.bury(db, 5, error="LookupError: no")
+        WEBHOOKS.discard(db, 4, error="LookupError: " + "x" * 200)
+        WEBHOOKS.discard(db, 5, error="LookupError: no")
     return path
 
 
@@ -93,7 +93,7 @@ def test_one_definition_of_a_secret_holds_for_requests_and_their_errors(
     event = WebhookEvent("POST", "/", headers, {"key": "hush", "otp": "hush"}, b'{"pwd": "hush", "user": "bob"}', "i")
     with closing(sqlite3.connect(path)) as db, db:
         WEBHOOKS.accept(db, packed(event), now=0)
-        WEBHOOKS.bury(db, 1, error="OSError: postgres://bob:hush@db is away")
+        WEBHOOKS.discard(db, 1, error="OSError: postgres://bob:hush@db is away")
     assert main(["inbox", "list", str(path)]) == 0
     assert main(["inbox", "show", str(path), "1"]) == 0
     out = capsys.readouterr().out

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lifecycle.flows import Flows, JobQueue, SQLiteStore, linear, send, task
-from lifecycle.journal import clocks
+from lifecycle.journal import database
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,7 +96,7 @@ async def test_the_time_of_a_file_goes_on_after_a_boot_and_not_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Callable[[float], None]
 ) -> None:
     path, boot = tmp_path / "flows.db", tmp_path / "boot"
-    monkeypatch.setattr(clocks, "_BOOT_ID", str(boot))
+    monkeypatch.setattr(database, "_BOOT_ID", str(boot))
     boot.write_text("first")
     async with SQLiteStore(path) as store:
         before = store.time()

@@ -11,7 +11,7 @@ import pytest
 
 from lifecycle.flows import Owners
 from lifecycle.flows.owners import GONE
-from lifecycle.journal import FileLock
+from lifecycle.journal.database import FileLock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -17,7 +17,7 @@ import pytest
 from lifecycle import Backoff, Dropped, NotHandled, Router, SuspendHandler, WebhookEvent, delivery
 from lifecycle.cli import main
 from lifecycle.errors import SourceFailed
-from lifecycle.journal import FileLock
+from lifecycle.journal.database import FileLock
 from lifecycle.sources import GitHub, Inbox, Limits, Slack, Stripe, WebhookSource
 from lifecycle.sources._inbox_store import WEBHOOKS, packed, unpacked
 from lifecycle.testing import Recorder, running
@@ -180,7 +180,7 @@ async def test_a_full_disk_is_answered_with_503_and_survived(path: Path, caplog:
 async def test_results_are_written_once_the_file_can_be_written(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("lifecycle.journal.databases._PATIENCE", 0.05)
+    monkeypatch.setattr("lifecycle.journal.database._PATIENCE", 0.05)
     monkeypatch.setattr("lifecycle.sources.inbox._PAUSE", 0.01)
     go_on = asyncio.Event()
 
@@ -598,7 +598,7 @@ async def test_a_suspended_receiver_answers_503_and_keeps_its_messages(path: Pat
         assert await receiver.send("refused") == 503
         assert receiver.headers["Retry-After"] == "1"
         with closing(sqlite3.connect(path)) as db, db:
-            WEBHOOKS.release(db)
+            WEBHOOKS.release_all(db)
         assert receiver.seen == []
         await suspending.resume()
         assert await receiver.send("taken") == 202

@@ -17,7 +17,7 @@ from lifecycle.flows.jobs.jobs import Job
 from lifecycle.flows.jobs.rows import DISCARDED, JobRow, ended, freed, rank_of
 from lifecycle.flows.states import JobState
 from lifecycle.flows.stores import clock_of, id_for
-from lifecycle.journal import Tally
+from lifecycle.journal.queues import CachedCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -70,7 +70,9 @@ class JobQueue:
         self._claims = Claims(self)
         self._max_attempts, self._backoff = max_attempts, backoff
         #: How many jobs there are, as long as this works.
-        self.tally: Final = Tally(self._store.counts, lambda: hooks.component_changed.announce(self, component=self))
+        self.tally: Final = CachedCounts(
+            self._store.counts, lambda: hooks.component_changed.announce(self, component=self)
+        )
 
     def __repr__(self) -> str:
         return f"<JobQueue in {self.flows.store!r}>"

@@ -11,7 +11,7 @@ from lifecycle.flows.owners import Owners
 from lifecycle.flows.records import Snapshot
 from lifecycle.flows.states import ENDS, FlowState
 from lifecycle.flows.stores import lost, unknown
-from lifecycle.journal import SteadyClock
+from lifecycle.journal.database import SteadyClock
 
 if TYPE_CHECKING:
     from collections.abc import Collection

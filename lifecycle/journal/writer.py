@@ -1,7 +1,7 @@
-"""`Journal`: functions that run inside transactions, in a thread that writes for all.
+"""`Journal`: functions that run inside transactions, in one writer thread, with group commit.
 
-While one transaction is being committed, those who come meanwhile wait, and go into the next one together: one wait
-for the disk serves all of them.
+Functions that arrive while a transaction is being committed run together in the next one: one wait for the disk serves
+all of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lifecycle.errors import JournalError
-from lifecycle.journal.databases import Database
+from lifecycle.journal.database import Database
 from lifecycle.journal.threads import LoopThread, settle
 
 if TYPE_CHECKING:
@@ -21,35 +21,34 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from lifecycle.journal.databases import Outcome, Work
-    from lifecycle.journal.schemas import Schema
+    from lifecycle.journal.database import Outcome, Schema, Work
 
 __all__ = ["Journal"]
 
 _T = TypeVar("_T")
 
-#: Works that may wait; those who bring more wait outside.
-_ROOM = 1024
+#: How many functions may wait; further callers wait for capacity.
+_CAPACITY = 1024
 
-#: Seconds after which it is looked whether the file is still in place, even if nothing is written.
-_LOOK = 5.0
+#: Seconds between two checks that the file is still in place, even if nothing is written.
+_CHECK_EVERY = 5.0
 
-#: Works in one transaction.
+#: The largest number of functions in one transaction.
 _GROUP = 256
 
-#: Seconds that a commit takes on a disk so slow that it is worth waiting for those who may come along with the next;
-#: and for which part of that time.
+#: From how many seconds per commit on it pays to wait for further functions before the next one, and for which part of
+#: that time.
 _SLOW, _PART = 0.004, 0.25
 
 
 class Journal:
-    """A SQLite file that many tasks write and read as if each were alone.
+    """A SQLite file that many tasks write and read in isolation.
 
     ``await journal.run(fn)`` calls ``fn(connection)`` in the journal's own thread inside a transaction, and returns
-    what it returned once that is committed. Those who wait at the same time are committed together; an error of one
-    is its own and loses nothing of the others. Works are done in the order in which they were handed in.
+    its result once that is committed. Functions that wait at the same time are committed together; an error of one
+    does not affect the others. They run in the order of the calls.
 
-    ``await journal.read(fn)`` does the same for what only reads, next to the writes and not in their order.
+    ``await journal.read(fn)`` does the same for functions that only read, next to the writes and not in their order.
 
     With ``durable`` a commit survives a power failure; without, only the end of this process, whatever its cause, and
     after a power failure the last commits may be missing, never torn. ``path`` may be ``":memory:"``. The tables of
@@ -68,12 +67,12 @@ class Journal:
         # The thread for reads, from the first read on.
         self._reader: LoopThread | None = None
         self._pid = 0
-        # Who waits for the next transaction.
+        # The functions for the next transaction.
         self._waiting: deque[tuple[Work, asyncio.Future[Any]]] = deque()
-        # Whether the thread is at work; there is at most one job, and who comes meanwhile is in the next.
+        # Whether the thread is busy; it has at most one job at a time.
         self._busy = False
-        # On a slow disk: how many may come for the next transaction, and until when (by the loop) it waits for them.
-        self._crowd, self._gather_until = 0, 0.0
+        # On a slow disk: how many functions are expected for the next transaction, and until when it waits for them.
+        self._expected, self._gather_until = 0, 0.0
         self._gathering: asyncio.TimerHandle | None = None
         # Set while it closes; done when it has.
         self._closing: asyncio.Future[None] | None = None
@@ -94,58 +93,57 @@ class Journal:
         try:
             await loop.run_in_executor(thread, self._database.open)
         except BaseException:
-            # Also where the wait was cancelled: the thread closes what it opens, and ends.
+            # Also if the wait was cancelled: the thread closes the file that it has opened, and ends.
             thread.submit(self._database.close)
             thread.shutdown(wait=False)
             raise
         self._thread, self._pid, self._closing, self._loop = thread, os.getpid(), None, loop
-        self._crowd, self._gather_until = 0, 0.0
-        # How many more may wait.
-        self._room = asyncio.Semaphore(_ROOM)
-        self._looking = loop.call_later(_LOOK, self._look)
+        self._expected, self._gather_until = 0, 0.0
+        self._capacity = asyncio.Semaphore(_CAPACITY)
+        self._checking = loop.call_later(_CHECK_EVERY, self._check_file)
         return self
 
-    def _look(self) -> None:
-        """Have the thread look whether the file is still in place; it says so if not."""
+    def _check_file(self) -> None:
+        """Let the thread check that the file is still in place; it logs an error if not."""
         if self._thread is None or self._closing is not None:
             return
-        self._looking = self._loop.call_later(_LOOK, self._look)
+        self._checking = self._loop.call_later(_CHECK_EVERY, self._check_file)
         self._loop.run_in_executor(self._thread, self._database.check)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Carry out what was handed in, and close; cancelled, it closes all the same."""
-        self._looking.cancel()
+        """Run the waiting functions, and close; if cancelled, it closes all the same."""
+        self._checking.cancel()
         if self._closing is None:
             self._closing = self._loop.create_future()
             self._go_on()
         await asyncio.shield(self._closing)
 
     async def run(self, fn: Callable[[sqlite3.Connection], _T]) -> _T:
-        """What ``fn`` returns, once what it wrote is committed; what it raises comes out, and it has written nothing.
+        """Return the result of ``fn`` once its writes are committed; if it raises, it has written nothing.
 
         ``fn`` must do nothing but use the connection, and return values rather than cursors: it runs in another
-        thread, holds up every other work, and is called again where its transaction was lost through another's.
-        It must neither begin nor end a transaction; savepoints are its own affair.
+        thread, blocks all other functions, and is called again if another function has lost their transaction. It must
+        neither begin nor end a transaction; it may use savepoints.
 
-        Cancelled while it waits, it is not carried out; once begun it is, wholly, although nobody hears of it.
+        A call that is cancelled while it waits is not run; once it has begun, it runs to its end.
 
         Raises:
             JournalError: when the journal is closed, or the file is full, locked, damaged or not to be written; the
                 next call may find it in order. Once the file was deleted or replaced, no call does.
         """
         self._check()
-        await self._room.acquire()
+        await self._capacity.acquire()
         try:
             self._check()
         except JournalError:
-            self._room.release()
+            self._capacity.release()
             raise
         outcome: asyncio.Future[_T] = self._loop.create_future()
         self._waiting.append((fn, outcome))
-        if not self._busy and len(self._waiting) in (1, self._crowd):
-            # Not at once: who comes in the same turn of the loop comes along.
+        if not self._busy and len(self._waiting) in (1, self._expected):
+            # Not at once: functions of the same turn of the loop come along.
             self._loop.call_soon(self._go_on)
         return await outcome
 
@@ -154,9 +152,9 @@ class Journal:
         return self._database.clock.time()
 
     async def read(self, fn: Callable[[sqlite3.Connection], _T]) -> _T:
-        """What ``fn`` returns, which must only read: what was committed before this was called, at one moment.
+        """Return the result of ``fn``, which must only read: it sees one snapshot, with everything committed before.
 
-        Reads have a connection and a thread of their own, so that they neither wait for writers nor hold them up. Like
+        Reads have their own connection and thread, so that they neither wait for writers nor block them. As for
         `run`, ``fn`` must do nothing but use the connection, and return values rather than cursors.
 
         Raises:
@@ -191,7 +189,7 @@ class Journal:
             self._busy = True
 
     def _commit_next(self) -> None:
-        """Let those go who wait, as many as go into a transaction."""
+        """Run the waiting functions, as many as fit into a transaction."""
         group = [self._waiting.popleft() for _ in range(min(_GROUP, len(self._waiting)))]
         kept = [(work, future) for work, future in group if not future.cancelled()]
         began = self._loop.time()
@@ -205,32 +203,32 @@ class Journal:
         self._busy = True
 
     def _expect(self, served: int, duration: float) -> None:
-        """Those who were served just now may come again, beside those who wait already."""
+        """Estimate the next transaction: the callers of this one may come again, next to those that wait already."""
         worthwhile = served > 1 and duration >= _SLOW
-        self._crowd = served + len(self._waiting)
+        self._expected = served + len(self._waiting)
         self._gather_until = self._loop.time() + duration * _PART if worthwhile else 0.0
 
     def _gathers(self) -> bool:
-        """Whether the next transaction still waits for others to come along."""
+        """Return whether the next transaction still waits for further functions."""
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
         left = self._gather_until - self._loop.time()
-        if left <= 0 or len(self._waiting) >= self._crowd or self._closing is not None:
+        if left <= 0 or len(self._waiting) >= self._expected or self._closing is not None:
             return False
         self._gathering = self._loop.call_later(left, self._go_on)
         return True
 
     def _committed(self, places: int, futures: list[asyncio.Future[Any]], job: asyncio.Future[list[Outcome]]) -> None:
         self._busy = False
-        # First of all the next job: the disk is what everybody waits for.
+        # The next job comes first: all callers wait for the disk.
         self._go_on()
         failure = job.exception()
         outcomes = [(None, failure)] * len(futures) if failure is not None else job.result()
         for future, outcome in zip(futures, outcomes, strict=True):
             settle(future, outcome)
         for _ in range(places):
-            self._room.release()
+            self._capacity.release()
 
     def _stopped_reading(self, _: object) -> None:
         self._busy = False
@@ -244,6 +242,6 @@ class Journal:
         thread, closing, self._thread = self._thread, self._closing, None
         assert thread is not None
         assert closing is not None
-        # It has nothing left to do, so that this waits for no more than its last instruction.
+        # It has nothing left to do, so this does not wait for long.
         thread.shutdown()
         settle(closing, (None, job.exception()))

@@ -1,0 +1,509 @@
+"""The files of a journal: a SQLite database, with its schemas, its clock and the meaning of its errors; a lock file.
+
+Everything here blocks. A journal calls it in its writer thread, a command in its only one.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import sqlite3
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from lifecycle.errors import JournalError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Database", "FileLock", "Outcome", "Schema", "SteadyClock", "Work", "migrate"]
+
+_log = logging.getLogger("lifecycle.journal")
+
+#: Work inside a transaction.
+Work: TypeAlias = Callable[[sqlite3.Connection], Any]
+
+#: The result of work, or the error that it raised instead.
+Outcome: TypeAlias = tuple[Any, BaseException | None]
+
+#: Seconds to wait for another process that writes the same file.
+_PATIENCE = 5.0
+
+_MEMORY = ":memory:"
+
+# SQLite calls its authorizer when a statement is prepared, and Python caches prepared statements: work that executes
+# the same statement must not get these.
+_BEGIN, _COMMIT, _ROLL_BACK = "BEGIN IMMEDIATE -- journal", "COMMIT -- journal", "ROLLBACK -- journal"
+_BEGIN_READING = "BEGIN -- journal"
+
+#: SQLite's primary result codes for problems of the file, not of a statement, and what to do about them.
+_TROUBLES = {
+    sqlite3.SQLITE_FULL: "the disk is full; make room",
+    sqlite3.SQLITE_READONLY: "it cannot be written; give this process the right to, in its directory too",
+    sqlite3.SQLITE_PERM: "it may not be opened; give this process the right to",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened; does its directory exist, and may this process write there?",
+    sqlite3.SQLITE_BUSY: f"another process has held it locked for {_PATIENCE:g} s; is one stuck in a transaction?",
+    sqlite3.SQLITE_LOCKED: "it is locked by another user in this process; end that transaction",
+    sqlite3.SQLITE_CORRUPT: "it is damaged; move it away, with the files beside it, and restore a copy",
+    sqlite3.SQLITE_AUTH: "what is run in it neither begins nor ends a transaction; leave that to the journal",
+    sqlite3.SQLITE_NOTADB: "it is no SQLite database; give another path",
+    sqlite3.SQLITE_IOERR: "the disk does not read or write it; look at the system's log",
+}
+
+
+#: SQLite's message for a table that is missing or has other columns; there is no code for it.
+_NO_TABLE = re.compile(r"no such (table: (main\.)?lifecycle_|column: )|table lifecycle_\w+ has no column ")
+
+
+class Database:
+    """A file with the tables of ``schemas``."""
+
+    def __init__(self, path: str, schemas: Sequence[Schema], *, durable: bool) -> None:
+        self._path = path
+        self._schemas = schemas
+        self._durable = durable
+        self._db: sqlite3.Connection | None = None
+        self._reader: sqlite3.Connection | None = None
+        self.clock: SteadyClock = SteadyClock()
+        # Whether work is being done, which may not end the transaction that it shares.
+        self._working = False
+        # The file and its log, each with its device and inode; and the error message once one of them was deleted.
+        self._files: dict[str, tuple[int, int]] = {}
+        self._place = path
+        self._lost = ""
+
+    def open(self) -> None:
+        """Open the file, make it if there is none, and bring its tables up to date.
+
+        Raises:
+            JournalError: saying what is wrong with it.
+        """
+        try:
+            self._open()
+        except JournalError as error:
+            self.close()
+            raise JournalError(f"the journal {self._path}: {error}") from None
+        except BaseException as error:
+            self.close()
+            raise self._explained(error) from error
+
+    def _open(self) -> None:
+        # Absolute, since the program may change its directory.
+        self._place = self._path if self._path == _MEMORY else os.path.abspath(self._path)  # noqa: PTH100  # pathlib is not imported here
+        if self._path != _MEMORY:
+            # Only the owner may read it; SQLite creates the files next to it with the same permissions.
+            with suppress(OSError):
+                os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        self._db = db = sqlite3.connect(self._path, timeout=_PATIENCE, isolation_level=None)
+        (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal" and self._path != _MEMORY:
+            raise JournalError(f"SQLite cannot keep a write-ahead log beside it (it said {mode!r}); use a local disk")
+        db.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
+        db.execute(_BEGIN)
+        for schema in self._schemas:
+            migrate(db, schema)
+        db.execute(_COMMIT)
+        self._agree_on_the_time(db)
+        db.set_authorizer(self._authorize)
+        self._lost = ""
+        files = () if self._path == _MEMORY else (self._place, f"{self._place}-wal")
+        self._files = {each: found for each in files if (found := _identity(each)) is not None}
+
+    def _agree_on_the_time(self, db: sqlite3.Connection) -> None:
+        try:
+            db.execute(_BEGIN)
+            self.clock.agree(db)
+            db.execute(_COMMIT)
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError as error:
+            # This part of the file is damaged; any other damaged part is refused when it is used.
+            _log.warning("the journal %s has no common clock: %s", self._path, error)
+            self._roll_back(db)
+
+    def _authorize(self, action: int, *_: str | None) -> int:
+        forbidden = self._working and action == sqlite3.SQLITE_TRANSACTION
+        return sqlite3.SQLITE_DENY if forbidden else sqlite3.SQLITE_OK
+
+    def close(self) -> None:
+        """Close the file; a transaction that was not committed is lost."""
+        db, self._db = self._db, None
+        if db is not None:
+            db.close()
+
+    @property
+    def can_be_read(self) -> bool:
+        """Whether `read` can be used: a database in memory has one connection only."""
+        return self._path != _MEMORY
+
+    def read(self, work: Work) -> Any:
+        """Return the result of ``work`` on a read-only connection, which neither waits for writers nor blocks them.
+
+        Call it and `stop_reading` in the same thread.
+
+        Raises:
+            JournalError: saying what is wrong with the file.
+        """
+        try:
+            self._check_place()
+            if self._reader is None:
+                self._reader = sqlite3.connect(self._place, timeout=_PATIENCE, isolation_level=None)
+                self._reader.execute("PRAGMA query_only = ON")
+            # It reads a consistent snapshot.
+            self._reader.execute(_BEGIN_READING)
+            try:
+                found = work(self._reader)
+            finally:
+                self._reader.execute(_ROLL_BACK)
+            self._check_place()
+        except BaseException as error:
+            explained = self._explained(error)
+            if explained is error:
+                raise
+            raise explained from error
+        return found
+
+    def _check_place(self) -> None:
+        if (lost := self.check()) is not None:
+            raise lost
+
+    def stop_reading(self) -> None:
+        """Close the connection that `read` has opened."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+    def check(self) -> JournalError | None:
+        """Return the error for a file that was deleted or replaced since it was opened; None if it is in place.
+
+        SQLite does not notice: it continues to write to the deleted file, which is lost with the process.
+        """
+        if not self._lost:
+            gone = next((path for path, known in self._files.items() if _identity(path) != known), None)
+            if gone is None:
+                return None
+            self._lost = (
+                f"the journal {self._path}: {gone} was deleted or replaced while it was open, so that nothing can be "
+                "kept; stop this program, put the file back or let a new one be made, and start the program again"
+            )
+            _log.error("%s", self._lost)
+        return JournalError(self._lost)
+
+    def carry_out(self, works: Sequence[Work]) -> list[Outcome]:
+        """Return the outcome of each of ``works``, which are committed together; one that fails leaves no trace.
+
+        If the common transaction fails, each is done alone: then work is called twice, and only the second call counts.
+        """
+        if self.clock.is_to_be_noted:
+            return self._carry_out([*works, self.clock.note])[:-1]
+        return self._carry_out(works)
+
+    def _carry_out(self, works: Sequence[Work]) -> list[Outcome]:
+        outcomes: list[Outcome] | None = None
+        if len(works) > 1:
+            with suppress(sqlite3.Error, _TransactionLost):
+                outcomes = self._together(works)
+        if outcomes is None:
+            outcomes = [self._alone(work) for work in works]
+        # After the commit: what was written into a file that is gone was not kept.
+        if (lost := self.check()) is not None:
+            return [(None, lost)] * len(works)
+        return outcomes
+
+    def _together(self, works: Sequence[Work]) -> list[Outcome]:
+        db = self._connection()
+        try:
+            db.execute(_BEGIN)
+        except sqlite3.Error as error:
+            # Not each alone: they would all wait once more for the same lock.
+            return [(None, self._explained(error)) for _ in works]
+        try:
+            outcomes = [self._apart(db, work) for work in works]
+            db.execute(_COMMIT)
+        except BaseException:
+            self._roll_back(db)
+            raise
+        return outcomes
+
+    def _apart(self, db: sqlite3.Connection, work: Work) -> Outcome:
+        """One of several in a transaction."""
+        db.execute("SAVEPOINT lifecycle_work")
+        outcome = self._outcome(db, work)
+        if not db.in_transaction:
+            raise _TransactionLost
+        if outcome[1] is not None:
+            db.execute("ROLLBACK TO lifecycle_work")
+        db.execute("RELEASE lifecycle_work")
+        return outcome
+
+    def _alone(self, work: Work) -> Outcome:
+        db = self._connection()
+        try:
+            db.execute(_BEGIN)
+            outcome = self._outcome(db, work)
+            if outcome[1] is None:
+                db.execute(_COMMIT)
+        except sqlite3.Error as error:
+            outcome = None, self._explained(error)
+        self._roll_back(db)
+        return outcome
+
+    def _outcome(self, db: sqlite3.Connection, work: Work) -> Outcome:
+        self._working = True
+        try:
+            return work(db), None
+        except BaseException as error:  # noqa: BLE001  # raised to the caller of the journal
+            return None, self._explained(error)
+        finally:
+            self._working = False
+
+    def _roll_back(self, db: sqlite3.Connection) -> None:
+        """After some errors, a full disk among them, SQLite has done it already."""
+        if db.in_transaction:
+            with suppress(sqlite3.Error):
+                db.execute(_ROLL_BACK)
+
+    def _connection(self) -> sqlite3.Connection:
+        assert self._db is not None
+        return self._db
+
+    def _explained(self, error: BaseException) -> BaseException:
+        """Return an error of the file with what to do about it; other errors stay as they are."""
+        if isinstance(error, StopIteration):
+            # No future can carry it.
+            return RuntimeError("what the journal was given to run raised StopIteration")
+        trouble = _TROUBLES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+        if trouble is None and _NO_TABLE.match(str(error)):
+            trouble = "it is damaged: a table is missing or has other columns; restore a copy"
+        if trouble is None or not isinstance(error, sqlite3.Error):
+            return error
+        explained = JournalError(f"the journal {self._path}: {trouble} ({error})")
+        explained.__cause__ = error
+        return explained
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """The device and the inode of a file; None if it is not there."""
+    try:
+        found = os.stat(path)  # noqa: PTH116  # the same
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+class _TransactionLost(Exception):
+    """The transaction of several is gone, and with it what those before had written."""
+
+
+_VERSIONS = """
+CREATE TABLE IF NOT EXISTS lifecycle_schemas (name TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The tables of one user of a journal; users that share a file have their own schemas and names.
+
+    A step that was released is never changed; a change is another step.
+    """
+
+    #: Its name in the file.
+    name: str
+    #: The statements from each version to the next; the first step creates version 1.
+    steps: tuple[tuple[str, ...], ...]
+
+
+def migrate(db: sqlite3.Connection, schema: Schema) -> None:
+    """Bring the tables of ``schema`` up to date, inside the transaction that the caller has begun.
+
+    Raises:
+        JournalError: when the file has a newer version of them than this program supports, or another program's tables
+            of the same names.
+    """
+    db.execute(_VERSIONS)
+    found, known = _version(db, schema.name), len(schema.steps)
+    if found > known:
+        raise JournalError(
+            f"the tables {schema.name!r} are of version {found}, and this program knows them up to {known}; "
+            "use the newer program that wrote them, or another file"
+        )
+    for step in schema.steps[found:]:
+        for statement in step:
+            _make(db, schema.name, statement)
+    if found < known:
+        db.execute("INSERT OR REPLACE INTO lifecycle_schemas VALUES (?, ?)", (schema.name, known))
+
+
+def _version(db: sqlite3.Connection, name: str) -> int:
+    """The version of the tables called ``name``; 0 if there are none."""
+    try:
+        row = db.execute("SELECT version FROM lifecycle_schemas WHERE name = ?", (name,)).fetchone()
+    except sqlite3.OperationalError as error:
+        raise _damaged(f"the table lifecycle_schemas cannot be read: {error}", error) from error
+    found: object = row[0] if row else 0
+    if not isinstance(found, int) or found < 0:
+        raise _damaged(f"the version of the tables {name!r} must be a number from 0, and is {found!r}")
+    return found
+
+
+def _damaged(what: str, error: sqlite3.Error | None = None) -> JournalError:
+    # A file that is locked or a disk that is full is not damaged.
+    if error is not None and getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) != sqlite3.SQLITE_ERROR:
+        raise error
+    return JournalError(
+        f"it is damaged, or was written by another program ({what}); restore a copy, or give another file"
+    )
+
+
+def _make(db: sqlite3.Connection, name: str, statement: str) -> None:
+    try:
+        db.execute(statement)
+    except sqlite3.OperationalError as error:
+        # SQLite has no code of its own for it.
+        if str(error).startswith(("no such ", "duplicate column ")):
+            raise _damaged(f"its tables {name!r} cannot be brought up to date: {error}", error) from error
+        if "already exists" not in str(error):
+            raise
+        raise JournalError(
+            f"something in it is called as a table of {name!r} and is none ({error}); give another file"
+        ) from error
+
+
+#: The id of the current boot.
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_CLOCK = "CREATE TABLE IF NOT EXISTS lifecycle_clock (boot TEXT NOT NULL, ahead REAL NOT NULL, seen REAL NOT NULL)"
+#: Seconds after which a write notes the time in the file.
+_NOTE = 60.0
+
+
+class SteadyClock:
+    """Seconds since the epoch that do not jump when the system's clock is set.
+
+    They are counted by the time since the boot, which includes the time in which the machine sleeps. All processes that
+    have a file open agree on them through the file. After a boot they begin with the system's clock, but not before a
+    time that was noted in the file. On systems other than Linux they are the system's clock.
+    """
+
+    def __init__(self) -> None:
+        self._boot = _boot()
+        self._ahead = time.time() - _since_boot()
+        self._noted = 0.0
+
+    def time(self) -> float:
+        """The time."""
+        return _since_boot() + self._ahead if self._boot else time.time()
+
+    def agree(self, db: sqlite3.Connection) -> None:
+        """Adopt the clock of the file, in a transaction that writes."""
+        db.execute(_CLOCK)
+        known = db.execute("SELECT boot, ahead, seen FROM lifecycle_clock").fetchone()
+        if known is None:
+            db.execute("INSERT INTO lifecycle_clock VALUES ('', 0, 0)")
+        elif known[0] == self._boot:
+            # Nothing has to be written.
+            self._ahead, self._noted = known[1:]
+            return
+        else:
+            self._ahead = max(time.time(), known[2]) - _since_boot()
+        db.execute("UPDATE lifecycle_clock SET boot = ?, ahead = ?", (self._boot, self._ahead))
+        self.note(db)
+
+    def note(self, db: sqlite3.Connection) -> None:
+        """Note the time in the file."""
+        self._noted = self.time()
+        db.execute("UPDATE lifecycle_clock SET seen = ?", (self._noted,))
+
+    @property
+    def is_to_be_noted(self) -> bool:
+        """Whether it is time to note the time again."""
+        return not 0 <= self.time() - self._noted < _NOTE
+
+
+def _boot() -> str:
+    """Return the id of the current boot; empty if the time since it is unknown."""
+    if sys.platform != "linux":
+        return ""
+    try:
+        with open(_BOOT_ID) as file:  # noqa: PTH123  # pathlib is not imported here
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _since_boot() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else 0.0
+
+
+class FileLock:
+    """An exclusive lock on a small file at ``path``, which is created if it is missing and never removed.
+
+    The system releases it when the process ends. Two of them also exclude each other within one process.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path: str = os.fspath(path)
+        self._file: int | None = None
+
+    def take(self) -> bool:
+        """Acquire it if it is free, and return whether it is held; never waits.
+
+        Raises:
+            OSError: when the file cannot be made or opened.
+        """
+        import fcntl  # not on Windows
+
+        if self._file is not None:
+            return True
+        file = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            return False
+        except BaseException:
+            os.close(file)
+            raise
+        self._file = file
+        return True
+
+    def is_held(self) -> bool:
+        """Return whether a process holds it; this neither blocks other callers nor creates the file."""
+        import fcntl  # not on Windows
+
+        try:
+            # Opening a FIFO for reading would wait; for writing, it fails if there is no reader.
+            file = os.open(self.path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return False
+            raise
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(file)
+        return False
+
+    def is_there(self) -> bool:
+        """Return whether it is held and its file is still at its path, where other processes look for it."""
+        if self._file is None:
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._file), os.stat(self.path))  # noqa: PTH116  # as in the rest
+        except OSError:
+            return False
+
+    def release(self) -> None:
+        """Release it; nothing happens if it is not held."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
