@@ -586,9 +586,9 @@ OF_THE_HOUSE = {
     "PromptSource": "is_terminal use_commands",
     "Route": "add_middleware alone busy call debouncer is_direct is_fallback is_plain is_removed is_tap lane latest"
     " successor",
-    "Run": "abandon adopt be_followed close drive given refused settle",
+    "Run": "abandon adopt be_followed close given proceed refused wait_at_rest",
     "SignalSource": "close",
-    "Task": "arguments copy kind optional priority",
+    "Task": "copy function kind priority",
     "VirtualLoop": "run_in_executor shutdown_default_executor",
 }
 

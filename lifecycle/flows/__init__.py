@@ -11,6 +11,7 @@ __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "lifecycle.errors": "AmbiguousDependency ClaimLost FlowError InvalidState MissingDependencies StepFailed",
+        ".client": "Flows",
         ".context": "TaskContext current_task",
         ".decisions": "Options",
         ".definition": "Depth Flow Task graph linear task unordered",
@@ -27,10 +28,9 @@ __all__, __getattr__, __dir__ = lazy_names(
             "ItemInfo OutboxRow RunInfo Snapshot StepRow StepView"
         ),
         ".retries": "AlwaysRevert AlwaysRevertAll Attempt ForEach ParameterizedForEach Retry Times Verdict",
-        ".runs": "Run",
+        ".run": "Run",
         ".sending": "send",
         ".serializers": "Codec JSON",
-        ".sessions": "Flows",
         ".sqlite": "SQLiteStore",
         ".states": "EngineState FlowState Intention JobState StepState",
         ".stores": "OutboxStore Store",

@@ -4,6 +4,7 @@ from lifecycle.errors import FlowError as FlowError
 from lifecycle.errors import InvalidState as InvalidState
 from lifecycle.errors import MissingDependencies as MissingDependencies
 from lifecycle.errors import StepFailed as StepFailed
+from lifecycle.flows.client import Flows as Flows
 from lifecycle.flows.context import TaskContext as TaskContext
 from lifecycle.flows.context import current_task as current_task
 from lifecycle.flows.decisions import Options as Options
@@ -46,11 +47,10 @@ from lifecycle.flows.retries import ParameterizedForEach as ParameterizedForEach
 from lifecycle.flows.retries import Retry as Retry
 from lifecycle.flows.retries import Times as Times
 from lifecycle.flows.retries import Verdict as Verdict
-from lifecycle.flows.runs import Run as Run
+from lifecycle.flows.run import Run as Run
 from lifecycle.flows.sending import send as send
 from lifecycle.flows.serializers import JSON as JSON
 from lifecycle.flows.serializers import Codec as Codec
-from lifecycle.flows.sessions import Flows as Flows
 from lifecycle.flows.sqlite import SQLiteStore as SQLiteStore
 from lifecycle.flows.states import EngineState as EngineState
 from lifecycle.flows.states import FlowState as FlowState

@@ -130,7 +130,7 @@ class Scheduler:
         failed = [self._failed[number] for number in sorted(self._failed)]
         return {node.name: node.failure for node in failed if node.failure is not None} | self._removed
 
-    # -- between runs ------------------------------------------------------------------------------------------------
+    # -- between runs -------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
         """Move a loaded flow to a state from which it can run: after a crash to SUSPENDED, a REVERTED one is reset."""
@@ -185,7 +185,7 @@ class Scheduler:
         self.work.count(self.nodes)
         self.find_ready()
 
-    # -- starting steps ----------------------------------------------------------------------------------------------
+    # -- starting steps -----------------------------------------------------------------------------------------------
 
     def find_ready(self) -> None:
         """Queue the steps that became ready; their deciders are asked here."""
@@ -296,7 +296,7 @@ class Scheduler:
             self._before.append((node, node.saved()))
             self.work.renew(node)
 
-    # -- results -----------------------------------------------------------------------------------------------------
+    # -- results ------------------------------------------------------------------------------------------------------
 
     def finish(self, call: Call, outcome: StepResult | Failure) -> None:
         """Take in the end of a call."""
@@ -341,7 +341,7 @@ class Scheduler:
             node.round -= 1
         self.work.move(node, state, reason="cancelled")
 
-    # -- failures ----------------------------------------------------------------------------------------------------
+    # -- failures -----------------------------------------------------------------------------------------------------
 
     def _resolve(self, node: NodeState, failure: Failure) -> None:
         """Ask the retries around ``node``, from the inside out, and set the intentions that follow."""
@@ -401,7 +401,7 @@ class Scheduler:
         keep = intention is Intention.RETRY and retry.intention is Intention.REVERT
         return after if keep else [(retry, intention), *after]
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    # -- the end ------------------------------------------------------------------------------------------------------
 
     def ending(self) -> FlowState:
         """Return the state in which the flow ends now.

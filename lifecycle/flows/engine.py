@@ -170,7 +170,7 @@ class Engine:
             for node in self.scheduler.steps
         }
 
-    # -- the phases --------------------------------------------------------------------------------------------------
+    # -- the phases ---------------------------------------------------------------------------------------------------
 
     async def _run_phases(self) -> None:
         self._enter(EngineState.RESUMING)
@@ -273,7 +273,7 @@ class Engine:
             return Failure.of(error)
         return StepResult(text, value)
 
-    # -- storing and announcing --------------------------------------------------------------------------------------
+    # -- storing and announcing ---------------------------------------------------------------------------------------
 
     def _enter(self, state: EngineState) -> None:
         self._work.now = time.time()
@@ -430,7 +430,7 @@ class Executor:
         self.finished.append((call, outcome))
         self.changed.set()
 
-    # -- stopping ----------------------------------------------------------------------------------------------------
+    # -- stopping -----------------------------------------------------------------------------------------------------
 
     def suspend(self, cancel_after: float | None) -> None:
         """Wait for no next attempt any more; cancel the functions at work after ``cancel_after`` seconds, if given.

@@ -254,7 +254,7 @@ class UnitOfWork:
             node.successors = tuple(nodes[number] for number in node.planned.successors)
         self.count(nodes)
 
-    # -- moves -------------------------------------------------------------------------------------------------------
+    # -- moves --------------------------------------------------------------------------------------------------------
 
     def move_flow(self, state: FlowState, reason: str = "") -> bool:
         """Move the flow; return False if the table ignores it.
@@ -334,7 +334,7 @@ class UnitOfWork:
         self._seq += 1
         return self._flow.id, self._seq, self.now
 
-    # -- readiness ---------------------------------------------------------------------------------------------------
+    # -- readiness ----------------------------------------------------------------------------------------------------
 
     def count(self, nodes: list[NodeState]) -> None:
         """Count everything again from the states of ``nodes``."""
@@ -374,7 +374,7 @@ class UnitOfWork:
                 elif not other.successors_left and other.is_ready():
                     self.became_ready.append(other)
 
-    # -- writing -----------------------------------------------------------------------------------------------------
+    # -- writing ------------------------------------------------------------------------------------------------------
 
     def send(self, rows: Sequence[OutboxRow]) -> None:
         """Write these events of tasks together with the next changes."""

@@ -22,8 +22,8 @@ from lifecycle.flows.stores import clock_of, storable
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from lifecycle.flows.client import Flows
     from lifecycle.flows.records import OutboxRow
-    from lifecycle.flows.sessions import Flows
 
 __all__ = ["SENT", "Outbox", "SentEvent"]
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lifecycle.flows.owners import Owners
-    from lifecycle.flows.runs import Run
+    from lifecycle.flows.run import Run
 
 __all__ = ["AT_REST", "FOLLOW", "RECOVER", "RESUME", "RESUMED", "SUSPEND", "Requests"]
 
@@ -60,7 +60,7 @@ class Requests:
 
         def resume() -> None:
             if not run.running and not run.ended:
-                run.drive()
+                run.proceed()
 
         silences = [
             self._owners.listen(f"{FOLLOW} {run.id}", run.be_followed),

@@ -22,9 +22,9 @@ from lifecycle.journal.queues import CachedCounts
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from lifecycle.flows.client import Flows
     from lifecycle.flows.definition import Item
     from lifecycle.flows.jobs.stores import JobStore
-    from lifecycle.flows.sessions import Flows
 
 __all__ = ["JobQueue", "JobQueueState"]
 

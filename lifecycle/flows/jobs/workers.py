@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.jobs.leases import Lease
     from lifecycle.flows.jobs.queues import JobQueue
     from lifecycle.flows.records import Snapshot
-    from lifecycle.flows.runs import Run
+    from lifecycle.flows.run import Run
 
 __all__ = ["Worker"]
 

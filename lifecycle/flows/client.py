@@ -1,24 +1,24 @@
-"""`Flows`: a store that is open, and the flows that are carried out with it."""
+"""`Flows`: an open store, and the flows that are carried out with it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
 from lifecycle import hooks
+from lifecycle._util import reason_of
 from lifecycle.errors import FlowError
 from lifecycle.flows.decisions import Options
 from lifecycle.flows.engine import STOP_MARGIN, THREADS
 from lifecycle.flows.outboxes import Outbox
 from lifecycle.flows.plan import compile_flow
 from lifecycle.flows.records import FlowRow, FlowsState
-from lifecycle.flows.recoveries import Recovery
-from lifecycle.flows.repositories import Repository
 from lifecycle.flows.requests import RESUMED, Requests
-from lifecycle.flows.rosters import Roster
+from lifecycle.flows.run import FlowLoader, Run
 from lifecycle.flows.serializers import JSON
-from lifecycle.flows.states import FlowState
+from lifecycle.flows.states import ENDS, FlowState
 from lifecycle.flows.stores import id_for, store_at
 from lifecycle.journal.threads import LoopThreads
 
@@ -31,11 +31,10 @@ if TYPE_CHECKING:
     from lifecycle.flows.owners import Owners
     from lifecycle.flows.plan import Plan
     from lifecycle.flows.records import Snapshot
-    from lifecycle.flows.runs import Run
     from lifecycle.flows.serializers import Codec
     from lifecycle.flows.stores import Store
 
-__all__ = ["Flows"]
+__all__ = ["Flows", "RunRegistry"]
 
 _log = logging.getLogger("lifecycle.flows")
 
@@ -75,17 +74,19 @@ class Flows:
         self.owners: Owners = self.store.owners()
         #: What others ask of us, and we of them.
         self.requests: Final = Requests(self.owners)
+        #: Turns values into text.
+        self.codec: Final[Codec] = codec or JSON()
+        #: Seconds that tasks at work have to end when this is left.
+        self.stop_timeout: Final = stop_timeout
         self._threads = LoopThreads("task of a flow", THREADS)
-        self._repository = Repository(self.store, codec or JSON(), options or Options(), self.owners, self._threads)
-        self._stop_timeout = stop_timeout
+        self._loader = FlowLoader(self.store, self.codec, options or Options(), self.owners, self._threads)
+        self._registry = RunRegistry(self._loader, self.requests)
         self._open = False
         #: Whether all was suspended, and not resumed since: queues claim nothing then.
         self.suspended: bool = False
-        self._roster = Roster(self._repository, self.requests)
-        self._recovery = Recovery(self._repository, self._roster)
 
     def __repr__(self) -> str:
-        return f"<Flows in {self.store!r}: {len(self._roster)} unfinished>"
+        return f"<Flows in {self.store!r}: {len(self._registry)} unfinished>"
 
     async def __aenter__(self) -> Self:
         """Open the store.
@@ -111,9 +112,9 @@ class Flows:
         self._open = False
         hooks.component_closed.announce(self, component=self)
         try:
-            async with asyncio.timeout(self._stop_timeout + STOP_MARGIN):
-                await self._recovery.settle()
-                await self.suspend(cancel_after=self._stop_timeout)
+            async with asyncio.timeout(self.stop_timeout + STOP_MARGIN):
+                await self._registry.wait_recovered()
+                await self.suspend(cancel_after=self.stop_timeout)
         except TimeoutError:
             _log.warning("%r is left before all was suspended: the store takes too long", self)
         finally:
@@ -125,19 +126,9 @@ class Flows:
             await self.store.__aexit__(kind, error, traceback)
 
     @property
-    def codec(self) -> Codec:
-        """How values become text."""
-        return self._repository.codec
-
-    @property
-    def stop_timeout(self) -> float:
-        """Seconds that tasks at work have to end when all is left."""
-        return self._stop_timeout
-
-    @property
     def runs(self) -> tuple[Run, ...]:
         """Those that were started or recovered here and have not come to an end, the first first."""
-        return self._roster.unfinished
+        return self._registry.unfinished
 
     def state(self) -> FlowsState:
         """What can be seen of it now."""
@@ -170,19 +161,19 @@ class Flows:
     def _start(self, flow: Item, id: str | None, store: dict[str, Any], *, same: bool) -> Run:  # noqa: A002  # what it is
         self.check_open()
         plan = compile_flow(flow)
-        self._recovery.know(flow)
-        known = self._roster.get(id or "")
+        self._registry.remember(flow)
+        known = self._registry.get(id or "")
         if known is not None and not known.refused:
             if known.name != plan.name:
                 raise FlowError(f"the id {id!r} is that of a flow {known.name!r}, not {plan.name!r}; give another id")
             if same and store:
-                self._repository.check_values(known.id, self.codec.encode(store), known.given)
+                self._loader.check_values(known.id, self.codec.encode(store), known.given)
             if known.stopped or known.state is FlowState.PENDING:  # which is after a reset, if it does not run
-                known.drive()
+                known.proceed()
             return known
         _check_values(plan, store)
         row = FlowRow(id_for(id), plan.name, store=self.codec.encode(store))
-        return self._roster.begin(plan, row, same=same and bool(store))
+        return self._registry.start(plan, row, same=same and bool(store))
 
     def asks(self, flow: Item) -> frozenset[str]:
         """The names that ``flow`` has to be given, or can be, when it is started: tasks ask for them, and none gives.
@@ -200,14 +191,14 @@ class Flows:
             FlowError: as `start`.
         """
         self.check_open()
-        plan = self._repository.plan(flow, snapshot.flow.name)
+        plan = self._loader.plan(flow, snapshot.flow.name)
         _check_values(plan, self.codec.decode(snapshot.flow.store))
-        return self._roster.adopt(plan, snapshot)
+        return self._registry.adopt(plan, snapshot)
 
     async def leave(self, run: Run, error: Exception) -> None:
         """Have nothing more to do with ``run``, which is stopped; who waits for it gets ``error``."""
         await run.abandon(error)
-        self._roster.strike(run)
+        self._registry.forget(run)
 
     async def recover(self, *flows: Item) -> list[Run]:
         """Go on with what is unfinished of ``flows``, known by their names: suspended, or left by a crash.
@@ -218,12 +209,12 @@ class Flows:
             FlowError: for a flow that cannot be carried out.
         """
         self.check_open()
-        return await self._recovery.recover(*flows)
+        return await self._registry.recover(*flows)
 
     def _look(self) -> None:
         """Somebody asks for what is unfinished to be gone on with; who is leaving leaves it to the next."""
         if self._open:
-            self._recovery.look()
+            self._registry.recover_known()
 
     async def suspend(self, *, cancel_after: float | None = None) -> None:
         """Suspend all that runs now, and wait until nothing of it is at work; see `Run.suspend`.
@@ -231,7 +222,7 @@ class Flows:
         A flow that is started after that runs. `JobQueue.work` claims no jobs until `resume`.
         """
         self.suspended = True
-        await asyncio.gather(*[_wait(run, cancel_after) for run in self.runs if run.running])
+        await asyncio.gather(*[run.suspend(cancel_after=cancel_after) for run in self.runs if run.running])
 
     async def resume(self) -> None:
         """Go on with all that is suspended here; `JobQueue.work` claims jobs again."""
@@ -263,8 +254,115 @@ class Flows:
             raise FlowError(f"{self!r} is not open; enter it: async with Flows(…) as flows")
 
 
-async def _wait(run: Run, cancel_after: float | None) -> None:
-    await run.suspend(cancel_after=cancel_after)
+#: States in which a flow is unfinished.
+_UNFINISHED = tuple(state for state in FlowState if state not in ENDS)
+
+
+class RunRegistry:
+    """The runs of one `Flows` by the ids of their flows, and the flows whose unfinished runs it recovers.
+
+    Other processes can send commands to unfinished runs, through ``requests``.
+    """
+
+    def __init__(self, loader: FlowLoader, requests: Requests) -> None:
+        self._loader, self._requests = loader, requests
+        # The runs that have not ended, in the order of their start; and all runs that something refers to.
+        self._unfinished: dict[str, Run] = {}
+        self._runs: WeakValueDictionary[str, Run] = WeakValueDictionary()
+        # The flows that were started or recovered here, by name; and the recoveries in the background.
+        self._known: dict[str, Item] = {}
+        self._recovering: set[asyncio.Task[list[Run]]] = set()
+
+    def __len__(self) -> int:
+        return len(self._unfinished)
+
+    @property
+    def unfinished(self) -> tuple[Run, ...]:
+        """The runs that have not ended, in the order of their start."""
+        return tuple(self._unfinished.values())
+
+    def get(self, id: str) -> Run | None:  # noqa: A002  # what it is
+        """Return the run of that id, if there is one here."""
+        return self._runs.get(id)
+
+    def start(self, plan: Plan, row: FlowRow, *, same: bool = False) -> Run:
+        """Start a run of a flow that is not taken yet; with ``same`` a stored one must have the same values."""
+        self._runs[row.id] = run = Run(plan, row, self._loader, self._changed, same=same)
+        run.proceed()
+        return run
+
+    def adopt(self, plan: Plan, snapshot: Snapshot) -> Run:
+        """Return a run of a flow that was taken for this process, started unless the flow has ended."""
+        run = Run(plan, snapshot.flow, self._loader, self._changed)
+        run.adopt(snapshot)
+        self._runs[run.id] = run
+        if not run.ended:
+            run.proceed()
+        return run
+
+    def forget(self, run: Run) -> None:
+        """Remove ``run``."""
+        if self._runs.get(run.id) is run:
+            del self._runs[run.id]
+            self._drop(run)
+
+    def _changed(self, run: Run) -> None:
+        """Take in that a run begins, or comes to rest."""
+        if run.ended:
+            self._drop(run)
+        else:
+            self._unfinished[run.id] = run
+            self._requests.hear(run)
+
+    def _drop(self, run: Run) -> None:
+        if self._unfinished.get(run.id) is run:
+            del self._unfinished[run.id]
+        self._requests.forget(run)
+
+    # -- recovery -----------------------------------------------------------------------------------------------------
+
+    def remember(self, flow: Item) -> None:
+        """Recover that flow too when another process asks for it."""
+        self._known[flow.name] = flow
+
+    async def recover(self, *flows: Item) -> list[Run]:
+        """Continue the unfinished runs of ``flows``, except those of jobs, and those of live processes elsewhere.
+
+        Raises:
+            FlowError: for a flow that cannot be carried out.
+        """
+        store, owners = self._loader.store, self._loader.owners
+        runs: list[Run] = []
+        for plan in map(compile_flow, flows):
+            self.remember(plan.flow)
+            rows = await store.flows(name=plan.name, states=_UNFINISHED)
+            with_job = await store.jobs(owners).unfinished([row.id for row in rows])
+            rows = [row for row in rows if row.id not in with_job]
+            # All at once, since each may have to be waited for.
+            await asyncio.gather(*[owners.is_gone(owner) for owner in {row.owner for row in rows} - {""}])
+            runs += [self.start(plan, row) for row in rows if await self._is_left(row)]
+        return runs
+
+    async def _is_left(self, row: FlowRow) -> bool:
+        if row.state == FlowState.PENDING and row.error:
+            # Its job was discarded before it began.
+            return False
+        return row.id not in self._unfinished and not await self._loader.is_elsewhere(row)
+
+    def recover_known(self) -> None:
+        """Recover the known flows in the background: another process has reset a run of one of them."""
+        task = asyncio.create_task(self.recover(*self._known.values()), name="recover flows")
+        self._recovering.add(task)
+        task.add_done_callback(self._recovered)
+
+    def _recovered(self, task: asyncio.Task[list[Run]]) -> None:
+        self._recovering.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.warning("what is to begin anew could not be recovered: %s", reason_of(error))
+
+    async def wait_recovered(self) -> None:
+        """Wait until no recovery is under way."""
+        await asyncio.gather(*self._recovering, return_exceptions=True)
 
 
 def _check_values(plan: Plan, values: dict[str, Any]) -> None:

@@ -1,0 +1,504 @@
+"""`Run`: one flow under one id; it is loaded, taken, run in the background, suspended, resumed and awaited here.
+
+A flow is taken before it is run: its epoch is raised, and writes with an older one are refused. If a live process
+elsewhere has it, the run follows that process and has its outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from lifecycle import hooks
+from lifecycle._async import Condition, wait_within
+from lifecycle._util import error_text, reason_of
+from lifecycle.backoff import Backoff
+from lifecycle.errors import ClaimLost, FlowError, InvalidState
+from lifecycle.flows.engine import Engine
+from lifecycle.flows.outboxes import SENT
+from lifecycle.flows.owners import GONE
+from lifecycle.flows.plan import Plan, compile_flow
+from lifecycle.flows.records import Failure, Snapshot
+from lifecycle.flows.requests import AT_REST, FOLLOW
+from lifecycle.flows.states import ENDS, EngineState, FlowState, StepState
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+    from typing import Self
+
+    from lifecycle.flows.decisions import Options
+    from lifecycle.flows.definition import Item
+    from lifecycle.flows.owners import Owners
+    from lifecycle.flows.records import Change, FlowRow, RunInfo, StepView
+    from lifecycle.flows.serializers import Codec
+    from lifecycle.flows.stores import Store
+    from lifecycle.journal.threads import LoopThreads
+
+__all__ = ["FlowLoader", "Run"]
+
+_log = logging.getLogger("lifecycle.flows")
+
+#: How often the store is asked about a flow that another process has, which should notify when it comes to rest.
+_POLLING = Backoff(initial=0.1, maximum=5.0)
+#: Engine states that a slow watcher can be behind; older ones are dropped.
+_BACKLOG = 1000
+_FAILED = (StepState.FAILURE, StepState.REVERT_FAILURE)
+
+
+@dataclass(frozen=True, slots=True)
+class FlowLoader:
+    """A store, and everything that is needed to run the flows in it."""
+
+    store: Store
+    codec: Codec
+    options: Options
+    #: The processes that have the store open.
+    owners: Owners
+    #: Where plain functions are called.
+    threads: LoopThreads
+
+    def plan(self, flow: Item | Plan, name: str) -> Plan:
+        """Return the plan of ``flow``, which must have that name.
+
+        Raises:
+            FlowError: if it has another name, or cannot be carried out.
+        """
+        plan = flow if isinstance(flow, Plan) else compile_flow(flow)
+        if plan.name != name:
+            raise FlowError(f"{plan.flow!r} was given for the flow {name!r}; a flow is known by its name: keep it")
+        return plan
+
+    async def open(self, row: FlowRow, *, same: bool = False) -> tuple[Snapshot, bool]:
+        """Return the stored flow ``row``, and whether it is new, and so ours.
+
+        Raises:
+            FlowError: if the id is that of another flow, or with ``same`` if the flow was given other values.
+        """
+        mine = row._replace(epoch=1, owner=self.owners.token)
+        if not row.epoch and await self.store.create(mine):
+            return Snapshot(mine, {}), True
+        snapshot = await self.store.load(row.id)
+        if snapshot.flow.name != row.name:
+            raise FlowError(
+                f"the id {row.id!r} is that of a flow {snapshot.flow.name!r}, not {row.name!r}; give another id"
+            )
+        if same:
+            self.check_values(row.id, row.store, snapshot.flow.store)
+        return snapshot, False
+
+    def check_values(self, id: str, given: str, kept: str) -> None:  # noqa: A002  # what it is
+        """Refuse values other than those that the flow ``id`` has; both are encoded.
+
+        Raises:
+            FlowError: if they differ.
+        """
+        if given != kept and self.codec.decode(given) != self.codec.decode(kept):
+            raise FlowError(f"flow {id!r} was started with other values: {kept}, not {given}; give another id")
+
+    async def take(self, snapshot: Snapshot) -> Snapshot:
+        """Take the flow of ``snapshot``.
+
+        Raises:
+            ClaimLost: if another process was quicker.
+        """
+        flow = snapshot.flow
+        return await self.store.take(flow.id, self.owners.token, seen=flow.epoch)
+
+    async def is_elsewhere(self, flow: FlowRow) -> bool:
+        """Return whether it is unfinished, and another live process has it."""
+        mine = flow.owner in ("", self.owners.token)
+        return not mine and flow.state not in ENDS and not await self.owners.is_gone(flow.owner)
+
+    async def has_job(self, id: str) -> bool:  # noqa: A002  # what it is
+        """Return whether it is the flow of a job that is not complete."""
+        return bool(await self.store.jobs(self.owners).unfinished([id]))
+
+    def engine(self, plan: Plan, snapshot: Snapshot, sender: object) -> Engine:
+        """Return an engine for a flow that was taken.
+
+        Raises:
+            FlowError: if the stored steps do not fit ``plan``, or are damaged.
+        """
+        try:
+            engine = Engine(
+                plan,
+                snapshot,
+                store=self.store,
+                codec=self.codec,
+                options=self.options,
+                sender=sender,
+                threads=self.threads,
+            )
+        except (ValueError, TypeError) as error:
+            raise FlowError(
+                f"what is kept of flow {snapshot.flow.id!r} is damaged, or of another version ({error}); "
+                "restore a copy, or start it under another id"
+            ) from error
+        engine.on_sent = partial(self.owners.ring, SENT)
+        return engine
+
+    async def changes(self, id: str, *, after: int) -> list[Change]:  # noqa: A002  # what it is
+        """Return the changes of a flow after the one of that number."""
+        return [self._decoded(change) for change in await self.store.changes(id, after=after)]
+
+    def _decoded(self, change: Change) -> Change:
+        if change.text is None:
+            return change
+        result = Failure.decode(change.text) if change.new in _FAILED else self.codec.decode(change.text)
+        return change._replace(result=result)
+
+
+class Run:
+    """A flow that is carried out; `Flows.start` and `Flows.recover` make them.
+
+    Awaited, it returns the values that the flow's tasks provided, by name, or raises the error that it failed with: the
+    error itself, an ``ExceptionGroup`` of several, or, if that was before a restart of the program, `StepFailed`. It
+    waits while the flow is suspended.
+    """
+
+    def __init__(
+        self, plan: Plan, row: FlowRow, loader: FlowLoader, on_change: Callable[[Any], None], *, same: bool = False
+    ) -> None:
+        self.id: str = row.id
+        self.name: str = plan.name
+        self._plan, self._row, self._loader = plan, row, loader
+        # Whether a flow that is stored under this id must have been given the same values.
+        self._same = same
+        # Set to look again at a flow that another process has; and whether another process waits for this one.
+        self._look_again = asyncio.Event()
+        self._followed = False
+        # Called when it begins to run, and when it is at rest.
+        self._on_change = on_change
+        self._engine: Engine | None = None
+        # Whether the flow was taken, so that it may be written.
+        self._mine = False
+        # Whether the store is known to have it.
+        self._stored = False
+        self._task: asyncio.Task[None] | None = None
+        # The error that stopped it, if it was no failure of a task.
+        self._error: BaseException | None = None
+        # Set if it is to be suspended as soon as it runs: the seconds that its tasks have.
+        self._suspend_after: tuple[float | None] | None = None
+        # Notified at any change; and when it has come to rest, for those that need not be woken before.
+        self._changed, self._rest = Condition(), Condition()
+        # The engine states that each watcher has not seen yet.
+        self._watchers: list[deque[EngineState]] = []
+
+    def __repr__(self) -> str:
+        return f"<Run {self.name!r} {self.id!r}: {self.state}>"
+
+    # -- its state ----------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> FlowState:
+        """The state of the flow, as it is stored."""
+        return FlowState(self._row.state) if self._engine is None else self._engine.flow.state
+
+    @property
+    def engine_state(self) -> EngineState:
+        """The phase of the engine."""
+        return EngineState.UNDEFINED if self._engine is None else self._engine.machine.state
+
+    @property
+    def steps(self) -> Mapping[str, StepView]:
+        """The tasks and retries by name."""
+        return {} if self._engine is None else self._engine.view()
+
+    @property
+    def given(self) -> str:
+        """The values that it was given, encoded."""
+        return self._row.store
+
+    @property
+    def running(self) -> bool:
+        """Whether something is done, or about to be."""
+        return self._task is not None and not self._task.done()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has come to its end: SUCCESS, FAILURE or REVERTED."""
+        return not self.running and self.state in ENDS
+
+    @property
+    def stopped(self) -> bool:
+        """Whether an error stopped it that was no failure of a task; it can be resumed."""
+        return not self.running and self._error is not None
+
+    @property
+    def refused(self) -> bool:
+        """Whether it was stopped before the store had it, or because the store has another flow."""
+        return self.stopped and not self._stored
+
+    def info(self) -> RunInfo:
+        """Describe it and how its flow is built; `lifecycle.observe.mermaid.flow` draws the description."""
+        from lifecycle.flows.views import run_info
+
+        error = "" if self._error is None else error_text(self._error)
+        return run_info(self._plan.flow, self._row._replace(state=self.state, error=error), self.steps)
+
+    # -- waiting and watching -----------------------------------------------------------------------------------------
+
+    def __await__(self) -> Generator[Any, None, dict[str, Any]]:
+        return self._outcome().__await__()
+
+    async def _outcome(self) -> dict[str, Any]:
+        while not (self.ended or self.stopped):
+            await self._rest.wait()
+        if self._error is not None:
+            raise self._error
+        assert self._engine is not None
+        if (error := self._engine.error()) is not None:
+            raise error
+        if self.state is not FlowState.SUCCESS:
+            raise FlowError(f"flow {self.id!r} is {self.state}: {self._row.error or 'its error is not known'}")
+        return self._engine.scheduler.values.provided()
+
+    async def __aiter__(self) -> AsyncGenerator[Change, None]:
+        """Yield each change from the first on, once it is stored, until the flow has come to its end."""
+        seq = 0
+        while True:
+            before, over = self._changed.notified, self.ended or self.stopped
+            changes = await self._loader.changes(self.id, after=seq)
+            for change in changes:
+                yield change
+                seq = change.seq
+            if over and not changes:
+                return
+            if not changes and before == self._changed.notified:
+                await self._changed.wait()
+
+    async def states(self) -> AsyncGenerator[EngineState, None]:
+        """Yield the states that the engine enters from now on, until the flow is at rest."""
+        seen: deque[EngineState] = deque(maxlen=_BACKLOG)
+        self._watchers.append(seen)
+        try:
+            while True:
+                while seen:
+                    yield seen.popleft()
+                if not self.running:
+                    return
+                await self._changed.wait()
+        finally:
+            self._watchers.remove(seen)
+
+    async def stored(self) -> Self:
+        """Wait until the flow is in the store, and return the run: from then on the flow survives a crash.
+
+        Raises:
+            FlowError: if it could not be stored: its id is that of another flow, or the `Flows` were left.
+            JournalError: if the store could not be written.
+        """
+        while not self._stored:
+            if self._error is not None:
+                raise self._error
+            await self._changed.wait()
+        return self
+
+    async def wait_at_rest(self) -> None:
+        """Wait until nothing is at work."""
+        while self.running:
+            await self._rest.wait()
+
+    # -- commands -----------------------------------------------------------------------------------------------------
+
+    def suspend(self, *, cancel_after: float | None = None) -> Awaitable[FlowState]:
+        """Start nothing more from now on; await the result to wait until nothing is at work.
+
+        Tasks at work end by themselves; after ``cancel_after`` seconds they are cancelled, and are done again when the
+        flow is resumed. A flow that does not run stays as it is; one that had nothing left to do comes to its end.
+        """
+        if self.running:
+            self._suspend_after = (cancel_after,)
+            self._look_again.set()
+        if self._engine is not None:
+            self._engine.suspend(cancel_after=cancel_after)
+        return _Rest(self)
+
+    async def resume(self) -> None:
+        """Continue in the background, if the flow is suspended or an error has stopped it."""
+        while self.running and self._suspend_after is not None:
+            await self._rest.wait()
+        if self.stopped or not self.ended:
+            self.proceed()
+
+    async def reset(self) -> None:
+        """Forget results, failures, and the history of retries; not how often tasks were started.
+
+        The flow is PENDING then, and begins again with `resume`, with `again`, or when it is started with its id.
+
+        Raises:
+            InvalidState: unless the flow is at its end: SUCCESS, FAILURE or REVERTED.
+        """
+        self._check_idle()
+        engine = await self._ready(again=True)
+        assert engine is not None
+        await engine.reset()
+        self._notify()
+
+    async def again(self, flow: Item | None = None) -> None:
+        """Run it once more, in the background: finished steps stay finished; a flow that was undone begins again.
+
+        With ``flow``, its tasks replace those before: tasks of the same name are the same, new ones are done.
+
+        Raises:
+            InvalidState: while it runs.
+            FlowError: for a flow of another name, or one that cannot be carried out.
+        """
+        self._check_idle()
+        if flow is not None:
+            self._plan, self._engine = self._loader.plan(flow, self.name), None
+        self.proceed(again=True)
+
+    def _check_idle(self) -> None:
+        if self.running:
+            raise InvalidState(f"flow {self.id!r} is {self.state} and runs; await run.suspend(), or await run")
+
+    async def close(self) -> None:
+        """Stop at once, because the `Flows` are left."""
+        left = f"flow {self.id!r} is {self.state}, and the Flows that ran it was left; recover or start it again"
+        await self.abandon(FlowError(left))
+
+    async def abandon(self, error: Exception) -> None:
+        """Cancel at once the functions at work and write nothing more; a caller that waits gets ``error``."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        if not self.ended and not self.stopped:
+            self._error = error
+            self._notify()
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def adopt(self, snapshot: Snapshot) -> None:
+        """Continue from ``snapshot``: the flow was taken for this run."""
+        self._mine = snapshot.flow.state not in ENDS
+        self._stored = True
+        self._use(snapshot)
+
+    def proceed(self, *, again: bool = False) -> None:
+        """Begin, or continue, in the background; with ``again`` also if the flow has ended before."""
+        if self.running:
+            return
+        self._suspend_after = None
+        self._task = asyncio.create_task(self._proceed(again=again), name=f"flow {self.id}")
+        self._on_change(self)
+
+    async def _proceed(self, *, again: bool) -> None:
+        try:
+            engine = await self._ready(again=again)
+            if engine is not None:
+                await engine.prepare(write=False)
+                state = await engine.run()
+                if state in ENDS:
+                    hooks.flow_ended.announce(self, state=state, error=engine.error())
+            self._log_failure()
+        except Exception as error:  # noqa: BLE001  # raised where the run is awaited
+            self._stop(error)
+        finally:
+            self._task = None
+            self._on_change(self)
+            self._notify()
+            if self._followed:
+                self._followed = False
+                self._loader.owners.ring(f"{AT_REST} {self.id}")
+
+    def be_followed(self) -> None:
+        """Notify other processes when it comes to rest."""
+        self._followed = True
+
+    async def _ready(self, *, again: bool) -> Engine | None:
+        """Return the engine, if there is anything for it to do; the flow is taken if need be."""
+        if self._error is not None:
+            # The state in memory may be ahead of the store.
+            self._engine, self._error = None, None
+        if self._engine is None or not self._mine:
+            snapshot, self._mine = await self._loader.open(self._row, same=self._same)
+            self._stored = True
+            self._changed.notify_all()
+            if not self._mine and (again or snapshot.flow.state not in ENDS):
+                snapshot = await self._take(snapshot, again=again)
+            self._use(snapshot)
+        return self._engine if self._mine else None
+
+    async def _take(self, snapshot: Snapshot, *, again: bool) -> Snapshot:
+        """Take the flow; while a live process elsewhere has it, wait for its end, or until this is suspended."""
+        loader, owners, tries = self._loader, self._loader.owners, 0
+        silences = [owners.listen(news, self._look_again.set) for news in (f"{AT_REST} {self.id}", GONE)]
+        try:
+            while True:
+                self._look_again.clear()
+                # If it is the flow of a job, the next process that claims the job continues with it.
+                if not (await loader.is_elsewhere(snapshot.flow) or (tries and await loader.has_job(self.id))):
+                    try:
+                        taken = await loader.take(snapshot)
+                    except ClaimLost:
+                        if again:
+                            raise
+                    else:
+                        self._mine = True
+                        return taken
+                elif again:
+                    raise ClaimLost(
+                        f"flow {self.id!r} is {snapshot.flow.state} in a process that lives ({snapshot.flow.owner}); "
+                        "wait for its end, or suspend it there"
+                    )
+                elif self._suspend_after is not None:
+                    return snapshot
+                else:
+                    owners.ring(f"{FOLLOW} {self.id}")
+                    await wait_within(_POLLING.delay(tries), self._look_again)
+                    tries += 1
+                snapshot = await loader.store.load(self.id)
+                if snapshot.flow.state in ENDS:
+                    return snapshot
+                self._row = self._row._replace(state=snapshot.flow.state)
+                self._changed.notify_all()
+        finally:
+            for silence in silences:
+                silence()
+
+    def _use(self, snapshot: Snapshot) -> None:
+        self._row = self._row._replace(error=snapshot.flow.error)
+        self._engine = self._loader.engine(self._plan, snapshot, self)
+        self._engine.changed = self._changed
+        self._engine.watchers.append(self._entered)
+
+    def _entered(self, state: EngineState) -> None:
+        for seen in self._watchers:
+            seen.append(state)
+        self._changed.notify_all()
+        if self._suspend_after is not None and self._engine is not None and state is EngineState.RESUMING:
+            self._engine.suspend(cancel_after=self._suspend_after[0])
+
+    def _log_failure(self) -> None:
+        if self._engine is not None and (error := self._engine.error()) is not None:
+            _log.warning("flow %s %r ends %s: %s", self.name, self.id, self.state, reason_of(error))
+
+    def _stop(self, error: Exception) -> None:
+        """Take in an error that is no failure of a task: the stored state stays, and nothing is at work."""
+        _log.warning("flow %s %r stopped, and can be resumed: %s", self.name, self.id, reason_of(error))
+        self._error = error
+        flow = None if self._engine is None else self._engine.flow
+        if flow is not None and flow.state in (FlowState.RUNNING, FlowState.SUSPENDING):
+            flow.to(FlowState.SUSPENDING, "error")
+            flow.to(FlowState.SUSPENDED, "error")
+
+    def _notify(self) -> None:
+        """Wake everything that waits."""
+        self._changed.notify_all()
+        self._rest.notify_all()
+
+
+class _Rest:
+    """The result of `Run.suspend`: awaited, it waits until nothing is at work, and returns the state of the flow."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __await__(self) -> Generator[Any, None, FlowState]:
+        yield from self._run.wait_at_rest().__await__()
+        return self._run.state
