@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lifecycle import hooks
 from lifecycle.errors import InvalidTransition
 from lifecycle.workers.model import AT_WORK, TRANSITIONS, Status
 from lifecycle.workers.pool import Phase
@@ -23,7 +25,9 @@ from lifecycle.workers.pool.records import phase_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["REASONS", "START", "Point", "Walk", "check", "main", "moves", "reachable"]
+    from lifecycle.workers.pool import PhaseChange
+
+__all__ = ["REASONS", "START", "Point", "Walk", "check", "main", "moves", "phases_checked", "reachable"]
 
 Json = Any
 
@@ -97,6 +101,23 @@ class Walk:
         self.length += 1
         self.phase, self.health = target, _HEALTH.get(target, self.health)
         self._points = {to for point in entered for to in reachable(point, within=target)}
+
+
+@contextmanager
+def phases_checked() -> Iterator[None]:
+    """Check each change of phase of each pool worker during the block: that there is one, in order, for its reason."""
+    wrong: list[tuple[str, PhaseChange]] = []
+    phases: dict[tuple[int, str], Phase] = {}
+
+    def check_change(pool: object, *, member: str, change: PhaseChange) -> None:
+        before = phases.get((id(pool), member), Phase.INITIALIZING)
+        phases[id(pool), member] = change.target
+        if change.source is not before or change.reason not in REASONS.get((change.source, change.target), ()):
+            wrong.append((member, change))
+
+    with hooks.member_changed.connected_to(check_change):
+        yield
+    assert wrong == []
 
 
 #: The health that a phase implies; the others imply nothing.

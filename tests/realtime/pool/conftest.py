@@ -5,14 +5,22 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import pytest_asyncio
 
+from tests.conformance.pool import phases_checked
 from tests.realtime.pool.workers import LIMIT, Up, connect
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from tests.realtime.pool.workers import Spawn
+
+
+@pytest.fixture(autouse=True)
+def _phases_checked() -> Iterator[None]:
+    with phases_checked():
+        yield
 
 
 @pytest_asyncio.fixture
