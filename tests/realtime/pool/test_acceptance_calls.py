@@ -36,7 +36,7 @@ async def occupied(pool: Pool, path: Path, count: int) -> list[asyncio.Task[int]
     return calls
 
 
-async def test_p2_members_are_started_as_calls_need_them(tmp_path: Path) -> None:
+async def test_p2_workers_are_started_as_calls_need_them(tmp_path: Path) -> None:
     async with pool_of(size=(0, 2)) as pool:
         assert pool.members() == ()
         calls = await occupied(pool, tmp_path, 2)
@@ -47,7 +47,7 @@ async def test_p2_members_are_started_as_calls_need_them(tmp_path: Path) -> None
         assert await third in {await call for call in calls}
 
 
-async def test_p3_a_call_too_many_is_refused_at_once(tmp_path: Path) -> None:
+async def test_p3_a_call_above_the_limit_is_refused_at_once(tmp_path: Path) -> None:
     async with pool_of(queue=1) as pool:
         with heard(hooks.pool_saturated, pool) as saturated:
             (running,) = await occupied(pool, tmp_path, 1)
@@ -60,7 +60,7 @@ async def test_p3_a_call_too_many_is_refused_at_once(tmp_path: Path) -> None:
             assert await waiting == await running
 
 
-async def test_a_queue_of_none_still_waits_for_members_that_start(tmp_path: Path) -> None:
+async def test_an_empty_queue_still_waits_for_workers_that_start(tmp_path: Path) -> None:
     async with pool_of(size=(0, 2), queue=0) as pool:
         calls = await occupied(pool, tmp_path, 2)
         with pytest.raises(PoolBusy, match="0 calls wait"):
@@ -69,7 +69,7 @@ async def test_a_queue_of_none_still_waits_for_members_that_start(tmp_path: Path
         assert len({await call for call in calls}) == 2
 
 
-async def test_p4_a_call_whose_time_is_up_in_the_queue_is_never_started(tmp_path: Path) -> None:
+async def test_p4_a_call_that_times_out_in_the_queue_never_runs(tmp_path: Path) -> None:
     async with pool_of() as pool:
         (running,) = await occupied(pool, tmp_path, 1)
         with pytest.raises(TimeoutError, match=r"'mark' was not done in 0\.05 s: it was queued in 'pool'"):
@@ -81,7 +81,7 @@ async def test_p4_a_call_whose_time_is_up_in_the_queue_is_never_started(tmp_path
         assert pool.stats().queued == 0
 
 
-async def test_p5_a_call_whose_time_is_up_is_broken_off_and_its_member_kept() -> None:
+async def test_p5_a_call_that_times_out_is_stopped_and_its_worker_kept() -> None:
     async with pool_of() as pool:
         pid = await pool.call("pid")
         message = r"'sleep' of session 'a' was not done in 0\.1 s: it was running on 'pool-1'"
@@ -90,7 +90,7 @@ async def test_p5_a_call_whose_time_is_up_is_broken_off_and_its_member_kept() ->
         assert await pool.call("pid") == pid
 
 
-async def test_p6_a_call_that_cannot_be_broken_off_costs_its_member(tmp_path: Path) -> None:
+async def test_p6_a_worker_that_cannot_stop_a_call_is_killed(tmp_path: Path) -> None:
     async with pool_of() as pool:
         pid = await pool.call("pid")
         deadline, held = 0.1, tmp_path / "held"
@@ -126,7 +126,7 @@ async def test_p7_a_caller_may_be_cancelled_at_any_step(size: int) -> None:
         assert [member.id for member in pool.members()] == [f"pool-{number + 1}" for number in range(size)]
 
 
-async def test_p7_who_is_cancelled_while_he_gets_a_lease_gives_it_back() -> None:
+async def test_p7_a_cancelled_wait_for_a_lease_gives_the_slot_back() -> None:
     async def hold(pool: Pool) -> None:
         async with pool.lease() as worker:
             await worker.call("pid")
@@ -143,7 +143,7 @@ async def test_p7_who_is_cancelled_while_he_gets_a_lease_gives_it_back() -> None
         assert pool.stats().idle == 1
 
 
-async def test_a_cancelled_call_is_over_when_its_caller_is(tmp_path: Path) -> None:
+async def test_a_cancelled_call_has_stopped_when_its_caller_continues(tmp_path: Path) -> None:
     """It is broken off, its ``finally`` has run, and only then the cancellation comes through."""
     async with pool_of() as pool:
         call = asyncio.create_task(pool.call("stubborn", str(tmp_path / "started"), str(tmp_path / "cleaned")))
@@ -155,7 +155,7 @@ async def test_a_cancelled_call_is_over_when_its_caller_is(tmp_path: Path) -> No
         assert pool.members()[0].phase is Phase.READY
 
 
-async def test_who_is_cancelled_twice_does_not_wait_and_the_seat_is_still_given_back(tmp_path: Path) -> None:
+async def test_a_second_cancellation_does_not_wait_and_the_slot_is_given_back(tmp_path: Path) -> None:
     async with pool_of(process=Process(contain="group", grace=LIMIT)) as pool:
         call = asyncio.create_task(pool.call("stubborn", str(tmp_path / "started"), str(tmp_path / "cleaned")))
         await started(tmp_path / "started")
@@ -178,7 +178,7 @@ async def test_p8_a_stream_that_is_left_early_ends_its_generator(tmp_path: Path)
         assert await pool.call("pid") == pid
 
 
-async def test_p8_a_stream_that_is_closed_has_ended_then(tmp_path: Path) -> None:
+async def test_p8_a_closed_stream_has_ended(tmp_path: Path) -> None:
     async with pool_of() as pool:
         async with pool.stream("endless", str(tmp_path / "closed")) as stream:
             assert [await anext(stream) for _ in range(3)] == [0, 1, 2]
@@ -202,7 +202,7 @@ async def test_p9_a_slow_consumer_bounds_the_memory_and_pings_are_answered() -> 
         assert grown < 100 * 1024 * 1024
 
 
-async def test_p10_what_user_code_prints_is_logged_and_does_not_harm(caplog: pytest.LogCaptureFixture) -> None:
+async def test_p10_printed_text_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="lifecycle.workers.pool-1"):
         async with pool_of() as pool:
             assert await pool.call("print_and_read", "seen by people") == ""
@@ -210,7 +210,7 @@ async def test_p10_what_user_code_prints_is_logged_and_does_not_harm(caplog: pyt
     assert "seen by people" in caplog.messages
 
 
-async def test_p20_what_is_too_large_is_refused_before_it_is_sent() -> None:
+async def test_p20_a_value_that_is_too_large_is_refused_before_it_is_sent() -> None:
     async with pool_of() as pool:
         pid = await pool.call("pid")
         with pytest.raises(ValueError, match="64"):
@@ -218,7 +218,7 @@ async def test_p20_what_is_too_large_is_refused_before_it_is_sent() -> None:
         assert await pool.call("pid") == pid
 
 
-async def test_what_cannot_be_sent_is_refused_also_in_the_queue(tmp_path: Path) -> None:
+async def test_an_argument_that_cannot_be_sent_is_refused_in_the_queue_too(tmp_path: Path) -> None:
     async with pool_of() as pool:
         (running,) = await occupied(pool, tmp_path, 1)
         bad = asyncio.create_task(pool.call("echo", threading.Lock()))
@@ -232,7 +232,7 @@ async def test_what_cannot_be_sent_is_refused_also_in_the_queue(tmp_path: Path) 
         assert pool.stats().idle == 1
 
 
-async def test_what_a_function_raises_comes_with_the_traceback_of_its_process() -> None:
+async def test_an_error_has_the_traceback_of_its_process() -> None:
     async with pool_of() as pool:
         with pytest.raises(RemoteError, match="ValueError: no such thing") as caught:
             await pool.call("fail", "no such thing")
@@ -308,7 +308,7 @@ async def test_a_stream_of_a_lease_begins_before_the_lease_ends_or_not_at_all() 
 
 
 @pytest.mark.parametrize("size", [0, 300_000])
-async def test_a_result_whose_code_quits_when_it_is_read_fails_its_call_alone(size: int) -> None:
+async def test_a_result_that_exits_when_decoded_fails_only_its_call(size: int) -> None:
     async with pool_of() as pool:
         with pytest.raises(RemoteError, match="what it sent cannot be read here"):
             await pool.call("tests.realtime.pool.tasks:quits", size)
@@ -342,7 +342,7 @@ async def test_a_large_argument_that_cannot_be_sent_is_refused() -> None:
         assert pool.stats().idle == 1
 
 
-async def test_a_worker_inherits_the_environment_but_for_what_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_inherits_the_environment_except_for_removed_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUR_REGION", "eu")
     monkeypatch.setenv("OUR_SECRET", "hush")
     process = Process(contain="group", env={"OUR_SECRET": None, "ITS_OWN": "1"})
@@ -351,13 +351,13 @@ async def test_a_worker_inherits_the_environment_but_for_what_is_left_out(monkey
         assert [await pool.call("os:getenv", name) for name in names] == ["eu", None, "1"]
 
 
-async def test_async_functions_share_a_member() -> None:
+async def test_async_functions_share_a_worker() -> None:
     async with pool_of("Loop", concurrency=3) as pool:
         assert await asyncio.gather(*(pool.call("meet", 3) for _ in range(3))) == [3, 3, 3]
         assert len(pool.members()) == 1
 
 
-async def test_a_map_gives_results_in_order_or_as_they_come(tmp_path: Path) -> None:
+async def test_a_map_yields_results_in_order_or_as_they_are_ready(tmp_path: Path) -> None:
     async with pool_of(size=(2, 2), queue=0) as pool:
         assert [row async for row in pool.map("times", range(40))] == list(range(40))
         assert sorted([row async for row in pool.map("times", range(40), ordered=False)]) == list(range(40))
@@ -382,7 +382,7 @@ async def test_a_map_reads_its_rows_as_they_are_needed_and_ends_with_the_first_e
         assert pool.stats().idle == 2
 
 
-async def test_a_lease_is_one_member_for_several_calls() -> None:
+async def test_a_lease_is_one_worker_for_several_calls() -> None:
     async with pool_of(size=(2, 2)) as pool:
         async with pool.lease() as worker:
             await worker.call("put", "key", 1)
@@ -395,7 +395,7 @@ async def test_a_lease_is_one_member_for_several_calls() -> None:
             await worker.call("pid")
 
 
-async def test_a_lease_may_be_discarded_with_its_member() -> None:
+async def test_a_discarded_lease_ends_its_worker() -> None:
     async with pool_of() as pool:
         async with pool.lease() as worker:
             pid = await worker.call("pid")
@@ -449,7 +449,7 @@ async def test_arguments_that_cannot_work_are_refused(how: Any, error: type[Exce
         assert pool.members() == ()
 
 
-async def test_a_function_that_no_member_could_find_is_refused() -> None:
+async def test_a_call_of_a_function_that_workers_cannot_find_is_refused() -> None:
     async with pool_of(size=(0, 1)) as pool:
         with pytest.raises(ValueError, match="lambda"):
             await pool.call(lambda: 1)

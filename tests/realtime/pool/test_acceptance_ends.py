@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def test_p22_a_stop_leaves_running_calls_their_grace_and_then_nothing() -> None:
+async def test_p22_a_stop_ends_running_calls_after_their_grace_period() -> None:
     pool = pool_of()
     await pool.start()
     (pid,) = pids(pool)
@@ -39,7 +39,7 @@ async def test_p22_a_stop_leaves_running_calls_their_grace_and_then_nothing() ->
     assert pool.members() == ()
 
 
-async def test_a_stop_lets_calls_that_run_finish_and_refuses_those_that_wait(tmp_path: Path) -> None:
+async def test_a_stop_lets_running_calls_finish_and_refuses_waiting_ones(tmp_path: Path) -> None:
     pool = pool_of()
     await pool.start()
     running = asyncio.create_task(pool.call("wait_for", str(tmp_path / "started"), str(tmp_path / "release")))
@@ -58,7 +58,7 @@ async def test_a_stop_lets_calls_that_run_finish_and_refuses_those_that_wait(tmp
     assert (pool.status, (await pool.wait()).error) == (Status.STOPPED, None)
 
 
-async def test_members_end_by_themselves_with_what_they_have_to_do_about_that(tmp_path: Path) -> None:
+async def test_workers_run_their_cleanup_when_they_are_stopped(tmp_path: Path) -> None:
     async with pool_of() as pool:
         await pool.call("at_exit", str(tmp_path / "cleaned"))
         (member,) = pool.members()
@@ -158,7 +158,7 @@ async def test_p25_nothing_outlives_a_program_that_is_killed(program: Callable[[
 
 
 @pytest.mark.parametrize("how", ["loop.close()", "asyncio.run"])
-async def test_p28_a_loop_that_is_closed_over_a_pool_leaves_no_process_and_a_warning(
+async def test_p28_a_loop_closed_over_a_pool_leaves_a_warning_and_no_process(
     program: Callable[[str], Running], how: str
 ) -> None:
     app = program(f"""
@@ -189,7 +189,7 @@ async def test_p28_a_loop_that_is_closed_over_a_pool_leaves_no_process_and_a_war
     assert "was not stopped before its loop" in app.text
 
 
-async def test_a_suspended_pool_lets_calls_finish_and_holds_others_back(tmp_path: Path) -> None:
+async def test_a_suspended_pool_lets_running_calls_finish_and_others_wait(tmp_path: Path) -> None:
     async with pool_of() as pool:
         running = asyncio.create_task(pool.call("wait_for", str(tmp_path / "started"), str(tmp_path / "release")))
         await started(tmp_path / "started")
@@ -220,14 +220,14 @@ async def test_a_pool_that_does_not_run_cannot_be_suspended() -> None:
     assert (await pool.wait()).status is Status.STOPPED
 
 
-async def test_a_member_is_not_suspended_alone() -> None:
+async def test_a_worker_cannot_be_suspended_alone() -> None:
     async with pool_of() as pool:
         with pytest.raises(InvalidTransition, match="suspend its pool"):
             await pool.members()[0].suspend()
         assert await pool.call("echo", 1) == 1
 
 
-async def test_a_member_that_somebody_stops_is_replaced_and_not_missed() -> None:
+async def test_a_worker_stopped_from_outside_is_replaced() -> None:
     async with pool_of(intensity=Intensity(0, 30.0)) as pool:
         (member,) = pool.members()
         await member.stop()
@@ -255,7 +255,7 @@ async def test_a_supervisor_starts_a_pool_again_that_has_failed() -> None:
     assert (await made[1].wait()).status is Status.STOPPED
 
 
-async def test_a_pool_can_be_what_a_program_runs(program: Callable[[str], Running]) -> None:
+async def test_a_pool_can_be_run_as_a_program(program: Callable[[str], Running]) -> None:
     app = program("""
     import lifecycle
     pool = Pool("pool", target, size=(1, 1))
@@ -266,7 +266,7 @@ async def test_a_pool_can_be_what_a_program_runs(program: Callable[[str], Runnin
     assert "came to 42 stopped" in app.rest()
 
 
-async def test_a_pool_says_what_its_members_are_doing(tmp_path: Path) -> None:
+async def test_the_state_of_a_pool_contains_its_workers(tmp_path: Path) -> None:
     async with pool_of(size=(2, 2)) as pool:
         call = asyncio.create_task(pool.call("wait_for", str(tmp_path / "started"), str(tmp_path / "release")))
         await started(tmp_path / "started")
@@ -285,7 +285,7 @@ async def test_a_pool_says_what_its_members_are_doing(tmp_path: Path) -> None:
     assert not (await pool.probe()).healthy
 
 
-async def test_members_have_the_environment_that_they_were_given(tmp_path: Path) -> None:
+async def test_workers_get_the_environment_of_their_pool(tmp_path: Path) -> None:
     process = Process(env={"FLAVOUR": "sweet"}, cwd=tmp_path, contain="group", threads=3)
     pool = pool_of(process=process)
     pool.set_env("LIFECYCLE_RESUME_ID", "1234")

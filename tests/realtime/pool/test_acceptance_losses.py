@@ -34,7 +34,7 @@ def said(recovered: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
     return [(each["action"], each["member"], each["reason"]) for each in recovered]
 
 
-async def test_p1_a_member_that_dies_fails_the_one_call_that_it_had(tmp_path: Path) -> None:
+async def test_p1_a_worker_that_dies_fails_only_its_own_call(tmp_path: Path) -> None:
     async with pool_of(size=(4, 4)) as pool:
         with heard(hooks.pool_recovered, pool) as recovered:
             places = [tmp_path / str(number) for number in range(8)]
@@ -59,7 +59,7 @@ async def test_p1_a_member_that_dies_fails_the_one_call_that_it_had(tmp_path: Pa
         assert pool.stats().restarts == 1
 
 
-async def test_a_lost_member_tells_its_last_words() -> None:
+async def test_a_lost_call_reports_the_last_of_stderr() -> None:
     async with pool_of() as pool:
         with pytest.raises(WorkerLost, match=r"exited with status 3.*\n.*\nno disk left") as caught:
             await pool.call("say_and_die", "no disk left")
@@ -67,7 +67,7 @@ async def test_a_lost_member_tells_its_last_words() -> None:
         assert caught.value.stderr == "no disk left\n"
 
 
-async def test_a_call_that_does_no_harm_twice_is_tried_once_more(tmp_path: Path) -> None:
+async def test_an_idempotent_call_is_retried_once(tmp_path: Path) -> None:
     async with pool_of() as pool:
         with heard(hooks.pool_recovered, pool) as recovered:
             pid = await pool.call("die_once", str(tmp_path / "died"), idempotent=True)
@@ -78,7 +78,7 @@ async def test_a_call_that_does_no_harm_twice_is_tried_once_more(tmp_path: Path)
             await pool.call("die", signal.SIGKILL, idempotent=True)
 
 
-async def test_a_member_above_the_least_that_dies_unneeded_is_not_replaced() -> None:
+async def test_a_surplus_worker_that_dies_is_not_replaced() -> None:
     async with pool_of(size=(0, 2)) as pool:
         victim = await pool.call("pid")
         with heard(hooks.pool_recovered, pool) as recovered:
@@ -89,7 +89,7 @@ async def test_a_member_above_the_least_that_dies_unneeded_is_not_replaced() -> 
         assert await pool.call("pid") != victim
 
 
-async def test_p11_what_a_member_left_behind_is_killed_and_its_end_is_noticed(tmp_path: Path) -> None:
+async def test_p11_processes_of_a_dead_worker_are_killed(tmp_path: Path) -> None:
     """A child of it holds all of its descriptors, the pool's pipes among them."""
     async with pool_of() as pool:
         child = await pool.call("fork")
@@ -99,7 +99,7 @@ async def test_p11_what_a_member_left_behind_is_killed_and_its_end_is_noticed(tm
         await pool.call("pid")
 
 
-async def test_p17_a_target_that_cannot_be_made_is_tried_as_often_as_allowed(tmp_path: Path) -> None:
+async def test_p17_a_target_that_fails_is_retried_within_the_intensity(tmp_path: Path) -> None:
     """The start fails with what the target raised, in its own words and with the traceback of its process."""
     pool = pool_of("Flawed", init=[str(tmp_path / "tries")], intensity=Intensity(3, 30.0))
     with pytest.raises(PoolFailed, match="gives up: more than 3 restarts within 30 s") as caught:
@@ -114,7 +114,7 @@ async def test_p17_a_target_that_cannot_be_made_is_tried_as_often_as_allowed(tmp
     assert pool.members() == ()
 
 
-async def test_p17_who_waits_and_who_comes_is_told_that_the_pool_has_failed(tmp_path: Path) -> None:
+async def test_p17_waiting_and_new_calls_fail_with_the_pool(tmp_path: Path) -> None:
     pool = pool_of("Flawed", size=(0, 2), init=[str(tmp_path / "tries")], intensity=Intensity(1, 30.0))
     await pool.start()
     outcomes = await asyncio.gather(*(pool.call("pid") for _ in range(4)), return_exceptions=True)
@@ -128,7 +128,7 @@ async def test_p17_who_waits_and_who_comes_is_told_that_the_pool_has_failed(tmp_
     assert isinstance(end.error, PoolFailed)
 
 
-async def test_a_pool_that_gives_up_lets_calls_that_run_finish(tmp_path: Path) -> None:
+async def test_a_pool_that_gives_up_lets_running_calls_finish(tmp_path: Path) -> None:
     process = Process(contain="group", stop_timeout=LIMIT)
     pool = pool_of("Desk", size=(2, 2), intensity=Intensity(0, 30.0), process=process)
     await pool.start()
@@ -145,7 +145,7 @@ async def test_a_pool_that_gives_up_lets_calls_that_run_finish(tmp_path: Path) -
     assert (await pool.wait()).status is Status.FAILED
 
 
-async def test_members_that_fail_in_a_row_are_waited_for(tmp_path: Path) -> None:
+async def test_workers_that_fail_in_a_row_are_started_with_backoff(tmp_path: Path) -> None:
     """The first that replaces one comes at once, the next after a while; a call waits for all of that."""
     spoilt = tmp_path / "spoilt"
     async with pool_of("Fickle", init=[str(spoilt)]) as pool:
@@ -160,7 +160,7 @@ async def test_members_that_fail_in_a_row_are_waited_for(tmp_path: Path) -> None
         assert await call == pool.members()[0].pid
 
 
-async def test_p18_a_target_that_takes_too_long_to_be_made_is_killed(tmp_path: Path) -> None:
+async def test_p18_a_worker_that_starts_too_slowly_is_killed(tmp_path: Path) -> None:
     process = Process(contain="group", start_timeout=0.3)
     pool = pool_of("Waits", init=[str(tmp_path / "never")], process=process, intensity=Intensity(1, 30.0))
     with heard(hooks.member_changed, pool) as changes, pytest.raises(PoolFailed) as caught:
@@ -177,7 +177,7 @@ async def test_p18_a_target_that_takes_too_long_to_be_made_is_killed(tmp_path: P
         ("answer(['nonsense'])", "'nonsense' is not a known tag"),
     ],
 )
-async def test_p19_a_member_that_breaks_the_protocol_is_killed_and_replaced(code: str, reason: str) -> None:
+async def test_p19_a_worker_that_breaks_the_protocol_is_killed_and_replaced(code: str, reason: str) -> None:
     pool = Pool("pool", python(MEMBER + PINGS + code), codec="json", size=(1, 1), process=QUICK, intensity=ANY)
     async with pool:
         (victim,) = pool.members()
@@ -204,7 +204,7 @@ def answer(*frames):
 """
 
 
-async def test_p21_a_member_that_is_stopped_is_found_out_killed_and_replaced() -> None:
+async def test_p21_a_frozen_worker_is_killed_and_replaced() -> None:
     """It is degraded first, when it gets no calls; after the third miss, it is killed, which works on a stopped one."""
     async with pool_of(heartbeat=WATCHFUL) as pool:
         (victim,) = pool.members()
@@ -232,7 +232,7 @@ async def test_p21_a_member_that_is_stopped_is_found_out_killed_and_replaced() -
         ]
 
 
-async def test_a_member_that_feels_well_again_serves_again() -> None:
+async def test_a_recovered_worker_gets_calls_again() -> None:
     async with pool_of(heartbeat=Heartbeat(every=0.05, timeout=0.5, misses=1000)) as pool:
         (member,) = pool.members()
         kill(member.pid, signal.SIGSTOP)
@@ -246,7 +246,7 @@ async def test_a_member_that_feels_well_again_serves_again() -> None:
         assert "health_restored" in [change.reason for change in member.history]
 
 
-async def test_a_member_that_is_not_well_when_it_is_ready_gets_no_calls_until_it_is() -> None:
+async def test_a_worker_that_starts_unhealthy_gets_no_calls_until_it_recovers() -> None:
     """It says that it is ready, and does not answer the first question."""
     pool = Pool(
         "pool",
@@ -283,9 +283,7 @@ while True:
 """
 
 
-async def test_a_member_that_does_not_answer_is_asked_what_it_is_doing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_worker_that_does_not_answer_dumps_its_stacks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Its stacks are in its log before it is killed, though the interpreter is held by a call in C."""
     with caplog.at_level("INFO", logger="lifecycle.workers.pool-1"):
         async with pool_of(process=Process(contain="group", grace=4.0)) as pool:
@@ -298,7 +296,7 @@ async def test_a_member_that_does_not_answer_is_asked_what_it_is_doing(
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
-async def test_a_member_that_is_asked_what_it_is_doing_goes_on_with_that(tmp_path: Path, concurrency: int) -> None:
+async def test_a_stack_dump_does_not_interrupt_a_call(tmp_path: Path, concurrency: int) -> None:
     """Whoever looks at a thread that goes on meanwhile may crash."""
     begun, release = tmp_path / "begun", tmp_path / "release"
     async with pool_of("spin", concurrency=concurrency) as pool:
@@ -313,7 +311,7 @@ async def test_a_member_that_is_asked_what_it_is_doing_goes_on_with_that(tmp_pat
         assert await call == member.pid
 
 
-async def test_a_call_that_holds_the_interpreter_is_left_to_its_deadline(tmp_path: Path) -> None:
+async def test_a_call_that_holds_the_interpreter_may_run_until_its_deadline(tmp_path: Path) -> None:
     """Many checks are missed meanwhile; a call with a deadline is no reason to kill."""
     heartbeat = Heartbeat(every=0.02, timeout=0.2, misses=3)
     async with pool_of(heartbeat=heartbeat) as pool:
@@ -347,7 +345,7 @@ async def test_a_call_whose_deadline_is_infinite_may_hold_the_interpreter(tmp_pa
                 await call
 
 
-async def test_a_call_among_others_that_cannot_be_broken_off_takes_them_with_it(tmp_path: Path) -> None:
+async def test_a_call_that_cannot_be_stopped_takes_the_others_of_its_worker_with_it(tmp_path: Path) -> None:
     """Who gave it up has what he wanted; the others are told what became of their member."""
     async with pool_of("Loop", concurrency=2) as pool:
         beside = asyncio.create_task(pool.call("sleep", str(tmp_path / "started")))

@@ -40,7 +40,7 @@ async def lose(pool: Pool, pid: int) -> None:
         await until(lambda: ready(pool) == 2)
 
 
-async def test_p14_a_session_stays_with_its_member_and_gets_another_when_that_is_lost() -> None:
+async def test_p14_a_session_stays_with_its_worker_until_that_is_lost() -> None:
     async with pool_of(size=(2, 2)) as pool:
         with (
             heard(hooks.session_bound, pool) as bound,
@@ -61,7 +61,7 @@ async def test_p14_a_session_stays_with_its_member_and_gets_another_when_that_is
 
 
 @pytest.mark.parametrize("mode", ["strict", "fail"])
-async def test_p14_who_has_to_have_his_member_is_told_once_that_it_is_lost(mode: str) -> None:
+async def test_p14_the_loss_of_a_strict_session_is_reported_once(mode: str) -> None:
     async with pool_of(size=(2, 2), sessions=Sessions(mode=mode)) as pool:  # type: ignore[arg-type]  # of the three
         first = await pool.call("pid", session="a")
         await lose(pool, first)
@@ -72,7 +72,7 @@ async def test_p14_who_has_to_have_his_member_is_told_once_that_it_is_lost(mode:
         assert await pool.call("pid", session="a") == second
 
 
-async def test_p15_who_waits_for_his_member_holds_nobody_up(tmp_path: Path) -> None:
+async def test_p15_a_call_that_waits_for_its_worker_delays_no_other(tmp_path: Path) -> None:
     async with pool_of(size=(2, 2), sessions=STRICT) as pool:
         call = await occupy(pool, tmp_path, "a")
         again = asyncio.create_task(pool.call("pid", session="a"))
@@ -84,7 +84,7 @@ async def test_p15_who_waits_for_his_member_holds_nobody_up(tmp_path: Path) -> N
         assert served.isdisjoint({await again})
 
 
-async def test_who_waits_for_his_member_does_not_have_others_started(tmp_path: Path) -> None:
+async def test_a_call_that_waits_for_its_worker_starts_no_other(tmp_path: Path) -> None:
     async with pool_of(size=(1, 4), sessions=STRICT) as pool:
         call = await occupy(pool, tmp_path, "a")
         again = asyncio.create_task(pool.call("pid", session="a"))
@@ -94,7 +94,7 @@ async def test_who_waits_for_his_member_does_not_have_others_started(tmp_path: P
         assert await again == await call
 
 
-async def test_who_waits_for_his_member_is_told_when_it_is_lost(tmp_path: Path) -> None:
+async def test_a_call_that_waits_for_its_worker_fails_when_that_is_lost(tmp_path: Path) -> None:
     """And not again: with the next call the session begins anew."""
     async with pool_of(size=(2, 2), sessions=STRICT) as pool:
         call = await occupy(pool, tmp_path, "a")
@@ -107,7 +107,7 @@ async def test_who_waits_for_his_member_is_told_when_it_is_lost(tmp_path: Path) 
         assert await pool.call("pid", session="a") != busy.pid
 
 
-async def test_calls_of_a_new_session_that_wait_together_get_one_member(tmp_path: Path) -> None:
+async def test_waiting_calls_of_a_new_session_get_one_worker(tmp_path: Path) -> None:
     """None of them was bound when it began to wait; the first that is served binds them all."""
     async with pool_of(size=(2, 2), sessions=STRICT) as pool:
         await asyncio.gather(occupy(pool, tmp_path, "x"), occupy(pool, tmp_path, "y"))
@@ -118,7 +118,7 @@ async def test_calls_of_a_new_session_that_wait_together_get_one_member(tmp_path
         await until(lambda: ready(pool) == 2)
 
 
-async def test_who_cannot_wait_is_told_that_his_member_is_busy(tmp_path: Path) -> None:
+async def test_a_busy_worker_fails_calls_in_mode_fail(tmp_path: Path) -> None:
     async with pool_of(size=(2, 2), sessions=Sessions(mode="fail")) as pool:
         call = await occupy(pool, tmp_path, "a")
         with pytest.raises(SessionLost, match="which has the session 'a', is busy and takes no call now"):
@@ -129,7 +129,7 @@ async def test_who_cannot_wait_is_told_that_his_member_is_busy(tmp_path: Path) -
         assert await pool.call("pid", session="a") == first
 
 
-async def test_a_suspended_pool_holds_back_the_calls_of_sessions_that_cannot_wait() -> None:
+async def test_a_suspended_pool_holds_calls_in_mode_fail() -> None:
     async with pool_of(size=(2, 2), sessions=Sessions(mode="fail")) as pool:
         first = await pool.call("pid", session="a")
         await pool.suspend()
@@ -139,7 +139,7 @@ async def test_a_suspended_pool_holds_back_the_calls_of_sessions_that_cannot_wai
         assert await held == first
 
 
-async def test_a_session_that_cannot_wait_fails_at_resume_if_its_member_is_busy_then(tmp_path: Path) -> None:
+async def test_a_call_in_mode_fail_fails_at_resume_if_its_worker_is_busy(tmp_path: Path) -> None:
     async with pool_of(size=(2, 2), sessions=Sessions(mode="fail")) as pool:
         await pool.call("pid", session="a")
         await pool.suspend()
@@ -156,7 +156,7 @@ async def test_a_session_that_cannot_wait_fails_at_resume_if_its_member_is_busy_
         assert pool.stats().queued == 0
 
 
-async def test_a_hint_goes_elsewhere_when_its_member_is_busy(tmp_path: Path) -> None:
+async def test_a_hint_moves_when_its_worker_is_busy(tmp_path: Path) -> None:
     """And stays there: what it left warm is there now."""
     async with pool_of(size=(2, 2)) as pool:
         call = await occupy(pool, tmp_path, "a")
@@ -166,7 +166,7 @@ async def test_a_hint_goes_elsewhere_when_its_member_is_busy(tmp_path: Path) -> 
         assert await pool.call("pid", session="a") == other
 
 
-async def test_who_waits_for_his_member_counts_in_the_queue(tmp_path: Path) -> None:
+async def test_a_call_that_waits_for_its_worker_counts_in_the_queue(tmp_path: Path) -> None:
     async with pool_of(size=(2, 2), sessions=STRICT, queue=1) as pool:
         call = await occupy(pool, tmp_path, "a")
         waiting = asyncio.create_task(pool.call("pid", session="a"))
@@ -178,7 +178,7 @@ async def test_who_waits_for_his_member_counts_in_the_queue(tmp_path: Path) -> N
         assert await waiting == await call
 
 
-async def test_a_lease_of_a_session_keeps_its_member() -> None:
+async def test_a_lease_of_a_session_keeps_its_worker() -> None:
     async with pool_of(size=(2, 2), sessions=STRICT) as pool:
         async with pool.lease("a") as worker:
             pid = worker.member.pid
@@ -193,7 +193,7 @@ async def test_a_lease_of_a_session_keeps_its_member() -> None:
         ]
 
 
-async def test_above_the_limit_the_session_that_was_idle_the_longest_is_forgotten() -> None:
+async def test_the_longest_idle_session_is_forgotten_above_the_limit() -> None:
     async with pool_of(sessions=Sessions(limit=2)) as pool:
         with heard(hooks.session_evicted, pool) as evicted:
             for session in "abc":
@@ -201,7 +201,7 @@ async def test_above_the_limit_the_session_that_was_idle_the_longest_is_forgotte
         assert evicted == [{"session": "a", "member": "pool-1"}]
 
 
-async def test_p27_pools_know_nothing_of_each_others_sessions() -> None:
+async def test_p27_sessions_of_two_pools_are_independent() -> None:
     async with pool_of(sessions=STRICT) as one, pool_of(sessions=STRICT) as two:
         a, b = await one.call("pid", session="a"), await two.call("pid", session="a")
         assert a != b

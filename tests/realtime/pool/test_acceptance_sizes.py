@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def test_p12_a_member_goes_after_so_many_calls_and_no_call_suffers() -> None:
+async def test_p12_a_worker_is_recycled_after_its_calls_and_no_call_fails() -> None:
     async with pool_of(recycle=Recycle(calls=3)) as pool:
         with heard(hooks.pool_recovered, pool) as recovered:
             seen = [await pool.call("pid") for _ in range(10)]
@@ -27,7 +27,7 @@ async def test_p12_a_member_goes_after_so_many_calls_and_no_call_suffers() -> No
         assert pool.stats().restarts == 0
 
 
-async def test_the_member_in_its_place_is_started_while_the_last_call_runs(tmp_path: Path) -> None:
+async def test_the_successor_starts_while_the_last_call_runs(tmp_path: Path) -> None:
     async with pool_of(recycle=Recycle(calls=1)) as pool:
         call = asyncio.create_task(pool.call("wait_for", str(tmp_path / "started"), str(tmp_path / "release")))
         await started(tmp_path / "started")
@@ -41,7 +41,7 @@ async def test_the_member_in_its_place_is_started_while_the_last_call_runs(tmp_p
         assert [change.reason for change in old.history][:3] == ["exited", "recycle", "checkout"]
 
 
-async def test_p13_a_member_goes_when_it_has_too_much_memory_and_no_call_suffers() -> None:
+async def test_p13_a_worker_is_recycled_for_its_memory_and_no_call_fails() -> None:
     async with pool_of(recycle=Recycle(rss=150 * 1024 * 1024)) as pool:
         seen = [await pool.call("grow", 50 * 1024 * 1024) for _ in range(8)]
         assert len(set(seen)) > 1
@@ -49,7 +49,7 @@ async def test_p13_a_member_goes_when_it_has_too_much_memory_and_no_call_suffers
         await until(lambda: gone(old))
 
 
-async def test_a_member_goes_when_it_is_old() -> None:
+async def test_a_worker_is_recycled_for_its_age() -> None:
     async with pool_of(recycle=Recycle(age=0.3)) as pool:
         old = pool.members()[0]
         await until(lambda: old not in pool.members() and ready(pool) == 1)
@@ -57,7 +57,7 @@ async def test_a_member_goes_when_it_is_old() -> None:
         assert pool.stats().restarts == 0
 
 
-async def test_members_above_the_least_go_when_they_are_idle_the_one_first_that_was_so_the_longest(
+async def test_surplus_workers_end_when_idle_the_longest_idle_first(
     tmp_path: Path,
 ) -> None:
     async with pool_of(size=(1, 3), recycle=Recycle(idle=0.3)) as pool:
@@ -76,7 +76,7 @@ async def test_members_above_the_least_go_when_they_are_idle_the_one_first_that_
         assert ready(pool) == 1
 
 
-async def test_an_idle_member_stays_as_long_as_somebody_has_to_have_it() -> None:
+async def test_an_idle_worker_stays_while_a_strict_session_needs_it() -> None:
     """A session that has to find its member is not lost to idleness; it is to its own age."""
     sessions = Sessions(mode="strict", ttl=0.6)
     async with pool_of(size=(0, 1), recycle=Recycle(idle=0.05), sessions=sessions) as pool:
@@ -86,7 +86,7 @@ async def test_an_idle_member_stays_as_long_as_somebody_has_to_have_it() -> None
         assert lost == []
 
 
-async def test_p26_all_members_are_replaced_under_load_without_an_error() -> None:
+async def test_p26_all_workers_are_replaced_under_load_without_an_error() -> None:
     async with pool_of(size=(3, 3)) as pool:
         before = pids(pool)
         over = asyncio.Event()
@@ -112,7 +112,7 @@ async def test_p26_all_members_are_replaced_under_load_without_an_error() -> Non
         assert pool.stats().size == 3
 
 
-async def test_a_member_that_is_replaced_finishes_its_call(tmp_path: Path) -> None:
+async def test_a_replaced_worker_finishes_its_call(tmp_path: Path) -> None:
     async with pool_of() as pool:
         call = asyncio.create_task(pool.call("wait_for", str(tmp_path / "started"), str(tmp_path / "release")))
         await started(tmp_path / "started")
@@ -126,7 +126,7 @@ async def test_a_member_that_is_replaced_finishes_its_call(tmp_path: Path) -> No
         assert pids(pool) == {new}
 
 
-async def test_an_empty_pool_is_refreshed_at_once_and_idle_members_that_nobody_needs_are_not_replaced() -> None:
+async def test_an_empty_pool_is_refreshed_at_once_and_surplus_workers_are_not_replaced() -> None:
     async with pool_of(size=(0, 2)) as pool:
         await pool.refresh()
         await pool.call("pid")
@@ -134,7 +134,7 @@ async def test_an_empty_pool_is_refreshed_at_once_and_idle_members_that_nobody_n
         assert pool.members() == ()
 
 
-async def test_members_that_start_when_a_refresh_comes_are_replaced_too(tmp_path: Path) -> None:
+async def test_workers_that_start_during_a_refresh_are_replaced_too(tmp_path: Path) -> None:
     release = tmp_path / "release"
     pool = Pool("pool", "tests.realtime.pool.tasks:Waits", size=(0, 1), init=[str(release)], process=QUICK)
     async with pool:
@@ -149,7 +149,7 @@ async def test_members_that_start_when_a_refresh_comes_are_replaced_too(tmp_path
         assert gone(old.pid)
 
 
-async def test_a_refresh_to_what_cannot_be_made_fails_the_pool(tmp_path: Path) -> None:
+async def test_a_refresh_to_a_broken_target_fails_the_pool(tmp_path: Path) -> None:
     spoilt = tmp_path / "spoilt"
     pool = pool_of("Fickle", init=[str(spoilt)], intensity=Intensity(1, 30.0))
     async with pool:
@@ -158,7 +158,7 @@ async def test_a_refresh_to_what_cannot_be_made_fails_the_pool(tmp_path: Path) -
             await pool.refresh()
 
 
-async def test_a_pool_gets_other_sizes_while_it_runs(tmp_path: Path) -> None:
+async def test_a_pool_is_resized_while_it_runs(tmp_path: Path) -> None:
     async with pool_of(size=(1, 1)) as pool:
         await pool.resize(3, 4)
         assert ready(pool) == 3
@@ -183,7 +183,7 @@ async def test_a_pool_gets_other_sizes_while_it_runs(tmp_path: Path) -> None:
         ((True, 1), TypeError, "not a pair of whole numbers"),
     ],
 )
-async def test_sizes_that_cannot_be_are_refused(size: Any, error: type[Exception], message: str) -> None:
+async def test_impossible_sizes_are_refused(size: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         pool_of(size=size)
     async with pool_of(size=(0, 1)) as pool:

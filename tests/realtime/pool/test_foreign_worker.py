@@ -35,7 +35,7 @@ def perl() -> str | None:
 
 
 @pytest.mark.skipif(perl() is None, reason="there is no perl with JSON::PP")
-async def test_the_member_in_perl_answers_streams_fails_and_is_cancelled(spawn: Spawn, tmp_path: Path) -> None:
+async def test_the_worker_in_perl_answers_streams_fails_and_is_cancelled(spawn: Spawn, tmp_path: Path) -> None:
     [program] = re.findall(r"^```perl\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     (tmp_path / "worker.pl").write_text(program)
     member = await spawn([str(perl()), str(tmp_path / "worker.pl")], by="json")
@@ -59,13 +59,13 @@ async def test_the_member_in_perl_answers_streams_fails_and_is_cancelled(spawn: 
     assert not member.broken
 
 
-def test_the_page_has_every_frame_with_as_many_items_as_it_has() -> None:
+def test_the_page_lists_every_frame_with_its_items() -> None:
     rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|", PAGE.read_text(), re.MULTILINE)
     told = {tag: len([item for item in items.split(",") if item.strip()]) for tag, items in rows}
     assert told == {tag: len(types) for tag, types in {**FROM_WORKER, **FROM_PARENT}.items()}
 
 
-def test_the_page_has_the_numbers_that_are_used() -> None:
+def test_the_page_has_the_version_and_the_limit() -> None:
     text = PAGE.read_text()
     assert f"The version is {VERSION}," in text
     assert f"{LIMIT:,}".replace(",", " ") in text

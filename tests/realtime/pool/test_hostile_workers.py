@@ -64,7 +64,7 @@ async def start(spawn: Spawn, code: str) -> Up:
         ("send('hello', 1, 1, 'test'); receive(); send('ready'); send('ready'); stay()", "at a time"),
     ],
 )
-async def test_a_greeting_that_is_none_breaks_the_link_before_it_is_ready(spawn: Spawn, code: str, why: str) -> None:
+async def test_an_invalid_greeting_closes_the_connection(spawn: Spawn, code: str, why: str) -> None:
     member = await start(spawn, code)
     async with asyncio.timeout(LIMIT):
         if code.count("send('ready')") < 2:
@@ -89,7 +89,7 @@ async def test_a_greeting_that_is_none_breaks_the_link_before_it_is_ready(spawn:
         ("answer(['call', 1, 'f', [], {}, None, 0])", "'call' is not a known tag"),
     ],
 )
-async def test_an_answer_that_is_none_fails_the_call_and_says_what_was_wrong(spawn: Spawn, code: str, why: str) -> None:
+async def test_an_invalid_answer_fails_the_call(spawn: Spawn, code: str, why: str) -> None:
     member = await start(spawn, code)
     await member.connection.ready()
     error = await outcome(member.call("f"))
@@ -109,7 +109,7 @@ async def test_an_answer_that_is_none_fails_the_call_and_says_what_was_wrong(spa
         (struct.pack(">I", 0), "is not valid json"),
     ],
 )
-async def test_bytes_that_are_no_frames_break_the_link(spawn: Spawn, data: bytes, why: str) -> None:
+async def test_garbage_closes_the_connection(spawn: Spawn, data: bytes, why: str) -> None:
     code = f"sys.stdout.buffer.write({data!r}); sys.stdout.buffer.flush(); stay()"
     member = await start(spawn, f"send('hello', {VERSION}, 1, 'test'); receive(); send('ready'); receive(); {code}")
     await member.connection.ready()
@@ -119,7 +119,7 @@ async def test_bytes_that_are_no_frames_break_the_link(spawn: Spawn, data: bytes
     assert len(member.broken) == 1
 
 
-async def test_more_chunks_than_were_granted_break_the_link(spawn: Spawn) -> None:
+async def test_more_chunks_than_granted_close_the_connection(spawn: Spawn) -> None:
     member = await start(spawn, "answer(*[['chunk', 1, number] for number in range(4)])")
     await member.connection.ready()
     request = member.call("f", window=3)
@@ -129,7 +129,7 @@ async def test_more_chunks_than_were_granted_break_the_link(spawn: Spawn) -> Non
         await request.next_chunk()
 
 
-async def test_an_end_in_the_middle_of_a_frame_is_an_end_and_no_fault(spawn: Spawn) -> None:
+async def test_an_end_in_the_middle_of_a_frame_is_not_a_protocol_error(spawn: Spawn) -> None:
     """It was killed, perhaps; how is known by its exit."""
     member = await start(
         spawn,
@@ -144,7 +144,7 @@ async def test_an_end_in_the_middle_of_a_frame_is_an_end_and_no_fault(spawn: Spa
     assert not member.broken
 
 
-async def test_a_program_that_ends_at_once_is_no_member(spawn: Spawn) -> None:
+async def test_a_program_that_ends_at_once_closes_the_connection(spawn: Spawn) -> None:
     member = await start(spawn, "sys.exit('I am no member')")
     with pytest.raises(ConnectionClosed):
         await member.connection.ready()
@@ -152,7 +152,7 @@ async def test_a_program_that_ends_at_once_is_no_member(spawn: Spawn) -> None:
     assert (end.exit_code, "I am no member" in end.stderr) == (1, True)
 
 
-async def test_one_that_closes_its_output_and_lives_on_fails_what_it_was_asked_for(spawn: Spawn) -> None:
+async def test_a_worker_that_closes_its_output_fails_its_calls(spawn: Spawn) -> None:
     member = await start(
         spawn,
         f"send('hello', {VERSION}, 1, 'test'); receive(); send('ready'); receive(); os.close(1); time.sleep(1000)",
@@ -163,7 +163,7 @@ async def test_one_that_closes_its_output_and_lives_on_fails_what_it_was_asked_f
     assert not member.broken
 
 
-async def test_one_that_never_reads_is_written_to_without_waiting(spawn: Spawn) -> None:
+async def test_writing_to_a_worker_that_never_reads_does_not_wait(spawn: Spawn) -> None:
     member = await start(spawn, f"send('hello', {VERSION}, 1, 'test'); receive(); send('ready'); time.sleep(1000)")
     await member.connection.ready()
     requests = [member.call("f", "x" * 1_000_000) for _ in range(5)]
@@ -188,7 +188,7 @@ async def test_an_answer_just_before_the_end_is_delivered(spawn: Spawn) -> None:
     assert await member.result("f") == "x" * 50000
 
 
-async def test_a_flood_of_errors_without_an_end_of_a_line_is_bounded(spawn: Spawn) -> None:
+async def test_stderr_without_line_ends_is_bounded(spawn: Spawn) -> None:
     member = await start(
         spawn,
         f"send('hello', {VERSION}, 1, 'test'); receive(); send('ready'); receive();"
@@ -201,7 +201,7 @@ async def test_a_flood_of_errors_without_an_end_of_a_line_is_bounded(spawn: Spaw
     assert len(member.connection.pipes.tail()) == 4096
 
 
-async def test_what_is_nobodys_fault_costs_a_member_nothing(spawn: Spawn) -> None:
+async def test_late_cancellations_and_credits_are_ignored(spawn: Spawn) -> None:
     """A cancellation and a credit for a call that has been answered meanwhile are late, and no more."""
     member = await spawn("tests.realtime.pool.served:Plain")
     await member.connection.ready()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("codec", ["msgpack", "json"])
-async def test_what_cannot_be_sent_is_refused_with_the_call_the_type_and_what_to_do(codec: str) -> None:
+async def test_an_argument_that_cannot_be_sent_is_refused_with_the_remedy(codec: str) -> None:
     async with pool_of(codec=codec) as pool:
         with pytest.raises(TypeError, match=r"'echo' was not called; .*type lock .*; give numbers.*codec='pickle'"):
             await pool.call("echo", [threading.Lock()])
@@ -37,7 +37,7 @@ async def test_what_cannot_be_sent_is_refused_with_the_call_the_type_and_what_to
         assert pool.stats().busy == 0
 
 
-def test_what_a_target_is_to_be_made_with_is_refused_with_its_pool() -> None:
+def test_init_that_cannot_be_sent_is_refused_with_the_pool() -> None:
     with pytest.raises(TypeError, match=r"init=\(<object .*\) of 'pool' cannot be sent: .*; give numbers"):
         pool_of(init=[object()], codec="msgpack")
 
@@ -52,7 +52,7 @@ async def test_generators_are_streamed_and_functions_are_called(target: str) -> 
         assert [item async for item in pool.stream("numbers", 3)] == [0, 1, 2]
 
 
-async def test_a_stream_is_asked_by_one_at_a_time() -> None:
+async def test_a_stream_has_one_consumer_at_a_time() -> None:
     async with pool_of() as pool, pool.stream("numbers", 2) as numbers:
         first = asyncio.ensure_future(anext(numbers))
         await asyncio.sleep(0)
@@ -66,7 +66,7 @@ async def test_a_stream_is_asked_by_one_at_a_time() -> None:
 
 
 @pytest.mark.parametrize(("target", "concurrency"), [("Desk", 1), ("Desk", 2), ("Loop", 2)])
-async def test_a_member_that_somebody_asks_to_end_fails_its_call_with_how_it_ended(
+async def test_a_worker_terminated_from_outside_fails_its_call_with_the_signal(
     tmp_path: Path, target: str, concurrency: int
 ) -> None:
     """It is no answer of the function that it was broken off there."""
@@ -81,7 +81,7 @@ async def test_a_member_that_somebody_asks_to_end_fails_its_call_with_how_it_end
         await until(lambda: pool.stats().idle == 1)
 
 
-async def test_what_a_member_forks_ends_by_the_signal_and_the_member_does_not() -> None:
+async def test_a_forked_process_ends_by_sigterm_and_its_worker_does_not() -> None:
     async with pool_of() as pool:
         before = await pool.call("pid")
         for _ in range(5):
@@ -89,7 +89,7 @@ async def test_what_a_member_forks_ends_by_the_signal_and_the_member_does_not() 
         assert await pool.call("pid") == before
 
 
-async def test_a_call_that_does_no_harm_twice_outlives_that_its_member_is_asked_to_end(tmp_path: Path) -> None:
+async def test_an_idempotent_call_survives_the_termination_of_its_worker(tmp_path: Path) -> None:
     async with pool_of() as pool:
         call = asyncio.create_task(
             pool.call("wait_for", str(tmp_path / "started"), str(tmp_path / "release"), idempotent=True)
@@ -110,7 +110,7 @@ async def test_a_call_that_does_no_harm_twice_outlives_that_its_member_is_asked_
         ("kill -9 $$", "signal 9, perhaps out of memory"),
     ],
 )
-async def test_a_member_that_ends_before_it_is_ready_says_how(command: str, how: str) -> None:
+async def test_a_worker_that_ends_before_it_is_ready_reports_how(command: str, how: str) -> None:
     pool = Pool("pool", ["sh", "-c", command], size=(1, 1), intensity=Intensity(1, 30.0), process=QUICK)
     with pytest.raises(PoolFailed, match="ended before it was ready") as failed:
         await pool.start()
@@ -121,7 +121,7 @@ async def test_a_member_that_ends_before_it_is_ready_says_how(command: str, how:
 # -- what was before --------------------------------------------------------------------------------------------------
 
 
-async def test_a_call_that_holds_the_interpreter_has_its_time_whatever_calls_before_it_had(tmp_path: Path) -> None:
+async def test_the_excuse_of_a_call_does_not_depend_on_earlier_calls(tmp_path: Path) -> None:
     """The one before it had all the time that there is, for which nobody waits without an answer."""
     heartbeat = Heartbeat(every=0.02, timeout=0.05, misses=2)
     async with pool_of(heartbeat=heartbeat) as pool:
@@ -137,7 +137,7 @@ async def test_a_call_that_holds_the_interpreter_has_its_time_whatever_calls_bef
                 await call
 
 
-async def test_a_member_that_is_dismissed_before_its_start_could_begin_is_just_gone(tmp_path: Path) -> None:
+async def test_a_worker_drained_before_its_start_just_ends(tmp_path: Path) -> None:
     wrong: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
     pool = pool_of("Flawed", init=[str(tmp_path / "tries")], intensity=ANY)
@@ -162,7 +162,7 @@ async def test_a_member_that_is_dismissed_before_its_start_could_begin_is_just_g
         await pool.call("pid")
 
 
-async def test_a_pool_that_was_stopped_before_its_start_does_not_ask_to_be_started() -> None:
+async def test_a_pool_stopped_before_its_start_is_closed() -> None:
     pool = pool_of()
     with pytest.raises(PoolClosed, match="start it first"):
         await pool.call("pid")

@@ -26,7 +26,7 @@ SERVED = "tests.realtime.pool.served"
 
 
 @pytest.mark.parametrize("by", ["msgpack", "json", "pickle"])
-async def test_calls_are_answered_and_state_is_kept_whatever_the_codec(up: Spawn, by: str) -> None:
+async def test_calls_are_answered_and_state_is_kept_with_every_codec(up: Spawn, by: str) -> None:
     member = await up("Plain", 3, by=by)
     assert await member.result("times", 14) == 42
     assert await member.result("times", 1, and_more=2) == 5
@@ -36,7 +36,7 @@ async def test_calls_are_answered_and_state_is_kept_whatever_the_codec(up: Spawn
     assert await chunks(member.call("numbers", 20, window=3)) == list(range(20))
 
 
-async def test_a_function_is_a_target_and_others_are_called_by_where_they_are(up: Spawn) -> None:
+async def test_other_functions_are_called_by_module_and_name(up: Spawn) -> None:
     member = await up("echo")
     assert await member.result("echo", 1) == 1
     assert await member.result(f"{SERVED}:echo", 2) == 2
@@ -46,9 +46,7 @@ async def test_a_function_is_a_target_and_others_are_called_by_where_they_are(up
 
 
 @pytest.mark.parametrize(("served", "concurrency"), KINDS)
-async def test_a_function_that_raises_fails_its_call_with_the_traceback_there(
-    up: Spawn, served: str, concurrency: int
-) -> None:
+async def test_an_error_carries_the_remote_traceback(up: Spawn, served: str, concurrency: int) -> None:
     member = await up(served, concurrency=concurrency)
     error = await member.result("fail", "bad input")
     assert isinstance(error, RemoteError)
@@ -78,9 +76,7 @@ async def test_a_function_that_raises_fails_its_call_with_the_traceback_there(
         ("large", "ValueError", "'fail_in_a_way' returned what cannot be sent: a frame of 68157"),
     ],
 )
-async def test_whatever_a_function_does_the_member_answers_and_goes_on(
-    up: Spawn, way: str, type_: str, message: str
-) -> None:
+async def test_a_worker_survives_whatever_a_function_raises(up: Spawn, way: str, type_: str, message: str) -> None:
     member = await up("Plain")
     error = await member.result("fail_in_a_way", way)
     assert isinstance(error, RemoteError)
@@ -89,7 +85,7 @@ async def test_whatever_a_function_does_the_member_answers_and_goes_on(
     assert await member.result("echo", 1) == 1
 
 
-async def test_what_is_too_large_or_cannot_be_carried_is_refused_here_and_nothing_is_sent(up: Spawn) -> None:
+async def test_values_that_cannot_be_sent_are_refused_and_nothing_is_sent(up: Spawn) -> None:
     member = await up("Plain")
     with pytest.raises(ValueError, match="send less at a time"):
         member.call("echo", bytes(65 * 1024 * 1024))
@@ -99,12 +95,12 @@ async def test_what_is_too_large_or_cannot_be_carried_is_refused_here_and_nothin
     assert await member.result("count") == 0
 
 
-async def test_a_large_value_goes_both_ways(up: Spawn) -> None:
+async def test_large_values_are_sent_both_ways(up: Spawn) -> None:
     member = await up("Plain")
     assert await member.result("echo", bytes(20_000_000)) == bytes(20_000_000)
 
 
-async def test_what_cannot_be_unpickled_fails_its_call_alone(up: Spawn) -> None:
+async def test_a_value_that_cannot_be_unpickled_fails_only_its_call(up: Spawn) -> None:
     member = await up("Plain", by="pickle")
     error = await member.result("fail_in_a_way", "unreadable")
     assert isinstance(error, RemoteError)
@@ -118,7 +114,7 @@ async def test_what_cannot_be_unpickled_fails_its_call_alone(up: Spawn) -> None:
     assert not member.broken
 
 
-async def test_several_run_at_a_time_where_the_target_is_async(up: Spawn) -> None:
+async def test_async_calls_run_concurrently(up: Spawn) -> None:
     member = await up("Loop", concurrency=5)
     assert await asyncio.gather(*(outcome(member.call("meet", 5)) for _ in range(5))) == [5] * 5
     assert await chunks(member.call("numbers", 50, window=4)) == list(range(50))
@@ -132,14 +128,14 @@ async def test_an_async_function_is_a_target(up: Spawn) -> None:
     assert await member.result("echo_in_a_loop", 7) == 7
 
 
-async def test_an_async_function_in_a_member_without_a_loop_is_refused(up: Spawn) -> None:
+async def test_an_async_function_without_a_loop_is_refused(up: Spawn) -> None:
     member = await up("Plain")
     error = await member.result(f"{SERVED}:echo_in_a_loop", 7)
     assert isinstance(error, RemoteError)
     assert "is async, and the target of this pool is not" in error.message
 
 
-async def test_several_run_at_a_time_in_threads(up: Spawn, tmp_path: Path) -> None:
+async def test_calls_run_concurrently_in_threads(up: Spawn, tmp_path: Path) -> None:
     member = await up("Plain", concurrency=2)
     started = tmp_path / "started"
     sleeping = member.call("spin", str(started))
@@ -151,7 +147,7 @@ async def test_several_run_at_a_time_in_threads(up: Spawn, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("served", "concurrency"), KINDS[:2])
-async def test_a_stream_that_fails_does_so_after_what_came_before(up: Spawn, served: str, concurrency: int) -> None:
+async def test_a_stream_fails_after_its_earlier_values(up: Spawn, served: str, concurrency: int) -> None:
     member = await up(served, concurrency=concurrency)
     for function, type_ in (("numbers_then_fail", "ValueError"), ("numbers_then_unsendable", "TypeError")):
         request = member.call(function, 3, window=10)
@@ -164,7 +160,7 @@ async def test_a_stream_that_fails_does_so_after_what_came_before(up: Spawn, ser
     assert await chunks(member.call("numbers", 3, window=10)) == [0, 1, 2]
 
 
-async def test_a_slow_consumer_holds_the_stream_back_and_pings_are_answered(up: Spawn) -> None:
+async def test_a_slow_consumer_delays_the_stream_and_pings_are_answered(up: Spawn) -> None:
     """Of a thousand blocks of 1 MiB no more than the window is ever here, or on its way."""
     member = await up("Plain")
     request = member.call("blocks", 1000, 1024 * 1024, window=4)
@@ -179,7 +175,7 @@ async def test_a_slow_consumer_holds_the_stream_back_and_pings_are_answered(up: 
     await outcome(request)
 
 
-async def test_what_user_code_prints_and_reads_does_not_mix_with_the_protocol(
+async def test_user_code_that_prints_and_reads_does_not_disturb_the_protocol(
     up: Spawn, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "lifecycle.workers.member")
@@ -193,7 +189,7 @@ async def test_what_user_code_prints_and_reads_does_not_mix_with_the_protocol(
     assert "hello from the member" in member.connection.pipes.tail()
 
 
-async def test_a_member_that_floods_its_errors_is_not_held_up_and_the_last_of_it_is_kept(up: Spawn) -> None:
+async def test_a_flood_of_stderr_does_not_block_the_worker(up: Spawn) -> None:
     member = await up("Plain")
     assert await member.result("flood", 20_000) == 20_000
     member.connection.bye(LIMIT)
@@ -202,7 +198,7 @@ async def test_a_member_that_floods_its_errors_is_not_held_up_and_the_last_of_it
 
 
 @pytest.mark.parametrize(("function", "started"), [("spin", True), ("sleep", True)])
-async def test_a_pong_says_which_call_runs_and_for_how_long(
+async def test_a_pong_contains_the_running_call_and_its_age(
     up: Spawn, function: str, started: bool, tmp_path: Path
 ) -> None:
     member = await up("Plain")

@@ -29,7 +29,7 @@ KINDS = [("Plain", 1), ("Plain", 4), ("Loop", 4)]
     ("served", "concurrency", "function"),
     [("Plain", 1, "sleep"), ("Plain", 1, "spin"), ("Plain", 4, "spin"), ("Loop", 4, "sleep"), ("Loop", 4, "spin")],
 )
-async def test_a_running_call_is_broken_off_and_its_member_goes_on(
+async def test_a_running_call_is_cancelled_and_its_worker_continues(
     up: Spawn, tmp_path: Path, served: str, concurrency: int, function: str
 ) -> None:
     member = await up(served, concurrency=concurrency)
@@ -43,7 +43,7 @@ async def test_a_running_call_is_broken_off_and_its_member_goes_on(
     assert member.connection.busy_until == 0
 
 
-async def test_a_call_that_was_not_begun_never_is(up: Spawn, tmp_path: Path) -> None:
+async def test_a_waiting_call_that_is_cancelled_never_runs(up: Spawn, tmp_path: Path) -> None:
     member = await up("Plain")
     running = member.call("spin", str(tmp_path / "running"))
     waiting = member.call("spin", str(tmp_path / "waiting"))
@@ -55,7 +55,7 @@ async def test_a_call_that_was_not_begun_never_is(up: Spawn, tmp_path: Path) -> 
     assert not (tmp_path / "waiting").exists()
 
 
-async def test_what_a_call_does_to_clean_up_is_not_interrupted(up: Spawn, tmp_path: Path) -> None:
+async def test_the_cleanup_of_a_cancelled_call_is_not_interrupted(up: Spawn, tmp_path: Path) -> None:
     member = await up("Plain")
     request = member.call("stubborn", str(tmp_path / "started"), str(tmp_path / "cleaned"))
     await until(tmp_path / "started")
@@ -66,7 +66,7 @@ async def test_what_a_call_does_to_clean_up_is_not_interrupted(up: Spawn, tmp_pa
 
 @pytest.mark.parametrize(("served", "concurrency"), KINDS)
 @pytest.mark.parametrize("taken", [0, 1, 5])
-async def test_a_stream_that_is_broken_off_closes_its_generator(
+async def test_a_cancelled_stream_closes_its_generator(
     up: Spawn, tmp_path: Path, served: str, concurrency: int, taken: int
 ) -> None:
     """Whether it waits for credit, or is about to be asked for more."""
@@ -80,7 +80,7 @@ async def test_a_stream_that_is_broken_off_closes_its_generator(
     assert await chunks(member.call("numbers", 5, window=4)) == list(range(5))
 
 
-async def test_a_stream_that_sleeps_between_two_items_is_broken_off(up: Spawn, tmp_path: Path) -> None:
+async def test_a_stream_that_sleeps_between_two_items_is_cancelled(up: Spawn, tmp_path: Path) -> None:
     member = await up("Plain")
     request = member.call("waits_in_between", str(tmp_path / "started"), str(tmp_path / "closed"), window=4)
     assert await request.next_chunk() == 1
@@ -92,9 +92,7 @@ async def test_a_stream_that_sleeps_between_two_items_is_broken_off(up: Spawn, t
 
 
 @pytest.mark.parametrize(("served", "concurrency"), KINDS)
-async def test_a_cancellation_hits_its_own_call_or_none_whenever_it_comes(
-    up: Spawn, served: str, concurrency: int
-) -> None:
+async def test_a_cancellation_never_hits_another_call(up: Spawn, served: str, concurrency: int) -> None:
     """Each call is answered once: by its own result, or by a cancellation that was asked for."""
     member = await up(served, concurrency=concurrency)
     chance = random.Random(7)
@@ -113,9 +111,7 @@ async def test_a_cancellation_hits_its_own_call_or_none_whenever_it_comes(
 
 
 @pytest.mark.parametrize(("served", "concurrency"), KINDS)
-async def test_a_stream_is_broken_off_wherever_it_is_and_the_frames_stay_whole(
-    up: Spawn, served: str, concurrency: int
-) -> None:
+async def test_a_cancelled_stream_leaves_frames_whole(up: Spawn, served: str, concurrency: int) -> None:
     member = await up(served, concurrency=concurrency)
     chance = random.Random(11)
     for _ in range(40):
@@ -130,7 +126,7 @@ async def test_a_stream_is_broken_off_wherever_it_is_and_the_frames_stay_whole(
     assert not member.broken
 
 
-async def test_who_waits_may_be_cancelled_and_the_answer_is_still_awaited(up: Spawn, tmp_path: Path) -> None:
+async def test_the_answer_is_awaited_after_its_waiter_was_cancelled(up: Spawn, tmp_path: Path) -> None:
     member = await up("Plain")
     request = member.call("spin", str(tmp_path / "started"))
     await until(tmp_path / "started")
@@ -140,9 +136,7 @@ async def test_who_waits_may_be_cancelled_and_the_answer_is_still_awaited(up: Sp
     assert await member.result("echo", 1) == 1
 
 
-async def test_c_code_that_holds_the_interpreter_confirms_nothing_and_answers_no_ping(
-    up: Spawn, tmp_path: Path
-) -> None:
+async def test_c_code_that_holds_the_interpreter_answers_nothing(up: Spawn, tmp_path: Path) -> None:
     member = await up("Plain", stop_timeout=0.0)
     request = member.call("hold", str(tmp_path / "started"))
     await until(tmp_path / "started")
@@ -163,9 +157,7 @@ async def test_c_code_that_holds_the_interpreter_confirms_nothing_and_answers_no
         await ping
 
 
-async def test_the_signal_that_cancels_does_nothing_to_a_member_that_is_idle_or_not_meant(
-    up: Spawn, tmp_path: Path
-) -> None:
+async def test_a_late_cancel_signal_does_nothing(up: Spawn, tmp_path: Path) -> None:
     member = await up("Plain")
     member.worker.send_signal(signal.SIGUSR1)
     member.worker.send_signal(signal.SIGINT)

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.keeps_tasks
 SERVED = "tests.realtime.pool.served"
 
 
-async def test_a_member_greets_and_is_ready(spawn: Spawn) -> None:
+async def test_a_worker_greets_and_becomes_ready(spawn: Spawn) -> None:
     member = await spawn(f"{SERVED}:Plain", 1)
     await member.connection.ready()
     await member.connection.ready()
@@ -43,7 +43,7 @@ async def test_a_member_greets_and_is_ready(spawn: Spawn) -> None:
         ("nothing", [], "AttributeError", f"module '{SERVED}' has no attribute 'nothing'"),
     ],
 )
-async def test_a_target_that_cannot_be_made_says_why_and_its_member_ends(
+async def test_a_target_that_fails_reports_why_and_its_worker_ends(
     spawn: Spawn, target: str, init: list[object], type_: str, message: str
 ) -> None:
     member = await spawn(f"{SERVED}:{target}", *init)
@@ -54,18 +54,18 @@ async def test_a_target_that_cannot_be_made_says_why_and_its_member_ends(
     assert not member.broken
 
 
-async def test_a_module_that_is_not_there_is_named(spawn: Spawn) -> None:
+async def test_a_missing_module_is_named(spawn: Spawn) -> None:
     member = await spawn("no_such_module_at_all:f")
     with pytest.raises(RemoteError, match="ModuleNotFoundError: No module named 'no_such_module_at_all'"):
         await member.connection.ready()
 
 
-async def test_what_it_was_to_be_made_of_is_refused_here_where_it_cannot_be_sent() -> None:
+async def test_init_that_cannot_be_sent_is_refused() -> None:
     with pytest.raises(TypeError, match="type object as it is; give numbers"):
         connect(f"{SERVED}:Plain", object(), codec="msgpack")
 
 
-async def test_a_module_beside_the_library_or_in_the_directory_is_not_imported_by_mistake(tmp_path: Path) -> None:
+async def test_modules_next_to_the_program_are_not_imported_by_mistake(tmp_path: Path) -> None:
     """The package has a ``codecs``, and a directory may have anything."""
     for name in ("codecs", "signal", "msgspec", "lifecycle"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong one')")
@@ -77,7 +77,7 @@ async def test_a_module_beside_the_library_or_in_the_directory_is_not_imported_b
         await member.worker.stop()
 
 
-async def test_goodbye_lets_the_running_call_finish(up: Spawn) -> None:
+async def test_bye_lets_the_running_call_finish(up: Spawn) -> None:
     member = await up("Plain")
     request = member.call("sleep", "", 0.05)
     member.connection.bye(LIMIT)
@@ -88,7 +88,7 @@ async def test_goodbye_lets_the_running_call_finish(up: Spawn) -> None:
 
 
 @pytest.mark.parametrize(("served", "concurrency", "function"), [("Plain", 1, "sleep"), ("Loop", 2, "sleep")])
-async def test_goodbye_takes_back_what_does_not_finish_in_time(
+async def test_bye_cancels_calls_that_do_not_finish_in_time(
     up: Spawn, tmp_path: Path, served: str, concurrency: int, function: str
 ) -> None:
     member = await up(served, concurrency=concurrency)
@@ -102,7 +102,7 @@ async def test_goodbye_takes_back_what_does_not_finish_in_time(
 
 
 @pytest.mark.parametrize(("served", "concurrency"), [("Plain", 1), ("Plain", 4), ("Loop", 4)])
-async def test_a_stop_breaks_off_what_runs_and_the_member_dies_of_the_signal(
+async def test_a_stop_cancels_calls_and_the_worker_dies_of_the_signal(
     up: Spawn, tmp_path: Path, served: str, concurrency: int
 ) -> None:
     member = await up(served, concurrency=concurrency)
@@ -115,7 +115,7 @@ async def test_a_stop_breaks_off_what_runs_and_the_member_dies_of_the_signal(
     assert not member.broken
 
 
-async def test_a_stop_ends_a_member_that_is_idle_or_not_ready(spawn: Spawn, up: Spawn, tmp_path: Path) -> None:
+async def test_a_stop_ends_a_worker_that_is_idle_or_not_ready(spawn: Spawn, up: Spawn, tmp_path: Path) -> None:
     slow = await spawn(f"{SERVED}:Slow", str(tmp_path / "started"))
     await until(tmp_path / "started")
     for member in (slow, await up("Plain")):
@@ -125,7 +125,7 @@ async def test_a_stop_ends_a_member_that_is_idle_or_not_ready(spawn: Spawn, up: 
         await slow.connection.ready()
 
 
-async def test_a_member_that_dies_during_a_call_fails_it_and_says_how_it_ended(up: Spawn) -> None:
+async def test_a_worker_that_dies_during_a_call_fails_it(up: Spawn) -> None:
     member = await up("Plain")
     request = member.call("die", int(signal.SIGKILL))
     assert isinstance(await outcome(request), ConnectionClosed)
@@ -138,7 +138,7 @@ async def test_a_member_that_dies_during_a_call_fails_it_and_says_how_it_ended(u
     assert not member.broken
 
 
-async def test_a_member_that_crashes_leaves_its_stacks_behind(up: Spawn) -> None:
+async def test_a_worker_that_crashes_dumps_its_stacks(up: Spawn) -> None:
     member = await up("Plain")
     assert isinstance(await member.result("die", int(signal.SIGSEGV)), ConnectionClosed)
     end = await member.end()
@@ -147,7 +147,7 @@ async def test_a_member_that_crashes_leaves_its_stacks_behind(up: Spawn) -> None
     assert "in die" in end.stderr
 
 
-async def test_what_a_member_forked_neither_hides_its_end_nor_survives_it(up: Spawn) -> None:
+async def test_a_forked_process_neither_hides_nor_survives_the_end_of_its_worker(up: Spawn) -> None:
     """It has the pipes open, and leaves the group with nothing."""
     member = await up("Plain")
     forked = psutil.Process(await member.result("fork"))

@@ -31,13 +31,13 @@ async def _warmed(up: Spawn) -> Up:
     return member
 
 
-async def test_a_member_that_reads_in_its_main_thread_answers_pings(up: Spawn) -> None:
+async def test_a_worker_that_reads_in_its_main_thread_answers_pings(up: Spawn) -> None:
     member = await _warmed(up)
     for _ in range(20):
         assert (await member.connection.ping()).busy_id is None
 
 
-async def test_pings_are_answered_while_a_call_runs_that_the_main_thread_has_read(up: Spawn, tmp_path: Path) -> None:
+async def test_pings_are_answered_during_a_call_read_by_the_main_thread(up: Spawn, tmp_path: Path) -> None:
     member = await _warmed(up)
     request = member.call("sleep", str(tmp_path / "started"))
     assert (await member.connection.ping()).busy_id == request.number
@@ -47,9 +47,7 @@ async def test_pings_are_answered_while_a_call_runs_that_the_main_thread_has_rea
 
 
 @pytest.mark.parametrize("function", ["sleep", "spin"])
-async def test_a_call_that_the_main_thread_has_read_is_cancelled_and_the_next_one_runs(
-    up: Spawn, tmp_path: Path, function: str
-) -> None:
+async def test_a_call_read_by_the_main_thread_is_cancelled(up: Spawn, tmp_path: Path, function: str) -> None:
     member = await _warmed(up)
     for number in range(5):
         request = member.call(function, str(tmp_path / f"started{number}"))
@@ -59,34 +57,34 @@ async def test_a_call_that_the_main_thread_has_read_is_cancelled_and_the_next_on
         assert await member.result("times", number) == number
 
 
-async def test_a_stream_that_the_main_thread_has_read_hears_of_its_credits(up: Spawn) -> None:
+async def test_a_stream_read_by_the_main_thread_gets_its_credits(up: Spawn) -> None:
     member = await _warmed(up)
     for count in (0, 1, 100, 1000):
         assert await chunks(member.call("numbers", count, window=4)) == list(range(count))
         assert await member.result("times", count) == count
 
 
-async def test_a_member_that_reads_in_its_main_thread_says_goodbye(up: Spawn) -> None:
+async def test_a_worker_that_reads_in_its_main_thread_handles_bye(up: Spawn) -> None:
     member = await _warmed(up)
     member.connection.bye(LIMIT)
     assert (await member.end()).exit_code == 0
 
 
-async def test_a_member_that_reads_in_its_main_thread_dies_of_the_signal_that_stops_it(up: Spawn) -> None:
+async def test_a_worker_that_reads_in_its_main_thread_dies_of_sigterm(up: Spawn) -> None:
     member = await _warmed(up)
     os.kill(member.worker.state().pid or 0, signal.SIGTERM)
     end = await member.end()
     assert (end.status, end.signal) == (Status.FAILED, signal.SIGTERM)
 
 
-async def test_a_member_that_reads_in_its_main_thread_ends_when_nobody_writes_any_more(up: Spawn) -> None:
+async def test_a_worker_that_reads_in_its_main_thread_ends_with_its_input(up: Spawn) -> None:
     member = await _warmed(up)
     member.connection.pipes.close()
     end = await member.end()
     assert end.signal == signal.SIGKILL, "it leaves nothing of its group behind"
 
 
-async def test_a_member_that_reads_garbage_in_its_main_thread_says_so_once_and_ends(up: Spawn) -> None:
+async def test_a_worker_that_reads_garbage_in_its_main_thread_reports_it_once(up: Spawn) -> None:
     member = await _warmed(up)
     member.connection.pipes.write(b"\x00\x00\x00\x01\xc1")
     end = await member.end()
@@ -95,7 +93,7 @@ async def test_a_member_that_reads_garbage_in_its_main_thread_says_so_once_and_e
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_whatever_comes_in_whatever_order_is_answered(up: Spawn, tmp_path: Path, seed: int) -> None:
+async def test_frames_in_any_order_are_answered(up: Spawn, tmp_path: Path, seed: int) -> None:
     """Calls that are quick and such that are not, pings, streams and cancellations, with and without pauses."""
     member, chance = await _warmed(up), random.Random(seed)
     async with asyncio.timeout(LIMIT):

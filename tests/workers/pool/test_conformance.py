@@ -18,7 +18,7 @@ VECTORS = json.loads(FILE.read_text())["vectors"]
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=[vector["name"] for vector in VECTORS])
-def test_a_recorded_walk_comes_out_the_same(vector: Any) -> None:
+def test_recorded_walk_is_reproduced(vector: Any) -> None:
     assert pool.check(vector) == []
 
 
@@ -44,7 +44,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("vector", "difference"), WRONG)
-def test_a_walk_that_comes_out_otherwise_is_told(vector: Any, difference: str) -> None:
+def test_a_different_outcome_is_reported(vector: Any, difference: str) -> None:
     assert any(difference in each for each in pool.check(vector))
 
 

@@ -63,19 +63,19 @@ def test_bytes_are_carried_where_there_are_bytes(name: str) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) and value.isascii() else type(value).__name__,
 )
-def test_what_cannot_be_carried_is_refused_with_a_word_on_what_it_is(name: str, value: object, why: str) -> None:
+def test_a_value_that_a_codec_cannot_carry_is_refused_with_its_type(name: str, value: object, why: str) -> None:
     with pytest.raises((TypeError, ValueError), match=why):
         codec(name).dumps(codec(name).encode_payload(value))
 
 
 @pytest.mark.parametrize("name", sorted(CODECS))
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"[1", b"\x91" * 100_000, b"[" * 100_000], ids=len)
-def test_what_cannot_be_read_is_a_value_error(name: str, data: bytes) -> None:
+def test_invalid_data_raises_value_error(name: str, data: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         codec(name).loads(data)
 
 
-def test_a_name_that_is_none_is_refused_with_those_that_are() -> None:
+def test_an_unknown_codec_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="codec='yaml' is unknown; give one of 'pickle', 'msgpack', 'json'"):
         codec("yaml")
 
@@ -199,7 +199,7 @@ assert pickle.decode_payload(pickle.encode_payload("__main__")) == "__main__"
     subprocess.run([sys.executable, "-c", program], timeout=50, check=True)
 
 
-def test_the_size_of_a_value_is_guessed_within_reason() -> None:
+def test_the_size_of_a_value_is_estimated() -> None:
     rows = [{"id": number, "name": "n" * 20} for number in range(10_000)]
     assert LARGE < size_of([rows]) < 2_000_000
     assert size_of([b"x" * LARGE]) >= LARGE
@@ -230,9 +230,7 @@ FRAMES = st.lists(st.builds(lambda number, value: ["result", number, value], st.
 
 
 @given(st.sampled_from(sorted(CODECS)), FRAMES, st.lists(st.integers(1, 40), min_size=1))
-def test_frames_come_out_as_they_went_in_however_the_pipe_cuts_them(
-    name: str, frames: list[list[Any]], sizes: list[int]
-) -> None:
+def test_frames_are_decoded_from_any_pieces(name: str, frames: list[list[Any]], sizes: list[int]) -> None:
     data = b"".join(encode(codec(name), frame) for frame in frames)
     decoder = Decoder(codec(name), FROM_WORKER)
     read: list[list[Any]] = []
@@ -244,7 +242,7 @@ def test_frames_come_out_as_they_went_in_however_the_pipe_cuts_them(
     assert not decoder.midway
 
 
-def test_a_large_frame_that_comes_in_pieces_is_put_together_once() -> None:
+def test_a_large_frame_is_joined_once() -> None:
     data = encode(codec("msgpack"), ["result", 1, b"x" * 5_000_000])
     decoder = Decoder(codec("msgpack"), FROM_WORKER)
     read = [frame for at in range(0, len(data), 65536) for frame in decoder.feed(data[at : at + 65536])]
@@ -257,7 +255,7 @@ def test_a_frame_of_more_than_64_mib_is_not_encoded() -> None:
         encode(codec("msgpack"), ["result", 1, bytes(65 * 1024 * 1024)])
 
 
-def test_a_length_of_more_than_64_mib_is_refused_before_anything_of_it_is_kept() -> None:
+def test_a_length_of_more_than_64_mib_is_refused_at_once() -> None:
     decoder = Decoder(codec("msgpack"), FROM_WORKER)
     with pytest.raises(ProtocolError, match=r"b'HTTP'.* is more than"):
         decoder.feed(b"HTTP/1.1 200 OK")
@@ -281,14 +279,14 @@ def test_a_length_of_more_than_64_mib_is_refused_before_anything_of_it_is_kept()
         ("", "is not valid json"),
     ],
 )
-def test_what_is_no_frame_that_may_come_is_refused_with_what_was_expected(body: str, why: str) -> None:
+def test_an_invalid_frame_is_refused_with_the_expected_form(body: str, why: str) -> None:
     with pytest.raises(ProtocolError) as refused:
         Decoder(codec("json"), FROM_WORKER).feed(len(body).to_bytes(4, "big") + body.encode())
     assert why in str(refused.value)
 
 
 @given(st.binary(max_size=200), st.sampled_from(["msgpack", "json"]))
-def test_garbage_is_refused_or_waited_for_and_breaks_nothing_else(data: bytes, name: str) -> None:
+def test_garbage_is_refused_or_incomplete(data: bytes, name: str) -> None:
     for known in (FROM_WORKER, FROM_PARENT):
         try:
             frames = Decoder(codec(name), known).feed(data)

@@ -22,7 +22,7 @@ FILE = Path(__file__).parents[2] / "data" / "pool_transitions.json"
 DATA = json.loads(FILE.read_text())
 
 
-def test_the_projection_can_do_all_that_the_table_has_and_nothing_else() -> None:
+def test_the_possible_phase_changes_are_those_of_the_table() -> None:
     """By enumeration: every step from every combination that a worker can come to."""
     moves = {(point.phase, to.phase) for point in pool.reachable() for to in pool.moves(point)}
     moved = {(source, target) for source, target in moves if source is not target}
@@ -30,11 +30,11 @@ def test_the_projection_can_do_all_that_the_table_has_and_nothing_else() -> None
     assert moved == pool.REASONS.keys()
 
 
-def test_a_worker_can_come_to_every_phase() -> None:
+def test_every_phase_can_be_reached() -> None:
     assert {point.phase for point in pool.reachable()} == set(Phase)
 
 
-def test_a_move_has_the_reasons_of_the_file_and_no_other() -> None:
+def test_the_reasons_are_those_of_the_table() -> None:
     assert list(get_args(Reason)) == DATA["reasons"]["recommended"]
     assert set(get_args(Reason)) >= set().union(*pool.REASONS.values())
 
@@ -51,7 +51,7 @@ def test_the_reason_to_end_a_worker_fits_its_phase(phase: Phase, wanted: Reason)
 @pytest.mark.parametrize("status", Status)
 @pytest.mark.parametrize("leased", [False, True])
 @pytest.mark.parametrize("healthy", [False, True])
-def test_every_combination_has_the_phase_that_the_file_gives_it(status: Status, leased: bool, healthy: bool) -> None:
+def test_every_status_and_health_has_its_phase(status: Status, leased: bool, healthy: bool) -> None:
     assert phase_of(status, leased=leased, healthy=healthy) == _projected(status, leased=leased, healthy=healthy)
 
 
@@ -97,7 +97,7 @@ async def test_the_history_has_the_last_changes_newest_first() -> None:
     assert all(change.duration >= 0 for change in worker.history)
 
 
-async def test_calls_are_logged_at_debug_bad_news_as_warnings_and_the_rest_at_info(
+async def test_phase_changes_are_logged_at_their_level(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG, "lifecycle.workers")

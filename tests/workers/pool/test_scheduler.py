@@ -167,9 +167,7 @@ MOVES = st.lists(
 
 
 @given(st.integers(1, 3), MOVES)
-def test_no_slot_is_lost_or_given_twice_and_nobody_waits_while_one_is_free(
-    capacity: int, moves: list[tuple[str, int]]
-) -> None:
+def test_slots_are_never_lost_or_given_twice_or_withheld(capacity: int, moves: list[tuple[str, int]]) -> None:
     game = Game(capacity)
     try:
         for move, which in moves:
@@ -201,7 +199,7 @@ def _of(*names: str, capacity: int = 1) -> tuple[Any, list[Place]]:
     return slots, places
 
 
-def test_the_member_that_was_used_last_is_the_first_to_be_used_again() -> None:
+def test_the_worker_that_was_used_last_is_used_first() -> None:
     slots, (a, b) = _of("a", "b")
     assert [slots.take(), slots.take()] == [b, a]
     slots.release(a)
@@ -210,13 +208,13 @@ def test_the_member_that_was_used_last_is_the_first_to_be_used_again() -> None:
     assert list(slots.idle()) == [a]
 
 
-def test_with_several_slots_the_member_with_the_fewest_calls_is_next() -> None:
+def test_the_worker_with_the_fewest_calls_is_next() -> None:
     slots, (a, b) = _of("a", "b", capacity=2)
     assert [slots.take() for _ in range(4)] == [b, a, a, b]
     assert slots.take() is None
 
 
-async def test_who_waits_for_a_certain_member_holds_nobody_up(
+async def test_a_call_that_waits_for_one_worker_delays_no_other(
     asker: Callable[[], tuple[Waiter, asyncio.Future[Place]]],
 ) -> None:
     slots, (a, b) = _of("a", "b")
@@ -232,7 +230,7 @@ async def test_who_waits_for_a_certain_member_holds_nobody_up(
     assert got_strict.result() is a
 
 
-async def test_who_waited_for_a_certain_member_comes_before_those_who_came_later(
+async def test_a_call_that_waits_for_one_worker_keeps_its_rank(
     asker: Callable[[], tuple[Waiter, asyncio.Future[Place]]],
 ) -> None:
     slots, (a,) = _of("a")
@@ -245,7 +243,7 @@ async def test_who_waited_for_a_certain_member_comes_before_those_who_came_later
     assert not got_other.done()
 
 
-async def test_who_was_cancelled_in_the_very_step_of_the_release_gets_no_slot(
+async def test_a_waiter_cancelled_in_the_step_of_the_release_gets_no_slot(
     asker: Callable[[], tuple[Waiter, asyncio.Future[Place]]],
 ) -> None:
     """The classic of all pools: the slot would be on its way to somebody who has left."""
@@ -260,7 +258,7 @@ async def test_who_was_cancelled_in_the_very_step_of_the_release_gets_no_slot(
     assert a.leases == 1
 
 
-async def test_all_who_wait_are_dismissed_with_an_error_of_their_own(
+async def test_each_dismissed_waiter_gets_its_own_error(
     asker: Callable[[], tuple[Waiter, asyncio.Future[Place]]],
 ) -> None:
     slots, _ = _of("a")

@@ -41,7 +41,7 @@ FACTS: dict[str, tuple[str, str, str]] = {
     "F2": (
         "the table of moves; corrected (B31): five more, to die at any time and to be stopped while starting",
         _PHASES,
-        "test_the_projection_can_do_all_that_the_table_has_and_nothing_else",
+        "test_the_possible_phase_changes_are_those_of_the_table",
     ),
     "F3": ("what is recorded of a move cannot be changed", _PHASES, "test_a_change_is_immutable"),
     "F4": (
@@ -62,7 +62,7 @@ FACTS: dict[str, tuple[str, str, str]] = {
     "F7": (
         "corrected (B26): each move has a closed set of reasons",
         _PHASES,
-        "test_a_move_has_the_reasons_of_the_file_and_no_other",
+        "test_the_reasons_are_those_of_the_table",
     ),
     "F8": (
         "who takes work and who is to be removed; corrected: ready already implies sound health",
@@ -77,14 +77,14 @@ FACTS: dict[str, tuple[str, str, str]] = {
     "F10": (
         "each move is logged in one line; corrected (B25): calls at DEBUG, bad news as warnings",
         _PHASES,
-        "test_calls_are_logged_at_debug_bad_news_as_warnings_and_the_rest_at_info",
+        "test_phase_changes_are_logged_at_their_level",
     ),
-    "F11": ("no two members have the same id, also one after the other", _HERE, "test_no_two_members_have_the_same_id"),
-    "F12": ("a member that has started is ready and healthy", _HERE, "test_a_member_that_has_started_is_healthy"),
+    "F11": ("no two members have the same id, also one after the other", _HERE, "test_worker_ids_are_unique"),
+    "F12": ("a member that has started is ready and healthy", _HERE, "test_a_started_worker_is_ready_and_healthy"),
     "F13": (
         "who fails to start is never ready; corrected (B28): its pool gives up in the end, and says why",
         _HERE,
-        "test_who_fails_to_start_is_never_ready_and_leaves_nothing",
+        "test_a_worker_that_fails_to_start_is_never_ready",
     ),
     "F14": (
         "who cannot take work gets none; corrected (B4): it is not removed for being asked",
@@ -94,24 +94,24 @@ FACTS: dict[str, tuple[str, str, str]] = {
     "F15": (
         "a call moves its member from ready to busy, with its session",
         _HERE,
-        "test_a_call_makes_its_member_busy_and_then_ready",
+        "test_a_call_makes_its_worker_busy_and_then_ready",
     ),
     "F16": (
         "corrected (B6): there is no port to hand over; a caller that is gone before its call began costs nothing",
         _HERE,
-        "test_a_caller_who_is_gone_before_it_has_a_member_costs_none",
+        "test_a_caller_cancelled_in_the_queue_costs_no_worker",
     ),
     "F17": (
         "after a call its member is ready again",
         _HERE,
-        "test_a_call_makes_its_member_busy_and_then_ready",
+        "test_a_call_makes_its_worker_busy_and_then_ready",
     ),
     "F18": (
         "corrected (B11): an error that the function raised is a result, and says nothing of the member",
         _HERE,
-        "test_an_error_of_the_function_is_no_failure_of_the_member",
+        "test_an_error_of_the_function_does_not_degrade_its_worker",
     ),
-    "F19": ("who has a member may say that it is of no more use", _HERE, "test_a_member_is_closed_by_its_client"),
+    "F19": ("who has a member may say that it is of no more use", _HERE, "test_a_lease_can_discard_its_worker"),
     "F20": (
         "corrected (B2): members are asked after their health by the clock, whether they have calls or not",
         _HERE,
@@ -130,12 +130,12 @@ FACTS: dict[str, tuple[str, str, str]] = {
     "F23": (
         "bad answers are counted, and are its end at the limit; corrected (B27): the first makes it degraded",
         _HERE,
-        "test_who_does_not_answer_is_replaced_at_the_limit",
+        "test_a_worker_that_does_not_answer_is_replaced_at_the_limit",
     ),
     "F24": (
         "an idle member whose process exits is removed; corrected: and replaced",
         _HERE,
-        "test_an_idle_member_whose_process_exits_is_replaced",
+        "test_an_idle_worker_whose_process_exits_is_replaced",
     ),
     "F25": (
         "a stop asks, waits, kills and always succeeds; corrected (B7, B8): in any state, all members at once",
@@ -145,22 +145,22 @@ FACTS: dict[str, tuple[str, str, str]] = {
     "F26": (
         "a session has one member, a member many sessions",
         _SESSIONS,
-        "test_a_session_has_one_member_and_a_member_many_sessions",
+        "test_a_session_has_one_worker_and_a_worker_many_sessions",
     ),
     "F27": (
         "a session lives for its ttl; corrected (B16, B17): from the end of its last call, by one predicate",
         _SESSIONS,
-        "test_its_age_is_too_great_when_it_is_the_ttl",
+        "test_a_session_expires_at_exactly_its_ttl",
     ),
     "F28": (
         "a member takes all its sessions along and no others, forgetting twice is no error",
         _SESSIONS,
-        "test_a_member_takes_its_sessions_along_and_no_others",
+        "test_a_worker_takes_only_its_own_sessions_along",
     ),
     "F29": (
         "what is too old is forgotten; corrected: when it is asked for or room is needed, so that no timer is",
         _SESSIONS,
-        "test_what_is_too_old_makes_room_without_being_evicted",
+        "test_expired_sessions_are_removed_without_an_eviction",
     ),
     "F30": (
         "two calls of a session use one member",
@@ -170,7 +170,7 @@ FACTS: dict[str, tuple[str, str, str]] = {
     "F31": (
         "many sessions are bound and found quickly; corrected: not by the clock, by what it takes",
         _SESSIONS,
-        "test_it_takes_no_longer_when_there_are_a_hundred_times_as_many",
+        "test_operations_take_constant_time",
     ),
     "F32": (
         "a call has 60 s; corrected (B14): in all, not 60 and 5",
@@ -186,16 +186,16 @@ FACTS: dict[str, tuple[str, str, str]] = {
     "F35": (
         "corrected (B11): see F18; the counter of bad answers is not touched by calls",
         _HERE,
-        "test_an_error_of_the_function_is_no_failure_of_the_member",
+        "test_an_error_of_the_function_does_not_degrade_its_worker",
     ),
     "F36": (
         "a time-out names the session and the function; corrected (B15): and nothing of the call runs any more",
         _HERE,
-        "test_a_time_out_names_what_was_called_and_for_whom",
+        "test_a_timeout_names_the_function_and_the_session",
     ),
-    "F37": ("moves are announced with their duration", _HERE, "test_what_happens_is_announced"),
-    "F38": ("health checks are announced with their duration", _HERE, "test_what_happens_is_announced"),
-    "F39": ("sessions are announced as hit or missed", _HERE, "test_what_happens_is_announced"),
+    "F37": ("moves are announced with their duration", _HERE, "test_changes_checks_and_sessions_are_announced"),
+    "F38": ("health checks are announced with their duration", _HERE, "test_changes_checks_and_sessions_are_announced"),
+    "F39": ("sessions are announced as hit or missed", _HERE, "test_changes_checks_and_sessions_are_announced"),
 }
 
 
@@ -296,7 +296,7 @@ def pid_of(member: PoolWorker) -> int:
     return member.pid
 
 
-async def test_no_two_members_have_the_same_id() -> None:
+async def test_worker_ids_are_unique() -> None:
     async with two_workers() as pool:
         before = {member.id for member in pool.members()}
         await pool.refresh()
@@ -305,7 +305,7 @@ async def test_no_two_members_have_the_same_id() -> None:
         assert not before & after
 
 
-async def test_a_member_that_has_started_is_healthy() -> None:
+async def test_a_started_worker_is_ready_and_healthy() -> None:
     async with two_workers() as pool:
         for member in pool.members():
             assert (member.phase, member.health, member.status) == (Phase.READY, Health.HEALTHY, Status.RUNNING)
@@ -314,7 +314,7 @@ async def test_a_member_that_has_started_is_healthy() -> None:
             assert started.duration > 0
 
 
-async def test_who_fails_to_start_is_never_ready_and_leaves_nothing() -> None:
+async def test_a_worker_that_fails_to_start_is_never_ready() -> None:
     seen: list[tuple[str, str]] = []
 
     def note(_pool: object, *, member: str, change: Any) -> None:
@@ -331,7 +331,7 @@ async def test_who_fails_to_start_is_never_ready_and_leaves_nothing() -> None:
     assert set(seen) == {("terminated", "init_failed")}
 
 
-async def test_a_call_makes_its_member_busy_and_then_ready() -> None:
+async def test_a_call_makes_its_worker_busy_and_then_ready() -> None:
     async with two_workers() as pool:
         async with pool.lease(session="s"):
             [busy] = [member for member in pool.members() if member.phase is Phase.BUSY]
@@ -340,7 +340,7 @@ async def test_a_call_makes_its_member_busy_and_then_ready() -> None:
         assert (busy.phase, busy.history[0].reason, busy.history[0].meta) == (Phase.READY, "checkin", {})
 
 
-async def test_a_caller_who_is_gone_before_it_has_a_member_costs_none(tmp_path: Path) -> None:
+async def test_a_caller_cancelled_in_the_queue_costs_no_worker(tmp_path: Path) -> None:
     async with two_workers() as pool:
         async with pool.lease(), pool.lease():
             caller = asyncio.create_task(pool.call("touch", str(tmp_path / "began")))
@@ -353,7 +353,7 @@ async def test_a_caller_who_is_gone_before_it_has_a_member_costs_none(tmp_path: 
         assert not (tmp_path / "began").exists()
 
 
-async def test_an_error_of_the_function_is_no_failure_of_the_member() -> None:
+async def test_an_error_of_the_function_does_not_degrade_its_worker() -> None:
     """Not after the third, either, nor ever."""
     async with two_workers() as pool:
         before = pool.members()
@@ -365,7 +365,7 @@ async def test_an_error_of_the_function_is_no_failure_of_the_member() -> None:
         assert [(member.phase, member.failures) for member in before] == [(Phase.READY, 0)] * 2
 
 
-async def test_a_member_is_closed_by_its_client() -> None:
+async def test_a_lease_can_discard_its_worker() -> None:
     async with two_workers() as pool:
         before = set(pool.members())
         async with pool.lease() as worker:
@@ -377,7 +377,7 @@ async def test_a_member_is_closed_by_its_client() -> None:
         assert (await gone.wait()).status is not Status.FAILED
 
 
-async def test_who_does_not_answer_is_replaced_at_the_limit() -> None:
+async def test_a_worker_that_does_not_answer_is_replaced_at_the_limit() -> None:
     actions: set[str] = set()
 
     def note(_pool: object, *, action: str, **_: object) -> None:
@@ -399,7 +399,7 @@ async def test_who_does_not_answer_is_replaced_at_the_limit() -> None:
     assert actions >= {"degrade", "replace"}
 
 
-async def test_an_idle_member_whose_process_exits_is_replaced() -> None:
+async def test_an_idle_worker_whose_process_exits_is_replaced() -> None:
     async with two_workers() as pool:
         gone, other = pool.members()
         os.kill(pid_of(gone), signal.SIGKILL)
@@ -472,7 +472,7 @@ async def test_a_session_is_bound_when_its_call_begins(tmp_path: Path) -> None:
         assert bound == [member.id for member in pool.members() if member.calls]
 
 
-async def test_a_time_out_names_what_was_called_and_for_whom() -> None:
+async def test_a_timeout_names_the_function_and_the_session() -> None:
     async with two_workers() as pool:
         pids = [member.pid for member in pool.members()]
         with pytest.raises(TimeoutError) as caught:
@@ -483,7 +483,7 @@ async def test_a_time_out_names_what_was_called_and_for_whom() -> None:
         assert {member.phase for member in pool.members()} == {Phase.READY}
 
 
-async def test_what_happens_is_announced() -> None:
+async def test_changes_checks_and_sessions_are_announced() -> None:
     async with two_workers() as pool:
         seen: list[tuple[str, dict[str, Any]]] = []
 
@@ -517,7 +517,7 @@ async def test_what_happens_is_announced() -> None:
         assert sessions == [("session_missed", "s"), ("session_hit", "s")]
 
 
-async def test_a_call_whose_member_exits_is_told_how() -> None:
+async def test_a_lost_call_reports_the_exit_of_its_worker() -> None:
     """The recovery table: removal, and a new one in its place; no call but this one knows."""
     async with two_workers() as pool:
         with pytest.raises(WorkerLost) as caught:
@@ -529,7 +529,7 @@ async def test_a_call_whose_member_exits_is_told_how() -> None:
 # -- its recovery -----------------------------------------------------------------------------------------------------
 
 
-async def test_every_action_of_its_recovery_is_taken(tmp_path: Path) -> None:
+async def test_every_recovery_action_occurs(tmp_path: Path) -> None:
     """Retry, remove and replace; degrade is in the tests of health. The seed never chose replace (B20)."""
     seen: list[tuple[str, str]] = []
 

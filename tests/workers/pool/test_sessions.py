@@ -21,7 +21,7 @@ def book(mode: Any = "hint", ttl: float = 10.0, limit: int = 100, **more: Any) -
     return SessionTable(Sessions(mode, ttl=ttl, limit=limit), **more)
 
 
-def test_a_session_has_one_member_and_a_member_many_sessions() -> None:
+def test_a_session_has_one_worker_and_a_worker_many_sessions() -> None:
     sessions = book()
     sessions.bind("a", "m1", 0.0)
     sessions.bind("b", "m1", 0.0)
@@ -31,7 +31,7 @@ def test_a_session_has_one_member_and_a_member_many_sessions() -> None:
     assert sessions.find("c", 1.0) is None
 
 
-def test_its_age_is_too_great_when_it_is_the_ttl() -> None:
+def test_a_session_expires_at_exactly_its_ttl() -> None:
     """P16: bound at 0 with a ttl of 0.2, it is there at 0.19 and not at 0.2, whoever asks."""
     for ask in (lambda sessions: sessions.find("a", 0.2) is None, lambda sessions: sessions.expire(0.2) == ("a",)):
         sessions = book(ttl=0.2)
@@ -42,14 +42,14 @@ def test_its_age_is_too_great_when_it_is_the_ttl() -> None:
         assert len(sessions) == 0
 
 
-def test_asking_does_not_make_it_younger() -> None:
+def test_a_lookup_does_not_renew_a_session() -> None:
     sessions = book(ttl=10)
     sessions.bind("a", "m1", 0.0)
     assert sessions.find("a", 9.0) == "m1"
     assert sessions.find("a", 10.0) is None
 
 
-def test_a_long_call_does_not_lose_its_own_session() -> None:
+def test_a_session_does_not_expire_during_its_call() -> None:
     """P16: pinned while it has a call, its age counts from the end of the last one."""
     sessions = book(ttl=0.2)
     sessions.bind("a", "m1", 0.0)
@@ -73,14 +73,14 @@ def test_a_session_may_be_bound_during_its_call() -> None:
     assert sessions.find("a", 99.2) is None
 
 
-def test_a_call_does_not_revive_what_was_too_old() -> None:
+def test_a_call_does_not_revive_an_expired_session() -> None:
     sessions = book(ttl=0.2)
     sessions.bind("a", "m1", 0.0)
     sessions.pin("a", 0.2)
     assert sessions.find("a", 0.2) is None
 
 
-def test_a_member_takes_its_sessions_along_and_no_others() -> None:
+def test_a_worker_takes_only_its_own_sessions_along() -> None:
     sessions = book(ttl=10)
     sessions.bind("old", "m1", 0.0)
     sessions.bind("b", "m1", 5.0)
@@ -92,7 +92,7 @@ def test_a_member_takes_its_sessions_along_and_no_others() -> None:
     assert (sessions.find("b", 10.0), sessions.find("other", 10.0), len(sessions)) == (None, "m2", 1)
 
 
-def test_the_end_of_a_call_whose_member_is_gone_leaves_the_new_binding_alone() -> None:
+def test_the_end_of_a_lost_call_keeps_the_new_binding() -> None:
     sessions = book(ttl=1)
     sessions.bind("a", "m1", 0.0)
     sessions.pin("a", 0.0)
@@ -106,7 +106,7 @@ def test_the_end_of_a_call_whose_member_is_gone_leaves_the_new_binding_alone() -
 
 
 @pytest.mark.parametrize("mode", ["strict", "fail"])
-def test_that_a_session_was_lost_is_told_once(mode: str) -> None:
+def test_a_lost_session_is_reported_once(mode: str) -> None:
     sessions = book(mode)
     sessions.bind("a", "m1", 0.0)
     assert sessions.take_loss("a", 0.0) is None
@@ -116,7 +116,7 @@ def test_that_a_session_was_lost_is_told_once(mode: str) -> None:
     assert sessions.take_loss("a", 1.0) is None
 
 
-def test_nobody_is_told_of_a_loss_where_it_does_not_matter() -> None:
+def test_an_irrelevant_loss_is_not_reported() -> None:
     """Neither with the mode hint, nor after the ttl, nor when the session was bound anew since."""
     since: dict[str, Callable[[SessionTable], object]] = {
         "hint": lambda _: None,
@@ -146,7 +146,7 @@ def test_losses_are_bounded_and_expire() -> None:
     assert sessions.take_loss("a", 0.0) is None, "it has expired for good"
 
 
-def test_above_the_limit_go_those_that_were_unused_the_longest_and_are_not_in_use() -> None:
+def test_the_least_recently_used_session_is_evicted_above_the_limit() -> None:
     evicted: list[tuple[str, str]] = []
     sessions = book(limit=3, on_evict=lambda *each: evicted.append(each))
     for session in "abc":
@@ -160,7 +160,7 @@ def test_above_the_limit_go_those_that_were_unused_the_longest_and_are_not_in_us
     assert [session for session in "abcde" if sessions.find(session, 4.0)] == ["a", "d", "e"]
 
 
-def test_what_was_just_bound_stays_while_all_others_are_in_use() -> None:
+def test_a_new_session_stays_while_all_others_are_in_use() -> None:
     evicted: list[tuple[str, str]] = []
     sessions = book(limit=2, on_evict=lambda *each: evicted.append(each))
     for session in "abc":
@@ -172,7 +172,7 @@ def test_what_was_just_bound_stays_while_all_others_are_in_use() -> None:
     assert (evicted, len(sessions)) == ([("c", "m1")], 2)
 
 
-def test_what_is_too_old_makes_room_without_being_evicted() -> None:
+def test_expired_sessions_are_removed_without_an_eviction() -> None:
     evicted: list[tuple[str, str]] = []
     sessions = book(ttl=1, limit=2, on_evict=lambda *each: evicted.append(each))
     for number in range(10):
@@ -181,13 +181,13 @@ def test_what_is_too_old_makes_room_without_being_evicted() -> None:
     assert len(sessions) <= 2
 
 
-def test_two_books_know_nothing_of_each_other() -> None:
+def test_two_tables_are_independent() -> None:
     one, other = book(), book()
     one.bind("a", "m1", 0.0)
     assert other.find("a", 0.0) is None
 
 
-def test_it_takes_no_longer_when_there_are_a_hundred_times_as_many() -> None:
+def test_operations_take_constant_time() -> None:
     """Counted in lines that are run, not by the clock: a walk over all sessions would show as a hundredfold."""
     few, many = (_steps(amount) for amount in (100, 10_000))
     assert many < 3 * few
@@ -308,7 +308,7 @@ STEPS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(["hint", "strict", "fail"]), st.integers(1, 7), STEPS)
-def test_the_book_agrees_with_a_slow_truth(mode: str, limit: int, steps: list[Any]) -> None:
+def test_the_table_agrees_with_a_slow_model(mode: str, limit: int, steps: list[Any]) -> None:
     truth, now = Truth(mode, 10, limit), 0
     evicted: list[tuple[str, str]] = []
     sessions = book(mode, 10, limit, on_evict=lambda *each: evicted.append(each))

@@ -35,7 +35,7 @@ def settings_of(**given: Any) -> PoolSettings:
     return PoolSettings.read("ml", "models:Model", **(defaults | given))
 
 
-def test_the_defaults_are_those_that_are_promised() -> None:
+def test_default_settings() -> None:
     assert dataclasses.astuple(Recycle()) == (None, None, None, 60.0)
     assert dataclasses.astuple(Sessions()) == ("hint", 300.0, 10_000)
     assert dataclasses.astuple(Heartbeat()) == (2.0, 10.0, 3)
@@ -52,7 +52,7 @@ def test_the_defaults_are_those_that_are_promised() -> None:
         lambda: Process(env={}, cwd=Path(), contain="group", grace=0, stop_timeout=0, start_timeout=1, threads=1),
     ],
 )
-def test_settings_at_the_edge_of_what_can_work(make: Any) -> None:
+def test_extreme_settings_are_accepted(make: Any) -> None:
     record = make()
     assert record == make()
     with pytest.raises((dataclasses.FrozenInstanceError, AttributeError)):
@@ -80,14 +80,14 @@ def test_seconds_that_cannot_work_are_refused_by_name(kind: Any, name: str, valu
 
 
 @pytest.mark.parametrize(("kind", "name"), [each for each in SECONDS if each[1] not in ("grace", "stop_timeout")])
-def test_no_seconds_at_all_are_too_few(kind: Any, name: str) -> None:
+def test_zero_seconds_are_refused(kind: Any, name: str) -> None:
     with pytest.raises(ValueError, match=rf"{name}=0\) .* give more than 0"):
         kind(**{name: 0})
 
 
 @pytest.mark.parametrize(("kind", "name"), SECONDS)
 @pytest.mark.parametrize("value", ["5", True, b"1", [1]])
-def test_what_is_no_number_of_seconds_is_refused(kind: Any, name: str, value: object) -> None:
+def test_seconds_of_another_type_are_refused(kind: Any, name: str, value: object) -> None:
     with pytest.raises(TypeError, match=rf"{name}=.* is not a number of seconds"):
         kind(**{name: value})
 
@@ -100,13 +100,13 @@ def test_counts_that_cannot_work_are_refused_by_name(kind: Any, name: str, value
 
 
 @pytest.mark.parametrize("name", ["ttl", "limit"])
-def test_what_has_to_be_given_may_not_be_none(name: str) -> None:
+def test_required_settings_must_not_be_none(name: str) -> None:
     with pytest.raises(TypeError, match=f"{name}=None"):
         Sessions(**{name: None})  # type: ignore[arg-type]  # what is tested
 
 
 @pytest.mark.parametrize("mode", ["sticky", "", None, "HINT"])
-def test_a_mode_that_there_is_not_is_refused(mode: Any) -> None:
+def test_an_unknown_session_mode_is_refused(mode: Any) -> None:
     with pytest.raises(ValueError, match="is unknown; give one of 'hint', 'strict', 'fail'"):
         Sessions(mode)
 
@@ -121,7 +121,7 @@ def test_a_mode_that_there_is_not_is_refused(mode: Any) -> None:
         ({"contain": "jail"}, ValueError, "contain='jail' is unknown"),
     ],
 )
-def test_a_process_that_could_not_be_started_is_refused(settings: Any, error: Any, why: str) -> None:
+def test_process_settings_that_cannot_work_are_refused(settings: Any, error: Any, why: str) -> None:
     with pytest.raises(error, match=why):
         Process(**settings)
 
@@ -133,7 +133,7 @@ def test_the_environment_is_copied() -> None:
     assert process.env == {"A": "1"}
 
 
-def test_threads_limit_the_libraries_for_numbers_where_the_environment_does_not() -> None:
+def test_threads_limit_numeric_libraries_unless_the_environment_does() -> None:
     process = Process(env={"A": "1", "B": None, "MKL_NUM_THREADS": "4"}, threads=2)
     assert settings_of(process=process).environment() == {
         "A": "1",
@@ -151,7 +151,7 @@ def test_threads_limit_the_libraries_for_numbers_where_the_environment_does_not(
 TARGET = "os.path:basename"
 
 
-def test_a_pool_is_made_without_a_loop_and_starts_nothing() -> None:
+def test_a_pool_is_created_without_a_loop() -> None:
     pool = Pool("pool", TARGET)
     assert (pool.status, pool.kind, pool.members()) == (Status.CREATED, "pool", ())
     assert pool.state().children == ()
@@ -198,7 +198,7 @@ def test_settings_that_cannot_work_are_refused(settings: Any, error: type[Except
         ([], ValueError, "pool"),
     ],
 )
-def test_targets_that_no_member_could_find_are_refused(target: Any, error: type[Exception], message: str) -> None:
+def test_targets_that_workers_cannot_find_are_refused(target: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         Pool("pool", target)
 
@@ -254,7 +254,7 @@ def of_main() -> None:
 of_main.__module__ = "__main__"
 
 
-def test_a_name_is_executed_by_this_python_in_a_file_of_ours() -> None:
+def test_a_named_target_runs_the_worker_program() -> None:
     target = Target.read("ml", "models:Model")
     assert target.argv[:2] == (sys.executable, "-P")
     assert Path(target.argv[2]).is_file()
@@ -262,12 +262,12 @@ def test_a_name_is_executed_by_this_python_in_a_file_of_ours() -> None:
 
 
 @pytest.mark.parametrize("given", [["worker", "--fast"], ("worker", "--fast"), [Path("worker"), "--fast"]])
-def test_a_command_is_executed_as_it_is(given: Any) -> None:
+def test_a_command_is_run_unchanged(given: Any) -> None:
     target = Target.read("ml", given)
     assert (target.argv, target.name) == (("worker", "--fast"), None)
 
 
-def test_a_member_looks_for_modules_where_this_program_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_search_modules_where_this_program_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["", "relative", "/absolute"])
     assert settings_of(init=("a", 1), concurrency=2).setup() == {
         "target": "models:Model",
@@ -307,7 +307,7 @@ def test_a_member_looks_for_modules_where_this_program_does(monkeypatch: pytest.
         ({"models:Model"}, "names nothing to call"),
     ],
 )
-def test_what_is_no_target_is_refused_with_why_and_what_to_do(target: Any, why: str) -> None:
+def test_an_invalid_target_is_refused_with_the_remedy(target: Any, why: str) -> None:
     with pytest.raises((TypeError, ValueError)) as refused:
         Target.read("ml", target)
     assert why in str(refused.value)
@@ -325,7 +325,7 @@ def test_what_is_no_target_is_refused_with_why_and_what_to_do(target: Any, why: 
         (len, "builtins:len"),
     ],
 )
-def test_a_call_names_a_function_by_where_it_is(given: Any, name: str) -> None:
+def test_a_function_is_named_by_its_module(given: Any, name: str) -> None:
     assert function_name(given) == name
 
 
@@ -349,7 +349,7 @@ def test_a_call_names_a_function_by_where_it_is(given: Any, name: str) -> None:
         ("__main__:f", "__main__ is this program"),
     ],
 )
-def test_what_a_member_cannot_find_is_refused_here(given: Any, why: str) -> None:
+def test_a_function_that_workers_cannot_find_is_refused(given: Any, why: str) -> None:
     with pytest.raises((TypeError, ValueError)) as refused:
         function_name(given)
     assert why in str(refused.value)
