@@ -25,32 +25,32 @@ def _phases_checked() -> Iterator[None]:
 
 @pytest_asyncio.fixture
 async def spawn() -> AsyncIterator[Spawn]:
-    """Starts a member; it may not be ready yet."""
-    members: list[Up] = []
+    """Starts a worker; it may not be ready yet."""
+    workers: list[Up] = []
 
     async def spawned(
         target: Any, *init: Any, concurrency: int = 1, by: str = "pickle", stop_timeout: float = 10.0
     ) -> Up:
-        member = connect(target, *init, codec=by, concurrency=concurrency, stop_timeout=stop_timeout)
-        await member.worker.start()
-        members.append(member)
-        return member
+        worker = connect(target, *init, codec=by, concurrency=concurrency, stop_timeout=stop_timeout)
+        await worker.process.start()
+        workers.append(worker)
+        return worker
 
     yield spawned
-    for member in members:
-        member.worker.ask_to_stop(0)
-        await member.end()
+    for worker in workers:
+        worker.process.ask_to_stop(0)
+        await worker.end()
 
 
 @pytest_asyncio.fixture
 async def up(spawn: Spawn) -> Spawn:
-    """Starts a member, and waits until it is ready."""
+    """Starts a worker, and waits until it is ready."""
 
     async def started(target: Any, *init: Any, **how: Any) -> Up:
         served = target if isinstance(target, list) else f"tests.realtime.pool.served:{target}"
-        member = await spawn(served, *init, **how)
+        worker = await spawn(served, *init, **how)
         async with asyncio.timeout(LIMIT):
-            await member.connection.ready()
-        return member
+            await worker.connection.ready()
+        return worker
 
     return started

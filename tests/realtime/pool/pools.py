@@ -37,11 +37,11 @@ async def started(*paths: Path) -> None:
 
 
 def pids(pool: Pool) -> set[int | None]:
-    return {member.pid for member in pool.members()}
+    return {worker.pid for worker in pool.members()}
 
 
 def ready(pool: Pool) -> int:
-    return sum(member.phase is Phase.READY for member in pool.members())
+    return sum(worker.phase is Phase.READY for worker in pool.members())
 
 
 def gone(pid: int | None) -> bool:

@@ -1,4 +1,4 @@
-"""What the members of the tests here serve; each is imported in the member only."""
+"""What the workers of the tests here serve; each is imported in the worker only."""
 
 from __future__ import annotations
 

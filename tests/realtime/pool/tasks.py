@@ -1,4 +1,4 @@
-"""What the pools of the tests serve; imported in their members only."""
+"""What the pools of the tests serve; imported in their workers only."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ async def test_p6_a_worker_that_cannot_stop_a_call_is_killed(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("size", [1, 2])
 async def test_p7_a_caller_may_be_cancelled_at_any_step(size: int) -> None:
-    """After any number of turns of the loop, with a free member and in the queue: no seat is lost."""
+    """After any number of turns of the loop, with a free worker and in the queue: no seat is lost."""
     async with pool_of(size=(size, size)) as pool:
         for steps in range(51):
             callers = [asyncio.create_task(pool.call("echo", number)) for number in range(3)]
@@ -120,10 +120,10 @@ async def test_p7_a_caller_may_be_cancelled_at_any_step(size: int) -> None:
             for number, outcome in enumerate(await asyncio.gather(*callers, return_exceptions=True)):
                 assert outcome == number or isinstance(outcome, asyncio.CancelledError)
             stats = pool.stats()
-            assert (stats.queued, sum(member.leases for member in pool.members())) == (0, 0)
+            assert (stats.queued, sum(worker.leases for worker in pool.members())) == (0, 0)
             assert stats.idle + stats.busy + stats.starting == stats.size == size
         assert await pool.call("echo", "still here") == "still here"
-        assert [member.id for member in pool.members()] == [f"pool-{number + 1}" for number in range(size)]
+        assert [worker.id for worker in pool.members()] == [f"pool-{number + 1}" for number in range(size)]
 
 
 async def test_p7_a_cancelled_wait_for_a_lease_gives_the_slot_back() -> None:

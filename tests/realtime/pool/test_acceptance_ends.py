@@ -61,9 +61,9 @@ async def test_a_stop_lets_running_calls_finish_and_refuses_waiting_ones(tmp_pat
 async def test_workers_run_their_cleanup_when_they_are_stopped(tmp_path: Path) -> None:
     async with pool_of() as pool:
         await pool.call("at_exit", str(tmp_path / "cleaned"))
-        (member,) = pool.members()
+        (worker,) = pool.members()
     assert (tmp_path / "cleaned").exists()
-    assert (member.status, member.history[0].reason) == (Status.STOPPED, "exited")
+    assert (worker.status, worker.history[0].reason) == (Status.STOPPED, "exited")
 
 
 async def test_p23_a_stop_is_legal_at_any_time(tmp_path: Path) -> None:
@@ -145,16 +145,16 @@ async def test_p25_nothing_outlives_a_program_that_is_killed(program: Callable[[
             calls = [asyncio.ensure_future(pool.call("sleep")) for _ in range(2)]
             while pool.stats().busy < 2:
                 await asyncio.sleep(0.01)
-            print("pids", *(member.pid for member in pool.members()), flush=True)
+            print("pids", *(worker.pid for worker in pool.members()), flush=True)
             await asyncio.gather(*calls)
     asyncio.run(main())
     """)
     app.until("pids ")
     app.until("\n")
-    members = pids_in(app.text)
-    assert len(members) == 3
+    workers = pids_in(app.text)
+    assert len(workers) == 3
     app.process.kill()
-    await until(lambda: all(map(gone, members)))
+    await until(lambda: all(map(gone, workers)))
 
 
 @pytest.mark.parametrize("how", ["loop.close()", "asyncio.run"])
@@ -165,7 +165,7 @@ async def test_p28_a_loop_closed_over_a_pool_leaves_a_warning_and_no_process(
     async def main():
         pool = Pool("pool", target, size=(2, 2))
         await pool.start()
-        print("pids", *(member.pid for member in pool.members()), flush=True)
+        print("pids", *(worker.pid for worker in pool.members()), flush=True)
         return pool
     if {how!r} == "asyncio.run":
         pool = asyncio.run(main())
@@ -181,9 +181,9 @@ async def test_p28_a_loop_closed_over_a_pool_leaves_a_warning_and_no_process(
     """)
     app.until("pids ")
     app.until("collected")
-    members = pids_in(app.text)
+    workers = pids_in(app.text)
     # While the program goes on.
-    await until(lambda: all(map(gone, members)))
+    await until(lambda: all(map(gone, workers)))
     assert app.process.poll() is None
     assert "ResourceWarning: <Pool 'pool'" in app.text
     assert "was not stopped before its loop" in app.text
@@ -200,7 +200,7 @@ async def test_a_suspended_pool_lets_running_calls_finish_and_others_wait(tmp_pa
         await until(lambda: pool.stats().queued == 1)
         (tmp_path / "release").touch()
         pid = await running
-        # Its member is there, and is not given to anybody.
+        # Its worker is there, and is not given to anybody.
         assert pool.members()[0].phase is Phase.READY
         with pytest.raises(TimeoutError, match="queued"):
             await pool.call("pid", deadline=0.05)
@@ -229,9 +229,9 @@ async def test_a_worker_cannot_be_suspended_alone() -> None:
 
 async def test_a_worker_stopped_from_outside_is_replaced() -> None:
     async with pool_of(intensity=Intensity(0, 30.0)) as pool:
-        (member,) = pool.members()
-        await member.stop()
-        assert await pool.call("pid") != member.pid
+        (worker,) = pool.members()
+        await worker.stop()
+        assert await pool.call("pid") != worker.pid
 
 
 async def test_a_supervisor_starts_a_pool_again_that_has_failed() -> None:

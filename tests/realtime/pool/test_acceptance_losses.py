@@ -1,4 +1,4 @@
-"""What becomes of members that are lost, and of those who wait for them: P1, P11, P17-P19, P21 of the acceptance list.
+"""What becomes of workers that are lost, and of those who wait for them: P1, P11, P17-P19, P21 of the acceptance list.
 
 Each row of the table of recoveries is here or in `test_acceptance_calls`, and each action is heard where it happens.
 """
@@ -19,7 +19,7 @@ from lifecycle.errors import PoolFailed, RemoteError, RemoteTraceback, WorkerFai
 from lifecycle.workers import Status
 from lifecycle.workers.pool import Health, Heartbeat, Phase, Pool, Process
 from tests.realtime.pool.pools import ANY, QUICK, gone, heard, kill, pids, pool_of, ready, started
-from tests.realtime.pool.test_hostile_workers import MEMBER
+from tests.realtime.pool.test_hostile_workers import WORKER
 from tests.realtime.pool.workers import LIMIT, python
 from tests.waiting import until
 
@@ -135,7 +135,7 @@ async def test_a_pool_that_gives_up_lets_running_calls_finish(tmp_path: Path) ->
     release = tmp_path / "release"
     call = asyncio.create_task(pool.call("wait_for", str(tmp_path / "started"), str(release)))
     await started(tmp_path / "started")
-    idle = next(member for member in pool.members() if member.phase is Phase.READY)
+    idle = next(worker for worker in pool.members() if worker.phase is Phase.READY)
     kill(idle.pid, signal.SIGKILL)
     await until(lambda: len(pool.members()) == 1)
     with pytest.raises(PoolFailed):
@@ -154,7 +154,7 @@ async def test_workers_that_fail_in_a_row_are_started_with_backoff(tmp_path: Pat
             kill(await pool.call("pid"), signal.SIGKILL)
             await until(lambda: recovered)
         call = asyncio.create_task(pool.call("pid"))
-        await until(lambda: any(member.status is Status.PENDING for member in pool.members()))
+        await until(lambda: any(worker.status is Status.PENDING for worker in pool.members()))
         assert pool.stats().starting == 1
         spoilt.unlink()
         assert await call == pool.members()[0].pid
@@ -178,7 +178,7 @@ async def test_p18_a_worker_that_starts_too_slowly_is_killed(tmp_path: Path) -> 
     ],
 )
 async def test_p19_a_worker_that_breaks_the_protocol_is_killed_and_replaced(code: str, reason: str) -> None:
-    pool = Pool("pool", python(MEMBER + PINGS + code), codec="json", size=(1, 1), process=QUICK, intensity=ANY)
+    pool = Pool("pool", python(WORKER + PINGS + code), codec="json", size=(1, 1), process=QUICK, intensity=ANY)
     async with pool:
         (victim,) = pool.members()
         with heard(hooks.pool_recovered, pool) as recovered:
@@ -190,7 +190,7 @@ async def test_p19_a_worker_that_breaks_the_protocol_is_killed_and_replaced(code
         assert victim.history[0].reason == "killed"
 
 
-#: A member that answers pings, as each has to when it is ready.
+#: A worker that answers pings, as each has to when it is ready.
 PINGS = """
 def answer(*frames):
     send("hello", 1, os.getpid(), "test")
@@ -234,23 +234,23 @@ async def test_p21_a_frozen_worker_is_killed_and_replaced() -> None:
 
 async def test_a_recovered_worker_gets_calls_again() -> None:
     async with pool_of(heartbeat=Heartbeat(every=0.05, timeout=0.5, misses=1000)) as pool:
-        (member,) = pool.members()
-        kill(member.pid, signal.SIGSTOP)
-        await until(lambda: member.phase is Phase.DEGRADED)
+        (worker,) = pool.members()
+        kill(worker.pid, signal.SIGSTOP)
+        await until(lambda: worker.phase is Phase.DEGRADED)
         assert pool.stats().degraded == 1
         assert not (await pool.probe()).healthy
         call = asyncio.create_task(pool.call("pid"))
-        kill(member.pid, signal.SIGCONT)
-        assert await call == member.pid
-        assert (member.health, member.failures) == (Health.HEALTHY, 0)
-        assert "health_restored" in [change.reason for change in member.history]
+        kill(worker.pid, signal.SIGCONT)
+        assert await call == worker.pid
+        assert (worker.health, worker.failures) == (Health.HEALTHY, 0)
+        assert "health_restored" in [change.reason for change in worker.history]
 
 
 async def test_a_worker_that_starts_unhealthy_gets_no_calls_until_it_recovers() -> None:
     """It says that it is ready, and does not answer the first question."""
     pool = Pool(
         "pool",
-        python(MEMBER + DEAF_AT_FIRST),
+        python(WORKER + DEAF_AT_FIRST),
         codec="json",
         size=(0, 1),
         process=QUICK,
@@ -300,15 +300,15 @@ async def test_a_stack_dump_does_not_interrupt_a_call(tmp_path: Path, concurrenc
     """Whoever looks at a thread that goes on meanwhile may crash."""
     begun, release = tmp_path / "begun", tmp_path / "release"
     async with pool_of("spin", concurrency=concurrency) as pool:
-        (member,) = pool.members()
+        (worker,) = pool.members()
         call = asyncio.create_task(pool.call("spin", str(begun), str(release)))
         await started(begun)
         for _ in range(100):
-            member.dump_stacks()
-            await member.connection.ping()
-        await until(lambda: "in spin" in member.connection.pipes.tail())
+            worker.dump_stacks()
+            await worker.connection.ping()
+        await until(lambda: "in spin" in worker.connection.pipes.tail())
         release.touch()
-        assert await call == member.pid
+        assert await call == worker.pid
 
 
 async def test_a_call_that_holds_the_interpreter_may_run_until_its_deadline(tmp_path: Path) -> None:
@@ -346,7 +346,7 @@ async def test_a_call_whose_deadline_is_infinite_may_hold_the_interpreter(tmp_pa
 
 
 async def test_a_call_that_cannot_be_stopped_takes_the_others_of_its_worker_with_it(tmp_path: Path) -> None:
-    """Who gave it up has what he wanted; the others are told what became of their member."""
+    """Who gave it up has what he wanted; the others are told what became of their worker."""
     async with pool_of("Loop", concurrency=2) as pool:
         beside = asyncio.create_task(pool.call("sleep", str(tmp_path / "started")))
         await started(tmp_path / "started")

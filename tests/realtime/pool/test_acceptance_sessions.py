@@ -52,11 +52,11 @@ async def test_p14_a_session_stays_with_its_worker_until_that_is_lost() -> None:
             await pool.call("pid")
             assert await pool.call("pid", session="a") == first
             assert (len(bound), len(hits), len(misses)) == (1, 1, 1)
-            member = bound[0]["member"]
-            assert hits == [{"session": "a", "member": member}]
+            worker = bound[0]["member"]
+            assert hits == [{"session": "a", "member": worker}]
             assert misses == [{"session": "a", "member": None}]
             await lose(pool, first)
-            assert lost == [{"session": "a", "member": member}]
+            assert lost == [{"session": "a", "member": worker}]
             assert await pool.call("pid", session="a") != first
 
 
@@ -100,7 +100,7 @@ async def test_a_call_that_waits_for_its_worker_fails_when_that_is_lost(tmp_path
         call = await occupy(pool, tmp_path, "a")
         waiting = [asyncio.create_task(pool.call("pid", session="a")) for _ in range(2)]
         await until(lambda: pool.stats().queued == 2)
-        busy = next(member for member in pool.members() if member.phase is Phase.BUSY)
+        busy = next(worker for worker in pool.members() if worker.phase is Phase.BUSY)
         kill(busy.pid, signal.SIGKILL)
         outcomes = await asyncio.gather(call, *waiting, return_exceptions=True)
         assert [type(each) for each in outcomes] == [WorkerLost, SessionLost, SessionLost]

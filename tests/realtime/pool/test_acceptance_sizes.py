@@ -1,4 +1,4 @@
-"""How many members there are, and for how long: P12, P13 and P26 of the acceptance list, growing and shrinking."""
+"""How many workers there are, and for how long: P12, P13 and P26 of the acceptance list, growing and shrinking."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_surplus_workers_end_when_idle_the_longest_idle_first(
 
 
 async def test_an_idle_worker_stays_while_a_strict_session_needs_it() -> None:
-    """A session that has to find its member is not lost to idleness; it is to its own age."""
+    """A session that has to find its worker is not lost to idleness; it is to its own age."""
     sessions = Sessions(mode="strict", ttl=0.6)
     async with pool_of(size=(0, 1), recycle=Recycle(idle=0.05), sessions=sessions) as pool:
         with heard(hooks.session_lost, pool) as lost:
@@ -139,10 +139,10 @@ async def test_workers_that_start_during_a_refresh_are_replaced_too(tmp_path: Pa
     pool = Pool("pool", "tests.realtime.pool.tasks:Waits", size=(0, 1), init=[str(release)], process=QUICK)
     async with pool:
         call = asyncio.create_task(pool.call("pid"))
-        await until(lambda: [member.pid for member in pool.members() if member.pid])
+        await until(lambda: [worker.pid for worker in pool.members() if worker.pid])
         (old,) = pool.members()
         refreshed = asyncio.create_task(pool.refresh())
-        await until(lambda: any(member.generation == 1 and member.pid for member in pool.members()))
+        await until(lambda: any(worker.generation == 1 and worker.pid for worker in pool.members()))
         release.touch()
         await refreshed
         assert await call != old.pid

@@ -1,4 +1,4 @@
-"""The member in Perl of the protocol's page does what the page says, and the page's tables are what is checked."""
+"""The worker in Perl of the protocol's page does what the page says, and the page's tables are what is checked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.realtime.pool.workers import chunks, outcome
 if TYPE_CHECKING:
     from tests.realtime.pool.workers import Spawn
 
-# The member is a worker, whose life is a task; it ends with the fixture.
+# The worker is a worker, whose life is a task; it ends with the fixture.
 pytestmark = pytest.mark.keeps_tasks
 
 PAGE = Path(__file__).parents[3] / "docs/reference/pool-protocol.md"
@@ -38,25 +38,25 @@ def perl() -> str | None:
 async def test_the_worker_in_perl_answers_streams_fails_and_is_cancelled(spawn: Spawn, tmp_path: Path) -> None:
     [program] = re.findall(r"^```perl\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     (tmp_path / "worker.pl").write_text(program)
-    member = await spawn([str(perl()), str(tmp_path / "worker.pl")], by="json")
+    worker = await spawn([str(perl()), str(tmp_path / "worker.pl")], by="json")
     async with asyncio.timeout(SECONDS):
-        await member.connection.ready()
-        assert (await member.connection.ping()).busy_id is None
-    assert await member.result("shout", "hello") == "HELLO"
+        await worker.connection.ready()
+        assert (await worker.connection.ping()).busy_id is None
+    assert await worker.result("shout", "hello") == "HELLO"
     text = " ".join(str(number) for number in range(100))
-    assert await chunks(member.call("words", text, window=3)) == text.split()
-    error = await member.result("whisper", "hello")
+    assert await chunks(worker.call("words", text, window=3)) == text.split()
+    error = await worker.result("whisper", "hello")
     assert isinstance(error, RemoteError)
     assert (error.type, error.message) == ("die", "there is no function whisper")
-    request = member.call("words", text, window=4)
+    request = worker.call("words", text, window=4)
     assert await request.next_chunk() == "0"
     async with asyncio.timeout(SECONDS):
-        assert (await member.connection.ping()).busy_id == request.number
+        assert (await worker.connection.ping()).busy_id == request.number
     request.cancel("enough")
     assert isinstance(await outcome(request), CallCancelled)
-    member.connection.bye(SECONDS)
-    assert (await member.end()).exit_code == 0
-    assert not member.broken
+    worker.connection.bye(SECONDS)
+    assert (await worker.end()).exit_code == 0
+    assert not worker.broken
 
 
 def test_the_page_lists_every_frame_with_its_items() -> None:

@@ -1,4 +1,4 @@
-"""Programs that are no members, or bad ones: each is found out, and what it was asked for fails at once."""
+"""Programs that are no workers, or bad ones: each is found out, and what it was asked for fails at once."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.realtime.pool.workers import LIMIT, outcome, python
 if TYPE_CHECKING:
     from tests.realtime.pool.workers import Spawn, Up
 
-# The member is a worker, whose life is a task; it ends with the fixture.
+# The worker is a worker, whose life is a task; it ends with the fixture.
 pytestmark = pytest.mark.keeps_tasks
 
-#: What a member without this library has to do, in the least that does it.
-MEMBER = f"""
+#: What a worker without this library has to do, in the least that does it.
+WORKER = f"""
 import json, os, struct, sys, time
 
 def send(*frame):
@@ -48,7 +48,7 @@ def stay():
 
 
 async def start(spawn: Spawn, code: str) -> Up:
-    return await spawn(python(MEMBER + code), by="json")
+    return await spawn(python(WORKER + code), by="json")
 
 
 @pytest.mark.parametrize(
@@ -65,15 +65,15 @@ async def start(spawn: Spawn, code: str) -> Up:
     ],
 )
 async def test_an_invalid_greeting_closes_the_connection(spawn: Spawn, code: str, why: str) -> None:
-    member = await start(spawn, code)
+    worker = await start(spawn, code)
     async with asyncio.timeout(LIMIT):
         if code.count("send('ready')") < 2:
             with pytest.raises(ProtocolError):
-                await member.connection.ready()
-        while not member.broken:
+                await worker.connection.ready()
+        while not worker.broken:
             await asyncio.sleep(0.001)
-    assert why in str(member.broken[0])
-    assert member.connection.closed
+    assert why in str(worker.broken[0])
+    assert worker.connection.closed
 
 
 @pytest.mark.parametrize(
@@ -90,14 +90,14 @@ async def test_an_invalid_greeting_closes_the_connection(spawn: Spawn, code: str
     ],
 )
 async def test_an_invalid_answer_fails_the_call(spawn: Spawn, code: str, why: str) -> None:
-    member = await start(spawn, code)
-    await member.connection.ready()
-    error = await outcome(member.call("f"))
+    worker = await start(spawn, code)
+    await worker.connection.ready()
+    error = await outcome(worker.call("f"))
     assert isinstance(error, ConnectionClosed)
     assert isinstance(error.__cause__, ProtocolError)
-    assert [str(each) for each in member.broken] == [str(error.__cause__)]
+    assert [str(each) for each in worker.broken] == [str(error.__cause__)]
     assert why in str(error.__cause__)
-    assert isinstance(await member.result("f"), ConnectionClosed)
+    assert isinstance(await worker.result("f"), ConnectionClosed)
 
 
 @pytest.mark.parametrize(
@@ -111,18 +111,18 @@ async def test_an_invalid_answer_fails_the_call(spawn: Spawn, code: str, why: st
 )
 async def test_garbage_closes_the_connection(spawn: Spawn, data: bytes, why: str) -> None:
     code = f"sys.stdout.buffer.write({data!r}); sys.stdout.buffer.flush(); stay()"
-    member = await start(spawn, f"send('hello', {VERSION}, 1, 'test'); receive(); send('ready'); receive(); {code}")
-    await member.connection.ready()
-    error = await outcome(member.call("f"))
+    worker = await start(spawn, f"send('hello', {VERSION}, 1, 'test'); receive(); send('ready'); receive(); {code}")
+    await worker.connection.ready()
+    error = await outcome(worker.call("f"))
     assert isinstance(error, ConnectionClosed)
     assert why in str(error)
-    assert len(member.broken) == 1
+    assert len(worker.broken) == 1
 
 
 async def test_more_chunks_than_granted_close_the_connection(spawn: Spawn) -> None:
-    member = await start(spawn, "answer(*[['chunk', 1, number] for number in range(4)])")
-    await member.connection.ready()
-    request = member.call("f", window=3)
+    worker = await start(spawn, "answer(*[['chunk', 1, number] for number in range(4)])")
+    await worker.connection.ready()
+    request = worker.call("f", window=3)
     assert isinstance(await outcome(request), ConnectionClosed)
     assert [await request.next_chunk() for _ in range(3)] == [0, 1, 2], "what came before is good"
     with pytest.raises(ConnectionClosed):
@@ -131,47 +131,47 @@ async def test_more_chunks_than_granted_close_the_connection(spawn: Spawn) -> No
 
 async def test_an_end_in_the_middle_of_a_frame_is_not_a_protocol_error(spawn: Spawn) -> None:
     """It was killed, perhaps; how is known by its exit."""
-    member = await start(
+    worker = await start(
         spawn,
         f"send('hello', {VERSION}, 1, 'test'); receive(); send('ready'); receive();"
         "sys.stdout.buffer.write(b'\\0\\0\\0\\xffabc'); sys.stdout.buffer.flush(); os._exit(7)",
     )
-    await member.connection.ready()
-    error = await outcome(member.call("f"))
+    await worker.connection.ready()
+    error = await outcome(worker.call("f"))
     assert isinstance(error, ConnectionClosed)
     assert "in the middle of a frame" in str(error)
-    assert (await member.end()).exit_code == 7
-    assert not member.broken
+    assert (await worker.end()).exit_code == 7
+    assert not worker.broken
 
 
 async def test_a_program_that_ends_at_once_closes_the_connection(spawn: Spawn) -> None:
-    member = await start(spawn, "sys.exit('I am no member')")
+    worker = await start(spawn, "sys.exit('I am no worker')")
     with pytest.raises(ConnectionClosed):
-        await member.connection.ready()
-    end = await member.end()
-    assert (end.exit_code, "I am no member" in end.stderr) == (1, True)
+        await worker.connection.ready()
+    end = await worker.end()
+    assert (end.exit_code, "I am no worker" in end.stderr) == (1, True)
 
 
 async def test_a_worker_that_closes_its_output_fails_its_calls(spawn: Spawn) -> None:
-    member = await start(
+    worker = await start(
         spawn,
         f"send('hello', {VERSION}, 1, 'test'); receive(); send('ready'); receive(); os.close(1); time.sleep(1000)",
     )
-    await member.connection.ready()
-    assert isinstance(await outcome(member.call("f")), ConnectionClosed)
-    assert member.connection.closed
-    assert not member.broken
+    await worker.connection.ready()
+    assert isinstance(await outcome(worker.call("f")), ConnectionClosed)
+    assert worker.connection.closed
+    assert not worker.broken
 
 
 async def test_writing_to_a_worker_that_never_reads_does_not_wait(spawn: Spawn) -> None:
-    member = await start(spawn, f"send('hello', {VERSION}, 1, 'test'); receive(); send('ready'); time.sleep(1000)")
-    await member.connection.ready()
-    requests = [member.call("f", "x" * 1_000_000) for _ in range(5)]
-    ping = asyncio.ensure_future(member.connection.ping())
+    worker = await start(spawn, f"send('hello', {VERSION}, 1, 'test'); receive(); send('ready'); time.sleep(1000)")
+    await worker.connection.ready()
+    requests = [worker.call("f", "x" * 1_000_000) for _ in range(5)]
+    ping = asyncio.ensure_future(worker.connection.ping())
     await asyncio.sleep(0)
     assert not any(each.future.done() for each in requests)
-    member.connection.bye(1.0)
-    member.connection.pipes.close()
+    worker.connection.bye(1.0)
+    worker.connection.pipes.close()
     for each in requests:
         assert isinstance(await outcome(each), ConnectionClosed)
     with pytest.raises(ConnectionClosed):
@@ -179,35 +179,35 @@ async def test_writing_to_a_worker_that_never_reads_does_not_wait(spawn: Spawn) 
 
 
 async def test_an_answer_just_before_the_end_is_delivered(spawn: Spawn) -> None:
-    member = await start(
+    worker = await start(
         spawn,
         f"send('hello', {VERSION}, 1, 'test'); receive(); send('ready'); receive();"
         "send('result', 1, 'x' * 50000); os._exit(0)",
     )
-    await member.connection.ready()
-    assert await member.result("f") == "x" * 50000
+    await worker.connection.ready()
+    assert await worker.result("f") == "x" * 50000
 
 
 async def test_stderr_without_line_ends_is_bounded(spawn: Spawn) -> None:
-    member = await start(
+    worker = await start(
         spawn,
         f"send('hello', {VERSION}, 1, 'test'); receive(); send('ready'); receive();"
         "sys.stderr.write('x' * 5_000_000); sys.stderr.flush(); send('error', 1, 'E', 'm', 't', False); stay()",
     )
-    await member.connection.ready()
-    error = await outcome(member.call("f"))
+    await worker.connection.ready()
+    error = await outcome(worker.call("f"))
     assert isinstance(error, RemoteError)
     assert (error.type, error.message, error.traceback) == ("E", "m", "t")
-    assert len(member.connection.pipes.tail()) == 4096
+    assert len(worker.connection.pipes.tail()) == 4096
 
 
 async def test_late_cancellations_and_credits_are_ignored(spawn: Spawn) -> None:
     """A cancellation and a credit for a call that has been answered meanwhile are late, and no more."""
-    member = await spawn("tests.realtime.pool.served:Plain")
-    await member.connection.ready()
-    request = member.call("echo", 1)
+    worker = await spawn("tests.realtime.pool.served:Plain")
+    await worker.connection.ready()
+    request = worker.call("echo", 1)
     assert await outcome(request) == 1
     # As if they had crossed the answer.
     for frame in (["cancel", request.number, "late"], ["credit", request.number, 5], ["cancel", 999, "never"]):
-        member.connection.send(frame)
-    assert await member.result("echo", 2) == 2
+        worker.connection.send(frame)
+    assert await worker.result("echo", 2) == 2

@@ -1,4 +1,4 @@
-"""P24: callers of all kinds, and somebody who kills and stops members at random; what must be true is true all along.
+"""P24: callers of all kinds, and somebody who kills and stops workers at random; what must be true is true all along.
 
 Three seconds in the suite; ``LIFECYCLE_CHAOS`` is another number of seconds (`make chaos`: five minutes). Nothing is
 said about how many calls succeed: that is the machine's. Each call has one outcome, and is carried out once at most;
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.timeout(SECONDS + 4 * LIMIT)
 
 
 class Storm:
-    """A pool, its callers, and what befalls its members."""
+    """A pool, its callers, and what befalls its workers."""
 
     def __init__(self, pool: Pool, seed: int) -> None:
         self.pool = pool
@@ -100,10 +100,10 @@ class Storm:
         while not self.over:
             await asyncio.sleep(0.02)
             # Not always the same one before it is ready: the pool would wait ever longer before it tries again.
-            members = [member for member in self.pool.members() if member.pid is not None and member.attempt < 3]
-            if not members or ready(self.pool) + self.pool.stats().busy < 2:
+            workers = [worker for worker in self.pool.members() if worker.pid is not None and worker.attempt < 3]
+            if not workers or ready(self.pool) + self.pool.stats().busy < 2:
                 continue
-            victim = self.chance.choice(members)
+            victim = self.chance.choice(workers)
             self.kills += 1
             victim.send_signal(self.chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGABRT, signal.SIGSTOP]))
 
@@ -113,7 +113,7 @@ class Storm:
             await asyncio.sleep(0.003)
             stats = self.pool.stats()
             assert stats.idle + stats.busy + stats.degraded + stats.starting == stats.size <= SIZE, stats
-            assert all(member.leases in (0, 1) for member in self.pool.members())
+            assert all(worker.leases in (0, 1) for worker in self.pool.members())
             assert stats.calls == sum(self.outcomes.values()) or stats.calls <= self.begun
 
     async def blow(self, enough: Callable[[], bool]) -> None:
@@ -134,9 +134,9 @@ async def test_p24_each_call_has_one_outcome_and_nothing_is_left(tmp_path: Path)
     before = len(list(Path("/proc/self/fd").iterdir()))
     seen: set[int | None] = set()
 
-    def note(member: object, **_: object) -> None:
-        if isinstance(member, PoolWorker):
-            seen.add(member.pid)
+    def note(worker: object, **_: object) -> None:
+        if isinstance(worker, PoolWorker):
+            seen.add(worker.pid)
 
     hooks.worker_started.connect(note)
     pool = pool_of(
@@ -153,8 +153,8 @@ async def test_p24_each_call_has_one_outcome_and_nothing_is_left(tmp_path: Path)
             end = asyncio.get_running_loop().time() + SECONDS
             await storm.blow(lambda: storm.begun >= CALLS and asyncio.get_running_loop().time() > end)
             assert sum(storm.outcomes.values()) == storm.begun
-            for member in pool.members():
-                member.send_signal(signal.SIGCONT)
+            for worker in pool.members():
+                worker.send_signal(signal.SIGCONT)
             await until(lambda: ready(pool) == SIZE)
             stats = pool.stats()
             assert (stats.queued, stats.busy, stats.idle, stats.size) == (0, 0, SIZE, SIZE)

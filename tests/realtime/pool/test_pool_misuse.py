@@ -62,7 +62,7 @@ async def test_a_stream_has_one_consumer_at_a_time() -> None:
         assert await anext(numbers) == 1
 
 
-# -- members that others end ------------------------------------------------------------------------------------------
+# -- workers that others end ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("target", "concurrency"), [("Desk", 1), ("Desk", 2), ("Loop", 2)])
@@ -73,8 +73,8 @@ async def test_a_worker_terminated_from_outside_fails_its_call_with_the_signal(
     async with pool_of(target, concurrency=concurrency) as pool:
         call = asyncio.create_task(pool.call("spin", str(tmp_path / "started")))
         await started(tmp_path / "started")
-        (member,) = pool.members()
-        kill(member.pid, signal.SIGTERM)
+        (worker,) = pool.members()
+        kill(worker.pid, signal.SIGTERM)
         with pytest.raises(WorkerLost, match="killed by signal 15") as lost:
             await call
         assert lost.value.signal == signal.SIGTERM
@@ -95,11 +95,11 @@ async def test_an_idempotent_call_survives_the_termination_of_its_worker(tmp_pat
             pool.call("wait_for", str(tmp_path / "started"), str(tmp_path / "release"), idempotent=True)
         )
         await started(tmp_path / "started")
-        (member,) = pool.members()
-        kill(member.pid, signal.SIGTERM)
-        await until(lambda: gone(member.pid))
+        (worker,) = pool.members()
+        kill(worker.pid, signal.SIGTERM)
+        await until(lambda: gone(worker.pid))
         (tmp_path / "release").touch()
-        assert await call != member.pid
+        assert await call != worker.pid
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a member in Python answers: results, errors, streams; in its main thread, in threads, and in a loop."""
+"""What a worker in Python answers: results, errors, streams; in its main thread, in threads, and in a loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.realtime.pool.workers import Spawn
 
-# The member is a worker, whose life is a task; it ends with the fixture.
+# The worker is a worker, whose life is a task; it ends with the fixture.
 pytestmark = pytest.mark.keeps_tasks
 
 KINDS = [("Plain", 1), ("Plain", 4), ("Loop", 4)]
@@ -27,28 +27,28 @@ SERVED = "tests.realtime.pool.served"
 
 @pytest.mark.parametrize("by", ["msgpack", "json", "pickle"])
 async def test_calls_are_answered_and_state_is_kept_with_every_codec(up: Spawn, by: str) -> None:
-    member = await up("Plain", 3, by=by)
-    assert await member.result("times", 14) == 42
-    assert await member.result("times", 1, and_more=2) == 5
-    assert await member.result("count") == 2
+    worker = await up("Plain", 3, by=by)
+    assert await worker.result("times", 14) == 42
+    assert await worker.result("times", 1, and_more=2) == 5
+    assert await worker.result("count") == 2
     value = [None, True, "grüße", {"a": [1.5]}]
-    assert await member.result("echo", value) == value
-    assert await chunks(member.call("numbers", 20, window=3)) == list(range(20))
+    assert await worker.result("echo", value) == value
+    assert await chunks(worker.call("numbers", 20, window=3)) == list(range(20))
 
 
 async def test_other_functions_are_called_by_module_and_name(up: Spawn) -> None:
-    member = await up("echo")
-    assert await member.result("echo", 1) == 1
-    assert await member.result(f"{SERVED}:echo", 2) == 2
-    assert await member.result("builtins:len", "four") == 4
-    assert isinstance(await member.result("no_such_function"), RemoteError)
-    assert (await member.result("no.such:thing")).type == "ModuleNotFoundError"
+    worker = await up("echo")
+    assert await worker.result("echo", 1) == 1
+    assert await worker.result(f"{SERVED}:echo", 2) == 2
+    assert await worker.result("builtins:len", "four") == 4
+    assert isinstance(await worker.result("no_such_function"), RemoteError)
+    assert (await worker.result("no.such:thing")).type == "ModuleNotFoundError"
 
 
 @pytest.mark.parametrize(("served", "concurrency"), KINDS)
 async def test_an_error_carries_the_remote_traceback(up: Spawn, served: str, concurrency: int) -> None:
-    member = await up(served, concurrency=concurrency)
-    error = await member.result("fail", "bad input")
+    worker = await up(served, concurrency=concurrency)
+    error = await worker.result("fail", "bad input")
     assert isinstance(error, RemoteError)
     assert (error.type, error.message, str(error)) == ("ValueError", "bad input", "ValueError: bad input")
     assert isinstance(error.__cause__, RemoteTraceback)
@@ -57,7 +57,7 @@ async def test_an_error_carries_the_remote_traceback(up: Spawn, served: str, con
     again = pickle.loads(pickle.dumps(error))
     assert (again.type, again.message, again.traceback) == (error.type, error.message, error.traceback)
     assert str(again.__cause__) == str(error.__cause__)
-    assert await member.result("echo", 1) == 1
+    assert await worker.result("echo", 1) == 1
 
 
 @pytest.mark.parametrize(
@@ -77,98 +77,98 @@ async def test_an_error_carries_the_remote_traceback(up: Spawn, served: str, con
     ],
 )
 async def test_a_worker_survives_whatever_a_function_raises(up: Spawn, way: str, type_: str, message: str) -> None:
-    member = await up("Plain")
-    error = await member.result("fail_in_a_way", way)
+    worker = await up("Plain")
+    error = await worker.result("fail_in_a_way", way)
     assert isinstance(error, RemoteError)
     assert error.type == type_
     assert error.message.startswith(message)
-    assert await member.result("echo", 1) == 1
+    assert await worker.result("echo", 1) == 1
 
 
 async def test_values_that_cannot_be_sent_are_refused_and_nothing_is_sent(up: Spawn) -> None:
-    member = await up("Plain")
+    worker = await up("Plain")
     with pytest.raises(ValueError, match="send less at a time"):
-        member.call("echo", bytes(65 * 1024 * 1024))
+        worker.call("echo", bytes(65 * 1024 * 1024))
     with pytest.raises(TypeError, match=r"cannot pickle '_thread\.lock' object"):
-        member.call("echo", threading.Lock())
-    assert member.connection.busy_until == 0
-    assert await member.result("count") == 0
+        worker.call("echo", threading.Lock())
+    assert worker.connection.busy_until == 0
+    assert await worker.result("count") == 0
 
 
 async def test_large_values_are_sent_both_ways(up: Spawn) -> None:
-    member = await up("Plain")
-    assert await member.result("echo", bytes(20_000_000)) == bytes(20_000_000)
+    worker = await up("Plain")
+    assert await worker.result("echo", bytes(20_000_000)) == bytes(20_000_000)
 
 
 async def test_a_value_that_cannot_be_unpickled_fails_only_its_call(up: Spawn) -> None:
-    member = await up("Plain", by="pickle")
-    error = await member.result("fail_in_a_way", "unreadable")
+    worker = await up("Plain", by="pickle")
+    error = await worker.result("fail_in_a_way", "unreadable")
     assert isinstance(error, RemoteError)
     assert "cannot be read here: pickle cannot read it: RuntimeError: not here" in error.message
-    from tests.realtime.pool.served import Unreadable  # it is for members
+    from tests.realtime.pool.served import Unreadable  # it is for workers
 
-    there = await member.result("echo", Unreadable())
+    there = await worker.result("echo", Unreadable())
     assert isinstance(there, RemoteError)
     assert "not here" in there.message
-    assert await member.result("echo", 1) == 1
-    assert not member.broken
+    assert await worker.result("echo", 1) == 1
+    assert not worker.broken
 
 
 async def test_async_calls_run_concurrently(up: Spawn) -> None:
-    member = await up("Loop", concurrency=5)
-    assert await asyncio.gather(*(outcome(member.call("meet", 5)) for _ in range(5))) == [5] * 5
-    assert await chunks(member.call("numbers", 50, window=4)) == list(range(50))
-    error = await member.result("give_itself_up")
+    worker = await up("Loop", concurrency=5)
+    assert await asyncio.gather(*(outcome(worker.call("meet", 5)) for _ in range(5))) == [5] * 5
+    assert await chunks(worker.call("numbers", 50, window=4)) == list(range(50))
+    error = await worker.result("give_itself_up")
     assert isinstance(error, RemoteError)
     assert error.type == "asyncio.exceptions.CancelledError"
 
 
 async def test_an_async_function_is_a_target(up: Spawn) -> None:
-    member = await up("echo_in_a_loop")
-    assert await member.result("echo_in_a_loop", 7) == 7
+    worker = await up("echo_in_a_loop")
+    assert await worker.result("echo_in_a_loop", 7) == 7
 
 
 async def test_an_async_function_without_a_loop_is_refused(up: Spawn) -> None:
-    member = await up("Plain")
-    error = await member.result(f"{SERVED}:echo_in_a_loop", 7)
+    worker = await up("Plain")
+    error = await worker.result(f"{SERVED}:echo_in_a_loop", 7)
     assert isinstance(error, RemoteError)
     assert "is async, and the target of this pool is not" in error.message
 
 
 async def test_calls_run_concurrently_in_threads(up: Spawn, tmp_path: Path) -> None:
-    member = await up("Plain", concurrency=2)
+    worker = await up("Plain", concurrency=2)
     started = tmp_path / "started"
-    sleeping = member.call("spin", str(started))
+    sleeping = worker.call("spin", str(started))
     await until(started)
-    assert await member.result("echo", "meanwhile") == "meanwhile"
-    assert await chunks(member.call("numbers", 30, window=2)) == list(range(30))
+    assert await worker.result("echo", "meanwhile") == "meanwhile"
+    assert await chunks(worker.call("numbers", 30, window=2)) == list(range(30))
     sleeping.cancel("enough")
     await outcome(sleeping)
 
 
 @pytest.mark.parametrize(("served", "concurrency"), KINDS[:2])
 async def test_a_stream_fails_after_its_earlier_values(up: Spawn, served: str, concurrency: int) -> None:
-    member = await up(served, concurrency=concurrency)
+    worker = await up(served, concurrency=concurrency)
     for function, type_ in (("numbers_then_fail", "ValueError"), ("numbers_then_unsendable", "TypeError")):
-        request = member.call(function, 3, window=10)
+        request = worker.call(function, 3, window=10)
         assert [await request.next_chunk() for _ in range(3)] == [0, 1, 2]
         with pytest.raises(RemoteError) as failed:
             await request.next_chunk()
         assert failed.value.type == type_
-    not_iterable = member.call("count", window=2)
+    not_iterable = worker.call("count", window=2)
     assert isinstance(await outcome(not_iterable), RemoteError)
-    assert await chunks(member.call("numbers", 3, window=10)) == [0, 1, 2]
+    assert await chunks(worker.call("numbers", 3, window=10)) == [0, 1, 2]
 
 
 async def test_a_slow_consumer_delays_the_stream_and_pings_are_answered(up: Spawn) -> None:
     """Of a thousand blocks of 1 MiB no more than the window is ever here, or on its way."""
-    member = await up("Plain")
-    request = member.call("blocks", 1000, 1024 * 1024, window=4)
+    worker = await up("Plain")
+    request = worker.call("blocks", 1000, 1024 * 1024, window=4)
     rss = psutil.Process().memory_info().rss
     for _ in range(20):
         assert len(await request.next_chunk()) == 1024 * 1024
         async with asyncio.timeout(LIMIT):
-            pong = await member.connection.ping()
+            pong = await worker.connection.ping()
         assert pong.busy_id == request.number
     assert psutil.Process().memory_info().rss - rss < 64 * 1024 * 1024
     request.cancel("enough")
@@ -178,38 +178,38 @@ async def test_a_slow_consumer_delays_the_stream_and_pings_are_answered(up: Spaw
 async def test_user_code_that_prints_and_reads_does_not_disturb_the_protocol(
     up: Spawn, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "lifecycle.workers.member")
-    member = await up("Plain")
-    assert await member.result("print_and_read", "hello from the member") == ""
-    member.connection.bye(LIMIT)
-    await member.end()
+    caplog.set_level("INFO", "lifecycle.workers.worker")
+    worker = await up("Plain")
+    assert await worker.result("print_and_read", "hello from the worker") == ""
+    worker.connection.bye(LIMIT)
+    await worker.end()
     said = [record.message for record in caplog.records]
-    assert "hello from the member" in said
+    assert "hello from the worker" in said
     assert "written to descriptor 1" in said
-    assert "hello from the member" in member.connection.pipes.tail()
+    assert "hello from the worker" in worker.connection.pipes.tail()
 
 
 async def test_a_flood_of_stderr_does_not_block_the_worker(up: Spawn) -> None:
-    member = await up("Plain")
-    assert await member.result("flood", 20_000) == 20_000
-    member.connection.bye(LIMIT)
-    await member.end()
-    assert len(member.connection.pipes.tail()) == 4096
+    worker = await up("Plain")
+    assert await worker.result("flood", 20_000) == 20_000
+    worker.connection.bye(LIMIT)
+    await worker.end()
+    assert len(worker.connection.pipes.tail()) == 4096
 
 
 @pytest.mark.parametrize(("function", "started"), [("spin", True), ("sleep", True)])
 async def test_a_pong_contains_the_running_call_and_its_age(
     up: Spawn, function: str, started: bool, tmp_path: Path
 ) -> None:
-    member = await up("Plain")
+    worker = await up("Plain")
     async with asyncio.timeout(LIMIT):
-        idle = await member.connection.ping()
+        idle = await worker.connection.ping()
     assert (idle.busy_id, idle.busy_seconds) == (None, 0)
     assert 1_000_000 < idle.rss < 1_000_000_000
-    request = member.call(function, str(tmp_path / "started"))
+    request = worker.call(function, str(tmp_path / "started"))
     await until(tmp_path / "started")
     async with asyncio.timeout(LIMIT):
-        first, second = await member.connection.ping(), await member.connection.ping()
+        first, second = await worker.connection.ping(), await worker.connection.ping()
     assert first.busy_id == second.busy_id == request.number
     assert 0 < first.busy_seconds < second.busy_seconds
     request.cancel("enough")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.realtime.pool.workers import Spawn, Up
 
-# The member is a worker, whose life is a task; it ends with the fixture.
+# The worker is a worker, whose life is a task; it ends with the fixture.
 pytestmark = pytest.mark.keeps_tasks
 
 KINDS = [("Plain", 1), ("Plain", 4), ("Loop", 4)]
@@ -32,21 +32,21 @@ KINDS = [("Plain", 1), ("Plain", 4), ("Loop", 4)]
 async def test_a_running_call_is_cancelled_and_its_worker_continues(
     up: Spawn, tmp_path: Path, served: str, concurrency: int, function: str
 ) -> None:
-    member = await up(served, concurrency=concurrency)
-    request = member.call(function, str(tmp_path / "started"))
+    worker = await up(served, concurrency=concurrency)
+    request = worker.call(function, str(tmp_path / "started"))
     await until(tmp_path / "started")
     settled = request.cancel("enough")
     assert request.cancel("enough") is settled
     assert isinstance(await outcome(request), CallCancelled)
     assert settled.done()
-    assert await member.result("echo", "still there") == "still there"
-    assert member.connection.busy_until == 0
+    assert await worker.result("echo", "still there") == "still there"
+    assert worker.connection.busy_until == 0
 
 
 async def test_a_waiting_call_that_is_cancelled_never_runs(up: Spawn, tmp_path: Path) -> None:
-    member = await up("Plain")
-    running = member.call("spin", str(tmp_path / "running"))
-    waiting = member.call("spin", str(tmp_path / "waiting"))
+    worker = await up("Plain")
+    running = worker.call("spin", str(tmp_path / "running"))
+    waiting = worker.call("spin", str(tmp_path / "waiting"))
     await until(tmp_path / "running")
     waiting.cancel("enough")
     running.cancel("enough")
@@ -56,8 +56,8 @@ async def test_a_waiting_call_that_is_cancelled_never_runs(up: Spawn, tmp_path: 
 
 
 async def test_the_cleanup_of_a_cancelled_call_is_not_interrupted(up: Spawn, tmp_path: Path) -> None:
-    member = await up("Plain")
-    request = member.call("stubborn", str(tmp_path / "started"), str(tmp_path / "cleaned"))
+    worker = await up("Plain")
+    request = worker.call("stubborn", str(tmp_path / "started"), str(tmp_path / "cleaned"))
     await until(tmp_path / "started")
     request.cancel("enough")
     assert isinstance(await outcome(request), CallCancelled)
@@ -70,19 +70,19 @@ async def test_a_cancelled_stream_closes_its_generator(
     up: Spawn, tmp_path: Path, served: str, concurrency: int, taken: int
 ) -> None:
     """Whether it waits for credit, or is about to be asked for more."""
-    member = await up(served, concurrency=concurrency)
-    request = member.call("numbers", 10**9, str(tmp_path / "closed"), window=4)
+    worker = await up(served, concurrency=concurrency)
+    request = worker.call("numbers", 10**9, str(tmp_path / "closed"), window=4)
     first = await request.next_chunk()
     assert [first, *[await request.next_chunk() for _ in range(taken)]] == list(range(taken + 1))
     request.cancel("enough")
     assert isinstance(await outcome(request), CallCancelled)
     assert (tmp_path / "closed").exists()
-    assert await chunks(member.call("numbers", 5, window=4)) == list(range(5))
+    assert await chunks(worker.call("numbers", 5, window=4)) == list(range(5))
 
 
 async def test_a_stream_that_sleeps_between_two_items_is_cancelled(up: Spawn, tmp_path: Path) -> None:
-    member = await up("Plain")
-    request = member.call("waits_in_between", str(tmp_path / "started"), str(tmp_path / "closed"), window=4)
+    worker = await up("Plain")
+    request = worker.call("waits_in_between", str(tmp_path / "started"), str(tmp_path / "closed"), window=4)
     assert await request.next_chunk() == 1
     await until(tmp_path / "started")
     request.cancel("enough")
@@ -94,10 +94,10 @@ async def test_a_stream_that_sleeps_between_two_items_is_cancelled(up: Spawn, tm
 @pytest.mark.parametrize(("served", "concurrency"), KINDS)
 async def test_a_cancellation_never_hits_another_call(up: Spawn, served: str, concurrency: int) -> None:
     """Each call is answered once: by its own result, or by a cancellation that was asked for."""
-    member = await up(served, concurrency=concurrency)
+    worker = await up(served, concurrency=concurrency)
     chance = random.Random(7)
     for _ in range(60):
-        calls = [(value, member.call("echo", value)) for value in range(chance.randint(1, 6))]
+        calls = [(value, worker.call("echo", value)) for value in range(chance.randint(1, 6))]
         for _ in range(chance.randint(0, 30)):
             await asyncio.sleep(0)
         for _, request in calls:
@@ -106,51 +106,51 @@ async def test_a_cancellation_never_hits_another_call(up: Spawn, served: str, co
         for value, request in calls:
             answer = await outcome(request)
             assert answer == value or (request.cancelled and isinstance(answer, CallCancelled))
-    assert await member.result("echo", "sound") == "sound"
-    assert not member.broken
+    assert await worker.result("echo", "sound") == "sound"
+    assert not worker.broken
 
 
 @pytest.mark.parametrize(("served", "concurrency"), KINDS)
 async def test_a_cancelled_stream_leaves_frames_whole(up: Spawn, served: str, concurrency: int) -> None:
-    member = await up(served, concurrency=concurrency)
+    worker = await up(served, concurrency=concurrency)
     chance = random.Random(11)
     for _ in range(40):
-        request = member.call("numbers", 10**9, window=chance.randint(1, 8))
+        request = worker.call("numbers", 10**9, window=chance.randint(1, 8))
         for number in range(chance.randint(0, 20)):
             assert await request.next_chunk() == number
         for _ in range(chance.randint(0, 20)):
             await asyncio.sleep(0)
         request.cancel("enough")
         assert isinstance(await outcome(request), CallCancelled)
-    assert await member.result("echo", "sound") == "sound"
-    assert not member.broken
+    assert await worker.result("echo", "sound") == "sound"
+    assert not worker.broken
 
 
 async def test_the_answer_is_awaited_after_its_waiter_was_cancelled(up: Spawn, tmp_path: Path) -> None:
-    member = await up("Plain")
-    request = member.call("spin", str(tmp_path / "started"))
+    worker = await up("Plain")
+    request = worker.call("spin", str(tmp_path / "started"))
     await until(tmp_path / "started")
     request.future.cancel()
     async with asyncio.timeout(LIMIT):
         await request.cancel("enough")
-    assert await member.result("echo", 1) == 1
+    assert await worker.result("echo", 1) == 1
 
 
 async def test_c_code_that_holds_the_interpreter_answers_nothing(up: Spawn, tmp_path: Path) -> None:
-    member = await up("Plain", stop_timeout=0.0)
-    request = member.call("hold", str(tmp_path / "started"))
+    worker = await up("Plain", stop_timeout=0.0)
+    request = worker.call("hold", str(tmp_path / "started"))
     await until(tmp_path / "started")
     settled = request.cancel("enough")
-    ping = asyncio.ensure_future(member.connection.ping())
+    ping = asyncio.ensure_future(worker.connection.ping())
     # Its stacks are written by C code, which needs no interpreter.
-    member.worker.send_signal(signal.SIGUSR2)
+    worker.process.send_signal(signal.SIGUSR2)
     async with asyncio.timeout(LIMIT):
-        while "in hold" not in member.connection.pipes.tail():
+        while "in hold" not in worker.connection.pipes.tail():
             await asyncio.sleep(0.001)
     assert not settled.done()
     assert not ping.done()
-    member.worker.ask_to_stop(0)
-    assert (await member.end()).signal == signal.SIGKILL
+    worker.process.ask_to_stop(0)
+    assert (await worker.end()).signal == signal.SIGKILL
     assert settled.done()
     assert isinstance(await outcome(request), ConnectionClosed)
     with pytest.raises(ConnectionClosed):
@@ -158,22 +158,22 @@ async def test_c_code_that_holds_the_interpreter_answers_nothing(up: Spawn, tmp_
 
 
 async def test_a_late_cancel_signal_does_nothing(up: Spawn, tmp_path: Path) -> None:
-    member = await up("Plain")
-    member.worker.send_signal(signal.SIGUSR1)
-    member.worker.send_signal(signal.SIGINT)
-    assert await member.result("echo", 1) == 1
-    request = member.call("spin", str(tmp_path / "started"))
+    worker = await up("Plain")
+    worker.process.send_signal(signal.SIGUSR1)
+    worker.process.send_signal(signal.SIGINT)
+    assert await worker.result("echo", 1) == 1
+    request = worker.call("spin", str(tmp_path / "started"))
     await until(tmp_path / "started")
-    member.worker.send_signal(signal.SIGUSR1)
+    worker.process.send_signal(signal.SIGUSR1)
     async with asyncio.timeout(LIMIT):
-        assert (await member.connection.ping()).busy_id == request.number
+        assert (await worker.connection.ping()).busy_id == request.number
     request.cancel("enough")
     assert isinstance(await outcome(request), CallCancelled)
 
 
 async def test_a_refused_argument_leaves_no_trace(up: Spawn) -> None:
-    member: Up = await up("Plain")
+    worker: Up = await up("Plain")
     unsendable: Any = threading.Lock()
     with pytest.raises(TypeError):
-        member.call("echo", unsendable)
-    assert isinstance(await member.result("fail", "as ever"), RemoteError)
+        worker.call("echo", unsendable)
+    assert isinstance(await worker.result("fail", "as ever"), RemoteError)

@@ -1,4 +1,4 @@
-"""How a member begins and ends: what cannot be set up says why, and nobody is left when the parent is gone."""
+"""How a worker begins and ends: what cannot be set up says why, and nobody is left when the parent is gone."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
     from tests.realtime.pool.workers import Spawn
 
-# The member is a worker, whose life is a task; it ends with the fixture.
+# The worker is a worker, whose life is a task; it ends with the fixture.
 pytestmark = pytest.mark.keeps_tasks
 
 SERVED = "tests.realtime.pool.served"
 
 
 async def test_a_worker_greets_and_becomes_ready(spawn: Spawn) -> None:
-    member = await spawn(f"{SERVED}:Plain", 1)
-    await member.connection.ready()
-    await member.connection.ready()
-    assert await member.result("echo", 1) == 1
+    worker = await spawn(f"{SERVED}:Plain", 1)
+    await worker.connection.ready()
+    await worker.connection.ready()
+    assert await worker.result("echo", 1) == 1
 
 
 @pytest.mark.parametrize(
@@ -46,18 +46,18 @@ async def test_a_worker_greets_and_becomes_ready(spawn: Spawn) -> None:
 async def test_a_target_that_fails_reports_why_and_its_worker_ends(
     spawn: Spawn, target: str, init: list[object], type_: str, message: str
 ) -> None:
-    member = await spawn(f"{SERVED}:{target}", *init)
+    worker = await spawn(f"{SERVED}:{target}", *init)
     with pytest.raises(RemoteError) as failed:
-        await member.connection.ready()
+        await worker.connection.ready()
     assert (failed.value.type, failed.value.message) == (type_, message)
-    assert (await member.end()).exit_code == 1
-    assert not member.broken
+    assert (await worker.end()).exit_code == 1
+    assert not worker.broken
 
 
 async def test_a_missing_module_is_named(spawn: Spawn) -> None:
-    member = await spawn("no_such_module_at_all:f")
+    worker = await spawn("no_such_module_at_all:f")
     with pytest.raises(RemoteError, match="ModuleNotFoundError: No module named 'no_such_module_at_all'"):
-        await member.connection.ready()
+        await worker.connection.ready()
 
 
 async def test_init_that_cannot_be_sent_is_refused() -> None:
@@ -69,21 +69,21 @@ async def test_modules_next_to_the_program_are_not_imported_by_mistake(tmp_path:
     """The package has a ``codecs``, and a directory may have anything."""
     for name in ("codecs", "signal", "msgspec", "lifecycle"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong one')")
-    member = connect(f"{SERVED}:echo", codec="msgpack", cwd=tmp_path)
-    await member.worker.start()
+    worker = connect(f"{SERVED}:echo", codec="msgpack", cwd=tmp_path)
+    await worker.process.start()
     async with asyncio.timeout(LIMIT):
-        await member.connection.ready()
-        assert await member.result("echo", 1) == 1
-        await member.worker.stop()
+        await worker.connection.ready()
+        assert await worker.result("echo", 1) == 1
+        await worker.process.stop()
 
 
 async def test_bye_lets_the_running_call_finish(up: Spawn) -> None:
-    member = await up("Plain")
-    request = member.call("sleep", "", 0.05)
-    member.connection.bye(LIMIT)
-    member.connection.bye(LIMIT)
+    worker = await up("Plain")
+    request = worker.call("sleep", "", 0.05)
+    worker.connection.bye(LIMIT)
+    worker.connection.bye(LIMIT)
     assert await outcome(request) is None
-    end = await member.end()
+    end = await worker.end()
     assert (end.status, end.exit_code) == (Status.FINISHED, 0)
 
 
@@ -91,57 +91,57 @@ async def test_bye_lets_the_running_call_finish(up: Spawn) -> None:
 async def test_bye_cancels_calls_that_do_not_finish_in_time(
     up: Spawn, tmp_path: Path, served: str, concurrency: int, function: str
 ) -> None:
-    member = await up(served, concurrency=concurrency)
-    request = member.call(function, str(tmp_path / "started"))
+    worker = await up(served, concurrency=concurrency)
+    request = worker.call(function, str(tmp_path / "started"))
     await until(tmp_path / "started")
-    member.connection.bye(0.05)
+    worker.connection.bye(0.05)
     # Nobody here took it back.
     assert isinstance(await outcome(request), ConnectionClosed)
-    await member.end()
-    assert not member.broken
+    await worker.end()
+    assert not worker.broken
 
 
 @pytest.mark.parametrize(("served", "concurrency"), [("Plain", 1), ("Plain", 4), ("Loop", 4)])
 async def test_a_stop_cancels_calls_and_the_worker_dies_of_the_signal(
     up: Spawn, tmp_path: Path, served: str, concurrency: int
 ) -> None:
-    member = await up(served, concurrency=concurrency)
-    request = member.call("spin", str(tmp_path / "started"))
+    worker = await up(served, concurrency=concurrency)
+    request = worker.call("spin", str(tmp_path / "started"))
     await until(tmp_path / "started")
-    await member.worker.stop(LIMIT)
-    end = await member.end()
+    await worker.process.stop(LIMIT)
+    end = await worker.end()
     assert (end.status, end.signal) == (Status.STOPPED, signal.SIGTERM)
     assert isinstance(await outcome(request), ConnectionClosed)
-    assert not member.broken
+    assert not worker.broken
 
 
 async def test_a_stop_ends_a_worker_that_is_idle_or_not_ready(spawn: Spawn, up: Spawn, tmp_path: Path) -> None:
     slow = await spawn(f"{SERVED}:Slow", str(tmp_path / "started"))
     await until(tmp_path / "started")
-    for member in (slow, await up("Plain")):
-        await member.worker.stop(LIMIT)
-        assert (await member.end()).status is Status.STOPPED
+    for worker in (slow, await up("Plain")):
+        await worker.process.stop(LIMIT)
+        assert (await worker.end()).status is Status.STOPPED
     with pytest.raises(ConnectionClosed):
         await slow.connection.ready()
 
 
 async def test_a_worker_that_dies_during_a_call_fails_it(up: Spawn) -> None:
-    member = await up("Plain")
-    request = member.call("die", int(signal.SIGKILL))
+    worker = await up("Plain")
+    request = worker.call("die", int(signal.SIGKILL))
     assert isinstance(await outcome(request), ConnectionClosed)
-    end = await member.end()
+    end = await worker.end()
     assert end.signal == signal.SIGKILL
     assert isinstance(end.error, WorkerFailed)
-    assert isinstance(await member.result("echo", 1), ConnectionClosed)
+    assert isinstance(await worker.result("echo", 1), ConnectionClosed)
     with pytest.raises(ConnectionClosed):
-        await member.connection.ping()
-    assert not member.broken
+        await worker.connection.ping()
+    assert not worker.broken
 
 
 async def test_a_worker_that_crashes_dumps_its_stacks(up: Spawn) -> None:
-    member = await up("Plain")
-    assert isinstance(await member.result("die", int(signal.SIGSEGV)), ConnectionClosed)
-    end = await member.end()
+    worker = await up("Plain")
+    assert isinstance(await worker.result("die", int(signal.SIGSEGV)), ConnectionClosed)
+    end = await worker.end()
     assert end.signal == signal.SIGSEGV
     assert "Fatal Python error: Segmentation fault" in end.stderr
     assert "in die" in end.stderr
@@ -149,11 +149,11 @@ async def test_a_worker_that_crashes_dumps_its_stacks(up: Spawn) -> None:
 
 async def test_a_forked_process_neither_hides_nor_survives_the_end_of_its_worker(up: Spawn) -> None:
     """It has the pipes open, and leaves the group with nothing."""
-    member = await up("Plain")
-    forked = psutil.Process(await member.result("fork"))
-    request = member.call("die", int(signal.SIGKILL))
+    worker = await up("Plain")
+    forked = psutil.Process(await worker.result("fork"))
+    request = worker.call("die", int(signal.SIGKILL))
     assert isinstance(await outcome(request), ConnectionClosed)
-    await member.end()
+    await worker.end()
     async with asyncio.timeout(LIMIT):
         while forked.is_running() and forked.status() != psutil.STATUS_ZOMBIE:
             await asyncio.sleep(0.001)
@@ -164,13 +164,13 @@ import asyncio, math, sys
 from tests.realtime.pool.workers import connect, spec_of
 
 async def main():
-    member = connect("tests.realtime.pool.served:Plain", codec="msgpack")
-    await member.worker.start()
-    await member.connection.ready()
-    forked = await member.connection.call(spec_of("fork", deadline=math.inf)).future
+    worker = connect("tests.realtime.pool.served:Plain", codec="msgpack")
+    await worker.process.start()
+    await worker.connection.ready()
+    forked = await worker.connection.call(spec_of("fork", deadline=math.inf)).future
     if sys.argv[1]:
-        member.connection.call(spec_of(sys.argv[1], sys.argv[2], deadline=math.inf))
-    print(member.worker.state().pid, forked, flush=True)
+        worker.connection.call(spec_of(sys.argv[1], sys.argv[2], deadline=math.inf))
+    print(worker.process.state().pid, forked, flush=True)
     await asyncio.sleep(1000)
 
 asyncio.run(main())
@@ -179,17 +179,17 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("function", ["", "spin", "sleep"])
 async def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path, function: str) -> None:
-    """Whether the member is idle or busy, and without anybody who looks after it from outside."""
+    """Whether the worker is idle or busy, and without anybody who looks after it from outside."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PARENT, function, str(tmp_path / "started"), stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
     async with asyncio.timeout(LIMIT):
         pids = [int(word) for word in (await process.stdout.readline()).split()]
-        members = [psutil.Process(pid) for pid in pids]
+        workers = [psutil.Process(pid) for pid in pids]
         if function:
             await until(tmp_path / "started")
         process.kill()
         await process.wait()
-        while any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in members):
+        while any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in workers):
             await asyncio.sleep(0.001)

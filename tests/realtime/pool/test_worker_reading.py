@@ -1,4 +1,4 @@
-"""A member hears what it is sent whichever of its threads reads: the one that runs calls does while it is idle."""
+"""A worker hears what it is sent whichever of its threads reads: the one that runs calls does while it is idle."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 
     from tests.realtime.pool.workers import Spawn, Up
 
-# The member is a worker, whose life is a task; it ends with the fixture.
+# The worker is a worker, whose life is a task; it ends with the fixture.
 pytestmark = pytest.mark.keeps_tasks
 
 
 async def _warmed(up: Spawn) -> Up:
-    """A member that has had calls, so that its main thread reads for itself."""
-    member = await up("Plain")
+    """A worker that has had calls, so that its main thread reads for itself."""
+    worker = await up("Plain")
     for number in range(20):
-        assert await member.result("times", number) == number
-    return member
+        assert await worker.result("times", number) == number
+    return worker
 
 
 async def test_a_worker_that_reads_in_its_main_thread_answers_pings(up: Spawn) -> None:
-    member = await _warmed(up)
+    worker = await _warmed(up)
     for _ in range(20):
-        assert (await member.connection.ping()).busy_id is None
+        assert (await worker.connection.ping()).busy_id is None
 
 
 async def test_pings_are_answered_during_a_call_read_by_the_main_thread(up: Spawn, tmp_path: Path) -> None:
-    member = await _warmed(up)
-    request = member.call("sleep", str(tmp_path / "started"))
-    assert (await member.connection.ping()).busy_id == request.number
+    worker = await _warmed(up)
+    request = worker.call("sleep", str(tmp_path / "started"))
+    assert (await worker.connection.ping()).busy_id == request.number
     await until(tmp_path / "started")
     request.cancel("enough")
     assert isinstance(await outcome(request), CallCancelled)
@@ -48,46 +48,46 @@ async def test_pings_are_answered_during_a_call_read_by_the_main_thread(up: Spaw
 
 @pytest.mark.parametrize("function", ["sleep", "spin"])
 async def test_a_call_read_by_the_main_thread_is_cancelled(up: Spawn, tmp_path: Path, function: str) -> None:
-    member = await _warmed(up)
+    worker = await _warmed(up)
     for number in range(5):
-        request = member.call(function, str(tmp_path / f"started{number}"))
+        request = worker.call(function, str(tmp_path / f"started{number}"))
         await until(tmp_path / f"started{number}")
         request.cancel("enough")
         assert isinstance(await outcome(request), CallCancelled)
-        assert await member.result("times", number) == number
+        assert await worker.result("times", number) == number
 
 
 async def test_a_stream_read_by_the_main_thread_gets_its_credits(up: Spawn) -> None:
-    member = await _warmed(up)
+    worker = await _warmed(up)
     for count in (0, 1, 100, 1000):
-        assert await chunks(member.call("numbers", count, window=4)) == list(range(count))
-        assert await member.result("times", count) == count
+        assert await chunks(worker.call("numbers", count, window=4)) == list(range(count))
+        assert await worker.result("times", count) == count
 
 
 async def test_a_worker_that_reads_in_its_main_thread_handles_bye(up: Spawn) -> None:
-    member = await _warmed(up)
-    member.connection.bye(LIMIT)
-    assert (await member.end()).exit_code == 0
+    worker = await _warmed(up)
+    worker.connection.bye(LIMIT)
+    assert (await worker.end()).exit_code == 0
 
 
 async def test_a_worker_that_reads_in_its_main_thread_dies_of_sigterm(up: Spawn) -> None:
-    member = await _warmed(up)
-    os.kill(member.worker.state().pid or 0, signal.SIGTERM)
-    end = await member.end()
+    worker = await _warmed(up)
+    os.kill(worker.process.state().pid or 0, signal.SIGTERM)
+    end = await worker.end()
     assert (end.status, end.signal) == (Status.FAILED, signal.SIGTERM)
 
 
 async def test_a_worker_that_reads_in_its_main_thread_ends_with_its_input(up: Spawn) -> None:
-    member = await _warmed(up)
-    member.connection.pipes.close()
-    end = await member.end()
+    worker = await _warmed(up)
+    worker.connection.pipes.close()
+    end = await worker.end()
     assert end.signal == signal.SIGKILL, "it leaves nothing of its group behind"
 
 
 async def test_a_worker_that_reads_garbage_in_its_main_thread_reports_it_once(up: Spawn) -> None:
-    member = await _warmed(up)
-    member.connection.pipes.write(b"\x00\x00\x00\x01\xc1")
-    end = await member.end()
+    worker = await _warmed(up)
+    worker.connection.pipes.write(b"\x00\x00\x00\x01\xc1")
+    end = await worker.end()
     assert end.stderr.count("lifecycle: ") == 1
     assert "is not valid pickle" in end.stderr
 
@@ -95,30 +95,30 @@ async def test_a_worker_that_reads_garbage_in_its_main_thread_reports_it_once(up
 @pytest.mark.parametrize("seed", range(3))
 async def test_frames_in_any_order_are_answered(up: Spawn, tmp_path: Path, seed: int) -> None:
     """Calls that are quick and such that are not, pings, streams and cancellations, with and without pauses."""
-    member, chance = await _warmed(up), random.Random(seed)
+    worker, chance = await _warmed(up), random.Random(seed)
     async with asyncio.timeout(LIMIT):
         for number in range(100):
             match chance.choice(["call", "calls", "ping", "stream", "cancel", "slow", "pause"]):
                 case "call":
-                    assert await member.result("times", number) == number
+                    assert await worker.result("times", number) == number
                 case "calls":
-                    requests = [member.call("times", each) for each in range(5)]
+                    requests = [worker.call("times", each) for each in range(5)]
                     assert [await outcome(each) for each in requests] == list(range(5))
                 case "ping":
-                    await member.connection.ping()
+                    await worker.connection.ping()
                 case "stream":
-                    assert await chunks(member.call("numbers", 20, window=3)) == list(range(20))
+                    assert await chunks(worker.call("numbers", 20, window=3)) == list(range(20))
                 case "cancel":
-                    request = member.call("sleep", str(tmp_path / f"{number}"))
+                    request = worker.call("sleep", str(tmp_path / f"{number}"))
                     if chance.random() < 0.5:
                         await until(tmp_path / f"{number}")
                     request.cancel("enough")
                     assert isinstance(await outcome(request), CallCancelled)
                 case "slow":
-                    request = member.call("sleep", "", chance.choice([0.001, 0.002, 0.003]))
-                    await member.connection.ping()
+                    request = worker.call("sleep", "", chance.choice([0.001, 0.002, 0.003]))
+                    await worker.connection.ping()
                     assert await outcome(request) is None
                 case _:
                     await asyncio.sleep(chance.choice([0.001, 0.002, 0.005]))
-    assert not member.broken
-    assert not isinstance(await member.result("pid"), ConnectionClosed)
+    assert not worker.broken
+    assert not isinstance(await worker.result("pid"), ConnectionClosed)

@@ -26,7 +26,7 @@ LIMIT = 30.0
 
 
 class Spawn(Protocol):
-    """Starts a member that serves ``target``."""
+    """Starts a worker that serves ``target``."""
 
     async def __call__(self, target: Any, *init: Any, **how: Any) -> Up: ...
 
@@ -35,7 +35,7 @@ class Spawn(Protocol):
 class Up:
     """A worker process and its connection."""
 
-    worker: ProcessWorker
+    process: ProcessWorker
     connection: Connection
     broken: list[ProtocolError] = field(default_factory=list)
 
@@ -48,7 +48,7 @@ class Up:
 
     async def end(self) -> Exit:
         async with asyncio.timeout(LIMIT):
-            return await self.worker.wait()
+            return await self.process.wait()
 
 
 def settings_of(target: Any, *init: Any, codec: str = "pickle", concurrency: int = 1) -> PoolSettings:
@@ -77,8 +77,8 @@ def connect(target: Any, *init: Any, codec: str = "pickle", concurrency: int = 1
     """Return a worker that is not started, and its connection."""
     settings = settings_of(target, *init, codec=codec, concurrency=concurrency)
     broken: list[ProtocolError] = []
-    connection = Connection("member", settings, on_protocol_error=broken.append)
-    worker = ProcessWorker("member", *settings.target.argv, stdio=connection.pipes, contain="group", **how)
+    connection = Connection("worker", settings, on_protocol_error=broken.append)
+    worker = ProcessWorker("worker", *settings.target.argv, stdio=connection.pipes, contain="group", **how)
     return Up(worker, connection, broken)
 
 
@@ -107,5 +107,5 @@ async def until(path: Path) -> str:
 
 
 def python(code: str) -> list[str]:
-    """A program that is no member of ours."""
+    """A program that is no worker of ours."""
     return [sys.executable, "-c", code]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Place:
-    """A member, as far as a slots is concerned."""
+    """A worker with slots."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -35,7 +35,7 @@ class Place:
 
 
 class Game:
-    """A slots, and lists that say the same in the plainest way."""
+    """The queue, and lists with the same contents."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -95,7 +95,7 @@ class Game:
         self._wait(place)
 
     def wait_in_vain(self, place: Place) -> None:
-        """Somebody who has no use for what he gets."""
+        """Wait with a call that does not use its slot."""
         self._wait(place, fussy=True)
 
     def _wait(self, wanted: Place | None, *, fussy: bool = False) -> None:
@@ -121,7 +121,7 @@ class Game:
             self.slots.release(place)
 
     def cancel(self, place: Place) -> None:
-        """Who waited is cancelled, and has not yet said so."""
+        """Cancel a waiting call that has not left the queue yet."""
         for waiter, wanted in self.queue:
             if wanted in (None, place) and not waiter.future.done():
                 waiter.future.cancel()

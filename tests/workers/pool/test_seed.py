@@ -34,7 +34,7 @@ _PHASES, _SESSIONS, _HERE = "test_records", "test_sessions", "test_seed"
 #: Fact: what holds, and where that is tested (a module beside this one, and a test in it).
 FACTS: dict[str, tuple[str, str, str]] = {
     "F1": (
-        "six phases; a new member is initializing, its health unknown, its history empty",
+        "six phases; a new worker is initializing, its health unknown, its history empty",
         _HERE,
         "test_valid_state_transitions",
     ),
@@ -79,8 +79,8 @@ FACTS: dict[str, tuple[str, str, str]] = {
         _PHASES,
         "test_phase_changes_are_logged_at_their_level",
     ),
-    "F11": ("no two members have the same id, also one after the other", _HERE, "test_worker_ids_are_unique"),
-    "F12": ("a member that has started is ready and healthy", _HERE, "test_a_started_worker_is_ready_and_healthy"),
+    "F11": ("no two workers have the same id, also one after the other", _HERE, "test_worker_ids_are_unique"),
+    "F12": ("a worker that has started is ready and healthy", _HERE, "test_a_started_worker_is_ready_and_healthy"),
     "F13": (
         "who fails to start is never ready; corrected (B28): its pool gives up in the end, and says why",
         _HERE,
@@ -92,7 +92,7 @@ FACTS: dict[str, tuple[str, str, str]] = {
         "test_worker_health_check_recovery",
     ),
     "F15": (
-        "a call moves its member from ready to busy, with its session",
+        "a call moves its worker from ready to busy, with its session",
         _HERE,
         "test_a_call_makes_its_worker_busy_and_then_ready",
     ),
@@ -102,18 +102,18 @@ FACTS: dict[str, tuple[str, str, str]] = {
         "test_a_caller_cancelled_in_the_queue_costs_no_worker",
     ),
     "F17": (
-        "after a call its member is ready again",
+        "after a call its worker is ready again",
         _HERE,
         "test_a_call_makes_its_worker_busy_and_then_ready",
     ),
     "F18": (
-        "corrected (B11): an error that the function raised is a result, and says nothing of the member",
+        "corrected (B11): an error that the function raised is a result, and says nothing of the worker",
         _HERE,
         "test_an_error_of_the_function_does_not_degrade_its_worker",
     ),
-    "F19": ("who has a member may say that it is of no more use", _HERE, "test_a_lease_can_discard_its_worker"),
+    "F19": ("who has a worker may say that it is of no more use", _HERE, "test_a_lease_can_discard_its_worker"),
     "F20": (
-        "corrected (B2): members are asked after their health by the clock, whether they have calls or not",
+        "corrected (B2): workers are asked after their health by the clock, whether they have calls or not",
         _HERE,
         "test_worker_health_check_recovery",
     ),
@@ -123,7 +123,7 @@ FACTS: dict[str, tuple[str, str, str]] = {
         "test_worker_health_check_recovery",
     ),
     "F22": (
-        "a good answer makes a degraded member ready; corrected (B3): and healthy in the same step, so that it serves",
+        "a good answer makes a degraded worker ready; corrected (B3): and healthy in the same step, so that it serves",
         _HERE,
         "test_worker_health_check_recovery",
     ),
@@ -133,17 +133,17 @@ FACTS: dict[str, tuple[str, str, str]] = {
         "test_a_worker_that_does_not_answer_is_replaced_at_the_limit",
     ),
     "F24": (
-        "an idle member whose process exits is removed; corrected: and replaced",
+        "an idle worker whose process exits is removed; corrected: and replaced",
         _HERE,
         "test_an_idle_worker_whose_process_exits_is_replaced",
     ),
     "F25": (
-        "a stop asks, waits, kills and always succeeds; corrected (B7, B8): in any state, all members at once",
+        "a stop asks, waits, kills and always succeeds; corrected (B7, B8): in any state, all workers at once",
         _HERE,
         "test_a_stop_succeeds_in_every_state",
     ),
     "F26": (
-        "a session has one member, a member many sessions",
+        "a session has one worker, a worker many sessions",
         _SESSIONS,
         "test_a_session_has_one_worker_and_a_worker_many_sessions",
     ),
@@ -153,7 +153,7 @@ FACTS: dict[str, tuple[str, str, str]] = {
         "test_a_session_expires_at_exactly_its_ttl",
     ),
     "F28": (
-        "a member takes all its sessions along and no others, forgetting twice is no error",
+        "a worker takes all its sessions along and no others, forgetting twice is no error",
         _SESSIONS,
         "test_a_worker_takes_only_its_own_sessions_along",
     ),
@@ -163,7 +163,7 @@ FACTS: dict[str, tuple[str, str, str]] = {
         "test_expired_sessions_are_removed_without_an_eviction",
     ),
     "F30": (
-        "two calls of a session use one member",
+        "two calls of a session use one worker",
         _HERE,
         "test_session_affinity_maintained_across_operations",
     ),
@@ -178,11 +178,11 @@ FACTS: dict[str, tuple[str, str, str]] = {
         "test_a_call_has_one_budget_of_sixty_seconds",
     ),
     "F33": (
-        "a session's member is looked up first; corrected (B12): and then used",
+        "a session's worker is looked up first; corrected (B12): and then used",
         _HERE,
         "test_session_affinity_maintained_across_operations",
     ),
-    "F34": ("a session is bound when its call gets a member", _HERE, "test_a_session_is_bound_when_its_call_begins"),
+    "F34": ("a session is bound when its call gets a worker", _HERE, "test_a_session_is_bound_when_its_call_begins"),
     "F35": (
         "corrected (B11): see F18; the counter of bad answers is not touched by calls",
         _HERE,
@@ -242,7 +242,7 @@ def test_health_status_updates() -> None:
 
 COMMANDS = "tests.workers.pool.seeded:Commands"
 
-#: So that only what a test does is bad for a member, however slow the machine is.
+#: So that only what a test does is bad for a worker, however slow the machine is.
 PATIENT = Heartbeat(every=0.05, timeout=30)
 GENTLE = Process(grace=30)
 
@@ -278,7 +278,7 @@ async def test_worker_health_check_recovery() -> None:
 
 
 async def test_session_affinity_maintained_across_operations() -> None:
-    """Also where another member has been idle for longer, which is why the seed's own fails (B12)."""
+    """Also where another worker has been idle for longer, which is why the seed's own fails (B12)."""
     async with two_workers() as pool:
         session = "test_session_1"
         first = await execute_in_session(pool, session, "test_command")
@@ -291,25 +291,25 @@ async def test_session_affinity_maintained_across_operations() -> None:
 # -- its facts ------------------------------------------------------------------------------------------------------
 
 
-def pid_of(member: PoolWorker) -> int:
-    assert member.pid is not None
-    return member.pid
+def pid_of(worker: PoolWorker) -> int:
+    assert worker.pid is not None
+    return worker.pid
 
 
 async def test_worker_ids_are_unique() -> None:
     async with two_workers() as pool:
-        before = {member.id for member in pool.members()}
+        before = {worker.id for worker in pool.members()}
         await pool.refresh()
-        after = {member.id for member in pool.members()}
+        after = {worker.id for worker in pool.members()}
         assert len(before) == len(after) == 2
         assert not before & after
 
 
 async def test_a_started_worker_is_ready_and_healthy() -> None:
     async with two_workers() as pool:
-        for member in pool.members():
-            assert (member.phase, member.health, member.status) == (Phase.READY, Health.HEALTHY, Status.RUNNING)
-            [started] = member.history
+        for worker in pool.members():
+            assert (worker.phase, worker.health, worker.status) == (Phase.READY, Health.HEALTHY, Status.RUNNING)
+            [started] = worker.history
             assert (started.source, started.reason) == (Phase.INITIALIZING, "init_complete")
             assert started.duration > 0
 
@@ -334,7 +334,7 @@ async def test_a_worker_that_fails_to_start_is_never_ready() -> None:
 async def test_a_call_makes_its_worker_busy_and_then_ready() -> None:
     async with two_workers() as pool:
         async with pool.lease(session="s"):
-            [busy] = [member for member in pool.members() if member.phase is Phase.BUSY]
+            [busy] = [worker for worker in pool.members() if worker.phase is Phase.BUSY]
             assert (busy.history[0].reason, busy.history[0].meta) == ("checkout", {"session": "s"})
             assert pool.stats().busy == 1
         assert (busy.phase, busy.history[0].reason, busy.history[0].meta) == (Phase.READY, "checkin", {})
@@ -362,7 +362,7 @@ async def test_an_error_of_the_function_does_not_degrade_its_worker() -> None:
                 await pool.call("fail")
             assert caught.value.type == "ValueError"
         assert pool.members() == before
-        assert [(member.phase, member.failures) for member in before] == [(Phase.READY, 0)] * 2
+        assert [(worker.phase, worker.failures) for worker in before] == [(Phase.READY, 0)] * 2
 
 
 async def test_a_lease_can_discard_its_worker() -> None:
@@ -387,13 +387,13 @@ async def test_a_worker_that_does_not_answer_is_replaced_at_the_limit() -> None:
     hasty, forgiving = Heartbeat(every=0.05, timeout=0.7, misses=2), Intensity(100, 30)
     try:
         async with Pool("hasty", COMMANDS, size=(1, 1), codec="json", heartbeat=hasty, intensity=forgiving) as pool:
-            [member] = pool.members()
-            os.kill(pid_of(member), signal.SIGSTOP)
-            await member.wait()
-            await until(lambda: pool.stats().idle == 1 and member not in pool.members())
+            [worker] = pool.members()
+            os.kill(pid_of(worker), signal.SIGSTOP)
+            await worker.wait()
+            await until(lambda: pool.stats().idle == 1 and worker not in pool.members())
     finally:
         hooks.pool_recovered.disconnect(note)
-    last, before, first = member.history[:3]
+    last, before, first = worker.history[:3]
     assert (first.target, before.target, last.target) == ("degraded", "terminating", "terminated")
     assert (before.reason, last.reason) == ("health_limit", "killed")
     assert actions >= {"degrade", "replace"}
@@ -469,18 +469,18 @@ async def test_a_session_is_bound_when_its_call_begins(tmp_path: Path) -> None:
             await call
         finally:
             hooks.session_bound.disconnect(note)
-        assert bound == [member.id for member in pool.members() if member.calls]
+        assert bound == [worker.id for worker in pool.members() if worker.calls]
 
 
 async def test_a_timeout_names_the_function_and_the_session() -> None:
     async with two_workers() as pool:
-        pids = [member.pid for member in pool.members()]
+        pids = [worker.pid for worker in pool.members()]
         with pytest.raises(TimeoutError) as caught:
             await pool.call("wait_for", "/does/not/exist", session="s-7", deadline=0.1)
         for word in ("wait_for", "s-7", "running"):
             assert word in str(caught.value)
-        assert [member.pid for member in pool.members()] == pids
-        assert {member.phase for member in pool.members()} == {Phase.READY}
+        assert [worker.pid for worker in pool.members()] == pids
+        assert {worker.phase for worker in pool.members()} == {Phase.READY}
 
 
 async def test_changes_checks_and_sessions_are_announced() -> None:
@@ -510,7 +510,7 @@ async def test_changes_checks_and_sessions_are_announced() -> None:
         assert [move.target for move in moves] == ["busy", "ready", "busy", "ready"]
         assert all(move.duration >= 0 for move in moves)
         [busy] = {arguments["member"] for name, arguments in seen if name == "member_changed"}
-        assert busy in {member.id for member in pool.members()}
+        assert busy in {worker.id for worker in pool.members()}
         checks = [arguments for name, arguments in seen if name == "health_checked"]
         assert all(check["duration"] >= 0 and check["result"].healthy for check in checks)
         sessions = [(name, arguments["session"]) for name, arguments in seen if name.startswith("session")]
@@ -542,8 +542,8 @@ async def test_every_recovery_action_occurs(tmp_path: Path) -> None:
 
     async def lose_an_idle_member(pool: Pool) -> set[str]:
         seen.clear()
-        member = pool.members()[0]
-        os.kill(pid_of(member), signal.SIGKILL)
+        worker = pool.members()[0]
+        os.kill(pid_of(worker), signal.SIGKILL)
         await until(actions)
         return actions()
 

@@ -246,14 +246,14 @@ class Truth:
         return self.bound[session][0] if session in self.bound else None
 
     def take_loss(self, session: str, now: float) -> str | None:
-        member, at = self.lost.pop(session, (None, now))
-        return member if now - at < self.ttl else None
+        worker, at = self.lost.pop(session, (None, now))
+        return worker if now - at < self.ttl else None
 
-    def bind(self, session: str, member: str, now: float) -> None:
+    def bind(self, session: str, worker: str, now: float) -> None:
         self.bound.pop(session, None)
         self.lost.pop(session, None)
         self.shrink(self.limit - 1, now)
-        self.bound[session] = member, now
+        self.bound[session] = worker, now
 
     def pin(self, session: str, now: float) -> None:
         self.find(session, now)
@@ -264,16 +264,16 @@ class Truth:
             return
         self.calls[session] -= 1
         if not self.calls[session] and session in self.bound:
-            member, _ = self.bound.pop(session)
-            self.bound[session] = member, now
+            worker, _ = self.bound.pop(session)
+            self.bound[session] = worker, now
             self.shrink(self.limit, now)
 
-    def drop(self, member: str, now: float) -> set[str]:
-        gone = {session for session, (of, _) in self.bound.items() if of == member and not self.too_old(session, now)}
+    def drop(self, worker: str, now: float) -> set[str]:
+        gone = {session for session, (of, _) in self.bound.items() if of == worker and not self.too_old(session, now)}
         for session in gone:
             del self.bound[session]
             if self.mode != "hint":
-                self.lost[session] = member, now
+                self.lost[session] = worker, now
         return gone
 
     def expire(self, now: float) -> set[str]:

@@ -212,7 +212,7 @@ def test_a_pool_needs_a_name() -> None:
 
 
 class Model:
-    """What a member would serve."""
+    """What a worker would serve."""
 
     def predict(self) -> None:
         """Do nothing."""
