@@ -16,7 +16,7 @@ EVENT = Event("signal/interrupt")
 
 
 class Primary:
-    """A handler that raises what it is told to."""
+    """A handler that raises `error`."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -110,11 +110,11 @@ async def test_a_successful_resume_resets_it() -> None:
 
 
 async def test_the_fallback_may_be_a_shutdown() -> None:
-    told: list[object] = []
-    escalator = Escalator(SuspendHandler(), ShutdownHandler(told.append))
+    seen: list[object] = []
+    escalator = Escalator(SuspendHandler(), ShutdownHandler(seen.append))
     for _ in range(3):
         await escalator(InterruptEvent())
-    assert told == [InterruptEvent()]
+    assert seen == [InterruptEvent()]
 
 
 @pytest.mark.parametrize("window", [0, -1.0])

@@ -1,4 +1,4 @@
-"""`FlowHandler`: a route that starts a flow, once for each event that can be told from others."""
+"""`FlowHandler`: a route that starts a flow, once for each event with an id."""
 
 from __future__ import annotations
 

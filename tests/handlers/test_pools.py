@@ -41,7 +41,7 @@ async def test_the_result_of_the_function_is_the_result_of_the_handler() -> None
 
 
 class Letter:
-    """An event that is no dataclass."""
+    """An event that is not a dataclass."""
 
     topic = "mail/new"
 

@@ -21,7 +21,7 @@ EVENT = ReloadEvent()
 
 
 class Config:
-    """What is reloaded: a number that is made ready, then swapped in."""
+    """A program with a number as its configuration, which is prepared and then committed."""
 
     def __init__(self) -> None:
         self.now = self.made = 0
@@ -372,7 +372,7 @@ def test_a_handler_works_in_another_loop_after_a_thread_timed_out() -> None:
     assert (it.now, handler.state().generation) == (2, 1)
 
 
-#: What somebody does: ask for a reload, give up the n-th request, or let time pass.
+#: A step of a caller: request a reload, cancel the n-th request, or wait.
 _STEPS = st.lists(
     st.one_of(
         st.just(("ask", 0)),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Part:
-    """Something suspendable that writes down what it is told."""
+    """A suspendable object that records its calls."""
 
     def __init__(self, name: str, calls: list[str], *, fails: str = "") -> None:
         self.name, self.calls, self.fails = name, calls, fails
@@ -53,19 +53,19 @@ def slow(handler: SuspendHandler, calls: list[str]) -> asyncio.Event:
 async def test_hooks_run_in_the_order_registered_both_ways(calls: list[str]) -> None:
     handler = SuspendHandler()
     handler.manage(Part("a", calls), Part("b", calls))
-    handler.on_suspend(lambda: calls.append("told suspended"))
+    handler.on_suspend(lambda: calls.append("notify suspended"))
 
     @handler.on_resume
     async def tell() -> None:
-        calls.append("told resumed")
+        calls.append("notify resumed")
 
     await handler(SuspendEvent())
-    assert calls == ["suspend a", "suspend b", "told suspended"]
+    assert calls == ["suspend a", "suspend b", "notify suspended"]
     assert handler.suspended
     assert not handler.transitioning
     calls.clear()
     await handler(ResumeEvent())
-    assert calls == ["resume a", "resume b", "told resumed"]
+    assert calls == ["resume a", "resume b", "notify resumed"]
     assert not handler.suspended
 
 

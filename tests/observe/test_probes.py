@@ -1,4 +1,4 @@
-"""`ProbeServer` without anybody who asks, in virtual time; ``tests/realtime/test_probes.py`` asks."""
+"""`ProbeServer` without clients, in virtual time; ``tests/realtime/observe/test_probes.py`` has clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ run_virtual = functools.partial(run, loop_factory=VirtualLoop)
 
 
 class Open:
-    """A source that tells when it is closed."""
+    """A source that records when it is closed."""
 
     def __init__(self) -> None:
         self.closed_at = math.inf
@@ -72,7 +72,7 @@ def test_without_drain_delay_the_shutdown_starts_at_once() -> None:
 
 @pytest.mark.parametrize("as_task", [False, True])
 async def test_a_block_continues_for_the_drain_delay(clock: Clock, *, as_task: bool) -> None:
-    """Neither less nor twice as long, whoever runs the server."""
+    """Neither shorter nor twice as long, however the server is run."""
     probes = ProbeServer(port=0, drain_delay=7)
     async with lifetime(signals=False) as life, AsyncExitStack() as held:
         if as_task:

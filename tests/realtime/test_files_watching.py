@@ -32,7 +32,7 @@ LIMIT = 30
 
 
 class Seen:
-    """What was told, in order."""
+    """The changes, in order."""
 
     def __init__(self) -> None:
         self.events: list[FileEvent] = []
@@ -56,16 +56,16 @@ class Seen:
             try:
                 await asyncio.wait_for(self._news.wait_for(condition), LIMIT)
             except TimeoutError:
-                pytest.fail(f"not told; told was: {self.pairs}")
+                pytest.fail(f"no such event; the events were: {self.pairs}")
 
-    async def told(self, change: str, path: Path) -> None:
+    async def wait_for(self, change: str, path: Path) -> None:
         """Wait for an event, and forget all up to it."""
         await self.until(lambda: (change, path) in self.pairs)
 
     async def after(self, sentinel: Path) -> list[tuple[str, Path]]:
-        """All that was told before ``sentinel``, which is written now; then start afresh."""
+        """Return all changes before ``sentinel``, which is written now; then start afresh."""
         sentinel.write_text("sentinel")
-        await self.told("added", sentinel)
+        await self.wait_for("added", sentinel)
         before = [pair for pair in self.pairs if pair[1] != sentinel]
         self.events.clear()
         return before
@@ -81,7 +81,7 @@ async def watching(*paths: Path, **settings: Any) -> AsyncIterator[Seen]:
 
 
 def replace(path: Path, text: str) -> None:
-    """As editors save: write beside it, rename over it."""
+    """As editors save: write a temporary file, then rename it."""
     beside = path.with_name(path.name + ".new")
     beside.write_text(text)
     beside.replace(path)
@@ -98,13 +98,13 @@ async def test_a_file_causes_events_when_added_modified_and_deleted(tmp_path: Pa
     file = tmp_path / "file.txt"
     async with watching(tmp_path, step=0.1) as seen:
         file.write_text("one")
-        await seen.told("added", file)
+        await seen.wait_for("added", file)
         assert await seen.after(tmp_path / "1") == [("added", file)]
         file.write_text("two!")
-        await seen.told("modified", file)
+        await seen.wait_for("modified", file)
         assert set(await seen.after(tmp_path / "2")) == {("modified", file)}
         file.unlink()
-        await seen.told("deleted", file)
+        await seen.wait_for("deleted", file)
         assert await seen.after(tmp_path / "3") == [("deleted", file)]
 
 
@@ -120,7 +120,7 @@ async def test_an_atomic_replacement_is_one_modification(tmp_path: Path) -> None
     async with watching(tmp_path, step=0.1) as seen:
         for number in range(3):
             replace(file, f"text {number}")
-            await seen.told("modified", file)
+            await seen.wait_for("modified", file)
             assert await seen.after(tmp_path / f"sentinel {number}") == [("modified", file)]
 
 
@@ -131,16 +131,16 @@ async def test_a_named_file_is_watched_through_replacement_and_its_neighbours_ar
     file.write_text("one")
     async with watching(file) as seen:
         replace(file, "two")
-        await seen.told("modified", file)
+        await seen.wait_for("modified", file)
         (tmp_path / "neighbour").write_text("x")
         seen.events.clear()
         file.unlink()
-        await seen.told("deleted", file)
+        await seen.wait_for("deleted", file)
         file.write_text("three")
-        await seen.told("added", file)
+        await seen.wait_for("added", file)
         seen.events.clear()
         file.write_text("in place")
-        await seen.told("modified", file)
+        await seen.wait_for("modified", file)
         assert {path for _, path in seen.pairs} == {file}
 
 
@@ -151,10 +151,10 @@ async def test_a_named_file_is_watched_when_its_directory_is_made_again(tmp_path
     async with watching(file) as seen:
         for number in range(3):
             shutil.rmtree(tmp_path / "a")
-            await seen.told("deleted", file)
+            await seen.wait_for("deleted", file)
             file.parent.mkdir(parents=True)
             file.write_text(f"number {number}")
-            await seen.told("added", file)
+            await seen.wait_for("added", file)
             seen.events.clear()
 
 
@@ -182,12 +182,12 @@ async def test_a_directory_moved_in_and_out_takes_its_files_along(tmp_path: Path
     (outside / "deep" / "file").write_text("x")
     async with watching(inside) as seen:
         outside.rename(inside / "moved")
-        await seen.told("added", inside / "moved" / "deep" / "file")
+        await seen.wait_for("added", inside / "moved" / "deep" / "file")
         (inside / "moved" / "deep" / "more").write_text("x")
-        await seen.told("added", inside / "moved" / "deep" / "more")
+        await seen.wait_for("added", inside / "moved" / "deep" / "more")
         (inside / "moved").rename(tmp_path / "gone")
-        await seen.told("deleted", inside / "moved" / "deep" / "file")
-        await seen.told("deleted", inside / "moved" / "deep" / "more")
+        await seen.wait_for("deleted", inside / "moved" / "deep" / "file")
+        await seen.wait_for("deleted", inside / "moved" / "deep" / "more")
 
 
 @pytest.mark.parametrize("how", [shutil.rmtree, lambda path: path.rename(path.with_name("away"))])
@@ -199,12 +199,12 @@ async def test_a_watched_directory_that_is_made_again_is_watched_again(
     (root / "file").write_text("x")
     async with watching(root) as seen:
         how(root)
-        await seen.told("deleted", root / "file")
+        await seen.wait_for("deleted", root / "file")
         (root / "sub").mkdir(parents=True)
         (root / "sub" / "file").write_text("x")
-        await seen.told("added", root / "sub" / "file")
+        await seen.wait_for("added", root / "sub" / "file")
         (root / "sub" / "later").write_text("x")
-        await seen.told("added", root / "sub" / "later")
+        await seen.wait_for("added", root / "sub" / "later")
 
 
 async def test_a_watched_directory_that_is_made_again_at_once_is_watched_again(tmp_path: Path) -> None:
@@ -215,9 +215,9 @@ async def test_a_watched_directory_that_is_made_again_at_once_is_watched_again(t
             shutil.rmtree(root)
             root.mkdir()
             (root / f"file {number}").write_text("x")
-            await seen.told("added", root / f"file {number}")
+            await seen.wait_for("added", root / f"file {number}")
             (root / f"later {number}").write_text("x")
-            await seen.told("added", root / f"later {number}")
+            await seen.wait_for("added", root / f"later {number}")
 
 
 async def test_a_file_that_was_added_and_deleted_causes_no_event(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ async def test_a_swapped_config_map_modifies_the_file_under_its_own_name(tmp_pat
     async with watching(file if named == "the file" else root) as seen:
         for number in (2, 3, 4):
             update_config_map(root, number)
-            await seen.told("modified", file)
+            await seen.wait_for("modified", file)
             assert named == "the directory" or set(seen.pairs) == {("modified", file)}
             seen.events.clear()
 
@@ -272,7 +272,7 @@ async def test_a_swapped_link_to_the_watched_directory_compares_old_and_new(tmp_
         net = {current / "a": "deleted", current / "b": "modified", current / "c": "added"}
         await seen.until(lambda: seen.net() == net)
         (tmp_path / "2" / "d").write_text("x")
-        await seen.told("added", current / "d")
+        await seen.wait_for("added", current / "d")
 
 
 async def test_a_link_within_a_tree_to_a_directory_outside_is_followed_also_when_swapped(tmp_path: Path) -> None:
@@ -282,11 +282,11 @@ async def test_a_link_within_a_tree_to_a_directory_outside_is_followed_also_when
     (root / "inner").symlink_to(one)
     async with watching(root, follow_links=True) as seen:
         (one / "file").write_text("x")
-        await seen.told("added", root / "inner" / "file")
+        await seen.wait_for("added", root / "inner" / "file")
         link(root / "inner", str(two))
-        await seen.told("deleted", root / "inner" / "file")
+        await seen.wait_for("deleted", root / "inner" / "file")
         (two / "other").write_text("x")
-        await seen.told("added", root / "inner" / "other")
+        await seen.wait_for("added", root / "inner" / "other")
 
 
 async def test_a_link_to_a_file_elsewhere_is_modified_when_that_file_is(tmp_path: Path) -> None:
@@ -296,10 +296,10 @@ async def test_a_link_to_a_file_elsewhere_is_modified_when_that_file_is(tmp_path
     (tmp_path / "root" / "link").symlink_to(target)
     async with watching(tmp_path / "root") as seen:
         target.write_text("two!")
-        await seen.told("modified", tmp_path / "root" / "link")
+        await seen.wait_for("modified", tmp_path / "root" / "link")
         seen.events.clear()
         target.unlink()
-        await seen.told("deleted", tmp_path / "root" / "link")
+        await seen.wait_for("deleted", tmp_path / "root" / "link")
 
 
 async def test_links_made_later_and_links_that_lead_nowhere_yet_are_followed(tmp_path: Path) -> None:
@@ -309,15 +309,15 @@ async def test_links_made_later_and_links_that_lead_nowhere_yet_are_followed(tmp
     async with watching(root, follow_links=True) as seen:
         (root / "later").symlink_to(elsewhere)
         (root / "sentinel").write_text("x")
-        await seen.told("added", root / "sentinel")
+        await seen.wait_for("added", root / "sentinel")
         elsewhere.mkdir()
         (elsewhere / "file").write_text("x")
-        await seen.told("added", root / "later" / "file")
-        await seen.told("added", root / "broken")
+        await seen.wait_for("added", root / "later" / "file")
+        await seen.wait_for("added", root / "broken")
         seen.events.clear()
         (elsewhere / "file").write_text("longer")
-        await seen.told("modified", root / "later" / "file")
-        await seen.told("modified", root / "broken")
+        await seen.wait_for("modified", root / "later" / "file")
+        await seen.wait_for("modified", root / "broken")
 
 
 def watches() -> int:
@@ -345,10 +345,10 @@ async def test_a_link_to_a_directory_outside_is_not_followed(tmp_path: Path, whe
             (place / "made").mkdir()
             for file in (place / f"file {number}", place / "made" / f"file {number}"):
                 file.write_text("x")
-                await seen.told("added", file)
+                await seen.wait_for("added", file)
         assert watches() < 50
-        told = {path for _, path in seen.pairs}
-        assert not any(path.is_relative_to(root / "inner" / name) or path.is_relative_to(outside) for path in told)
+        wait_for = {path for _, path in seen.pairs}
+        assert not any(path.is_relative_to(root / "inner" / name) or path.is_relative_to(outside) for path in wait_for)
 
 
 async def test_a_link_to_a_directory_that_is_watched_too_is_followed(tmp_path: Path) -> None:
@@ -358,8 +358,8 @@ async def test_a_link_to_a_directory_that_is_watched_too_is_followed(tmp_path: P
     (root / "link").symlink_to(other)
     async with watching(root, other) as seen:
         (other / "file").write_text("x")
-        await seen.told("added", root / "link" / "file")
-        await seen.told("added", other / "file")
+        await seen.wait_for("added", root / "link" / "file")
+        await seen.wait_for("added", other / "file")
 
 
 async def test_a_link_that_is_swapped_to_lead_outside_loses_its_files(tmp_path: Path) -> None:
@@ -371,9 +371,9 @@ async def test_a_link_that_is_swapped_to_lead_outside_loses_its_files(tmp_path: 
     (root / "link").symlink_to("one")
     async with watching(root) as seen:
         link(root / "link", str(outside))
-        await seen.told("deleted", root / "link" / "file")
+        await seen.wait_for("deleted", root / "link" / "file")
         link(root / "link", "one")
-        await seen.told("added", root / "link" / "file")
+        await seen.wait_for("added", root / "link" / "file")
 
 
 async def test_links_in_a_circle_are_harmless(tmp_path: Path) -> None:
@@ -382,7 +382,7 @@ async def test_links_in_a_circle_are_harmless(tmp_path: Path) -> None:
     (tmp_path / "self").symlink_to("self")
     async with watching(tmp_path) as seen:
         (tmp_path / "a" / "file").write_text("x")
-        await seen.told("added", tmp_path / "a" / "file")
+        await seen.wait_for("added", tmp_path / "a" / "file")
         assert await seen.after(tmp_path / "sentinel") == [("added", tmp_path / "a" / "file")]
 
 
@@ -399,7 +399,7 @@ async def test_ignored_names_count_below_the_watched_directory_only(tmp_path: Pa
         (root / "node_modules" / "module.js").write_text("x")
         (root / "file.txt~").write_text("x")
         (root / "node_modules_of_mine" / "file").write_text("x")
-        await seen.told("added", root / "node_modules_of_mine" / "file")
+        await seen.wait_for("added", root / "node_modules_of_mine" / "file")
         assert await seen.after(root / "z") == [("added", root / "node_modules_of_mine" / "file")]
 
 
@@ -412,10 +412,10 @@ async def test_only_included_files_that_pass_the_filter_cause_events(tmp_path: P
     async with watching(tmp_path, include=["*.py", "src/**/*.toml"], filter=no_deletion) as seen:
         for name in ("a.py", "no.py", "a.txt", "a.toml", "src/a.toml"):
             (tmp_path / name).write_text("x")
-        told = {("added", tmp_path / "a.py"), ("added", tmp_path / "src" / "a.toml")}
-        await seen.until(lambda: told <= set(seen.pairs))
+        wait_for = {("added", tmp_path / "a.py"), ("added", tmp_path / "src" / "a.toml")}
+        await seen.until(lambda: wait_for <= set(seen.pairs))
         (tmp_path / "a.py").unlink()
-        assert set(await seen.after(tmp_path / "z.py")) == told
+        assert set(await seen.after(tmp_path / "z.py")) == wait_for
 
 
 async def test_without_recursion_only_the_directory_itself_counts(tmp_path: Path) -> None:
@@ -424,12 +424,12 @@ async def test_without_recursion_only_the_directory_itself_counts(tmp_path: Path
     async with watching(root, recursive=False) as seen:
         (root / "sub" / "file").write_text("x")
         (root / "file").write_text("x")
-        await seen.told("added", root / "file")
+        await seen.wait_for("added", root / "file")
         assert await seen.after(root / "z") == [("added", root / "file")]
         shutil.rmtree(root)
         root.mkdir()
         (root / "again").write_text("x")
-        await seen.told("added", root / "again")
+        await seen.wait_for("added", root / "again")
 
 
 async def test_overlapping_paths_cause_one_event_per_change(tmp_path: Path) -> None:
@@ -438,9 +438,9 @@ async def test_overlapping_paths_cause_one_event_per_change(tmp_path: Path) -> N
     file.write_text("x")
     async with watching(tmp_path, tmp_path / "sub", file) as seen:
         file.write_text("other")
-        await seen.told("modified", file)
+        await seen.wait_for("modified", file)
         file.unlink()
-        await seen.told("deleted", file)
+        await seen.wait_for("deleted", file)
         assert (await seen.after(tmp_path / "z")).count(("deleted", file)) == 1
 
 
@@ -451,7 +451,7 @@ async def test_a_relative_path_causes_events_with_absolute_paths(
     monkeypatch.chdir(tmp_path)
     async with watching(Path("src")) as seen:
         (tmp_path / "src" / "a").write_text("x")
-        await seen.told("added", tmp_path / "src" / "a")
+        await seen.wait_for("added", tmp_path / "src" / "a")
 
 
 async def test_polling_causes_the_same_events(tmp_path: Path) -> None:
@@ -460,11 +460,11 @@ async def test_polling_causes_the_same_events(tmp_path: Path) -> None:
         (tmp_path / "sub").mkdir()
         (tmp_path / "sub" / "inner").write_text("x")
         file.write_text("x")
-        await seen.told("added", file)
+        await seen.wait_for("added", file)
         file.write_text("y")
-        await seen.told("modified", file)
+        await seen.wait_for("modified", file)
         shutil.rmtree(tmp_path / "sub")
-        await seen.told("deleted", tmp_path / "sub" / "inner")
+        await seen.wait_for("deleted", tmp_path / "sub" / "inner")
 
 
 # -- what goes wrong -------------------------------------------------------------------------------------------
@@ -489,14 +489,14 @@ async def test_a_name_that_is_not_utf_8_is_skipped_counted_and_logged_once(
     router.add_source(source)
     async with running(router):
         for number in range(2):
-            # Each write breaks the watches; what else changes is told all the same.
+            # Each write breaks the watches; other changes are sent all the same.
             odd.write_text(str(number))
             (tmp_path / f"even {number}").write_text("x")
-            await seen.told("added", tmp_path / f"even {number}")
+            await seen.wait_for("added", tmp_path / f"even {number}")
         assert source.skipped == 1
         assert router.sources()[0].failures == 0
         odd.rename(tmp_path / "renamed")
-        await seen.told("added", tmp_path / "renamed")
+        await seen.wait_for("added", tmp_path / "renamed")
         assert source.skipped == 0
     assert all("even" in path.name or path.name == "renamed" for _, path in seen.pairs)
     assert [record.levelname for record in caplog.records if "UTF-8" in record.message] == ["WARNING"]
@@ -526,7 +526,7 @@ async def test_a_directory_whose_name_is_not_utf_8_does_not_break_each_new_watch
                 opened.clear()
             changed = tmp_path / "inner" / f"{number}"
             changed.write_text("x")
-            await seen.told("added", changed)
+            await seen.wait_for("added", changed)
         assert opened == []
 
 
@@ -541,16 +541,16 @@ async def test_a_restarted_source_reports_changes_since_its_failure(tmp_path: Pa
 
     async with watching(tmp_path, filter=filter_) as seen:
         (tmp_path / "a").write_text("x")
-        await seen.told("added", tmp_path / "meanwhile")
+        await seen.wait_for("added", tmp_path / "meanwhile")
 
 
 @pytest.fixture
 async def as_anybody() -> AsyncIterator[Path]:
-    """A directory of a user who is not root, who runs the test."""
+    """A directory of another user than root, which runs the test."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name).resolve()
         async with watching(directory) as seen:
-            # What is imported on the way may be out of reach later.
+            # Modules imported later may be out of reach.
             await seen.after(directory / "first")
         if os.geteuid() != 0:
             yield directory
@@ -578,9 +578,9 @@ async def test_only_unreadable_directories_are_skipped(as_anybody: Path, bad: st
         await seen.until(lambda: {path for _, path in seen.pairs} == files)
         (root / bad / "new" / "deep").mkdir(parents=True)
         (root / bad / "new" / "deep" / "file").write_text("x")
-        await seen.told("added", root / bad / "new" / "deep" / "file")
+        await seen.wait_for("added", root / bad / "new" / "deep" / "file")
         (root / bad / "new" / "deep" / "later").write_text("x")
-        await seen.told("added", root / bad / "new" / "deep" / "later")
+        await seen.wait_for("added", root / bad / "new" / "deep" / "later")
 
 
 async def test_a_directory_that_may_not_be_read_fails_the_start_and_is_named(as_anybody: Path) -> None:
@@ -630,12 +630,14 @@ async def test_a_limit_that_is_reached_is_named_with_how_to_raise_it(
         figure,
         str(tmp_path),
     ]
-    told = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=LIMIT, check=False)
-    if "unshare" in told.stderr:
-        pytest.skip(f"user namespaces are not allowed here: {told.stderr.strip()}")
-    assert f"sysctl fs.inotify.{named}=" in told.stdout, told.stderr
+    wait_for = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    if "unshare" in wait_for.stderr:
+        pytest.skip(f"user namespaces are not allowed here: {wait_for.stderr.strip()}")
+    assert f"sysctl fs.inotify.{named}=" in wait_for.stdout, wait_for.stderr
     present = Path(f"/proc/sys/fs/inotify/{named}").read_text().strip()
-    assert present in told.stdout
+    assert present in wait_for.stdout
 
 
 # -- in general ------------------------------------------------------------------------------------------------

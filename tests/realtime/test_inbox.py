@@ -235,21 +235,21 @@ class Mute(Exception):
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "text"),
     [(ValueError("no \udcff"), r"ValueError: no \udcff"), (Mute(), "Mute: (its message cannot be read: RuntimeError)")],
 )
-async def test_the_result_is_stored_for_any_error_of_the_handler(path: Path, error: Exception, told: str) -> None:
+async def test_the_result_is_stored_for_any_error_of_the_handler(path: Path, error: Exception, text: str) -> None:
     async def handle(_receiver: Receiver, _event: WebhookEvent) -> None:
         raise error
 
     async with receiving(path, handle, max_attempts=2) as receiver:
         assert await receiver.send("one") == 202
         await until(lambda: [entry.dead for entry in entries(path)] == [True])
-    assert entries(path)[0].error == told
+    assert entries(path)[0].error == text
 
 
 async def test_an_id_with_invalid_characters_is_remembered(path: Path) -> None:
-    """A verifier of one's own may return what stood in a header."""
+    """A custom verifier may return the text of a header."""
 
     def verify(headers: Mapping[str, str], body: bytes, *, now: float) -> str:
         return headers["x-id"]
@@ -454,7 +454,7 @@ async def test_a_removed_source_can_be_added_again(path: Path) -> None:
 
 
 async def test_a_cancelled_source_leaves_every_message_to_the_next_run(path: Path) -> None:
-    """The lane is full, so that one letter is being handed to the router, and others wait in the file or in memory."""
+    """The lane is full, so that one message is being given to the router, and others wait in the file or in memory."""
     await prepared(path)
     accept(path, "a", "b", "c", "d")
     go_on = asyncio.Event()
@@ -504,7 +504,7 @@ async def test_a_port_that_is_taken_closes_the_file(path: Path) -> None:
 async def test_a_second_receiver_accepts_and_delivers_when_the_first_has_ended(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The lock that somebody else has stands for their process; they do not deliver what is accepted here."""
+    """The test holds the lock in place of another process, and delivers nothing."""
     await prepared(path)
     accept(path, "theirs")
     first = FileLock(f"{path}-lock")
@@ -706,7 +706,7 @@ async def test_a_replay_key_is_accepted_once(scheme: Stripe | Slack, durable: bo
 
 
 async def test_a_repetition_waits_for_the_first_and_replaces_it_on_disconnect() -> None:
-    """Handled, and two in the lane; the fourth waits for room with its repetition beside it, and both are accepted."""
+    """One is handled and two are in the lane; the fourth and its repetition wait for space, and both are accepted."""
     go_on, seen = asyncio.Event(), Recorder()
 
     async def slow(event: WebhookEvent) -> None:

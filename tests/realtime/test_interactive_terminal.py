@@ -476,7 +476,7 @@ def test_an_open_pipe_does_not_delay_the_exit() -> None:
 
 @pytest.mark.engine("tmux")
 def test_in_a_shell_in_tmux(tmp_path: Path) -> None:
-    """What was typed, cleared, completed and printed stands where it belongs, and the shell goes on afterwards."""
+    """Typed, cleared, completed and printed text is at its place, and the shell continues afterwards."""
     tmux = ["tmux", "-S", str(tmp_path / "socket"), "-f", "/dev/null"]
 
     def do(*words: str) -> str:

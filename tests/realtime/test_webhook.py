@@ -1,4 +1,4 @@
-"""Webhooks over real sockets and through a real router: what senders who mean well get to see."""
+"""Webhooks over real sockets and through a real router: answers to well-behaved senders."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ async def serving(*, handle: Any = None, **options: Any) -> AsyncGenerator[Serve
 async def test_a_request_becomes_an_event_and_is_accepted() -> None:
     async with serving() as served:
         headers = {"X-Thing": "one", "Content-Type": "application/json"}
-        status, told, _ = await served.send("/deploy/site?ref=main&x=1&x=2&y", b'{"ref": "main"}', headers=headers)
+        status, data, _ = await served.send("/deploy/site?ref=main&x=1&x=2&y", b'{"ref": "main"}', headers=headers)
         await until(lambda: served.seen.events)
     event: WebhookEvent = served.seen.events[0]
-    assert (status, told) == (202, {"id": event.id, "topic": "webhook/deploy/site"})
+    assert (status, data) == (202, {"id": event.id, "topic": "webhook/deploy/site"})
     assert (event.method, event.path, event.topic) == ("POST", "/deploy/site", "webhook/deploy/site")
     assert event.query == {"ref": "main", "x": "2", "y": ""}
     assert event.headers["x-thing"] == "one"
@@ -106,8 +106,8 @@ async def test_signed_requests_are_accepted_and_others_get_a_reason(caplog: pyte
     async with serving(verify=GitHub(SECRET)) as served:
         assert (await served.send(body=b"good", headers=signature(b"good")))[0] == 202
         for headers in ({}, signature(b"bad"), {"X-Hub-Signature-256": "sha256=ü"}):
-            status, told, _ = await served.send(body=b"good", headers=headers)
-            assert (status, list(told)) == (401, ["error"])
+            status, data, _ = await served.send(body=b"good", headers=headers)
+            assert (status, list(data)) == (401, ["error"])
         await until(lambda: served.seen.events)
     assert [event.body for event in served.seen.events] == [b"good"]
     assert "refused POST '/deploy' from 127.0.0.1: 401" in caplog.text
@@ -195,13 +195,13 @@ async def test_a_web_page_cannot_post_to_a_source_without_a_verifier() -> None:
 async def test_too_many_requests_get_429_with_retry_after() -> None:
     async with serving(limits=Limits(rate=(2, 3600.0))) as served:
         assert [(await served.send())[0] for _ in range(2)] == [202, 202]
-        status, told, headers = await served.send()
-    assert (status, list(told)) == (429, ["error"])
+        status, data, headers = await served.send()
+    assert (status, list(data)) == (429, ["error"])
     assert 1700 < int(headers["Retry-After"]) <= 1800
 
 
 async def test_senders_wait_for_a_full_lane_up_to_a_limit() -> None:
-    """One event is handled, one waits in the lane, two requests wait for room: the fifth is one too many."""
+    """One event is handled, one waits in the lane, two requests wait for space: the fifth is one too many."""
     go_on, handled = asyncio.Event(), Recorder()
 
     async def slow(event: WebhookEvent) -> None:
@@ -253,7 +253,7 @@ async def test_waiting_requests_are_accepted_while_the_router_drains() -> None:
             await until(lambda: verify.requests == 4)
             served.router.stop()
             await asyncio.sleep(0.02)
-            async with aiohttp.ClientSession() as stranger, stranger.post(served.source.url) as answer:
+            async with aiohttp.ClientSession() as client, client.post(served.source.url) as answer:
                 assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
             go_on.set()
         assert [(await task)[0] for task in waiting] == [202, 202]

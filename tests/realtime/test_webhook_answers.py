@@ -1,4 +1,4 @@
-"""``answer="handled"``: the sender learns what became of the event, and a repetition learns the same."""
+"""``answer="handled"``: the sender gets the result of the handler, and so does a repetition."""
 
 from __future__ import annotations
 
@@ -45,24 +45,24 @@ async def test_the_answer_comes_when_the_handler_has_returned() -> None:
         await until(lambda: handler.calls)
         assert not answer.done()
         handler.go.set()
-        status, told, _ = await answer
-    assert (status, told["topic"]) == (200, "webhook/deploy")
+        status, data, _ = await answer
+    assert (status, data["topic"]) == (200, "webhook/deploy")
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "told"),
+    ("error", "status", "text"),
     [
         (ValueError("the password is swordfish"), 500, "its handler failed"),
         (TimeoutError("of its own"), 500, "its handler failed"),
         (NotHandled("not for me"), 404, "nothing handles 'webhook/deploy'"),
     ],
 )
-async def test_an_error_of_the_handler_is_500_without_details(error: Exception, status: int, told: str) -> None:
+async def test_an_error_of_the_handler_is_500_without_details(error: Exception, status: int, text: str) -> None:
     handler = Handler()
     handler.error = error
     handler.go.set()
     async with serving(handle=handler, **HANDLED) as served:
-        assert (await served.send())[:2] == (status, {"error": told})
+        assert (await served.send())[:2] == (status, {"error": text})
 
 
 async def test_a_slow_handler_continues_after_504_and_a_repetition_waits_for_it() -> None:
@@ -70,8 +70,8 @@ async def test_a_slow_handler_continues_after_504_and_a_repetition_waits_for_it(
     headers = signature(b"") | {"X-GitHub-Delivery": "one"}
     async with serving(handle=handler, verify=GitHub(SECRET), limits=Limits(answer_timeout=0.05), **HANDLED) as served:
         for _ in range(2):
-            status, told, _headers = await served.send(headers=headers)
-            assert (status, told["error"]) == (504, "its handler still runs after 0.05 s, and goes on")
+            status, data, _headers = await served.send(headers=headers)
+            assert (status, data["error"]) == (504, "its handler still runs after 0.05 s, and goes on")
         handler.go.set()
         while (await served.send(headers=headers))[0] == 504:
             """On a slow machine it may not have ended yet."""
@@ -100,7 +100,7 @@ async def test_repetitions_during_the_handler_share_its_result() -> None:
         await until(lambda: handler.calls)
         handler.go.set()
         statuses = [(await answer)[0] for answer in answers]
-    # One that came late enough was delivered anew, and failed as well.
+    # One that came late enough was delivered again, and failed as well.
     assert statuses == [500, 500, 500]
 
 
@@ -129,7 +129,7 @@ async def test_waiting_requests_are_answered_while_the_router_drains_and_others_
 
 
 async def test_requests_get_503_while_the_router_drains() -> None:
-    """Nobody waits for an answer, but what was accepted is still being handled."""
+    """No client waits for an answer, but accepted events are still being handled."""
     handler = Handler()
     async with serving(handle=handler) as served:
         url = served.source.url
@@ -137,8 +137,8 @@ async def test_requests_get_503_while_the_router_drains() -> None:
         await until(lambda: handler.calls)
         served.router.stop()
         await until(lambda: not served.router.sources()[0].running)
-        status, told, headers = await served.send()
-        assert (status, told, headers["Retry-After"]) == (503, {"error": "the receiver is stopping"}, "1")
+        status, data, headers = await served.send()
+        assert (status, data, headers["Retry-After"]) == (503, {"error": "the receiver is stopping"}, "1")
         handler.go.set()
     with pytest.raises(aiohttp.ClientConnectionError):
         async with aiohttp.ClientSession() as client:

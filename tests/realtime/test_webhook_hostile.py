@@ -1,4 +1,4 @@
-"""Webhooks under senders who do not mean well, byte by byte: nobody gets in, nothing is lost, nothing is held."""
+"""Webhooks with hostile senders, byte by byte: no unsigned request is accepted, and no resource is leaked."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Wire:
         self.writer.write(data)
 
     async def status(self) -> int:
-        """The status of the next answer, whose headers and body are read away."""
+        """Read the next answer, and return its status."""
         head = await self.reader.readuntil(b"\r\n\r\n")
         for line in head.lower().split(b"\r\n"):
             if line.startswith(b"content-length:"):
@@ -45,7 +45,7 @@ class Wire:
         return int(head.split()[1])
 
     async def wait_end(self) -> bytes:
-        """What comes until the other side hangs up."""
+        """Read until the server closes the connection."""
         try:
             return await self.reader.read()
         except ConnectionError:
@@ -117,7 +117,7 @@ def few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def quiet(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """What is logged above info; there must be none of it, whatever a client does."""
+    """The log; nothing above INFO may be logged, whatever a client does."""
     caplog.set_level(logging.DEBUG)
     return caplog
 
@@ -338,7 +338,7 @@ async def test_malformed_chunks_are_refused(quiet: pytest.LogCaptureFixture) -> 
 
 
 async def test_expect_100_continue_is_answered() -> None:
-    """``Expect: 100-continue``: whoever is refused anyway never sends the body."""
+    """``Expect: 100-continue``: a client that is refused never sends the body."""
     body = b"x" * 100
     expecting = request(body, extra=b"Expect: 100-continue\r\n")[: -len(body)]
     async with serving(paths=["deploy"]) as served:
@@ -365,7 +365,7 @@ async def test_expect_100_continue_is_answered() -> None:
 async def test_a_request_without_credentials_is_refused_before_its_body(
     line: bytes, headers: bytes, status: int
 ) -> None:
-    """Of a body that never comes, nothing is waited for."""
+    """The server does not wait for a body that never comes."""
     async with serving(paths=["deploy"], limits=Limits(body_timeout=3600.0)) as served:
         assert (
             await served.ask(line + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n" + headers + b"\r\n") == status

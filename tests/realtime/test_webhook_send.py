@@ -110,12 +110,12 @@ async def test_a_refusal_is_shown_and_fails(capsys: pytest.CaptureFixture[str]) 
 
 @asynccontextmanager
 async def answering(answer: bytes) -> AsyncGenerator[str]:
-    """A server that says this to everybody, and has said it to the end."""
+    """A server that sends the same answer to every client."""
     calls: list[asyncio.Task[Any] | None] = []
 
     async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         calls.append(asyncio.current_task())
-        # Who has heard enough goes away.
+        # A client may disconnect early.
         with suppress(ConnectionError), closing(writer):
             await reader.readuntil(b"\r\n\r\n")
             writer.write(answer)

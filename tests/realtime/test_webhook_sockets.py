@@ -1,4 +1,4 @@
-"""Webhooks over Unix sockets, and over sockets that somebody else opened for us."""
+"""Webhooks over Unix sockets, and over inherited sockets."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class TestUnix:
 
 @pytest.fixture
 def handed(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Tells us that we inherited a socket, with all descriptors from 3 to its own."""
+    """Make a socket an inherited one, with all descriptors from 3 to its own."""
 
     def hand(given: socket.socket, *, pid: int | None = None, number: str = "") -> None:
         os.set_inheritable(given.fileno(), True)

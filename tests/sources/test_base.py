@@ -82,16 +82,16 @@ async def test_cancelled_emits_of_a_full_source_are_not_kept(clock: Clock) -> No
 async def test_a_cancelled_emit_delivers_nothing_and_a_delivered_event_is_not_cancelled(
     clock: Clock, recorder: Recorder, emit_waits: bool
 ) -> None:
-    """The cancellation comes in the moment in which there is room."""
+    """The cancellation comes at the moment when there is space."""
     source = BaseSource("push", buffer=1)
     await source.emit(A)
-    told: list[str] = []
+    seen: list[str] = []
 
     async def hand_over() -> None:
         await source.emit(B)
-        told.append("delivered")
+        seen.append("delivered")
         await asyncio.sleep(0)
-        told.append("not cancelled")
+        seen.append("not cancelled")
 
     async def emit(event: Any) -> Any:
         recorder(event)
@@ -109,7 +109,7 @@ async def test_a_cancelled_emit_delivers_nothing_and_a_delivered_event_is_not_ca
     await running_
     assert cancelled.cancelled()
     assert recorder.events == ([A, C] if emit_waits else [A, B, C])
-    assert told == ([] if emit_waits else ["delivered"])
+    assert seen == ([] if emit_waits else ["delivered"])
 
 
 async def test_waiting_emits_are_served_in_order(clock: Clock, recorder: Recorder) -> None:

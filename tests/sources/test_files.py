@@ -1,4 +1,4 @@
-"""What the file watch decides without the system's help: which names count, what two looks at a tree make of it."""
+"""The file watch without the system's reports: names that count, and the changes between two looks at a tree."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def skips(ignore: Sequence[str], below: str) -> bool:
-    """Whether the entry at ``below``, or a directory above it, is ignored: as a tree asks, from the top."""
+    """Return whether the entry at ``below``, or a directory above it, is ignored, checked from the top."""
     rules, parts = Rules((), ignore), below.split("/")
     return any(rules.skips(part, "/".join(parts[: depth + 1])) for depth, part in enumerate(parts))
 

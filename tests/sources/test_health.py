@@ -32,8 +32,8 @@ def answers(results: Iterable[bool]) -> Callable[[], Any]:
     return check
 
 
-async def told(clock: Clock, source: HealthCheckSource, seconds: float) -> list[tuple[float, HealthEvent]]:
-    """What the source says within ``seconds``, and when."""
+async def events_of(clock: Clock, source: HealthCheckSource, seconds: float) -> list[tuple[float, HealthEvent]]:
+    """The events of the source within ``seconds`` with their times."""
     events: list[tuple[float, HealthEvent]] = []
 
     async def emit(event: Any) -> Any:
@@ -59,7 +59,7 @@ async def test_the_first_result_comes_at_once(clock: Clock, recorder: Recorder, 
 
 @dataclass
 class Probed:
-    """What a worker's ``probe`` returns."""
+    """The result of a worker's ``probe`` returns."""
 
     healthy: bool
     message: str
@@ -68,25 +68,25 @@ class Probed:
 @pytest.mark.parametrize("healthy", [True, False])
 async def test_a_result_with_healthy_is_used_as_it_is(clock: Clock, healthy: bool) -> None:
     source = HealthCheckSource("app", lambda: Probed(healthy, "queue at 80 %"))
-    ((_, event),) = await told(clock, source, 1)
+    ((_, event),) = await events_of(clock, source, 1)
     assert (event.healthy, event.message) == (healthy, "queue at 80 %")
 
 
 async def test_edge_trigger_sends_changes_of_the_result(clock: Clock) -> None:
     source = HealthCheckSource("db", answers([True, True, False, False, True]), interval=10)
-    events = await told(clock, source, 95)
+    events = await events_of(clock, source, 95)
     assert [(at, event.healthy) for at, event in events] == [(0, True), (20, False), (40, True)]
 
 
 async def test_level_trigger_sends_every_result(clock: Clock) -> None:
     source = HealthCheckSource("db", answers([True, True, False]), interval=10, trigger="level")
-    assert [event.healthy for _, event in await told(clock, source, 35)] == [True, True, False, False]
+    assert [event.healthy for _, event in await events_of(clock, source, 35)] == [True, True, False, False]
 
 
 async def test_thresholds_count_results_in_a_row_and_the_first_decides_alone(clock: Clock) -> None:
     results = [False, True, False, True, True, False, True, False, False, False]
     source = HealthCheckSource("db", answers(results), interval=1, failures=3, successes=2)
-    events = await told(clock, source, 20.5)
+    events = await events_of(clock, source, 20.5)
     assert [(at, event.healthy) for at, event in events] == [(0, False), (4, True), (9, False)]
 
 
@@ -94,7 +94,7 @@ async def test_a_check_that_takes_too_long_is_down(clock: Clock) -> None:
     async def hang() -> None:
         await asyncio.sleep(1000)
 
-    ((at, event),) = await told(clock, HealthCheckSource("db", hang, timeout=3), 20)
+    ((at, event),) = await events_of(clock, HealthCheckSource("db", hang, timeout=3), 20)
     assert (at, event.healthy, event.message) == (3, False, "no answer within 3 s")
 
 
@@ -102,7 +102,7 @@ async def test_a_timeout_error_of_the_check_keeps_its_message(clock: Clock) -> N
     async def check() -> None:
         raise TimeoutError("the pool is empty")
 
-    ((_, event),) = await told(clock, HealthCheckSource("db", check), 1)
+    ((_, event),) = await events_of(clock, HealthCheckSource("db", check), 1)
     assert event.message == "the pool is empty"
 
 
@@ -114,7 +114,7 @@ async def test_plain_checks_run_in_a_thread_and_false_is_down(clock: Clock, answ
         threads.append(threading.current_thread())
         return answer
 
-    ((_, event),) = await told(clock, HealthCheckSource("disk", check), 1)
+    ((_, event),) = await events_of(clock, HealthCheckSource("disk", check), 1)
     assert event.healthy is healthy
     assert threading.main_thread() not in threads
 
@@ -123,7 +123,7 @@ async def test_an_error_without_text_is_named_by_its_type(clock: Clock) -> None:
     def check() -> None:
         raise ZeroDivisionError
 
-    ((_, event),) = await told(clock, HealthCheckSource("disk", check), 1)
+    ((_, event),) = await events_of(clock, HealthCheckSource("disk", check), 1)
     assert event.message == "ZeroDivisionError"
 
 
@@ -137,12 +137,12 @@ async def test_a_plain_check_that_hangs_is_not_called_again_while_it_does() -> N
     source = HealthCheckSource("disk", check, interval=0.01, timeout=0.01, trigger="level")
     run = asyncio.create_task(source.run(events.put))  # type: ignore[arg-type]  # its result is not looked at
     try:
-        told = [await events.get() for _ in range(4)]
+        events_of = [await events.get() for _ in range(4)]
     finally:
         free.set()
-    assert not any(event.healthy for event in told)
+    assert not any(event.healthy for event in events_of)
     assert calls == [1]
-    assert "still hangs" in told[-1].message
+    assert "still hangs" in events_of[-1].message
     while not (await events.get()).healthy:
         pass
     run.cancel()
@@ -154,7 +154,7 @@ async def test_an_object_whose_call_is_async_is_awaited(clock: Clock) -> None:
         async def __call__(self) -> bool:
             return False
 
-    ((_, event),) = await told(clock, HealthCheckSource("db", Check()), 1)
+    ((_, event),) = await events_of(clock, HealthCheckSource("db", Check()), 1)
     assert not event.healthy
 
 

@@ -318,7 +318,7 @@ async def test_a_closed_stream_counts_as_empty() -> None:
 
 
 class Slow(io.RawIOBase):
-    """A file of a kind that nobody knows: only a thread can read it."""
+    """A file of an unknown kind: only a thread can read it."""
 
     def __init__(self, *lines: bytes, error: Exception | None = None) -> None:
         self.lines, self.error = list(lines), error
@@ -385,7 +385,7 @@ async def test_a_terminal_that_hangs_up_ends_the_input() -> None:
 
 
 class Held:
-    """An emit whose deliveries end when told."""
+    """An emit whose deliveries the test ends."""
 
     def __init__(self) -> None:
         self.events: list[Any] = []

@@ -38,7 +38,7 @@ class Screen:
         self.shown = ""
 
     def connect(self) -> None:
-        """In the test itself: pytest sets stdin and stdout anew after the fixtures."""
+        """Call this in the test: pytest replaces stdin and stdout after the fixtures."""
         self._monkeypatch.setattr(sys, "stdin", self.stdin)
         self._monkeypatch.setattr(sys, "stdout", self.stdout)
         self._monkeypatch.setenv("TERM", "xterm")
@@ -134,7 +134,7 @@ async def test_clear_line_clears_a_half_typed_line(screen: Screen) -> None:
 
 
 async def test_ctrl_c_sends_sigint(screen: Screen) -> None:
-    """With the loop blocked, a key would not be read by anybody."""
+    """With the loop blocked, no code would read a key."""
     running = screen.run(PromptSource(), Emitted())
     await until(lambda: screen.shows(">"))
     local_modes: int = screen.modes()[3]

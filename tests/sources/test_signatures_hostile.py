@@ -1,4 +1,4 @@
-"""Whatever arrives, a verifier says the id or raises `VerificationError`, and accepts nothing that was not signed.
+"""For any input, a verifier returns the id or raises `VerificationError`, and accepts nothing that was not signed.
 
 Some thousand inputs in the suite, a million where ``LIFECYCLE_CHAOS`` is set (`make chaos`); ``LIFECYCLE_SEED`` repeats
 what a seed gave.
@@ -48,7 +48,7 @@ SIGNED: tuple[dict[str, str], ...] = tuple(each.sign(BODY, now=NOW, delivery_id=
 
 # -- anything at all -----------------------------------------------------------------------------------------------
 
-#: What an HTTP library may make of bytes on the wire, and more: lone surrogates are text as well.
+#: Text that an HTTP library may decode from bytes on the wire, and lone surrogates as well.
 ANYTHING = st.one_of(
     st.text(st.characters(codec=None)), st.binary().map(lambda raw: raw.decode("utf-8", "surrogateescape"))
 )
@@ -152,18 +152,18 @@ def test_a_changed_request_is_rejected_or_equivalent() -> None:
         headers = spoiled(signed, chance)
         body = BODY if chance.randrange(4) else spoil(BODY.decode(), chance).encode("utf-8", "surrogatepass")
         now = NOW if chance.randrange(4) else chance.choice((0, -1e308, 1e308, float("nan"), NOW + 301, NOW - 301))
-        told = f"seed {SEED}, input {number}: {scheme} with {headers!r}, {body!r}, now {now}"
+        label = f"seed {SEED}, input {number}: {scheme} with {headers!r}, {body!r}, now {now}"
         try:
             identity = scheme.verify(headers, body, now=now)
         except VerificationError:
             continue
         except Exception as error:
-            raise AssertionError(told) from error
+            raise AssertionError(label) from error
         accepted += 1
         signs_body, signs_time = not isinstance(scheme, GitLab), isinstance(scheme, StandardWebhooks | Stripe | Slack)
-        assert body == BODY or not signs_body, told
-        assert now == NOW or not signs_time, told
-        assert identity in ("", "msg_1") or not isinstance(scheme, StandardWebhooks), told
-    # What nobody changed is among them, or this would be true of a verifier that refuses all.
+        assert body == BODY or not signs_body, label
+        assert now == NOW or not signs_time, label
+        assert identity in ("", "msg_1") or not isinstance(scheme, StandardWebhooks), label
+    # Unchanged requests are among them, or a verifier that rejects everything would pass.
     assert accepted, f"seed {SEED}"
     print(f"LIFECYCLE_SEED={SEED}: {INPUTS} inputs, {accepted} of them accepted")

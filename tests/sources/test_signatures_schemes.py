@@ -1,4 +1,4 @@
-"""Each scheme against those who made it: documented examples, their own library, their own formula."""
+"""Each scheme against its origin: documented examples, the reference library, the published formula."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BODY = b'{"test": 2432232314}'
 def refuse(
     verifier: Verifier, headers: dict[str, str], body: bytes = BODY, *, now: float = NOW, said: str = ""
 ) -> None:
-    """Many cases stand in one test, since each test pays for the look at what it left behind."""
+    """One test has many cases, since the check for leaks costs time per test."""
     try:
         verifier.verify(headers, body, now=now)
     except VerificationError as error:
@@ -426,7 +426,7 @@ def test_without_its_credential_header_a_scheme_rejects_any_body() -> None:
 
 
 def test_the_replay_key_depends_only_on_the_signed_content() -> None:
-    """Who repeats a request of others may write into the header what nobody signed."""
+    """An attacker that repeats a request may add unsigned parts to the header."""
     for make in (Stripe, Slack):
         scheme = make("new", "old")
         signed = make("old").sign(BODY, now=NOW)

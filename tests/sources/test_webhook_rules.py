@@ -1,4 +1,4 @@
-"""What is true of webhooks without a socket: what may be configured, which paths are topics, who asks too often."""
+"""Webhooks without a socket: valid settings, paths that are topics, and rate limits."""
 
 from __future__ import annotations
 
