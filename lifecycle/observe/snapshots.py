@@ -12,27 +12,30 @@ import os
 import platform
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from math import isfinite
-from typing import TYPE_CHECKING, Any, TypeVar
+from operator import attrgetter
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from lifecycle._masking import Limits, masked, masked_values
+from lifecycle._masking import Limits, is_number, masked, masked_values
 from lifecycle._text import component_name, text_of
 from lifecycle._util import program_name
-from lifecycle.control.lanes import LaneInfo  # noqa: TC001  # the encoding reads the types
+from lifecycle.control.lanes import LaneInfo  # noqa: TC001  # to_dict reads the types
 from lifecycle.control.router import Router
-from lifecycle.control.routing import RouteInfo  # noqa: TC001  # the encoding reads the types
-from lifecycle.control.source_runner import SourceInfo  # noqa: TC001  # the encoding reads the types
-from lifecycle.control.taps import TapInfo  # noqa: TC001  # the encoding reads the types
+from lifecycle.control.routing import RouteInfo  # noqa: TC001  # to_dict reads the types
+from lifecycle.control.source_runner import SourceInfo  # noqa: TC001  # to_dict reads the types
+from lifecycle.control.taps import TapInfo  # noqa: TC001  # to_dict reads the types
 from lifecycle.flows.records import FlowsState, ItemInfo, RunInfo
-from lifecycle.observe.encoding import misfit, to_dict
 from lifecycle.runtime.lifetimes import Lifetime, LifetimeState, current_life
 from lifecycle.workers.model import FINAL, Status, WorkerState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
 __all__ = [
     "ComponentView",
@@ -46,6 +49,7 @@ __all__ = [
     "current_lifetime",
     "snapshot",
     "snapshot_of",
+    "to_dict",
 ]
 
 _R = TypeVar("_R")
@@ -372,7 +376,7 @@ def _checked(record: _R) -> _R:
     Raises:
         TypeError: if a value is not of the type of its field, since a program may fill our records with anything.
     """
-    if wrong := misfit(record):
+    if wrong := _misfit(record):
         raise TypeError(wrong)
     return record
 
@@ -414,3 +418,81 @@ def _queue(state: Any) -> QueueView:
     details = _plain(state)
     name, depths, _ = details.pop("name"), details.pop("depths"), details.pop("kind")
     return QueueView(name, depths, details)
+
+
+# -- records as dictionaries -----------------------------------------------------------------------------------------
+
+
+def to_dict(record: Any, *, without: str = "") -> dict[str, Any]:
+    """Return a record as a dictionary; the value of its field ``without`` is not converted."""
+    names, values_of, nested = _plan(record.__class__)
+    values: dict[str, Any] = dict(zip(names, values_of(record), strict=True))
+    for name, convert in nested:
+        value = values[name]
+        if value is not None and name != without:
+            values[name] = convert(value)
+    return values
+
+
+_Plan = tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]], tuple[tuple[str, Callable[[Any], Any]], ...]]
+
+
+@cache
+def _plan(kind: type) -> _Plan:
+    """Return the names of the fields, a getter of their values, and the converters of those that are not plain."""
+    hints = get_type_hints(kind)
+    names = tuple(each.name for each in dataclasses.fields(kind))
+    nested = tuple((name, convert) for name in names if (convert := _converter(hints[name])) is not None)
+    # Each record has several fields, of which this makes a tuple.
+    return names, attrgetter(*names), nested
+
+
+def _converter(hint: Any) -> Callable[[Any], Any] | None:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return next((found for each in args if each is not NoneType and (found := _converter(each))), None)
+    if origin is tuple:
+        convert = _converter(args[0])
+        # As few frames as possible: records may be nested as deep as supervisors are.
+        return list if convert is None else lambda values: list(map(convert, values))
+    if dataclasses.is_dataclass(hint):
+        return to_dict
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return attrgetter("value")
+    return None
+
+
+def _misfit(record: Any) -> str | None:
+    """Return the first field with a value that its type does not allow, as text; None if there is none."""
+    kind = record.__class__
+    names, values_of, _ = _plan(kind)
+    for name, allowed, value in zip(names, _types(kind), values_of(record), strict=True):
+        if allowed and not _fits(value, allowed):
+            return f"its state() has {name}={text_of(value)}"
+    return None
+
+
+@cache
+def _types(kind: type) -> tuple[tuple[type, ...], ...]:
+    """Return the types that each field allows; none for records and fields that may have any value."""
+    hints = get_type_hints(kind)
+    return tuple(_allowed(hints[each.name]) for each in dataclasses.fields(kind))
+
+
+def _allowed(hint: Any) -> tuple[type, ...]:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        parts = [_allowed(each) for each in args]
+        return tuple(each for part in parts for each in part) if all(parts) else ()
+    if origin is dict and args[1] is not Any:
+        return (dict,)
+    return {str: (str,), bool: (bool,), int: (int,), float: (float, int), NoneType: (NoneType,)}.get(hint, ())
+
+
+def _fits(value: Any, allowed: tuple[type, ...]) -> bool:
+    if not isinstance(value, allowed):
+        return False
+    if allowed == (dict,):
+        items = cast("dict[Any, Any]", value).items()
+        return all(isinstance(key, str) and _fits(each, (int, float)) for key, each in items)
+    return value is None or isinstance(value, str) or is_number(value)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
 from lifecycle import hooks
-from lifecycle.observe.encoding import to_dict
-from lifecycle.observe.snapshots import current_lifetime, snapshot_of
+from lifecycle.observe.snapshots import current_lifetime, snapshot_of, to_dict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -115,7 +115,7 @@ async def test_where_nothing_fits_it_says_who_has_it_and_what_is_near(clock: Clo
     async with EventLog() as log, running(router):
         told = log.explain("File/added")
         assert told.verdict == "no route fits, and there is no fallback: nobody gets it"
-        assert "  'file/*' is near (pattern): they differ in upper and lower case" in told.lines
+        assert "  'file/*' is near (pattern): they differ in case, slashes or blanks" in told.lines
         router.fallback(build)
         assert log.explain("File/added").verdict == "no route fits: the fallback, build, has it"
 
@@ -218,18 +218,19 @@ async def test_it_can_be_sent_as_json_and_printed_on_a_terminal(clock: Clock) ->
 
 # -- what may have been meant -----------------------------------------------------------------------------------
 
+CASE, SPELLING = "they differ in case, slashes or blanks", "they are spelled almost the same"
 NEAR = {
-    ("File/Added", "file/*"): "they differ in upper and lower case",
-    ("file.added", "file/added"): "segments are separated by slashes",
-    ("file:added", "file/*"): "segments are separated by slashes",
-    ("/file/added", "file/*"): "they differ in a slash or a blank too many",
-    (" file/added ", "file/added"): "they differ in a slash or a blank too many",
-    ("File.added", "file/*"): "they differ in case, and in how segments are separated",
+    ("File/Added", "file/*"): CASE,
+    ("file.added", "file/added"): CASE,
+    ("file:added", "file/*"): CASE,
+    ("/file/added", "file/*"): CASE,
+    (" file/added ", "file/added"): CASE,
+    ("File.added", "file/*"): CASE,
     ("file/a/b", "file/*"): "* stands for one segment; 'file/**' would match",
-    ("shop/login", "shop/user/login"): "it has a segment more",
-    ("shop/user/login/now", "shop/user/login"): "it has a segment less",
-    ("command/deplyo", "command/deploy"): "'deploy' is not 'deplyo'",
-    ("relod", "reload"): "'reload' is not 'relod'",
+    ("shop/login", "shop/user/login"): SPELLING,
+    ("shop/user/login/now", "shop/user/login"): SPELLING,
+    ("command/deplyo", "command/deploy"): SPELLING,
+    ("relod", "reload"): SPELLING,
 }
 
 
@@ -258,5 +259,5 @@ def test_topics_and_patterns_with_many_segments_are_not_compared() -> None:
 
 def test_only_the_nearest_of_many_are_named() -> None:
     many = [f"shop/{number}/order" for number in range(5000)]
-    assert [each.text for each in near_misses("shop/77/ordre", many, ())] == ["shop/77/order"]
-    assert len(near_misses("order", ["order/a", "order/b", "order/c", "order/d"], ())) == 3
+    found = [each.text for each in near_misses("shop/77/ordre", many, ())]
+    assert (found[0], len(found)) == ("shop/77/order", 3)

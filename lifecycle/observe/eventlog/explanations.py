@@ -20,7 +20,7 @@ from lifecycle.errors import InvalidPattern, InvalidTopic
 from lifecycle.observe.eventlog.entries import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lifecycle.control.routing import RouteInfo
     from lifecycle.control.source_runner import SourceInfo
@@ -35,8 +35,8 @@ _log = logging.getLogger("lifecycle.observe")
 _SHOWN, _CLOSE = 3, 50
 #: A topic or pattern with more segments is not compared: that is expensive, and it is hardly a misspelling.
 _SEGMENTS = 16
-#: From which ratio on a segment may be a misspelling of another, from 0 to 1.
-_SIMILAR = 0.6
+#: From which ratio on a text may be a misspelling of another, from 0 to 1.
+_SIMILAR = 0.8
 
 #: Characters that people write for a slash.
 _SEPARATORS = str.maketrans(".: ", "///")
@@ -249,74 +249,39 @@ def _to_dict(record: Any) -> dict[str, Any]:
 
 
 def near_misses(topic: str, patterns: Iterable[str], topics: Iterable[str]) -> tuple[NearMiss, ...]:
-    """Return the texts that ``topic`` nearly matches, patterns first."""
-    return (*_of_kind("pattern", topic, patterns), *_of_kind("topic", topic, topics))
+    """Return the patterns, and the ``topics`` that were seen, that ``topic`` nearly matches."""
+    return (*_nearest("pattern", topic, patterns), *_nearest("topic", topic, topics))
 
 
-def _of_kind(kind: Literal["pattern", "topic"], topic: str, texts: Iterable[str]) -> Iterator[NearMiss]:
-    found = 0
-    short = [text for text in texts if text.count("/") < _SEGMENTS] if topic.count("/") < _SEGMENTS else []
-    for text in _most_similar(topic, short):
-        pattern = text if kind == "pattern" else quoted(text)
-        hint = None if text == topic or _fits(pattern, topic) else _hint(topic, pattern)
-        if hint is not None and found < _SHOWN:
-            found += 1
-            yield NearMiss(kind, text, hint)
-
-
-def _most_similar(topic: str, texts: Iterable[str]) -> list[str]:
-    """Return those with the most common segments, then the longest common start: comparing all would take too long."""
+def _nearest(kind: Literal["pattern", "topic"], topic: str, texts: Iterable[str]) -> Iterator[NearMiss]:
+    if topic.count("/") >= _SEGMENTS:
+        return
     plain = _plain(topic)
+    found: list[tuple[float, str, str]] = []
+    for text in _candidates(plain, [text for text in texts if text != topic and text.count("/") < _SEGMENTS]):
+        pattern = text if kind == "pattern" else quoted(text)
+        if not _fits(pattern, topic) and (similar := _similarity(plain, pattern)) is not None:
+            found.append((*similar, text))
+    for _, hint, text in heapq.nlargest(_SHOWN, found):
+        yield NearMiss(kind, text, hint)
+
+
+def _candidates(plain: str, texts: list[str]) -> list[str]:
+    """Return those with the most segments in common: a close look at all of ten thousand would take too long."""
     segments = set(plain.split("/"))
-
-    def likeness(text: str) -> tuple[int, int, int]:
-        other = text.translate(_SEPARATORS).casefold()
-        return len(segments.intersection(other.split("/"))), _common(plain, other), _common(topic, text)
-
     # Sorted, so that equal ones always come in the same order.
-    return heapq.nlargest(_CLOSE, sorted(texts), key=likeness)
+    return heapq.nlargest(_CLOSE, sorted(texts), key=lambda text: len(segments.intersection(_plain(text).split("/"))))
 
 
-def _common(one: str, other: str) -> int:
-    """Return the length of the common start."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (mine, its) in pairs if mine != its), min(len(one), len(other)))
-
-
-def _hint(topic: str, pattern: str) -> str | None:
-    """Return what keeps ``pattern`` from matching; None if they differ too much."""
-    for words, change in _CHANGES:
-        if _fits(change(pattern), change(topic)):
-            return words
-    parts, wanted = topic.split("/"), pattern.split("/")
-    if wanted[-1] == "*" and len(parts) > len(wanted) and _fits(f"{pattern}*", topic):
-        return f"* stands for one segment; {'/'.join([*wanted[:-1], '**'])!r} would match"
-    if any(_fits(pattern, fewer) and _shared(fewer, wanted) for fewer in _without_one(parts)):
-        return "it has a segment less"
-    if any(_fits(fewer, topic) and _shared(fewer, parts) for fewer in _without_one(wanted)):
-        return "it has a segment more"
-    return _misspelt(parts, wanted)
-
-
-def _shared(text: str, parts: list[str]) -> bool:
-    """Return whether they have a segment in common: a pattern of wildcards alone is near to everything."""
-    return any(part in parts for part in text.split("/"))
-
-
-def _misspelt(parts: list[str], wanted: list[str]) -> str | None:
-    """Return the one segment that differs a little, as a hint."""
-    if len(parts) != len(wanted):
-        return None
-    different = [pair for pair in zip(parts, wanted, strict=True) if not _fits(pair[1] or "/", pair[0])]
-    if len(different) != 1:
-        return None
-    [(part, segment)] = different
-    similar = difflib.SequenceMatcher(None, part.casefold(), segment.casefold()).ratio() >= _SIMILAR
-    return f"{segment!r} is not {part!r}" if similar else None
-
-
-def _without_one(parts: list[str]) -> Iterator[str]:
-    return ("/".join(parts[:at] + parts[at + 1 :]) for at in range(len(parts)) if len(parts) > 1)
+def _similarity(plain: str, pattern: str) -> tuple[float, str] | None:
+    """Return how similar they are and a hint; None if they are not."""
+    other = _plain(pattern)
+    if _fits(other, plain):
+        return 1.0, "they differ in case, slashes or blanks"
+    if other.endswith("/*") and _fits(f"{other}*", plain):
+        return 1.0, f"* stands for one segment; {pattern + '*'!r} would match"
+    ratio = difflib.SequenceMatcher(None, plain, other).ratio()
+    return (ratio, "they are spelled almost the same") if ratio >= _SIMILAR else None
 
 
 def _fits(pattern: str, topic: str) -> bool:
@@ -326,23 +291,7 @@ def _fits(pattern: str, topic: str) -> bool:
         return False
 
 
-def _slashes(text: str) -> str:
-    """Separate segments by single slashes."""
-    return _tidy(text.translate(_SEPARATORS))
-
-
-def _tidy(text: str) -> str:
-    return "/".join(part.strip() for part in text.split("/") if part.strip())
-
-
 def _plain(text: str) -> str:
-    return _slashes(text).casefold()
-
-
-#: Differences to ignore one after the other, and the hint for each.
-_CHANGES: tuple[tuple[str, Callable[[str], str]], ...] = (
-    ("they differ in upper and lower case", str.casefold),
-    ("they differ in a slash or a blank too many", _tidy),
-    ("segments are separated by slashes", _slashes),
-    ("they differ in case, and in how segments are separated", _plain),
-)
+    """Fold case, and separate segments by single slashes."""
+    parts = text.translate(_SEPARATORS).casefold().split("/")
+    return "/".join(part.strip() for part in parts if part.strip())
