@@ -94,7 +94,7 @@ def has_route_for(router: Router, topic: str) -> bool:
 
 def built_in_patterns(router: Router) -> frozenset[str]:
     """Return the patterns of the routes that only carry out built-in commands."""
-    included = [each for each in router.commands.borrowed if isinstance(each, BuiltInCommands)]
+    included = [each for each in router.commands.included if isinstance(each, BuiltInCommands)]
     return frozenset(pattern for each in included for pattern in each.patterns)
 
 
@@ -115,7 +115,7 @@ class BuiltInCommands(Commands):
     @classmethod
     def of(cls, router: Router, lifetime: Lifetime) -> BuiltInCommands:
         """Install the built-in commands in ``router``, once for all installers, and return them."""
-        found = next((each for each in router.commands.borrowed if isinstance(each, BuiltInCommands)), None)
+        found = next((each for each in router.commands.included if isinstance(each, BuiltInCommands)), None)
         commands = found or cls(router, lifetime)
         commands.install()
         return commands
@@ -125,14 +125,14 @@ class BuiltInCommands(Commands):
         self._installers += 1
         if self._installers == 1:
             self._add_all()
-            self._router.commands.borrow(self)
+            self._router.commands.include(self)
 
     def uninstall(self) -> None:
         """Remove them from the router, unless another installer uses them."""
         self._installers -= 1
         if self._installers:
             return
-        self._router.commands.give_back(self)
+        self._router.commands.exclude(self)
         for pattern in self.patterns:
             with suppress(RouteNotFound):
                 self._router.remove(pattern)

@@ -1,6 +1,6 @@
-"""The one registry of commands: the prompt reads it, and so does whatever else can give a command.
+"""The registry of commands, which prompts, `lifecycle ctl` and the page read.
 
-A command turns the words after its name into an event; what handles the event is the router's business.
+A command turns the words after its name into an event, which the router gives to a handler.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Completer: TypeAlias = Iterable[str] | Callable[[str], Iterable[str]]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A word that a person can type, what it becomes, and what help says about it."""
+    """A word that can be typed, its event, and its help text."""
 
     name: str
     help: str = ""
@@ -47,23 +47,23 @@ class Command:
     event: Callable[[tuple[str, ...]], Topical] | None = None
     complete: Completer | None = None
     aliases: tuple[str, ...] = ()
-    #: Where it was registered, for the message about a second one.
+    #: Where it was registered, for the message about a conflict.
     place: str = "built in"
-    #: Whether words may follow it; where they may not, a line that has some is not this command.
+    #: Whether words may follow it; if not, a line with further words is not this command.
     takes_arguments: bool = True
 
     def make(self, args: tuple[str, ...]) -> Topical:
-        """The event for this command with ``args``."""
+        """Return the event for this command with ``args``."""
         return CommandEvent(self.name, args) if self.event is None else self.event(args)
 
     def candidates(self, typed: str) -> list[str]:
-        """The completions of an argument of which ``typed`` is there already, sorted."""
+        """Return the completions of an argument that begins with ``typed``, sorted."""
         words = self.complete(typed) if callable(self.complete) else self.complete or ()
         return sorted(word for word in words if word.startswith(typed))
 
 
 def help_of(handler: object) -> str:
-    """What the docstring of a function says; that of an object's class says nothing of a command."""
+    """Return the docstring of a function; that of an object's class does not describe a command."""
     return inspect.getdoc(handler) or "" if hasattr(handler, "__name__") else ""
 
 
@@ -72,8 +72,8 @@ class Commands:
 
     def __init__(self, *commands: Command) -> None:
         self._by_word: dict[str, Command] = {}
-        # Registries whose words are known where they are not taken here.
-        self._borrowed: list[Commands] = []
+        # Registries whose commands count too, unless their words are taken here.
+        self._included: list[Commands] = []
         for command in commands:
             self.add(command)
 
@@ -81,8 +81,8 @@ class Commands:
         """Each command that can be reached by its name once, in the order of registration."""
         # By identity: a command whose candidates are a list has no hash.
         own = {id(each): each for each in self._by_word.values()}
-        lent = {id(each): each for others in self._borrowed for each in others if self.get(each.name) is each}
-        return iter((own | lent).values())
+        included = {id(each): each for others in self._included for each in others if self.get(each.name) is each}
+        return iter((own | included).values())
 
     def __contains__(self, word: str) -> bool:
         return self.get(word) is not None
@@ -108,48 +108,48 @@ class Commands:
             self._by_word[word] = command
 
     def remove(self, name: str) -> None:
-        """Take out the command and its aliases; nothing happens if there is none."""
+        """Remove the command and its aliases; nothing happens if there is none."""
         command = self._by_word.get(name)
         self._by_word = {word: each for word, each in self._by_word.items() if each is not command}
 
     def forget(self, pattern: Pattern) -> None:
-        """A route was removed: so is the command that leads to it, if there is one."""
-        room, _, name = pattern.topic.partition("/") if pattern.is_exact else ("", "", "")
+        """Remove the command whose route had this pattern, if there is one."""
+        first, _, name = pattern.topic.partition("/") if pattern.is_exact else ("", "", "")
         command = self._by_word.get(name)
-        if room == "command" and command is not None and command.event is None:
+        if first == "command" and command is not None and command.event is None:
             self.remove(name)
 
-    def borrow(self, others: Commands) -> None:
-        """Know the words of ``others`` too, where they are not taken here; what is registered here later wins."""
-        self._borrowed.append(others)
+    def include(self, others: Commands) -> None:
+        """Include the commands of ``others``; a word that is taken here, now or later, counts first."""
+        self._included.append(others)
 
-    def give_back(self, others: Commands) -> None:
-        """Know the words of ``others`` no longer; nothing happens if they were not borrowed."""
-        self._borrowed = [each for each in self._borrowed if each is not others]
+    def exclude(self, others: Commands) -> None:
+        """Include the commands of ``others`` no longer; nothing happens if they are not included."""
+        self._included = [each for each in self._included if each is not others]
 
     @property
-    def borrowed(self) -> tuple[Commands, ...]:
-        """The registries that were borrowed and not given back."""
-        return tuple(self._borrowed)
+    def included(self) -> tuple[Commands, ...]:
+        """The registries that are included."""
+        return tuple(self._included)
 
     def owns(self, word: str) -> bool:
-        """Whether the word was registered here, and is not a borrowed one."""
+        """Return whether the word was registered here, not in an included registry."""
         return word in self._by_word
 
     def get(self, word: str) -> Command | None:
-        """The command with that name or alias."""
-        lent = (each.get(word) for each in self._borrowed)
-        return self._by_word.get(word) or next((found for found in lent if found is not None), None)
+        """Return the command with that name or alias."""
+        included = (each.get(word) for each in self._included)
+        return self._by_word.get(word) or next((found for found in included if found is not None), None)
 
     def words(self) -> tuple[str, ...]:
-        """All names and aliases, sorted."""
-        return tuple(sorted({*self._by_word, *(word for each in self._borrowed for word in each.words())}))
+        """Return all names and aliases, sorted."""
+        return tuple(sorted({*self._by_word, *(word for each in self._included for word in each.words())}))
 
     def parse(self, line: str) -> Topical | None:
-        """Return the event that a typed line stands for; None for a blank one.
+        """Return the event of a typed line; None for a blank one.
 
-        A line that is no command is an `UnknownCommandEvent` with its first word; if that is a command which takes no
-        arguments, with the whole line.
+        A line that is not a command is an `UnknownCommandEvent` with its first word; if that is a command which takes
+        no arguments, with the whole line.
         """
         words = split(line)
         if not words:
@@ -169,7 +169,7 @@ _ESCAPED = re.compile(r"""\\(["\\])""")
 
 
 def split(line: str) -> list[str]:
-    """Words as a shell would split them; where its quotes do not close, at blanks."""
+    """Split a line into words as a shell does; if its quotes do not close, at blanks."""
     words: list[str] = []
     word: list[str] = []
     at = 0
@@ -190,10 +190,10 @@ def split(line: str) -> list[str]:
 
 
 def completions(line: str, names: Iterable[str], find: Callable[[str], Command | None]) -> tuple[str, list[str]]:
-    """The last word of ``line``, as far as it is there, and what it could become, sorted.
+    """Return the last word of ``line`` as typed so far, and its completions, sorted.
 
-    The first word is one of ``names``; the others are up to the command that ``find`` has for it. Where that one's
-    own function fails, this is logged, and there is nothing.
+    The first word is one of ``names``; the command that ``find`` returns for it completes the others. An error of its
+    own function is logged, and there are no completions.
     """
     typed = "" if line[-1:].isspace() else (line.split() or [""])[-1]
     words = split(line[: len(line) - len(typed)])
@@ -202,13 +202,13 @@ def completions(line: str, names: Iterable[str], find: Callable[[str], Command |
     command = find(words[0])
     try:
         return typed, command.candidates(typed) if command else []
-    except Exception:  # noqa: BLE001  # whatever a user's function raises
+    except Exception:  # noqa: BLE001  # code of the program
         _log.exception("completing the arguments of %.60r failed", words[0])
         return typed, []
 
 
 def lifecycle_commands() -> tuple[Command, ...]:
-    """The words that every prompt knows, and the lifecycle events they become."""
+    """Return the commands of every prompt, which send lifecycle events."""
     return (
         _alone("suspend", "Pause: keep state, stop taking on work.", SuspendEvent, "s"),
         _alone("resume", "Go on after a pause.", ResumeEvent, "r"),
@@ -219,5 +219,5 @@ def lifecycle_commands() -> tuple[Command, ...]:
 
 
 def _alone(name: str, text: str, make: Callable[[], Topical], *aliases: str) -> Command:
-    """A command that takes no arguments, so that "exit the building" does not end the program."""
+    """Return a command without arguments, so that "exit the building" does not end the program."""
     return Command(name, text, lambda _: make(), aliases=aliases, takes_arguments=False)

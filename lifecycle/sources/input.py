@@ -201,14 +201,14 @@ class CommandSet(Commands):
     def __init__(self, commands: GivenCommands | None) -> None:
         super().__init__()
         self._is_given = commands is not None
-        self.borrow(Commands(*lifecycle_commands()) if commands is None else _registry(commands))
+        self.include(Commands(*lifecycle_commands()) if commands is None else _registry(commands))
 
     def use(self, commands: Commands) -> None:
         """Put ``commands`` before all others, unless commands were given explicitly."""
         if not self._is_given:
-            for each in dict.fromkeys((commands, *self.borrowed)):
-                self.give_back(each)
-                self.borrow(each)
+            for each in dict.fromkeys((commands, *self.included)):
+                self.exclude(each)
+                self.include(each)
 
 
 def _registry(commands: GivenCommands) -> Commands:

@@ -1,4 +1,4 @@
-"""A registry that borrows words: they are known like its own, and yield to whatever is registered in it."""
+"""A registry that includes others: their commands count too, unless their words are taken."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from lifecycle.control.commands import Commands
 from lifecycle.events import CommandEvent, UnknownCommandEvent
 
 
-def test_borrowed_words_are_known_until_they_are_given_back() -> None:
+def test_included_commands_are_known_until_they_are_excluded() -> None:
     own, others = Commands(Command("deploy")), Commands(Command("restart", aliases=("again",)))
-    own.borrow(others)
+    own.include(others)
     assert own.words() == ("again", "deploy", "restart")
     assert "again" in own
     assert not own.owns("again")
     assert [each.name for each in own] == ["deploy", "restart"]
     assert own.parse("again web") == CommandEvent("restart", ("web",))
-    own.give_back(others)
-    own.give_back(others)
+    own.exclude(others)
+    own.exclude(others)
     assert own.words() == ("deploy",)
     assert own.parse("again web") == UnknownCommandEvent("again", ("deploy",))
 
 
-def test_a_command_of_its_own_wins_over_a_borrowed_one_before_and_later() -> None:
-    router, others = Router(), Commands(Command("early", "lent"), Command("late", "lent", aliases=("l",)))
+def test_an_own_command_wins_over_an_included_one_before_and_later() -> None:
+    router, others = Router(), Commands(Command("early", "built in"), Command("late", "built in", aliases=("l",)))
     router.command("early", print, help="own")
-    router.commands.borrow(others)
+    router.commands.include(others)
     router.command("late", print, help="own")
     assert [(each.name, each.help) for each in router.commands] == [("early", "own"), ("late", "own")]
-    lent = router.commands.get("l")
-    assert lent is not None, "what is not taken stays"
-    assert lent.help == "lent"
+    included = router.commands.get("l")
+    assert included is not None, "what is not taken stays"
+    assert included.help == "built in"
     router.remove("command/late")
     assert router.commands.parse("late") == CommandEvent("late", ())
 
 
-def test_of_two_lenders_the_first_has_the_word() -> None:
+def test_the_first_of_two_included_registries_has_the_word() -> None:
     own = Commands()
-    own.borrow(Commands(Command("a", "first")))
-    own.borrow(Commands(Command("a", "second"), Command("b")))
+    own.include(Commands(Command("a", "first")))
+    own.include(Commands(Command("a", "second"), Command("b")))
     assert [(each.name, each.help) for each in own] == [("a", "first"), ("b", "")]
