@@ -30,24 +30,24 @@ __all__ = [
 
 
 def read_text(file: Path) -> str:
-    """What ``file`` holds, without a mark of its encoding.
+    """Return the text of ``file``, without a byte order mark.
 
     Raises:
-        ConfigError: for a file that cannot be read, or is no UTF-8.
+        ConfigError: for a file that cannot be read, or is not UTF-8.
     """
     try:
         return file.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{file}: is no text in UTF-8; save it so") from None
+        raise ConfigError(f"{file}: is not UTF-8; save it so") from None
 
 
 def load_table(file: Path, *names: str) -> Mapping[str, Any] | None:
-    """The table ``[names…]`` of ``file``; None without the file, or without the table.
+    """Return the table ``[names…]`` of ``file``; None without the file or the table.
 
     Raises:
-        ConfigError: for a file that cannot be read, naming the position, or for something else in the table's place.
+        ConfigError: for a file that cannot be read, naming the position, or a value in place of the table.
     """
     try:
         with file.open("rb") as stream:
@@ -60,18 +60,18 @@ def load_table(file: Path, *names: str) -> Mapping[str, Any] | None:
         table = cast("dict[str, Any]", table).get(name) if isinstance(table, dict) else None
     if table is not None and not isinstance(table, dict):
         name = ".".join(names)
-        raise ConfigError(f"{file}: {name} = {table!r} is no table; write [{name}] above the keys")
+        raise ConfigError(f"{file}: {name} = {table!r} is not a table; write [{name}] above the keys")
     return cast("dict[str, Any] | None", table)
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """What to do about the unknown ``given``: the one of ``known`` that it is close to, else all of them."""
+    """Suggest the one of ``known`` that is close to ``given``, else all of them."""
     close = difflib.get_close_matches(given, known := sorted(known), n=1)
     return f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
 
 
 def texts(key: str, value: Any) -> list[str]:
-    """One text, or a list of them, as a list.
+    """Return one text, or a list of texts, as a list.
 
     Raises:
         ValueError: naming the key and what was given.
@@ -85,28 +85,28 @@ def texts(key: str, value: Any) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    """As TOML would write the simple ones."""
+    """Return a value as TOML would write it."""
     if isinstance(value, bool):
         return str(value).lower()
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
 def read_env(file: Path) -> dict[str, str]:
-    """The variables that ``file`` sets.
+    """Return the variables of a ``.env`` file.
 
     Raises:
-        ConfigError: for a file that cannot be read, naming the line where that is the reason.
+        ConfigError: for a file that cannot be read, naming the line if that is the reason.
     """
     return parse_env(read_text(file), str(file))
 
 
 def parse_env(text: str, name: str) -> dict[str, str]:
-    """The variables that ``text`` sets; ``name`` is for the message.
+    """Return the variables of the text of a ``.env`` file called ``name``.
 
     Raises:
-        ConfigError: naming the line, where python-dotenv would leave it out.
+        ConfigError: naming a line that python-dotenv would ignore.
     """
-    # It takes longer to import than all that a command without such a file does.
+    # Imported late, because it takes long.
     from dotenv.main import DotEnv
     from dotenv.parser import parse_stream
 
@@ -117,16 +117,16 @@ def parse_env(text: str, name: str) -> dict[str, str]:
         if each.error or "\0" in written:
             line = next(iter(written.strip().splitlines()), "")
             raise ConfigError(f"{name}:{each.original.line}: {masked(line)!r} cannot be read; write KEY=VALUE")
-    # A variable that is set already wins, also where another refers to it.
+    # A variable that is set already wins, also in references.
     found = DotEnv(None, stream=io.StringIO(text), override=False).dict()
     return {key: value for key, value in found.items() if value is not None}
 
 
 def secret_in(name: str) -> str:
-    """The secret that the variable ``name`` holds.
+    """Return the secret in the environment variable ``name``.
 
     Raises:
-        ConfigError: when it holds none.
+        ConfigError: if it is not set.
     """
     secret = os.environ.get(name)
     if not secret:
@@ -135,22 +135,22 @@ def secret_in(name: str) -> str:
 
 
 def check_file(file: Path, schema: Schema, *, lacks: str, given_to: str) -> None:
-    """Refuse a file without ``schema``, so that nothing is made of one that has something else in it.
+    """Refuse a file without ``schema``, so that a command does not change a file of another kind.
 
-    One that is damaged or out of reach is let through: then to open it tells what is wrong.
+    A damaged file passes: opening it raises a better error.
 
     Args:
-        file: what the command was given.
-        schema: what a journal has that is meant.
-        lacks: what to say of a file that is not, such as "is no inbox".
-        given_to: who writes such files, such as "Inbox".
+        file: the file of the command line.
+        schema: the schema of the journal that it has to have.
+        lacks: the error if it has not, such as "is not an inbox".
+        given_to: the class that writes such files, such as "Inbox".
 
     Raises:
-        UsageError: if it is not there, or is something else.
+        UsageError: if the file does not exist, or is of another kind.
     """
     advice = f"give the path that {given_to}(…) was given"
     if not file.is_file():
-        raise UsageError(f"there is no file {file}; {advice}")
+        raise UsageError(f"no such file: {file}; {advice}")
     if not _has(file, schema):
         raise UsageError(f"{file} {lacks}; {advice}")
 

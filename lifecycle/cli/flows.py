@@ -436,7 +436,7 @@ def _definition(target: str) -> Flow | Task:
     sys.path.insert(0, str(Path.cwd()))
     found = find(target, _is_flow)
     if not _is_flow(found):
-        raise UsageError(f"{target} is {found!r}, which is no flow; give what linear, unordered, graph or task made")
+        raise UsageError(f"{target} is {found!r}, which is not a flow; give what linear, unordered, graph or task made")
     flow: Flow | Task = found
     return flow
 

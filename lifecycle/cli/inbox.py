@@ -1,6 +1,6 @@
 """`lifecycle inbox`: what waits in the file of an inbox, dead letters too; also while a receiver uses it.
 
-What others sent is shown without anything that could command a terminal, and without what identifies the sender.
+Requests are shown without control characters and without secrets.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ __all__ = ["inbox"]
 _COLUMNS = ("id", "state", "attempts", "accepted", "topic", "error")
 
 
-def inbox(verb: str, file: Path, letters: Sequence[str]) -> int:
-    """Carry out ``verb`` on the letters with these numbers, or on all dead ones where that is what ``letters`` says.
+def inbox(subcommand: str, file: Path, ids: Sequence[str]) -> int:
+    """Carry out a subcommand on the messages with these numbers, or on all dead letters if ``ids`` is ``["dead"]``.
 
     Raises:
-        UsageError: for a file that is no inbox, and for a number that is none.
-        CliError: for a letter that is not there, or cannot be had now.
+        UsageError: for a file that is not an inbox, or an id that is not a number.
+        CliError: for a message that does not exist, or is in use.
     """
     with _opened(file) as carry_out:
-        COMMANDS[verb](carry_out, letters)
+        _SUBCOMMANDS[subcommand](carry_out, ids)
     return DONE
 
 
 @contextmanager
 def _opened(file: Path) -> Generator[Callable[[Work], Any]]:
-    """What does something inside a transaction of the file."""
-    check_file(file, QUEUES, lacks="is no inbox", given_to="Inbox")
+    """Open the file; return a function that carries out work in a transaction."""
+    check_file(file, QUEUES, lacks="is not an inbox", given_to="Inbox")
     database = Database(str(file), (QUEUES,), durable=True)
 
     def carry_out(work: Work) -> Any:
@@ -61,7 +61,7 @@ def _opened(file: Path) -> Generator[Callable[[Work], Any]]:
 
     try:
         database.open()
-        _free(file, carry_out)
+        _release(file, carry_out)
         yield carry_out
     except JournalError as error:
         raise CliError(str(error)) from error
@@ -69,10 +69,10 @@ def _opened(file: Path) -> Generator[Callable[[Work], Any]]:
         database.close()
 
 
-def _free(file: Path, carry_out: Callable[[Work], Any]) -> None:
-    """What a receiver that is no more had is nobody's, and waits for the next one."""
+def _release(file: Path, carry_out: Callable[[Work], Any]) -> None:
+    """Release the messages of a receiver that has died."""
     path = lock_path(file)
-    if not os.path.exists(path):  # noqa: PTH110  # a path of the lock's
+    if not os.path.exists(path):  # noqa: PTH110  # a text
         return
     lock = FileLock(path)
     if lock.take():
@@ -82,11 +82,11 @@ def _free(file: Path, carry_out: Callable[[Work], Any]) -> None:
             lock.release()
 
 
-# -- the verbs -----------------------------------------------------------------------------------------------------
+# -- the subcommands -----------------------------------------------------------------------------------------------
 
 
 def _list(carry_out: Callable[[Work], Any], _letters: Sequence[str]) -> None:
-    """A line a letter, the oldest first."""
+    """Print a line per message, the oldest first."""
     entries: list[Entry] = carry_out(WEBHOOKS.entries)
     rows = [_COLUMNS, *map(_row, entries)]
     if entries:
@@ -95,27 +95,27 @@ def _list(carry_out: Callable[[Work], Any], _letters: Sequence[str]) -> None:
         stderr_console().info("nothing waits, and there are no dead letters")
 
 
-def _show(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> None:
-    """All that is known of each letter."""
-    for number in _numbers(carry_out, letters):
+def _show(carry_out: Callable[[Work], Any], ids: Sequence[str]) -> None:
+    """Print everything about each message."""
+    for number in _numbers(carry_out, ids):
         entry: Entry | None = carry_out(partial(WEBHOOKS.get, number=number))
         if entry is None:
-            raise CliError(f"there is no letter {number} any more")
+            raise CliError(f"message {number} does not exist any more")
         print_result(sys.stdout, _described(entry))
 
 
-def _replay(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> None:
-    """Deliver letters again; the receiver takes them up within a second, or at its next start."""
-    numbers = _numbers(carry_out, letters)
+def _replay(carry_out: Callable[[Work], Any], ids: Sequence[str]) -> None:
+    """Deliver messages again: the receiver does so within a second, or at its next start."""
+    numbers = _numbers(carry_out, ids)
     for number in numbers:
         if not carry_out(partial(WEBHOOKS.revive, number=number)):
-            raise CliError(f"letter {number} is with the receiver at this moment, or gone")
-    stderr_console().info(f"{plural(len(numbers), 'letter')} to be delivered again")
+            raise CliError(f"message {number} is being delivered, or gone")
+    stderr_console().info(f"{plural(len(numbers), 'message')} to be delivered again")
 
 
-def _drop(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> None:
-    """Remove letters; what the receiver has already taken is not taken from it."""
-    numbers = _numbers(carry_out, letters)
+def _drop(carry_out: Callable[[Work], Any], ids: Sequence[str]) -> None:
+    """Remove messages; the receiver keeps those that it is delivering."""
+    numbers = _numbers(carry_out, ids)
 
     def remove(db: sqlite3.Connection) -> list[int]:
         taken = [entry.id for entry in WEBHOOKS.entries(db) if entry.id in numbers and entry.leased > time.time()]
@@ -123,15 +123,13 @@ def _drop(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> None:
         return taken
 
     taken: list[int] = carry_out(remove)
-    stderr_console().info(f"{plural(len(numbers), 'letter')} removed")
+    stderr_console().info(f"{plural(len(numbers), 'message')} removed")
     if taken:
         shown = ", ".join(map(str, taken))
-        stderr_console().info(
-            f"of these the receiver already has {shown}, and may deliver that; nothing brings it back after a crash"
-        )
+        stderr_console().info(f"the receiver is delivering {shown} already; after a crash it is not delivered again")
 
 
-COMMANDS: dict[str, Callable[[Callable[[Work], Any], Sequence[str]], None]] = {
+_SUBCOMMANDS: dict[str, Callable[[Callable[[Work], Any], Sequence[str]], None]] = {
     "list": _list,
     "show": _show,
     "replay": _replay,
@@ -139,20 +137,22 @@ COMMANDS: dict[str, Callable[[Callable[[Work], Any], Sequence[str]], None]] = {
 }
 
 
-def _numbers(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> list[int]:
-    """The numbers that are meant; each is there."""
+def _numbers(carry_out: Callable[[Work], Any], ids: Sequence[str]) -> list[int]:
+    """Return the numbers of existing messages."""
     entries: list[Entry] = carry_out(WEBHOOKS.entries)
-    if list(letters) == ["dead"]:
+    if list(ids) == ["dead"]:
         return [entry.id for entry in entries if entry.dead]
-    if wrong := [text for text in letters if not (text.isascii() and text.isdigit())]:
-        raise UsageError(f"{wrong[0]!r} is no letter; give numbers that `lifecycle inbox list` shows, or the word dead")
-    numbers = sorted({int(text) for text in letters})
+    if wrong := [text for text in ids if not (text.isascii() and text.isdigit())]:
+        raise UsageError(
+            f"{wrong[0]!r} is not a message; give numbers that `lifecycle inbox list` shows, or the word dead"
+        )
+    numbers = sorted({int(text) for text in ids})
     if missing := set(numbers) - {entry.id for entry in entries}:
-        raise CliError(f"there is no letter {min(missing)}; `lifecycle inbox list` shows those that are there")
+        raise CliError(f"message {min(missing)} does not exist; `lifecycle inbox list` shows the messages")
     return numbers
 
 
-# -- what is shown -------------------------------------------------------------------------------------------------
+# -- formatting -------------------------------------------------------------------------------------------------
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
@@ -180,7 +180,7 @@ def _state(entry: Entry) -> str:
 def _described(entry: Entry) -> str:
     event = _event(entry)
     known = [
-        ("letter", str(entry.id)),
+        ("message", str(entry.id)),
         ("state", _state(entry)),
         ("accepted", f"{local_time(entry.accepted)}, {ago(entry.accepted)} ago"),
         ("attempts", f"{entry.attempts}, of which {entry.failures} failed"),

@@ -1,4 +1,7 @@
-"""Options and keys: the values that they take, and how these are read from a command line or a TOML file."""
+"""Options: their declaration, and reading their values from a command line or a TOML file.
+
+A reader raises `ValueError` with what is accepted; its caller adds the name of the option or key.
+"""
 
 from __future__ import annotations
 
@@ -50,23 +53,23 @@ __all__ = [
     "variable",
 ]
 
-#: What to do while the command still runs: stop it, wait for its end, or let the change go.
+#: How to treat a change while the command runs.
 Busy: TypeAlias = Literal["restart", "queue", "drop"]
 
-#: When a command that ended is started again without a change.
+#: When to restart a command that has ended, without a change.
 Policy: TypeAlias = Literal["never", "on_failure", "always"]
 
-#: What a changed file leads to.
+#: How to react to a changed file.
 Action: TypeAlias = Literal["restart", "reload", "ignore"]
 
-#: How the commands say what they say: for people, or as JSON.
+#: The format of messages.
 LogFormat: TypeAlias = Literal["text", "json"]
 
 _Read: TypeAlias = Callable[[str], Any]
 
 
 class Address(NamedTuple):
-    """Where to listen."""
+    """An address to listen on."""
 
     host: str
     port: int
@@ -96,7 +99,7 @@ class Glob:
 
     def __post_init__(self) -> None:
         if not self.text.strip("./"):
-            raise ValueError(f"{self.text!r} is no glob for paths; give one such as '*.py' or 'src/**'")
+            raise ValueError(f"{self.text!r} is not a glob for paths; give one such as '*.py' or 'src/**'")
         from lifecycle.control.patterns import Pattern  # with the router, which the help does not need
 
         anchored = self.text.removeprefix("./").strip("/")
@@ -111,19 +114,19 @@ class Glob:
 
     @property
     def is_name(self) -> bool:
-        """Whether it has no wildcard, and so was meant for exactly what it says."""
+        """Whether it has no wildcard."""
         return self._below is None and not any(char in self.text for char in "*?[")
 
     def matches(self, path: str) -> bool:
-        """Whether it means this very path."""
+        """Whether it matches the path."""
         if self._below is not None:
             return self._below.matches(path) and not self._pattern.matches(path)
         return self._pattern.matches(path)
 
     def covers(self, path: str) -> bool:
-        """Whether it means the path or a directory above it."""
+        """Whether it matches the path or a directory above it."""
         parts = path.split("/")
-        # A glob for directories does not mean a file of that name.
+        # A glob for directories does not match a file of that name.
         last = len(parts) - (self._below is not None)
         return any(self._pattern.matches("/".join(parts[:end])) for end in range(1, last + 1))
 
@@ -204,22 +207,21 @@ def port(text: str) -> int:
 
 
 def busy(text: str) -> Busy:
-    """One of the policies."""
+    """A policy for changes while the command runs."""
     if text not in _BUSY:
         raise ValueError("give restart, queue or drop")
     return _BUSY[text]
 
 
 def log_format(text: str) -> LogFormat:
-    """How to say what is said."""
+    """A format of messages."""
     if text not in _LOG_FORMATS:
         raise ValueError("give text or json")
     return _LOG_FORMATS[text]
 
 
 def policy(text: str) -> Policy:
-    """When to start again what has ended."""
-    # A Spec spells it with an underscore.
+    """A restart policy, with a dash or an underscore."""
     found = _POLICIES.get(text.replace("_", "-"))
     if found is None:
         raise ValueError("give never, on-failure or always")
@@ -233,13 +235,12 @@ def ready(text: str) -> str:
     try:
         parse_ready(text)
     except ValueError as error:
-        # What was given to what, the caller says.
         raise ValueError(str(error).removeprefix(f"ready={text!r} is ")) from None
     return text
 
 
 def rules(text: str) -> tuple[Rule, ...]:
-    """One ``GLOB=ACTION``; the glob may hold ``=`` itself."""
+    """One ``GLOB=ACTION``; the glob may contain ``=``."""
     pattern, _, action = text.rpartition("=")
     if not pattern or action not in _ACTIONS:
         raise ValueError("give GLOB=restart, GLOB=reload or GLOB=ignore, such as '*.html=reload'")
@@ -260,25 +261,25 @@ def extensions(text: str) -> tuple[str, ...]:
 
 
 def variable(text: str) -> str:
-    """The name of a variable of the environment."""
+    """The name of an environment variable."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
-        raise ValueError("give the name of a variable of the environment, such as WEBHOOK_SECRET (not the secret)")
+        raise ValueError("give the name of an environment variable, such as WEBHOOK_SECRET (not the secret)")
     return text
 
 
 def path(text: str) -> Path:
-    """A path; whether it exists is looked at when it is used."""
+    """A path, which need not exist."""
     if not text or "\0" in text:
         raise ValueError("give a path")
     return Path(text)
 
 
 def store(text: str) -> Path | str:
-    """A path, or the URL of a server, which is looked at when it is used: what is wrong with it may be its password."""
+    """A path, or the URL of a server, which is not checked here: an error could show its password."""
     return text if "://" in text else path(text)
 
 
-# -- options of a command line, which are keys of a file too -------------------------------------------------------
+# -- declarations -------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,10 +385,10 @@ def read_value(option: Option, value: Any) -> Any:
         return tuple(part for text in texts(option.name, value) for part in _parse(option, text))
     if option.number:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"{option.name} = {shown(value)} is no number; give one without quotes, such as 5")
+            raise ValueError(f"{option.name} = {shown(value)} is not a number; give one without quotes, such as 5")
         return _parse(option, str(value))
     if not isinstance(value, str):
-        raise ValueError(f"{option.name} = {shown(value)} is no text; give one in quotes")  # noqa: TRY004  # what readers raise
+        raise ValueError(f"{option.name} = {shown(value)} is not a text; give one in quotes")  # noqa: TRY004  # what readers raise
     return _parse(option, value)
 
 

@@ -1,4 +1,4 @@
-"""`lifecycle run MODULE:ATTRIBUTE`: import something and give it to `lifecycle.run`."""
+"""`lifecycle run MODULE:ATTRIBUTE`, and the control socket of what the commands run."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 __all__ = ["OptionalControlSocket", "find", "load", "program_name", "run_target"]
 
-#: What a shell adds to the number of the signal that a process died of.
+#: The exit status of a shell for a process that a signal has killed is this plus the signal.
 _SIGNALLED = 128
 
 
 def run_target(target: str, *, factory: bool, log_format: LogFormat | None = None) -> int:
-    """Run what ``target`` names, and return the status to exit with.
+    """Run the object that ``target`` names, and return the exit status.
 
-    That is the code of a process worker that ended by itself, as a shell would give it; 1 after an error; else 0.
+    That is the code of a process worker that ended by itself, as a shell would return it; 1 after an error; else 0.
 
     Raises:
-        UsageError: when there is no such module or attribute, or nothing there that can be run.
+        UsageError: if there is no such object, or it cannot be run.
     """
     sys.path.insert(0, str(Path.cwd()))
     console = console_for(log_format)
@@ -42,41 +42,41 @@ def run_target(target: str, *, factory: bool, log_format: LogFormat | None = Non
         return _run(target, load(target, factory=factory), console)
 
 
-def _run(target: str, mains: tuple[Any, ...], console: Console) -> int:
+def _run(target: str, components: tuple[Any, ...], console: Console) -> int:
     from lifecycle.runtime import run
 
     try:
-        run(OptionalControlSocket(target.partition(":")[0], console), *mains)
-    except Exception as error:  # noqa: BLE001  # shown to the user whole: it is their program
-        status = _own_code(mains)
+        run(OptionalControlSocket(target.partition(":")[0], console), *components)
+    except Exception as error:  # noqa: BLE001  # an error of the user's program
+        status = _own_code(components)
         if status is None:
             print_failure(console, error)
             return FAILED
         console.error(str(error))
         return status
-    return _own_code(mains) or DONE
+    return _own_code(components) or DONE
 
 
 def load(target: str, *, factory: bool = False) -> tuple[Any, ...]:
-    """What ``target`` names, ready for `lifecycle.run`; with ``factory``, what calling it returns.
+    """Return the components that ``target`` names for `lifecycle.run`; with ``factory``, the result of calling it.
 
     Raises:
-        UsageError: when there is no such module or attribute, or nothing there that can be run.
+        UsageError: if there is no such object, or it cannot be run.
     """
     found = find(target, _can_run)
     if factory:
-        return _made(found, target)
+        return _call_factory(found, target)
     if not _can_run(found):
         hint = "; with --factory its result would be run" if callable(found) else ""
-        raise UsageError(f"{target} is {found!r}, which is no async function, router or worker{hint}")
+        raise UsageError(f"{target} is {found!r}, which is not an async function, router or worker{hint}")
     return (found,)
 
 
 def find(target: str, fits: Callable[[Any], bool]) -> Any:
-    """What ``target`` names; where there is no such thing, those that ``fits`` are named.
+    """Return the object that ``target`` names. The error for a missing one lists those that ``fits`` accepts.
 
     Raises:
-        UsageError: when there is no such module or attribute.
+        UsageError: if there is no such module or attribute.
     """
     module_name, colon, attribute = target.partition(":")
     if not colon or not module_name or not attribute:
@@ -85,9 +85,9 @@ def find(target: str, fits: Callable[[Any], bool]) -> Any:
 
 
 def _module(name: str) -> ModuleType:
-    """Import it; an error inside it is the user's to see, that there is none is ours to say."""
+    """Import a module; errors inside it pass."""
     if "/" in name or not all(name.split(".")):
-        raise UsageError(f"{name!r} is no name of a module; give one such as app or shop.app")
+        raise UsageError(f"{name!r} is not a module name; give one such as app or shop.app")
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -95,7 +95,7 @@ def _module(name: str) -> ModuleType:
             raise
         where = f"looked in {Path.cwd()} and on sys.path"
         hint = f"a module has no .py: {name[:-3]}" if name.endswith(".py") else "is it installed, or misspelt?"
-        raise UsageError(f"there is no module {error.name!r} ({where}); {hint}") from None
+        raise UsageError(f"no module {error.name!r} ({where}); {hint}") from None
 
 
 def _attribute(module: ModuleType, path: str, fits: Callable[[Any], bool]) -> Any:
@@ -110,22 +110,23 @@ def _attribute(module: ModuleType, path: str, fits: Callable[[Any], bool]) -> An
     return found
 
 
-def _made(factory: Any, target: str) -> tuple[Any, ...]:
+def _call_factory(factory: Any, target: str) -> tuple[Any, ...]:
     if not callable(factory) or inspect.iscoroutinefunction(factory):
-        raise UsageError(f"{target} is {factory!r}, which is no plain function; leave --factory out to run it itself")
+        raise UsageError(
+            f"{target} is {factory!r}, which is not a plain function; leave --factory out to run it itself"
+        )
     made = factory()
     components = tuple(cast("Iterable[Any]", made)) if isinstance(made, list | tuple) else (made,)
-    strangers = [each for each in components if not _can_run(each)]
-    if strangers or not components:
+    if not components or not all(map(_can_run, components)):
         raise UsageError(f"{target}() returned {made!r}; return async functions, routers or workers")
     return components
 
 
 def _can_run(thing: Any) -> bool:
-    """Whether `lifecycle.run` takes it: an async function, or what has ``run`` or ``start`` and ``stop``."""
+    """Whether `lifecycle.run` takes it: an async function, or an object with ``run`` or ``start`` and ``stop``."""
     if inspect.isclass(thing) or inspect.ismodule(thing):
         return False
-    called = getattr(thing, "__call__", None)  # noqa: B004  # an object whose call is async is a main too
+    called = getattr(thing, "__call__", None)  # noqa: B004  # an object with an async __call__
     return (
         inspect.iscoroutinefunction(thing)
         or inspect.iscoroutinefunction(called)
@@ -134,36 +135,36 @@ def _can_run(thing: Any) -> bool:
     )
 
 
-def _own_code(mains: tuple[Any, ...]) -> int | None:
-    """The code of the first process that ended by itself with one that is not zero; None if there is none."""
+def _own_code(components: tuple[Any, ...]) -> int | None:
+    """Return the exit code of the first process that ended by itself with another than zero."""
     from lifecycle.workers import Status, WorkerState
 
-    for main in mains:
-        state = main.state() if hasattr(main, "state") else None
+    for component in components:
+        state = component.state() if hasattr(component, "state") else None
         if isinstance(state, WorkerState) and state.exit_code and state.status in (Status.FINISHED, Status.FAILED):
             return state.exit_code if state.exit_code > 0 else _SIGNALLED - state.exit_code
     return None
 
 
 class OptionalControlSocket(Auxiliary):
-    """A main for `run`: a `ControlSocket` called ``name``; one that cannot be opened is said, and nothing else."""
+    """A component that opens a `ControlSocket` called ``name``, or prints a warning if it cannot."""
 
     def __init__(self, name: str, console: Console) -> None:
         super().__init__()
         self.name = name
         self._console = console
 
-    async def _open(self, held: AsyncExitStack) -> None:
+    async def _open(self, stack: AsyncExitStack) -> None:
         if not hasattr(socket, "AF_UNIX"):
             return
         from lifecycle.observe.control import ControlSocket
 
         try:
-            await held.enter_async_context(ControlSocket(self.name))
+            await stack.enter_async_context(ControlSocket(self.name))
         except OSError as error:
             self._console.warning(f"lifecycle ctl will not find this program: {error.strerror or error}")
 
 
 def program_name(command: str, directory: Path) -> str:
-    """A name for what ``command`` runs in ``directory``, of characters that need no quotes."""
+    """Return the name of a program that ``command`` runs in ``directory``, of characters that need no quotes."""
     return f"{command}-{re.sub('[^A-Za-z0-9._-]+', '_', directory.name) or 'root'}"

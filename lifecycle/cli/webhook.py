@@ -82,9 +82,9 @@ def _target(url: str) -> SplitResult:
         target = urlsplit(url)
         _ = target.port
     except ValueError as error:
-        raise UsageError(f"{url!r} is no address: {error}") from None
+        raise UsageError(f"{url!r} is not an address: {error}") from None
     if target.scheme not in ("http", "https") or not target.hostname:
-        raise UsageError(f"{url!r} is no address; give one such as http://127.0.0.1:9000/deploy")
+        raise UsageError(f"{url!r} is not an address; give one such as http://127.0.0.1:9000/deploy")
     if "@" in target.netloc:
         raise UsageError("the address holds a user name, which would not be sent; leave it out")
     return target

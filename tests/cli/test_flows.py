@@ -167,7 +167,7 @@ def test_a_diagram_has_the_tasks_and_with_the_code_also_what_follows_what(
 
 def test_a_diagram_of_another_flow_is_refused(file: Path, info: Said) -> None:
     assert "is not the flow 'deploy'" in info("diagram", file, "good", "--flow", f"{__name__}:build", status=USAGE)[1]
-    assert "is no flow" in info("diagram", file, "good", "--flow", "json:dumps", status=USAGE)[1]
+    assert "is not a flow" in info("diagram", file, "good", "--flow", "json:dumps", status=USAGE)[1]
     assert "no 'none'; it has DEPLOY" in info("diagram", file, "--flow", f"{__name__}:none", status=USAGE)[1]
     assert "names nothing" in info("diagram", file, "--flow", "app", status=USAGE)[1]
 
@@ -268,7 +268,7 @@ VERBS = ("list", "show", "diagram", "suspend", "resume", "retry")
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_file_that_is_not_there_is_not_made(verb: str, tmp_path: Path, info: Said) -> None:
-    assert "there is no file" in info(verb, tmp_path / "none.db", status=USAGE)[1]
+    assert "no such file" in info(verb, tmp_path / "none.db", status=USAGE)[1]
     assert not list(tmp_path.iterdir())
 
 

@@ -30,7 +30,7 @@ EVENT = WebhookEvent(
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A waiting letter, one that is being delivered, one that failed, two dead ones, and one that cannot be read."""
+    """A waiting message, one that is being delivered, one that failed, two dead ones, and one that cannot be read."""
     path = tmp_path / "app.db"
     database = Database(str(path), (QUEUES,), durable=False)
     database.open()
@@ -104,11 +104,11 @@ def test_one_definition_of_a_secret_holds_for_requests_and_their_errors(
 
 def test_dead_letters_are_replayed_and_dropped(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inbox", "replay", str(file), "4"]) == 0
-    assert "1 letter to be delivered again" in capsys.readouterr().err
+    assert "1 message to be delivered again" in capsys.readouterr().err
     assert states(file) == {1: False, 2: False, 3: False, 4: False, 5: True, 6: False}
     assert main(["inbox", "drop", str(file), "dead"]) == 0
     assert main(["inbox", "drop", str(file), "1", "6", "6"]) == 0
-    assert "2 letters removed" in capsys.readouterr().err
+    assert "2 messages removed" in capsys.readouterr().err
     assert states(file) == {2: False, 3: False, 4: False}
 
 
@@ -123,14 +123,14 @@ def test_what_is_replayed_begins_anew(file: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "told"),
     [
-        (["show", "{}", "77"], FAILED, "there is no letter 77"),
-        (["drop", "{}", "1", "77"], FAILED, "there is no letter 77"),
-        (["drop", "{}", "one"], USAGE, "'one' is no letter"),
-        (["drop", "{}", "²"], USAGE, "is no letter"),
-        (["replay", "{}", "2"], FAILED, "with the receiver at this moment"),
-        (["list", "{}.not"], USAGE, "there is no file"),
-        (["drop", "{}.not", "1"], USAGE, "there is no file"),
-        (["list", "{}/.."], USAGE, "there is no file"),
+        (["show", "{}", "77"], FAILED, "message 77 does not exist"),
+        (["drop", "{}", "1", "77"], FAILED, "message 77 does not exist"),
+        (["drop", "{}", "one"], USAGE, "'one' is not a message"),
+        (["drop", "{}", "²"], USAGE, "is not a message"),
+        (["replay", "{}", "2"], FAILED, "is being delivered"),
+        (["list", "{}.not"], USAGE, "no such file"),
+        (["drop", "{}.not", "1"], USAGE, "no such file"),
+        (["list", "{}/.."], USAGE, "no such file"),
     ],
 )
 def test_what_cannot_be_done_is_told_and_changes_nothing(
@@ -152,7 +152,7 @@ def test_another_file_is_left_as_it_is(tmp_path: Path, content: bytes, capsys: p
     with closing(sqlite3.connect(tmp_path / "notes.db")) as db, db:
         db.execute("CREATE TABLE notes (text)")
     assert main(["inbox", "list", str(tmp_path / "notes.db")]) == USAGE
-    assert "is no inbox" in capsys.readouterr().err
+    assert "is not an inbox" in capsys.readouterr().err
 
 
 def test_an_inbox_of_a_newer_program_is_left_to_it(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -193,7 +193,7 @@ def test_what_a_receiver_has_is_known_by_whatever_name_the_file_is_called(
         assert main(["inbox", "drop", str(link), "1", "2"]) == 0
     finally:
         receiver.release()
-    assert "the receiver already has 2, and may deliver that" in capsys.readouterr().err
+    assert "the receiver is delivering 2 already" in capsys.readouterr().err
 
 
 def test_an_empty_inbox_says_so(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

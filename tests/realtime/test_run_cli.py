@@ -105,7 +105,7 @@ def test_an_error_of_the_program_is_shown_whole_and_ends_with_1(here: Path, targ
     ("argv", "said"),
     [
         (["app"], "give MODULE:ATTRIBUTE"),
-        (["nope:main"], "there is no module 'nope'"),
+        (["nope:main"], "no module 'nope'"),
         (["app:nope"], "has no 'nope'; it has fails, leaves, main, waits"),
         (["app:worker"], "with --factory its result would be run"),
         (["app:main", "--", "x"], "takes no command"),

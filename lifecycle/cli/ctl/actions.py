@@ -51,7 +51,7 @@ def emit(request: Request) -> int:
     try:
         data = None if text is None else json.loads(text)
     except ValueError as error:
-        raise UsageError(f"{text!r} is no JSON: {error}; a text is given as '\"text\"'") from None
+        raise UsageError(f"{text!r} is not JSON: {error}; a text is given as '\"text\"'") from None
     client = choose(request.program)
     with _interruptible(client):
         outcome = client.post("/api/emit", {"topic": request.arguments["topic"], "data": data})

@@ -260,7 +260,7 @@ def decoded(body: bytes) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
-        raise CliError(f"the program answered what is no JSON: {body[:80]!r}") from None
+        raise CliError(f"the program answered something that is not JSON: {body[:80]!r}") from None
 
 
 def _encode(target: str, body: object) -> bytes:
@@ -277,7 +277,7 @@ def _read_head(head: bytes) -> tuple[int, int | None]:
     first, *lines = head.decode("latin-1").split("\r\n")
     status = first.split()[1:2]
     if not first.startswith("HTTP/1.") or not status or not status[0].isdecimal():
-        raise CliError(f"what listens there is no program of this library: it answered {first[:80]!r}")
+        raise CliError(f"the listener is not a program of this library: it answered {first[:80]!r}")
     fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     length = fields.get("content-length", "")
     return int(status[0]), int(length) if length.isdecimal() else None

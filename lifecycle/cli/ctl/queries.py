@@ -79,7 +79,7 @@ def _description(exchange: Exchange, until: float) -> dict[str, Any]:
     except CliError as error:
         return {"error": str(error)}
     if not isinstance(answer, dict):
-        return {"error": "it answered what is no description of a program"}
+        return {"error": "it answered what is not a description of a program"}
     fields: dict[str, Any] = answer  # pyright: ignore[reportUnknownVariableType]  # of JSON
     return {name: value for name, value in fields.items() if not isinstance(value, (dict, list))}
 

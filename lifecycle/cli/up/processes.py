@@ -169,7 +169,7 @@ def parse_procfile(text: str, file: Path) -> tuple[Process, ...]:
 def _parse_line(line: str, where: str) -> tuple[str, str]:
     read = _PROCFILE_LINE.fullmatch(line)
     if read is None or "\0" in line:
-        raise ConfigError(f"{where}: {line!r} is no process; write NAME: COMMAND, such as 'web: python app.py'")
+        raise ConfigError(f"{where}: {line!r} is not a process; write NAME: COMMAND, such as 'web: python app.py'")
     return read["name"], read["command"]
 
 
@@ -190,7 +190,7 @@ def read_processes(table: Mapping[str, Any], file: Path, title: str) -> tuple[Pr
 
 def _process(name: str, value: Any, base: Path) -> Process:
     if not NAME.fullmatch(name):
-        raise ValueError("is no name for a process; give letters, digits, - and _")
+        raise ValueError("is not a name for a process; give letters, digits, - and _")
     keys = cast("Mapping[str, Any]", value) if isinstance(value, dict) else {"command": value}
     if "command" not in keys:
         raise ValueError('has no command; give one, such as command = "python app.py"')
@@ -211,7 +211,7 @@ def _fields(keys: Mapping[str, Any], base: Path) -> dict[str, Any]:
             case _:
                 known, _ = find_option(key, KEYS, "command", "cwd", "env")
                 if known.field in found:
-                    raise ValueError(f"{key} says the same as another key; keep one of them")
+                    raise ValueError(f"{key} sets the same as another key; keep one of them")
                 found[known.field] = read_value(known, value)
     if "env_file" in found:
         found["env_file"] = base / found["env_file"]
@@ -230,7 +230,7 @@ def _command(value: Any) -> str | tuple[str, ...]:
 def _directory(value: Any, base: Path) -> Path:
     [text] = texts("cwd", value) if isinstance(value, str) else [""]
     if not text:
-        raise ValueError(f"cwd = {shown(value)} is no path; give the directory that it runs in")
+        raise ValueError(f"cwd = {shown(value)} is not a path; give the directory that it runs in")
     if not (base / text).is_dir():
         raise ValueError(f"cwd = {shown(value)}: there is no directory {base / text}; make it, or correct the path")
     return base / text
@@ -244,14 +244,14 @@ def _watched(path: Path, base: Path) -> Path:
 
 def _variables(value: Any) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise ValueError(f'env = {shown(value)} is no table; give one such as {{ PORT = "8000" }}')  # noqa: TRY004  # what readers raise
+        raise ValueError(f'env = {shown(value)} is not a table; give one such as {{ PORT = "8000" }}')  # noqa: TRY004  # what readers raise
     return {key: _env_value(key, each) for key, each in cast("dict[str, Any]", value).items()}
 
 
 def _env_value(key: str, value: Any) -> str:
     options.variable(key)
     if isinstance(value, bool) or not isinstance(value, str | int) or "\0" in str(value):
-        raise ValueError(f"env: {key} = {shown(value)} is no text; give one in quotes")
+        raise ValueError(f"env: {key} = {shown(value)} is not a text; give one in quotes")
     return str(value)
 
 
@@ -312,5 +312,5 @@ def environment(process: Process, shared: Path) -> dict[str, str]:
 
 def _port(first: str, more: int) -> str:
     if not (first.isascii() and first.isdecimal()) or int(first) + more > _HIGHEST_PORT:
-        raise ConfigError(f"PORT={first!r} is no first port for the processes; give one such as {_FIRST_PORT}")
+        raise ConfigError(f"PORT={first!r} is not a first port for the processes; give one such as {_FIRST_PORT}")
     return str(int(first) + more)

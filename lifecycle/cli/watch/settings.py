@@ -186,7 +186,7 @@ def read_table(table: Mapping[str, Any], file: Path) -> dict[str, Any]:
         except ValueError as error:
             raise ConfigError(f"{file}: {_TABLE} {error}") from None
         if name in found:
-            raise ConfigError(f"{file}: {_TABLE} {key} says the same as another key; keep one of them")
+            raise ConfigError(f"{file}: {_TABLE} {key} sets the same as another key; keep one of them")
         found[name] = read
     return found
 

@@ -102,7 +102,7 @@ def test_ps_shows_also_who_answers_nonsense(sockets: Path, capsys: pytest.Captur
         assert "no answer" in out
         _, out, _ = said(capsys, "ps", "--json")
         error, success = json.loads(out)
-    assert "no program of this library" in error["error"]
+    assert "not a program of this library" in error["error"]
     assert success["status"] == "running"
 
 
@@ -129,9 +129,9 @@ def test_who_does_not_answer_keeps_nobody(
     ("given", "report"),
     [
         (answer("[" * 500_000, length=500_000), "more than 65536 bytes"),
-        (answer("[" * 60_000), "no JSON"),
+        (answer("[" * 60_000), "not JSON"),
         (answer('{"deep": ' + "[" * 900 + "]" * 900 + "}"), ""),
-        (answer("[]"), "no description of a program"),
+        (answer("[]"), "not a description of a program"),
         (answer('{"name": "' + "x" * 100_000 + '"}'), "more than 65536 bytes"),
         (answer('{"started_at": 1e999, "pid": {}}'), ""),
         (answer('{"started_at": 1' + "0" * 400 + "}"), ""),
@@ -237,11 +237,11 @@ def test_many_that_do_not_answer_are_waited_for_together(
         (b"", "the program ended before it had answered"),
         (b"HTTP/1.0 200 OK\r\nConte", "the program ended before it had answered"),
         (answer("[", length=20), "the program ended before it had answered"),
-        (answer("[} "), "the program answered what is no JSON: b'[} '"),
-        (answer("[" * 100_000), "the program answered what is no JSON: b'[[["),
-        (answer(b"\xff\xfe"), "the program answered what is no JSON"),
-        (b"SSH-2.0-OpenSSH\r\n\r\n", "what listens there is no program of this library: it answered 'SSH-2.0-OpenSSH'"),
-        (b"HTTP/1.0 abc\r\n\r\n", "what listens there is no program of this library"),
+        (answer("[} "), "the program answered something that is not JSON: b'[} '"),
+        (answer("[" * 100_000), "the program answered something that is not JSON: b'[[["),
+        (answer(b"\xff\xfe"), "the program answered something that is not JSON"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "the listener is not a program of this library: it answered 'SSH-2.0-OpenSSH'"),
+        (b"HTTP/1.0 abc\r\n\r\n", "the listener is not a program of this library"),
         (answer('{"error": "no such \\u001b[2Jthing"}', status=404), r"no such \x1b[2Jthing"),
         (answer("[]", status=500), "the program refused, with status 500"),
         (answer("", status=503), "the program refused, with status 503"),
@@ -356,6 +356,6 @@ def test_an_event_is_sent_with_its_data(sockets: Path, capsys: pytest.CaptureFix
         assert said(capsys, "emit", "deploy/start")[0] == 0
         status, _, err = said(capsys, "emit", "deploy/start", "v2")
     assert status == 2
-    assert "'v2' is no JSON" in err
+    assert "'v2' is not JSON" in err
     bodies = [json.loads(question.partition(b"\r\n\r\n")[2]) for question in asked]
     assert bodies == [{"topic": "deploy/start", "data": {"ref": "v2"}}, {"topic": "deploy/start", "data": None}]

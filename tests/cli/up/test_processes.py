@@ -47,11 +47,11 @@ class TestProcfile:
     @pytest.mark.parametrize(
         ("text", "told"),
         [
-            ("web python app.py", r"/srv/Procfile:1: 'web python app\.py' is no process; write NAME: COMMAND"),
-            ("a: b\n\nweb:", "Procfile:3: 'web:' is no process"),
-            (": b", "Procfile:1: ': b' is no process"),
-            ("web app: b", "Procfile:1: 'web app: b' is no process"),
-            ("web: a\0b", "Procfile:1: .* is no process"),
+            ("web python app.py", r"/srv/Procfile:1: 'web python app\.py' is not a process; write NAME: COMMAND"),
+            ("a: b\n\nweb:", "Procfile:3: 'web:' is not a process"),
+            (": b", "Procfile:1: ': b' is not a process"),
+            ("web app: b", "Procfile:1: 'web app: b' is not a process"),
+            ("web: a\0b", "Procfile:1: .* is not a process"),
             ("web: a\nb: c\nweb: d", "Procfile:3: web is there already, in line 1; give it another name"),
         ],
     )
@@ -140,7 +140,7 @@ class TestTables:
         ("text", "told"),
         [
             ('[up.web\ncommand = "x"', "lifecycle.toml: cannot be read: .*at line 1, column 8"),
-            ("up = 3", "up = 3 is no table"),
+            ("up = 3", "up = 3 is not a table"),
             ("", "names no process; write tables .up.NAME."),
             ("up.web = 3", r"\[up.web\] command = 3 is neither a text nor a list"),
             ("up.web = {}", r"\[up.web\] has no command"),
@@ -148,20 +148,20 @@ class TestTables:
             ("up.web = ' '", "command = .* is empty"),
             ("up.web = ['a', '']", "command = .* has an empty text"),
             ("up.web = ''", 'command = "" has an empty text; give one such as "a"'),
-            ('up."we b" = "x"', r"\[up.we b\] is no name for a process"),
+            ('up."we b" = "x"', r"\[up.we b\] is not a name for a process"),
             ("up.web = { command = 'x', redy = 'port:1' }", r"\[up.web\] redy is not known; did you mean ready\?"),
             ("up.web = { command = 'x', stop_signl = 'INT' }", r"stop_signl .*; did you mean stop-signal\?"),
-            ("up.web = { command = 'x', stop_timeout = 1, stop-timeout = 2 }", "says the same as another"),
-            ("up.web = { command = 'x', ready = 'prt:1' }", r"\[up.web\] ready = \"prt:1\": no condition"),
+            ("up.web = { command = 'x', stop_timeout = 1, stop-timeout = 2 }", "sets the same as another"),
+            ("up.web = { command = 'x', ready = 'prt:1' }", r"\[up.web\] ready = \"prt:1\": not a condition"),
             ("up.web = { command = 'x', restart = 'often' }", 'restart = "often": give never, on-failure'),
             ("up.web = { command = 'x', max-restarts = 2.5 }", "max-restarts = 2.5: give a whole number"),
             ("up.web = { command = 'x', backoff = -1 }", "backoff = -1: give seconds"),
             ("up.web = { command = 'x', cwd = 'nowhere' }", 'cwd = "nowhere": there is no .*/nowhere; make it'),
-            ("up.web = { command = 'x', cwd = 3 }", "cwd = 3 is no path"),
+            ("up.web = { command = 'x', cwd = 3 }", "cwd = 3 is not a path"),
             ("up.web = { command = 'x', watch = 'nowhere' }", 'watch = "nowhere": there is no .*/nowhere; make it'),
-            ("up.web = { command = 'x', env = 3 }", "env = 3 is no table"),
-            ("up.web = { command = 'x', env = { A = true } }", "env: A = true is no text"),
-            ("up.web = { command = 'x', env = { 'A-B' = 'c' } }", "give the name of a variable"),
+            ("up.web = { command = 'x', env = 3 }", "env = 3 is not a table"),
+            ("up.web = { command = 'x', env = { A = true } }", "env: A = true is not a text"),
+            ("up.web = { command = 'x', env = { 'A-B' = 'c' } }", "give the name of an environment variable"),
             ("up.w = { command = 'x', after = 'bd1' }\nup.db1 = 'x'", r"w is after 'bd1', .*; did you mean db1\?"),
         ],
     )  # fmt: skip
@@ -256,7 +256,7 @@ class TestEnvironment:
         assert [environment(each, shared)["PORT"] for each in (web, worker)] == ["3000", "3100"]
         for wrong in ("some", "65500"):
             write(shared, f"PORT={wrong}\n")
-            with pytest.raises(ConfigError, match=f"PORT='{wrong}' is no first port"):
+            with pytest.raises(ConfigError, match=f"PORT='{wrong}' is not a first port"):
                 environment(worker, shared)
 
     def test_a_table_has_none(self, tmp_path: Path) -> None:
