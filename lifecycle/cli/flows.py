@@ -1,4 +1,8 @@
-"""`lifecycle flows`: what a file or a server of flows holds, and requests to the processes that run them."""
+"""`lifecycle flows`: the flows in a file or on a server, and requests to the processes that run them.
+
+The command has no code of the program, so it runs no flow. It asks the process that runs a flow to suspend or resume
+it, and resets a failed flow, which its program runs again.
+"""
 
 from __future__ import annotations
 
@@ -46,23 +50,25 @@ __all__ = ["flows"]
 
 _RUNS = (FlowState.RUNNING, FlowState.SUSPENDING, FlowState.RESUMING)
 
-#: Changes of a flow that a person is shown; JSON has all.
-_LATEST = 20
+#: Changes of a flow that are shown; JSON has all.
+_RECENT = 20
 _DEAD = ("kind", "id", "name", "attempts", "error")
 
 
-def flows(verb: str, place: Path | str, ids: Sequence[str], *, json: bool = False, flow: str | None = None) -> int:
-    """Carry out ``verb`` on the flows with these ids, or on all that it applies to; ``flow`` is MODULE:ATTRIBUTE.
+def flows(
+    subcommand: str, place: Path | str, ids: Sequence[str], *, json: bool = False, flow: str | None = None
+) -> int:
+    """Carry out a subcommand on the flows with these ids, or on all that it applies to; ``flow`` is MODULE:ATTRIBUTE.
 
     Raises:
-        UsageError: for a file, or the URL of a server, that holds no flows.
-        CliError: for a flow that is not there, or a file or a server that cannot be read.
+        UsageError: for a file or a server without flows.
+        CliError: for an unknown flow, or a file or a server that cannot be read.
     """
     if not isinstance(place, str):
         check_file(place, FLOW_TABLES, lacks="holds no flows", given_to="Flows")
     try:
-        chosen = _Selection(Flows(place), ids, json=json, flow=flow)
-        return asyncio.run(_carry_out(COMMANDS[verb], chosen))
+        selection = _Selection(Flows(place), ids, json=json, flow=flow)
+        return asyncio.run(_carry_out(_SUBCOMMANDS[subcommand], selection))
     except (JournalError, FlowError, OSError) as error:
         raise CliError(str(error)) from error
     except ValueError as error:
@@ -70,32 +76,32 @@ def flows(verb: str, place: Path | str, ids: Sequence[str], *, json: bool = Fals
 
 
 class _Selection:
-    """The flows that a verb is about, and how to tell of them."""
+    """The flows of a subcommand, and its options."""
 
     def __init__(self, flows: Flows, ids: Sequence[str], *, json: bool, flow: str | None) -> None:
         self.flows, self.ids, self.json, self.flow = flows, ids, json, flow
 
     async def rows(self) -> list[FlowRow]:
-        """The flows that are meant; each is there."""
+        """Return the selected flows, all of which exist."""
         rows = await self.flows.store.flows()
         if not self.ids:
             return rows
         known = {row.id: row for row in rows}
         if missing := [each for each in self.ids if each not in known]:
-            raise CliError(f"there is no flow {missing[0]!r}; `lifecycle flows list` shows those that are there")
+            raise CliError(f"there is no flow {missing[0]!r}; `lifecycle flows list` shows the flows")
         return [known[each] for each in dict.fromkeys(self.ids)]
 
-    async def runner(self, row: FlowRow) -> str:
-        """The process that has the flow and lives, by its host, if there are several, and its number; or nothing."""
+    async def process(self, row: FlowRow) -> str:
+        """Return the living process that runs a flow, by host (if there are several) and pid; empty if none does."""
         lives = row.owner and row.state not in ENDS and await self.flows.owners.lives(row.owner)
         return _process_of(row.owner) if lives else ""
 
-    def ring(self, what: str, whom: Iterable[str]) -> None:
-        """Ask each of ``whom`` for ``what``."""
+    def send(self, request: str, flows_or_owners: Iterable[str]) -> None:
+        """Send a request to the processes of flows, or to owners."""
         self.flows.owners.open()
         try:
-            for each in whom:
-                self.flows.requests.ask(what, each)
+            for each in flows_or_owners:
+                self.flows.requests.ask(request, each)
         finally:
             self.flows.owners.close()
 
@@ -104,146 +110,145 @@ def _process_of(owner: str) -> str:
     return owner.rpartition("-")[0]
 
 
-async def _carry_out(verb: Callable[[_Selection], Awaitable[int]], chosen: _Selection) -> int:
-    store = chosen.flows.store
+async def _carry_out(subcommand: Callable[[_Selection], Awaitable[int]], selection: _Selection) -> int:
+    store = selection.flows.store
     if isinstance(store, PostgresStore) and not await store.holds_flows():
         raise UsageError(f"{store!r} holds no flows; give the URL that Flows(…) was given")
     async with store:
-        return await verb(chosen)
+        return await subcommand(selection)
 
 
-# -- the verbs -----------------------------------------------------------------------------------------------------
+# -- the subcommands -----------------------------------------------------------------------------------------------
 
 
-async def _list(chosen: _Selection) -> int:
-    """A line a flow, the oldest first."""
-    rows = [(row, await chosen.runner(row)) for row in await chosen.rows()]
-    if rows or chosen.json:
-        print_result(sys.stdout, listed_as_json(rows) if chosen.json else listed(rows))
+async def _list(selection: _Selection) -> int:
+    """Print a line per flow, the oldest first."""
+    rows = [(row, await selection.process(row)) for row in await selection.rows()]
+    if rows or selection.json:
+        print_result(sys.stdout, _flows_json(rows) if selection.json else _flows_table(rows))
     else:
         stderr_console().info("there are no flows")
     return DONE
 
 
-async def _show(chosen: _Selection) -> int:
-    """All that is known of each."""
-    shown = [(*await _read(chosen, row.id), await chosen.runner(row)) for row in await chosen.rows()]
-    print_result(sys.stdout, described(shown, json=chosen.json))
+async def _show(selection: _Selection) -> int:
+    """Print everything about each flow."""
+    shown = [(*await _read(selection, row.id), await selection.process(row)) for row in await selection.rows()]
+    print_result(sys.stdout, _format_flows(shown, json=selection.json))
     return DONE
 
 
-async def _diagram(chosen: _Selection) -> int:
-    """One flow with its tasks, or of several each as a node, for Mermaid."""
-    snapshots = [(await _read(chosen, row.id))[0] for row in await chosen.rows()]
-    print_result(sys.stdout, picture(snapshots, chosen.flow))
+async def _diagram(selection: _Selection) -> int:
+    """Draw one flow with its tasks, or several flows as nodes, as a Mermaid diagram."""
+    snapshots = [(await _read(selection, row.id))[0] for row in await selection.rows()]
+    print_result(sys.stdout, _mermaid(snapshots, selection.flow))
     return DONE
 
 
-async def _read(chosen: _Selection, flow: str) -> tuple[Snapshot, list[Change]]:
-    """A flow, with its tasks in the order in which they began, and all its changes."""
-    changes = [change async for change in whole(chosen.flows.store, flow)]
-    return in_order(await chosen.flows.store.load(flow), changes), changes
+async def _read(selection: _Selection, flow: str) -> tuple[Snapshot, list[Change]]:
+    """Return a flow with its tasks in the order of their starts, and all its changes."""
+    changes = [change async for change in _all_changes(selection.flows.store, flow)]
+    return _in_order(await selection.flows.store.load(flow), changes), changes
 
 
-async def _suspend(chosen: _Selection) -> int:
-    """Ask who runs them to begin nothing more; what is at work ends first."""
-    asked = await _ask(chosen, SUSPEND, _RUNS)
-    left = [row for row in await chosen.rows() if row.state in _RUNS and row.id not in asked]
-    for row in left:
+async def _suspend(selection: _Selection) -> int:
+    """Have the processes that run flows start no more tasks; running tasks end first."""
+    asked = await _ask(selection, SUSPEND, _RUNS)
+    orphans = [row for row in await selection.rows() if row.state in _RUNS and row.id not in asked]
+    for row in orphans:
         stderr_console().info(
-            f"{row.id} is not running: it is {row.state}, and its program goes on with it when it starts"
+            f"{row.id} is not running: it is {row.state}, and its program continues it when it starts"
         )
-    if not asked and not left:
+    if not asked and not orphans:
         stderr_console().info("there is nothing to suspend")
     return DONE
 
 
-async def _resume(chosen: _Selection) -> int:
-    """Ask who has them to go on."""
-    asked = await _ask(chosen, RESUME, (FlowState.SUSPENDED,))
-    others = [row for row in await chosen.rows() if row.state not in ENDS and row.id not in asked]
-    left = [row for row in others if not await chosen.runner(row)]
-    for row in left:
-        stderr_console().info(f"{row.id} is {row.state}, and nobody runs who could go on with it; start its program")
-    if not asked and not left:
+async def _resume(selection: _Selection) -> int:
+    """Have the processes that suspended flows continue."""
+    asked = await _ask(selection, RESUME, (FlowState.SUSPENDED,))
+    others = [row for row in await selection.rows() if row.state not in ENDS and row.id not in asked]
+    orphans = [row for row in others if not await selection.process(row)]
+    for row in orphans:
+        stderr_console().info(f"{row.id} is {row.state}, and no process runs that could continue it; start its program")
+    if not asked and not orphans:
         stderr_console().info("there is nothing to resume")
-    return FAILED if left else DONE
+    return FAILED if orphans else DONE
 
 
-async def _ask(chosen: _Selection, what: str, states: Sequence[FlowState]) -> set[str]:
-    """Ask for all that are in ``states`` and in somebody's hands; give their ids."""
-    rows = await chosen.rows()
-    if chosen.ids and (ended := [row for row in rows if row.state in ENDS]):
-        raise CliError(f"flow {ended[0].id!r} is at its end: {ended[0].state}")
-    meant = {row.id: runner for row in rows if row.state in states and (runner := await chosen.runner(row))}
-    chosen.ring(what, meant)
-    for each, runner in meant.items():
-        stderr_console().info(f"process {runner} was asked to {what} {each}")
-    return set(meant)
+async def _ask(selection: _Selection, request: str, states: Sequence[FlowState]) -> set[str]:
+    """Send a request to the processes of the flows in ``states``; return the ids of these flows."""
+    rows = await selection.rows()
+    if selection.ids and (ended := [row for row in rows if row.state in ENDS]):
+        raise CliError(f"flow {ended[0].id!r} has ended: {ended[0].state}")
+    processes = {row.id: process for row in rows if row.state in states and (process := await selection.process(row))}
+    selection.send(request, processes)
+    for flow, process in processes.items():
+        stderr_console().info(f"process {process} was asked to {request} {flow}")
+    return set(processes)
 
 
-async def _retry(chosen: _Selection) -> int:
-    """Begin anew with what failed: now if who carried it out lives, or when its program starts the next time."""
-    rows = [row for row in await chosen.rows() if chosen.ids or row.state in RETRIED]
-    living = {row.owner for row in rows if row.owner and await chosen.flows.owners.lives(row.owner)}
+async def _retry(selection: _Selection) -> int:
+    """Reset failed flows: they run again now if their process lives, else when their program starts."""
+    rows = [row for row in await selection.rows() if selection.ids or row.state in RETRIED]
+    living = {row.owner for row in rows if row.owner and await selection.flows.owners.lives(row.owner)}
     for row in rows:
-        await begin_anew(chosen.flows.store, row.id)
+        await begin_anew(selection.flows.store, row.id)
         when = f"by process {_process_of(row.owner)}" if row.owner in living else "when its program starts, or recovers"
-        stderr_console().info(f"{row.id} was {row.state}, and is begun anew {when}")
-    chosen.ring(RECOVER, living)
+        stderr_console().info(f"{row.id} was {row.state}, and runs again {when}")
+    selection.send(RECOVER, living)
     if not rows:
         stderr_console().info("nothing has failed")
     return DONE
 
 
-async def _dead(chosen: _Selection) -> int:
+async def _dead(selection: _Selection) -> int:
     """List the jobs and the sent events that were given up, the oldest first."""
-    store, now = chosen.flows.store, clock_of(chosen.flows.store)()
-    jobs = await store.jobs(chosen.flows.owners).rows(JobState.COMPLETE, now=now)
+    store, now = selection.flows.store, clock_of(selection.flows.store)()
+    jobs = await store.jobs(selection.flows.owners).rows(JobState.COMPLETE, now=now)
     letters = [
         *(("job", row.id, row.flow, row.attempts, row.error) for row in jobs if row.outcome == "discarded"),
         *(("event", row.id, row.topic, row.failures, row.error) for row in await store.outbox().dead()),
     ]
-    if letters or chosen.json:
-        print_result(sys.stdout, dead_as_json(letters) if chosen.json else dead(letters))
+    if letters or selection.json:
+        print_result(sys.stdout, _dead_json(letters) if selection.json else _dead_table(letters))
     else:
         stderr_console().info("there are no dead letters")
     return DONE
 
 
-async def _replay(chosen: _Selection) -> int:
-    """Have sent events delivered again, with new attempts."""
-    numbers = await _letters(chosen)
-    await chosen.flows.store.outbox().revive(numbers)
-    chosen.flows.owners.open()
+async def _replay(selection: _Selection) -> int:
+    """Deliver sent events again, with new attempts."""
+    numbers = await _letters(selection)
+    await selection.flows.store.outbox().revive(numbers)
+    selection.flows.owners.open()
     try:
-        chosen.flows.owners.ring(SENT)
+        selection.flows.owners.ring(SENT)
     finally:
-        chosen.flows.owners.close()
+        selection.flows.owners.close()
     stderr_console().info(f"{plural(len(numbers), 'event')} to be delivered again")
     return DONE
 
 
-async def _drop(chosen: _Selection) -> int:
+async def _drop(selection: _Selection) -> int:
     """Remove sent events that are dead letters."""
-    numbers = await _letters(chosen)
-    await chosen.flows.store.outbox().forget(numbers)
+    numbers = await _letters(selection)
+    await selection.flows.store.outbox().forget(numbers)
     stderr_console().info(f"{plural(len(numbers), 'event')} removed")
     return DONE
 
 
-async def _letters(chosen: _Selection) -> list[int]:
-    """The numbers of the dead letters with the given ids; each is there."""
-    letters = await chosen.flows.store.outbox().dead()
-    if list(chosen.ids) == ["dead"]:
+async def _letters(selection: _Selection) -> list[int]:
+    """Return the numbers of the dead letters with the given ids, all of which exist."""
+    letters = await selection.flows.store.outbox().dead()
+    if list(selection.ids) == ["dead"]:
         return [row.number for row in letters]
-    if missing := set(chosen.ids) - {row.id for row in letters}:
-        shown = "`lifecycle flows dead` shows those that are there"
-        raise CliError(f"there is no sent event {min(missing)!r} among the dead letters; {shown}")
-    return [row.number for row in letters if row.id in chosen.ids]
+    if missing := set(selection.ids) - {row.id for row in letters}:
+        raise CliError(f"sent event {min(missing)!r} is not a dead letter; `lifecycle flows dead` lists them")
+    return [row.number for row in letters if row.id in selection.ids]
 
 
-COMMANDS: dict[str, Callable[[_Selection], Awaitable[int]]] = {
+_SUBCOMMANDS: dict[str, Callable[[_Selection], Awaitable[int]]] = {
     "list": _list,
     "show": _show,
     "diagram": _diagram,
@@ -256,8 +261,8 @@ COMMANDS: dict[str, Callable[[_Selection], Awaitable[int]]] = {
 }
 
 
-async def whole(store: Store, id: str) -> AsyncIterator[Change]:  # noqa: A002  # what it is
-    """All changes of a flow."""
+async def _all_changes(store: Store, id: str) -> AsyncIterator[Change]:  # noqa: A002  # what it is
+    """All changes of a flow, page by page."""
     seq = 0
     while changes := await store.changes(id, after=seq):
         for change in changes:
@@ -265,8 +270,8 @@ async def whole(store: Store, id: str) -> AsyncIterator[Change]:  # noqa: A002  
         seq = changes[-1].seq
 
 
-def in_order(snapshot: Snapshot, changes: Sequence[Change]) -> Snapshot:
-    """With the tasks in the order in which they began, first of all."""
+def _in_order(snapshot: Snapshot, changes: Sequence[Change]) -> Snapshot:
+    """Sort the tasks by their first starts."""
     begun: dict[str, int] = {}
     for change in changes:
         begun.setdefault(change.name, change.seq)
@@ -277,25 +282,25 @@ def in_order(snapshot: Snapshot, changes: Sequence[Change]) -> Snapshot:
 # -- lists ---------------------------------------------------------------------------------------------------------
 
 
-def listed(rows: Sequence[tuple[FlowRow, str]]) -> str:
-    """A line a flow."""
+def _flows_table(rows: Sequence[tuple[FlowRow, str]]) -> str:
+    """Format a line per flow."""
     cells = [(row.id, row.name, row.state, ago(row.at) if row.at else "", runner) for row, runner in rows]
     return columns([("id", "flow", "state", "changed", "process"), *(tuple(map(printable, row)) for row in cells)])
 
 
-def listed_as_json(rows: Sequence[tuple[FlowRow, str]]) -> str:
-    """The same for programs."""
+def _flows_json(rows: Sequence[tuple[FlowRow, str]]) -> str:
+    """Format the same as JSON."""
     return _json([_record(row, runner) for row, runner in rows])
 
 
-def dead(letters: Sequence[tuple[str, str, str, int, str]]) -> str:
+def _dead_table(letters: Sequence[tuple[str, str, str, int, str]]) -> str:
     """Format the dead letters, one per line: kind, id, name of the flow or topic, attempts and last error."""
     rows = [(kind, id, name, str(attempts), shorten(masked(error))) for kind, id, name, attempts, error in letters]  # noqa: A001  # what it is
     return columns([_DEAD, *(tuple(map(printable, row)) for row in rows)])
 
 
-def dead_as_json(letters: Sequence[tuple[str, str, str, int, str]]) -> str:
-    """Format the same for programs."""
+def _dead_json(letters: Sequence[tuple[str, str, str, int, str]]) -> str:
+    """Format the same as JSON."""
     return _json([masked_values(dict(zip(_DEAD, letter, strict=True))) for letter in letters])
 
 
@@ -313,20 +318,20 @@ def _json(value: object) -> str:
     return js.dumps(value, indent=2) + "\n"
 
 
-# -- all of one flow -----------------------------------------------------------------------------------------------
+# -- one flow -----------------------------------------------------------------------------------------------
 
 
-def described(shown: Sequence[tuple[Snapshot, Sequence[Change], str]], *, json: bool) -> str:
-    """All that is known of some flows."""
+def _format_flows(shown: Sequence[tuple[Snapshot, Sequence[Change], str]], *, json: bool) -> str:
+    """Format everything about flows."""
     if json:
-        return _json([_all(*each) for each in shown])
-    return "\n".join(_told(*each) for each in shown)
+        return _json([_flow_json(*each) for each in shown])
+    return "\n".join(_format_flow(*each) for each in shown)
 
 
-def _all(snapshot: Snapshot, changes: Sequence[Change], runner: str) -> dict[str, Any]:
+def _flow_json(snapshot: Snapshot, changes: Sequence[Change], runner: str) -> dict[str, Any]:
     return _record(snapshot.flow, runner) | {
         "given": masked_values(_value(snapshot.flow.store)),
-        "tasks": [_task(row) for row in snapshot.steps.values()],
+        "tasks": [_task_json(row) for row in snapshot.steps.values()],
         "changes": [
             {"seq": each.seq, "at": each.at, "kind": each.kind, "name": each.name, "old": each.old, "new": each.new}
             | {"reason": masked(each.reason), "attempt": each.attempt}
@@ -335,7 +340,7 @@ def _all(snapshot: Snapshot, changes: Sequence[Change], runner: str) -> dict[str
     }
 
 
-def _task(row: StepRow) -> dict[str, Any]:
+def _task_json(row: StepRow) -> dict[str, Any]:
     return {
         "name": row.name,
         "kind": row.kind,
@@ -348,14 +353,14 @@ def _task(row: StepRow) -> dict[str, Any]:
 
 
 def _value(text: str | None) -> Any:
-    """What a text of the store means, if it is JSON; else the text, which another codec wrote."""
+    """Decode JSON of the store; a text of another serializer stays as it is."""
     try:
         return None if text is None else js.loads(text)
     except ValueError:
         return text
 
 
-def _told(snapshot: Snapshot, changes: Sequence[Change], runner: str) -> str:
+def _format_flow(snapshot: Snapshot, changes: Sequence[Change], runner: str) -> str:
     flow = snapshot.flow
     known = [
         ("flow", flow.name),
@@ -395,7 +400,7 @@ def _result(text: str) -> str:
 def _history(changes: Sequence[Change]) -> str:
     if not changes:
         return ""
-    rows = [(local_time(each.at), each.name, each.old, each.new, _why(each)) for each in changes[-_LATEST:]]
+    rows = [(local_time(each.at), each.name, each.old, each.new, _why(each)) for each in changes[-_RECENT:]]
     left = len(changes) - len(rows)
     text = f"\n({left} changes before these; --json has all)\n" if left else "\n"
     return text + columns([("at", "name", "from", "to", ""), *(tuple(map(printable, row)) for row in rows)])
@@ -410,11 +415,11 @@ def _why(change: Change) -> str:
 # -- diagrams ------------------------------------------------------------------------------------------------------
 
 
-def picture(snapshots: Sequence[Snapshot], flow: str | None) -> str:
-    """One flow with its tasks, as ``flow`` (MODULE:ATTRIBUTE) has them if it is given; several as a node each.
+def _mermaid(snapshots: Sequence[Snapshot], flow: str | None) -> str:
+    """Draw one flow with its tasks, as defined by ``flow`` (MODULE:ATTRIBUTE) if given; several as nodes.
 
     Raises:
-        UsageError: when there is no such flow, or it is another one than that of the file.
+        UsageError: if there is no such definition, or it is of another flow.
     """
     from lifecycle.observe import mermaid
 
@@ -436,7 +441,9 @@ def _definition(target: str) -> Flow | Task:
     sys.path.insert(0, str(Path.cwd()))
     found = find(target, _is_flow)
     if not _is_flow(found):
-        raise UsageError(f"{target} is {found!r}, which is not a flow; give what linear, unordered, graph or task made")
+        raise UsageError(
+            f"{target} is {found!r}, which is not a flow; give the result of linear, unordered, graph or task"
+        )
     flow: Flow | Task = found
     return flow
 

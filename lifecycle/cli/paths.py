@@ -34,17 +34,18 @@ _log = logging.getLogger("lifecycle.cli")
 
 
 class _IgnoreFile(NamedTuple):
-    """A file as it was when it was read; ``spec`` None: there is none."""
+    """An ignore file as it was read; ``spec`` is None if there is none."""
 
     stamp: tuple[int, int, int] | None
     spec: GitIgnoreSpec | None
 
 
 class GitIgnore:
-    """Answers whether git ignores a path below ``root``, an absolute directory.
+    """Whether git ignores a path below ``root``, an absolute directory, without running git.
 
-    Where ``root`` lies in a repository, the files from its top on count; else those from ``root`` on, and so where
-    git ignores ``root`` itself: who watches it by name wants it.
+    The files from the top of the repository on apply; those from ``root`` on if it is not in a repository, or if git
+    ignores ``root`` itself, which was named to be watched. Files are read again when they change. The user's global
+    excludes (``core.excludesFile``) are not read.
     """
 
     def __init__(self, root: Path) -> None:
@@ -68,14 +69,14 @@ class GitIgnore:
         return False
 
     def _ignored_itself(self, parts: tuple[str, ...], *, is_dir: bool) -> bool:
-        """What the nearest file that mentions the path says; ``.git/info/exclude`` comes last."""
+        """Whether the nearest file that mentions the path ignores it; ``.git/info/exclude`` comes last."""
         for depth in range(len(parts) - 1, -1, -1):
-            said = self._said(self._top.joinpath(*parts[:depth], ".gitignore"), parts[depth:], is_dir=is_dir)
-            if said is not None:
-                return said
-        return bool(self._said(self._top / ".git" / "info" / "exclude", parts, is_dir=is_dir))
+            ignored = self._check(self._top.joinpath(*parts[:depth], ".gitignore"), parts[depth:], is_dir=is_dir)
+            if ignored is not None:
+                return ignored
+        return bool(self._check(self._top / ".git" / "info" / "exclude", parts, is_dir=is_dir))
 
-    def _said(self, file: Path, parts: tuple[str, ...], *, is_dir: bool) -> bool | None:
+    def _check(self, file: Path, parts: tuple[str, ...], *, is_dir: bool) -> bool | None:
         spec = self._read(file)
         if spec is None:
             return None
@@ -90,12 +91,12 @@ class GitIgnore:
 
 
 def repository(start: Path) -> Path | None:
-    """The top of the repository that ``start`` lies in; a work tree has a file ``.git``, others a directory."""
+    """Return the top of the repository of ``start``, which has a directory ``.git``, or a file in a work tree."""
     return next((each for each in (start, *start.parents) if (each / ".git").exists()), None)
 
 
 def has_rules(roots: Iterable[Path]) -> bool:
-    """Whether anything would be ignored: a ``.gitignore`` between the top of the repository and ``roots``."""
+    """Whether there is a ``.gitignore`` between the top of the repository and ``roots``."""
     for root in roots:
         top = repository(root) or root
         if any((each / ".gitignore").is_file() for each in (root, *root.parents) if each.is_relative_to(top)):
@@ -104,13 +105,13 @@ def has_rules(roots: Iterable[Path]) -> bool:
 
 
 def honours_gitignore(settings: Settings, console: Console) -> bool:
-    """Whether what git ignores shall not count, and can be known."""
+    """Whether to ignore what git ignores; prints a warning if that is not possible."""
     if not settings.gitignore or available():
         return settings.gitignore
     if has_rules(path.absolute() for path in settings.paths):
         console.warning(
             ".gitignore is not honoured: pathspec is not installed; pip install 'lifecycle-control[watch]', "
-            "or say --no-gitignore"
+            "or give --no-gitignore"
         )
     return False
 
@@ -141,9 +142,13 @@ def _parse(file: Path) -> GitIgnoreSpec | None:
 
 
 class PathRules:
-    """Decides for one path, and for several at once; ``here`` is the current directory, where paths and globs start.
+    """Decides what a change of a path leads to.
 
-    ``outputs`` are the files that never count, as `own_output` has them.
+    Args:
+        settings: the paths and rules.
+        here: the current directory, where paths and globs start.
+        git: whether to ignore what git ignores.
+        outputs: files that never count, from `own_output`.
     """
 
     def __init__(
@@ -166,7 +171,7 @@ class PathRules:
         return self._roots
 
     def action(self, path: Path) -> Action:
-        """What a change to ``path`` leads to."""
+        """Return the action for a change of ``path``."""
         path = absolute(path, self._here)
         if self._outputs and _identity(path) in self._outputs:
             return "ignore"
@@ -180,7 +185,7 @@ class PathRules:
         return self._otherwise if self._is_wanted(path) else "ignore"
 
     def name(self, path: Path, start: Path | None = None) -> str:
-        """``path`` as globs and people see it: from ``start`` (the current directory), else from the watched one."""
+        """Return ``path`` relative to ``start`` (the current directory), else to the watched directory."""
         path = absolute(path, self._here)
         for base in (start or self._here, *(root if root.is_dir() else root.parent for root in self._roots)):
             if path.is_relative_to(base):
@@ -209,16 +214,16 @@ class PathRules:
 
 
 def own_output(*more: int) -> frozenset[tuple[int, int]]:
-    """The files that standard output and error and the descriptors ``more`` go to, each as device and inode.
+    """Return device and inode of the files of standard output, standard error and the descriptors ``more``.
 
-    ``lifecycle watch -- make >log`` would set itself off for ever.
+    Otherwise ``lifecycle watch -- make >log`` would trigger itself.
     """
     found = {_identity(fd) for fd in (1, 2, *more)}
     return frozenset(each for each in found if each is not None)
 
 
 def _identity(file: Path | int) -> tuple[int, int] | None:
-    """Device and inode of a regular file; None where there is none."""
+    """Return device and inode of a regular file, or None."""
     try:
         status = os.stat(file)  # noqa: PTH116  # a descriptor too
     except OSError:
@@ -227,5 +232,5 @@ def _identity(file: Path | int) -> tuple[int, int] | None:
 
 
 def absolute(path: Path, here: Path) -> Path:
-    """``path`` from ``here`` on, with ``..`` taken out and links kept as they are."""
+    """Return ``path`` relative to ``here`` without ``..``; links stay as they are."""
     return Path(os.path.normpath(here / path))

@@ -154,13 +154,13 @@ class OptionalControlSocket(Auxiliary):
         self.name = name
         self._console = console
 
-    async def _open(self, stack: AsyncExitStack) -> None:
+    async def _open(self, held: AsyncExitStack) -> None:
         if not hasattr(socket, "AF_UNIX"):
             return
         from lifecycle.observe.control import ControlSocket
 
         try:
-            await stack.enter_async_context(ControlSocket(self.name))
+            await held.enter_async_context(ControlSocket(self.name))
         except OSError as error:
             self._console.warning(f"lifecycle ctl will not find this program: {error.strerror or error}")
 

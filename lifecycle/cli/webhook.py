@@ -1,4 +1,4 @@
-"""`lifecycle webhook send`: sign a request as a sender would, post it once, and show the answer.
+"""`lifecycle webhook send`: sign a request as a sender would, post it once, and show the response.
 
 Redirects are not followed: what is signed is for the address that was given.
 """
@@ -38,16 +38,16 @@ SCHEMES: Mapping[str, Callable[..., _Scheme]] = {
     "hmac": Hmac,
 }
 
-#: Seconds for the connection, and for each piece of the answer.
-_PATIENCE = 30.0
-#: Bytes of an answer that are shown.
-_MOST_SHOWN = 1_048_576
-#: What may stand in a path or a query as it is; a percent sign, so that nothing is quoted twice.
+#: Seconds for the connection, and for each piece of the response.
+_TIMEOUT = 30.0
+#: Bytes of a response that are shown.
+_MAX_SHOWN = 1_048_576
+#: Characters of a path or a query that are not quoted; with the percent sign, so that nothing is quoted twice.
 _SAFE = "%/:?#[]@!$&'()*+,;=~"
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _Response:
     status: int
     reason: str
     body: str
@@ -57,12 +57,12 @@ class _Answer:
 
 
 def send(url: str, *, scheme: str, secret_env: str, data: str, options: Mapping[str, str]) -> int:
-    """Post ``data``, signed with the secret in the variable ``secret_env``; 0 if the answer says that all is well.
+    """Post ``data``, signed with the secret in the variable ``secret_env``; return 0 for a status of 2xx.
 
     Raises:
-        UsageError: for an address, data or options that cannot be.
-        ConfigError: when the variable holds no secret.
-        CliError: when there is no answer.
+        UsageError: for a wrong address, data or options.
+        ConfigError: if the variable is not set.
+        CliError: if there is no response.
     """
     target = _target(url)
     secret = secret_in(secret_env)
@@ -72,9 +72,9 @@ def send(url: str, *, scheme: str, secret_env: str, data: str, options: Mapping[
         headers = signer.sign(body, now=time.time(), delivery_id=str(uuid.uuid4()))
     except (ValueError, ImportError) as error:
         raise UsageError(f"--scheme {scheme} with the secret in {secret_env}: {error}") from None
-    answer = _post(target, body, headers)
-    print_result(sys.stdout, str(answer))
-    return DONE if 200 <= answer.status < 300 else FAILED  # noqa: PLR2004  # what HTTP calls a success
+    response = _post(target, body, headers)
+    print_result(sys.stdout, str(response))
+    return DONE if 200 <= response.status < 300 else FAILED  # noqa: PLR2004  # success in HTTP
 
 
 def _target(url: str) -> SplitResult:
@@ -99,7 +99,7 @@ def _signer(name: str, secret: str, options: Mapping[str, str]) -> _Scheme:
 
 
 def _data(text: str) -> bytes:
-    """The text itself, or with ``@`` what a file or standard input holds."""
+    """Return the text itself, or with ``@`` the content of a file or of standard input."""
     if not text.startswith("@"):
         return os.fsencode(text)
     try:
@@ -110,32 +110,32 @@ def _data(text: str) -> bytes:
         raise UsageError(f"--data {text}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _post(target: SplitResult, body: bytes, headers: Mapping[str, str]) -> _Answer:
+def _post(target: SplitResult, body: bytes, headers: Mapping[str, str]) -> _Response:
     path = quote(target.path or "/", _SAFE) + (f"?{quote(target.query, _SAFE)}" if target.query else "")
     try:
         with closing(_connection(target)) as connection:
-            connection.request("POST", path, body, _on_the_wire(headers))
-            answer = connection.getresponse()
-            text = answer.read(_MOST_SHOWN).decode("utf-8", "replace")
+            connection.request("POST", path, body, _http_headers(headers))
+            response = connection.getresponse()
+            text = response.read(_MAX_SHOWN).decode("utf-8", "replace")
     except (OSError, HTTPException, UnicodeError) as error:
-        raise CliError(f"no answer from {target.geturl()}: {_why(error)}") from None
-    return _Answer(answer.status, answer.reason, text)
+        raise CliError(f"no answer from {target.geturl()}: {_reason(error)}") from None
+    return _Response(response.status, response.reason, text)
 
 
 def _connection(target: SplitResult) -> HTTPConnection:
     assert target.hostname is not None  # by `_target`
     if target.scheme == "http":
-        return HTTPConnection(target.hostname, target.port, timeout=_PATIENCE)
-    return HTTPSConnection(target.hostname, target.port, timeout=_PATIENCE, context=ssl.create_default_context())
+        return HTTPConnection(target.hostname, target.port, timeout=_TIMEOUT)
+    return HTTPSConnection(target.hostname, target.port, timeout=_TIMEOUT, context=ssl.create_default_context())
 
 
-def _on_the_wire(headers: Mapping[str, str]) -> dict[str, Any]:
+def _http_headers(headers: Mapping[str, str]) -> dict[str, Any]:
     signed = {name: os.fsencode(value) for name, value in headers.items()}
     return {"Content-Type": "application/json", "User-Agent": "lifecycle", **signed}
 
 
-def _why(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return f"nothing came for {_PATIENCE:g} s"
+        return f"nothing came for {_TIMEOUT:g} s"
     strerror = getattr(error, "strerror", None)
     return strerror or reason_of(error)

@@ -203,7 +203,7 @@ async def test_the_process_that_runs_a_flow_suspends_it_and_goes_on(tmp_path: Pa
         assert "asked to resume f-1" in await ask("resume", file, "f-1")
         await run
         assert done == [1, 2]
-        assert "at its end: SUCCESS" in await ask("suspend", file, "f-1", status=FAILED)
+        assert "has ended: SUCCESS" in await ask("suspend", file, "f-1", status=FAILED)
 
 
 async def test_what_nobody_runs_waits_for_its_program(tmp_path: Path, info: Said) -> None:
@@ -217,7 +217,7 @@ async def test_what_nobody_runs_waits_for_its_program(tmp_path: Path, info: Said
 
 
 def test_what_failed_is_begun_anew_when_its_program_starts(file: Path, info: Said) -> None:
-    assert "begun anew" in info("retry", file)[1]
+    assert "runs again" in info("retry", file)[1]
     rows = json.loads(info("list", file, "--json")[0])
     assert [row["state"] for row in rows] == ["SUCCESS", "PENDING"]
     shown = json.loads(info("show", file, "bad\x1b", "--json")[0])[0]
@@ -251,7 +251,7 @@ async def test_who_carried_it_out_and_lives_begins_anew_at_once(tmp_path: Path, 
             await flows.start(flow, id="f-1")
         mended.append(True)
         _, said = await asyncio.to_thread(info, "retry", tmp_path / "app.db")
-        assert f"begun anew by process {os.getpid()}" in said
+        assert f"and runs again by process {os.getpid()}" in said
         await done.wait()
         await flows.start(flow, id="f-1")
         assert not flows.runs
@@ -409,6 +409,6 @@ def test_dead_letters_are_listed_replayed_and_dropped(tmp_path: Path, info: Said
     assert event.split()[:4] == ["event", "m-1/work/1/1", "mail/out", "100"]
     assert "\x1b" not in event
     assert [each["kind"] for each in json.loads(info("dead", file, "--json")[0])] == ["job", "event"]
-    assert "there is no sent event 'other'" in info("replay", file, "other", status=FAILED)[1]
+    assert "sent event 'other' is not a dead letter" in info("replay", file, "other", status=FAILED)[1]
     assert "1 event to be delivered again" in info("replay", file, "m-1/work/1/1")[1]
     assert "0 events removed" in info("drop", file, "dead")[1]

@@ -1,7 +1,8 @@
-"""`lifecycle watch`: a command that is started again when files change.
+"""`lifecycle watch`: restart a command when files change.
 
-`running` puts the parts together. A change goes from the files through `rules` (with `gitignore`) and `session`, which
-judges it, to `generations`, which decide when another of the `runs` begins, and to `children`, who make its processes.
+`run` puts the components together. A change of a file goes to `session`, which asks `paths` whether it counts and
+checks the file. `runner` decides when the next run begins, and `launcher` makes its process. `settings` has the
+options, `terminal` the terminals of the command, and `endpoints` live reload and the webhook.
 """
 
 from __future__ import annotations

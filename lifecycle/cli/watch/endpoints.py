@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = ["AnnouncedWebhook", "LiveReload"]
 
-#: Pages that are told at a time.
-_MOST: Final = 200
-#: Seconds for the head of a request, and for what is sent to be taken.
-_PATIENCE: Final = 10.0
+#: Pages that wait at a time.
+_MAX_PAGES: Final = 200
+#: Seconds for the head of a request, and for sending.
+_TIMEOUT: Final = 10.0
 
-# Where nobody answers yet, or the answer is an error, a reload would show a page without the script, which never comes
-# back. All times are of the page's own clock, which begins with its navigation.
+# If the server does not answer yet, or with an error, a reload would show a page without the script. All times are of
+# the page's own clock, which begins with its navigation.
 _SCRIPT: Final = """\
 (() => {
   const url = new URL("/events", document.currentScript.src);
@@ -60,12 +60,12 @@ _SCRIPT: Final = """\
 })();
 """
 
-#: Asks for the stream; with the milliseconds since the page was answered.
+#: The path of the stream, with the milliseconds since the page was answered.
 _EVENTS: Final = re.compile(rb"/events(?:\?age=(\d{1,15}))?")
 
 
 class LiveReload:
-    """A source of nothing: it listens on ``port`` of 127.0.0.1 while the router runs, and says so by ``say``."""
+    """A source without events: it listens on ``port`` of 127.0.0.1, and passes its script tag to ``announce``."""
 
     def __init__(self, port: int, announce: Callable[[str], object]) -> None:
         self.name: str = f"live reload on port {port}"
@@ -78,7 +78,7 @@ class LiveReload:
         self._clients: set[asyncio.Task[None]] = set()
 
     def notify(self) -> None:
-        """Another run is ready."""
+        """Reload the pages: another run is ready."""
         self._ready_at = asyncio.get_running_loop().time()
         self._next.set()
         self._next = asyncio.Event()
@@ -99,7 +99,7 @@ class LiveReload:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Hang up."""
+        """Close the connections."""
         assert self._server is not None, "it was entered"
         self._server.close()
         for client in self._clients:
@@ -109,7 +109,7 @@ class LiveReload:
         await self._server.wait_closed()
 
     async def run(self, emit: Emit) -> None:  # noqa: ARG002  # there is nothing to emit
-        """Go on until cancelled; the router calls this."""
+        """Wait until cancelled; the router calls this."""
         await asyncio.Event().wait()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -118,16 +118,16 @@ class LiveReload:
         client.add_done_callback(self._clients.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One request, and the end of its connection, whatever comes."""
+        """Handle one request, and close its connection."""
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_TIMEOUT):
                 head = await reader.readuntil(b"\r\n\r\n")
             await self._answer(head.split(b"\r\n", 1)[0].split(b" "), reader, writer)
             writer.close()
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_TIMEOUT):
                 await writer.wait_closed()
         except (OSError, TimeoutError, EOFError, asyncio.LimitOverrunError):
-            pass  # it has gone, or is none of ours
+            pass  # the client has gone, or is not a page
         finally:
             writer.transport.abort()
 
@@ -136,7 +136,7 @@ class LiveReload:
             case [b"GET", b"/live.js", _]:
                 await _send(writer, _head("200 OK", "text/javascript") + _SCRIPT)
             case [b"GET", path, _] if asked := _EVENTS.fullmatch(path):
-                if len(self._clients) > _MOST:
+                if len(self._clients) > _MAX_PAGES:
                     await _send(writer, _head("503 Service Unavailable", "text/plain") + "too many pages\n")
                 else:
                     await self._stream(int(asked[1] or 0) / 1000, reader, writer)
@@ -144,14 +144,13 @@ class LiveReload:
                 await _send(writer, _head("404 Not Found", "text/plain") + "GET /live.js or /events\n")
 
     async def _stream(self, age: float, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Say it when a run is ready that the page, answered ``age`` seconds ago, is not of; or until it is closed."""
+        """Send a message when a run is ready after the page was answered, ``age`` seconds ago, unless it closes."""
         answered = asyncio.get_running_loop().time() - age
-        # The comment is for who wants to see that it works.
         await _send(writer, _head("200 OK", "text/event-stream") + ": waiting for a run that is ready\n\n")
         gone = asyncio.create_task(reader.read(1), name="end of a page")
         try:
             if answered >= self._ready_at:
-                await _first(gone, asyncio.create_task(self._next.wait(), name="news for a page"))
+                await _first(gone, asyncio.create_task(self._next.wait(), name="reload of a page"))
             if not gone.done():
                 await _send(writer, "data: reload\n\n")
         finally:
@@ -161,7 +160,7 @@ class LiveReload:
 
 
 def _head(status: str, kind: str) -> str:
-    """The head of an answer that ends with its connection, and that pages of any origin may read."""
+    """Return the head of a response that ends with its connection and that pages of any origin may read."""
     return (
         f"HTTP/1.1 {status}\r\nContent-Type: {kind}; charset=utf-8\r\nCache-Control: no-store\r\n"
         "Access-Control-Allow-Origin: *\r\nCross-Origin-Resource-Policy: cross-origin\r\n"
@@ -171,12 +170,12 @@ def _head(status: str, kind: str) -> str:
 
 async def _send(writer: asyncio.StreamWriter, text: str) -> None:
     writer.write(text.encode())
-    async with asyncio.timeout(_PATIENCE):
+    async with asyncio.timeout(_TIMEOUT):
         await writer.drain()
 
 
 async def _first(gone: asyncio.Task[bytes], news: asyncio.Task[bool]) -> None:
-    """Wait for either; the second is ours."""
+    """Wait for either, and cancel the second."""
     try:
         await asyncio.wait({gone, news}, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -1,4 +1,4 @@
-"""How the command becomes a process: its program, environment, streams, and the socket that it inherits."""
+"""The process of the command: its program, environment, streams, and the socket that it inherits."""
 
 from __future__ import annotations
 
@@ -43,13 +43,14 @@ _CLEAR = "\x1b[2J\x1b[3J\x1b[H"
 _INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
 
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*[dt]?(?:\.exe)?")
-#: How pip starts a script whose interpreter has a path too long for ``#!``.
+#: The second line of scripts of pip if the path of the interpreter is too long for ``#!``.
 _LONG_SHEBANG = re.compile(rb"'''exec' (.+) \"\$0\"")
 
-#: Who waits to be accepted; the system may allow less (net.core.somaxconn).
-_QUEUE: Final = 4096
+#: Connections that wait to be accepted; the system may allow less (net.core.somaxconn).
+_BACKLOG: Final = 4096
+#: The descriptor on which the command finds the socket.
 _FIRST: Final = 3
-#: Shells know only descriptors of one digit.
+#: Shells accept only descriptors of one digit.
 _LAST: Final = 9
 _HAND_OVER: Final = 'LISTEN_FDS=1 LISTEN_PID=$$; export LISTEN_FDS LISTEN_PID; exec "$@"'
 
@@ -191,22 +192,22 @@ class _PassedOn(Pipes):
     """Pipes whose last lines an error does not repeat: they have been shown."""
 
     def tail(self) -> str:
-        """Nothing."""
+        """Return nothing."""
         return ""
 
 
 def _pass_on(line: str, stream: Literal["stdout", "stderr"]) -> None:
-    """A line of the command's, to where it belongs."""
+    """Write a line of the command to the stream that it came from."""
     write(sys.stdout if stream == "stdout" else sys.stderr, line + "\n")
 
 
 def arguments(command: Sequence[str], *, shell: bool, env: Mapping[str, str]) -> tuple[str, ...]:
-    """What is executed: the program with its full path, and the arguments as given.
+    """Return the program with its full path, and its arguments.
 
-    With ``shell`` the words become one line for ``$SHELL``, as `ssh` does it.
+    With ``shell`` the words become one line for ``$SHELL``, as in `ssh`.
 
     Raises:
-        UsageError: for a program that is not there or cannot be executed; the message says which.
+        UsageError: for a program that does not exist or cannot be executed.
     """
     if shell:
         return find_program(env.get("SHELL") or "/bin/sh", env), "-c", " ".join(command)
@@ -214,10 +215,10 @@ def arguments(command: Sequence[str], *, shell: bool, env: Mapping[str, str]) ->
 
 
 def find_program(name: str, env: Mapping[str, str]) -> str:
-    """The path of the program ``name``, looked up as a shell does.
+    """Return the path of a program, looked up as a shell does.
 
     Raises:
-        UsageError: for a program that is not there or cannot be executed; the message says which.
+        UsageError: for a program that does not exist or cannot be executed.
     """
     found = shutil.which(name, path=env.get("PATH", os.defpath))
     if found is not None:
@@ -226,10 +227,10 @@ def find_program(name: str, env: Mapping[str, str]) -> str:
 
 
 def interpreter(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
-    """The Python that runs ``argv``, where that can be known without running it.
+    """Return the Python that runs ``argv``, if that is known without running it.
 
-    It can where the program is a Python, or a script whose first line names one (uvicorn, flask, gunicorn).
-    Behind ``uv run``, ``poetry run`` or a shell it cannot: None.
+    It is known if the program is a Python, or a script whose first line names one (uvicorn, flask, gunicorn). Behind
+    ``uv run``, ``poetry run`` or a shell it is not: None.
     """
     program = Path(argv[0])
     if _PYTHON.fullmatch(program.name):
@@ -243,7 +244,7 @@ def interpreter(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
 
 
 def _shebang(program: Path) -> list[str]:
-    """The words of the first line that say who reads the rest; none for anything else."""
+    """Return the words of the shebang line, if there is one."""
     try:
         with program.open("rb") as stream:
             first, second = stream.readline(4096), stream.readline(4096)
@@ -261,7 +262,7 @@ def _shebang(program: Path) -> list[str]:
 
 
 def _why_not(name: str) -> str:
-    """Why a program cannot be executed, and what to do."""
+    """Return why a program cannot be executed, and what to do."""
     if "/" not in name:
         here = f"; for the one in this directory: ./{name}" if Path(name).is_file() else "; is it installed?"
         return f"{name!r}: command not found on PATH{here}"
@@ -275,7 +276,12 @@ def _why_not(name: str) -> str:
 
 
 class Handover:
-    """Of the socket ``listening`` to one run after the other."""
+    """Hands a listening socket to one run after the other, as systemd does (sd_listen_fds(3)).
+
+    Connections wait in the queue of the socket while no run accepts, so that none is refused. The command finds the
+    socket as descriptor 3, and the number of its process in ``LISTEN_PID``. Only the process that becomes the command
+    knows that number: for a moment, a shell.
+    """
 
     def __init__(self, listening: socket.socket) -> None:
         self._listening = listening
@@ -286,11 +292,11 @@ class Handover:
 
     @property
     def inherit(self) -> tuple[int]:
-        """The descriptor that the command has to inherit."""
+        """The descriptor to inherit."""
         return (self._listening.fileno(),)
 
     def wrapped(self, argv: Sequence[str]) -> tuple[str, ...]:
-        """What becomes ``argv``, with the socket where that looks for it."""
+        """Return a command that hands over the socket and becomes ``argv``."""
         number = self._listening.fileno()
         move = f"exec {_FIRST}<&{number} {number}<&-; " if number != _FIRST else ""
         return ("/bin/sh", "-c", move + _HAND_OVER, "sh", *argv)
@@ -301,7 +307,7 @@ def handover(address: Address | None) -> Generator[Handover | None]:
     """Listen at ``address``, if there is one.
 
     Raises:
-        CliError: if that cannot be; the message says why.
+        CliError: if that fails.
     """
     if address is None:
         yield None
@@ -309,7 +315,7 @@ def handover(address: Address | None) -> Generator[Handover | None]:
     with _listen(address) as listening:
         if listening.fileno() > _LAST:
             raise CliError(
-                f"--socket needs one of the descriptors {_FIRST} to {_LAST}, and whoever started this left all of them "
+                f"--socket needs one of the descriptors {_FIRST} to {_LAST}, and all of them are "
                 f"open; close one, such as with {_LAST}<&- at the end of the line"
             )
         yield Handover(listening)
@@ -318,7 +324,7 @@ def handover(address: Address | None) -> Generator[Handover | None]:
 def _listen(address: Address) -> socket.socket:
     try:
         family, _, _, _, where = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(where[:2], family=family, backlog=_QUEUE)
+        return socket.create_server(where[:2], family=family, backlog=_BACKLOG)
     except OSError as error:
         raise CliError(
             f"--socket {address.host}:{address.port}: {_reason(error)}; give an address of this machine and a "
@@ -327,5 +333,5 @@ def _listen(address: Address) -> socket.socket:
 
 
 def _reason(error: OSError) -> str:
-    """Without the address, which Python puts behind it."""
+    """Return the error without the address, which Python appends."""
     return (error.strerror or str(error)).partition(" (")[0]

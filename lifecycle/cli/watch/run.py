@@ -1,4 +1,4 @@
-"""`lifecycle watch`: from a command line to a program that runs, and to the status it ends with."""
+"""`lifecycle watch`: from the command line to a running program and its exit status."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
 
 __all__ = ["watch"]
 
-#: A stream of changes that never pauses is acted on after so many seconds.
+#: Seconds after which changes without a pause are acted on.
 _LONGEST_WAIT = 2.0
 
-#: What words that every prompt knows mean here.
-_MEANINGS = {
-    "suspend": "Freeze the command; what changes waits for resume.",
-    "resume": "Let it go on, or start it anew if something has changed.",
+#: The help of commands that every prompt has.
+_HELP = {
+    "suspend": "Freeze the command; changes wait for resume.",
+    "resume": "Continue the command, or restart it if something has changed.",
     "reload": "Do what a change would.",
     "terminate": "Freeze the command, then stop it and quit.",
-    "quit": "Stop the command and end.",
-    "status": "Show how the command does.",
+    "quit": "Stop the command and quit.",
+    "status": "Show the state of the command.",
 }
 
 
 def watch(typed: Mapping[str, Any]) -> int:
-    """Run until the user or a signal ends it; the status to exit with.
+    """Run until the user or a signal ends it, and return the exit status.
 
     Raises:
-        CliError: for what cannot begin.
+        CliError: if something is wrong before the start.
     """
     here = Path.cwd()
     settings = watch_settings(typed, find_table(here))
@@ -66,7 +66,7 @@ def watch(typed: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """The parts, put together."""
+    """The components of a watched command."""
 
     settings: Settings
     console: Console
@@ -80,20 +80,20 @@ class _Program:
         from lifecycle.runtime import run
 
         try:
-            steered = OptionalControlSocket(program_name("watch", Path.cwd()), self.console)
-            run(steered, *beside, self.router, self._main, exit_timeout=max(25.0, self.settings.stop_timeout + 5.0))
+            control = OptionalControlSocket(program_name("watch", Path.cwd()), self.console)
+            run(control, *beside, self.router, self._main, exit_timeout=max(25.0, self.settings.stop_timeout + 5.0))
         except SourceFailed as error:
             self.console.error(str(error))
             return FAILED
         return DONE
 
     def route(self, rules: PathRules) -> None:
-        """Tell the router what leads to what."""
+        """Add the handlers and the sources."""
         settings, session = self.settings, self.session
-        # From the prompt, or SIGHUP where there is no terminal to hang up.
+        # From the prompt, or SIGHUP without a terminal.
         self.router.handle("lifecycle/reload", session.reload)
         if settings.prompt:
-            self.router.handle("command/status", self._tell_status, lane="command", replace=True)
+            self.router.handle("command/status", self._show_status, lane="command", replace=True)
         _add_files(self.router, settings, session, rules)
         if settings.webhook is not None:
             from lifecycle.cli.watch.endpoints import AnnouncedWebhook
@@ -101,16 +101,15 @@ class _Program:
             self.router.handle("webhook/**", session.webhook)
             self.router.add_source(AnnouncedWebhook(settings.webhook, settings.secret_env, announce=self.console.info))
 
-    def _tell_status(self, _: object) -> None:
-        """Say how the command does."""
+    def _show_status(self, _: object) -> None:
         watched = ", ".join(str(path) for path in self.settings.paths)
-        then = "; held, what changes waits for release" if self.session.held else ""
+        then = "; held, changes wait for release" if self.session.held else ""
         reply(f"{self.launcher.name}: {self.runner.describe()}\nwatching {watched}{then}", self.console.info)
 
     async def _main(self) -> None:
-        """Begins when the sources have started: from the first start on no change is missed."""
+        """Run the command; starts after the sources, so that no change is missed."""
         reading = self.session.learn()
-        # Those of a small program; the others are read beside the command.
+        # The files of a small program; the others are read while the command runs.
         await anext(reading, None)
         learning = asyncio.create_task(_exhaust(reading), name="read the watched files")
         try:
@@ -127,7 +126,7 @@ async def _exhaust(steps: AsyncIterable[object]) -> None:
 
 
 def _prepare(settings: Settings, here: Path, console: Console, socket: Handover | None) -> _Program:
-    """Look at everything that can be wrong before anything is started."""
+    """Create the components; raises for every mistake before anything starts."""
     mode = stdio_mode(prompt=settings.prompt)
     foreground = _foreground(settings) if mode == "foreground" else None
     launcher = Launcher(settings, mode, foreground, socket)
@@ -138,15 +137,15 @@ def _prepare(settings: Settings, here: Path, console: Console, socket: Handover 
     suspender = SuspendHandler()
     suspender.manage(runner)
     session = Session(settings, rules, runner, console, python=python, suspender=suspender)
-    router = _prompting(session, suspender, is_terminal=mode == "pty") if settings.prompt else Router("watch")
+    router = _interactive_router(session, suspender, is_terminal=mode == "pty") if settings.prompt else Router("watch")
     program = _Program(settings, console, router, launcher, session, runner)
     program.route(rules)
     if live is not None:
         router.add_source(live)
     if foreground is not None:
-        _follow_the_shell(router, foreground)
+        _handle_job_control(router, foreground)
     if mode == "pty":
-        _follow_the_window(router, launcher)
+        _handle_resizing(router, launcher)
     return program
 
 
@@ -168,43 +167,43 @@ def _require_paths(settings: Settings, *, typed: bool) -> None:
         raise UsageError(missing + ("; the command goes after --" if settings.paths[0] == path else ""))
 
 
-def _prompting(session: Session, suspender: SuspendHandler, *, is_terminal: bool) -> Router:
-    """A router with a prompt; with lines from a pipe where there is no terminal, and there Ctrl+C ends at once."""
+def _interactive_router(session: Session, suspender: SuspendHandler, *, is_terminal: bool) -> Router:
+    """Return a router with a prompt. Without a terminal it reads lines from a pipe, and Ctrl+C ends at once."""
     from lifecycle.interactive import new_interactive_router
 
     router = new_interactive_router(suspend=suspender, signals=is_terminal, prompt="lifecycle> ")
     for command in list(router.commands):
         router.commands.remove(command.name)
-        router.commands.add(replace(command, help=_MEANINGS.get(command.name, command.help)))
-    router.command("restart", session.restart, help="Stop the command and start it anew.")
-    router.command("hold", session.hold, help="Let changes wait; the command goes on.")
-    router.command("release", session.release, help="Act on what changed since hold.")
+        router.commands.add(replace(command, help=_HELP.get(command.name, command.help)))
+    router.command("restart", session.restart, help="Restart the command.")
+    router.command("hold", session.hold, help="Let changes wait; the command continues.")
+    router.command("release", session.release, help="Act on the changes since hold.")
     return router
 
 
 def _foreground(settings: Settings) -> Foreground:
-    """Our terminal, to be lent to the command."""
+    """Return our terminal, which is lent to the command."""
     from lifecycle.cli.watch.terminal import Foreground
 
     if settings.ready and settings.ready.startswith("line:"):
         raise UsageError(
-            f"--ready {settings.ready} needs to read what the command writes, and with --no-prompt that goes to the "
+            f"--ready {settings.ready} needs to read the output of the command, which with --no-prompt goes to the "
             "terminal itself; leave --no-prompt out, or wait for a port"
         )
     return Foreground()
 
 
-def _follow_the_shell(router: Router, foreground: Foreground) -> None:
-    """Ctrl+Z, ``fg`` and ``bg`` work as if the command had been started by the shell."""
+def _handle_job_control(router: Router, foreground: Foreground) -> None:
+    """Let Ctrl+Z, ``fg`` and ``bg`` work as if the shell had started the command."""
     from lifecycle.sources import SignalSource
 
     router.handle("signal/chld", lambda _: foreground.child_changed())
-    router.handle("signal/cont", lambda _: foreground.go_on())
+    router.handle("signal/cont", lambda _: foreground.resume())
     router.add_source(SignalSource(signal.SIGCHLD, signal.SIGCONT))
 
 
-def _follow_the_window(router: Router, launcher: Launcher) -> None:
-    """The command's own terminal has the size of ours."""
+def _handle_resizing(router: Router, launcher: Launcher) -> None:
+    """Keep the size of the command's own terminal equal to ours."""
     from lifecycle.sources import SignalSource
 
     router.handle("signal/winch", lambda _: launcher.resize())
@@ -214,8 +213,8 @@ def _follow_the_window(router: Router, launcher: Launcher) -> None:
 def _add_files(router: Router, settings: Settings, session: Session, rules: PathRules) -> None:
     from lifecycle.sources import FileWatchSource
 
-    window = Debounce(settings.wait, max_wait=max(_LONGEST_WAIT, settings.wait), merge=merge_files)
-    router.handle("file/*", session.files, debounce=window)
+    debounce = Debounce(settings.wait, max_wait=max(_LONGEST_WAIT, settings.wait), merge=merge_files)
+    router.handle("file/*", session.files, debounce=debounce)
     source = FileWatchSource(
         *settings.paths,
         filter=lambda _, path: rules.action(path) != "ignore",

@@ -1,4 +1,4 @@
-"""The settings of `lifecycle watch`, their options, and their keys in pyproject.toml."""
+"""The settings of `lifecycle watch`, their options, and their keys in ``[tool.lifecycle.watch]`` of pyproject.toml."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _FILE = "pyproject.toml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What `lifecycle watch` was asked to do; times in seconds.
+    """The settings of `lifecycle watch`, each an option and a key of ``pyproject.toml``. Times are in seconds.
 
     Raises:
-        UsageError: for settings that do not go together.
+        UsageError: for settings that exclude each other.
     """
 
     #: The program and its arguments.
@@ -96,7 +96,7 @@ class Settings:
     def __post_init__(self) -> None:
         if self.socket and self.ready == f"port:{self.socket.port}":
             raise UsageError(
-                f"--ready {self.ready} says nothing: with --socket that port accepts connections from the beginning; "
+                f"--ready {self.ready} is always true: with --socket that port accepts connections from the start; "
                 "give --ready notify, line:REGEX or http://…"
             )
         if self.keep_old:
@@ -110,7 +110,7 @@ class Settings:
             )
 
     def _check_keeping(self) -> None:
-        """The old run can only be kept where the new one tells when it is ready."""
+        """Keeping the old run requires that the new one signals when it is ready."""
         if self.ready is None or self.ready.startswith("http"):
             given = f"--ready {self.ready}, which the old one answers as well" if self.ready else "no --ready"
             raise UsageError(
@@ -124,12 +124,12 @@ class Settings:
 
     @property
     def change(self) -> Action:
-        """What a change leads to where no rule says otherwise."""
+        """The action for changes that no rule matches."""
         return "reload" if self.signal else "restart"
 
     @property
     def reload_signal(self) -> Signals:
-        """What the command is sent when it shall reload."""
+        """The signal for the action ``reload``."""
         return self.signal or signals.SIGHUP
 
 
@@ -138,10 +138,10 @@ OPTIONS: Final = options_of(Settings)
 
 
 def watch_settings(typed: Mapping[str, Any], configured: Mapping[str, Any]) -> Settings:
-    """The settings of `watch`; what was typed wins over what a file says.
+    """Return the settings of `watch`; the command line takes precedence over the file.
 
     Raises:
-        UsageError: without a command, or for settings that do not go together.
+        UsageError: without a command, or for settings that exclude each other.
     """
     known = {each.name for each in fields(Settings)}
     given = {
@@ -156,12 +156,12 @@ def watch_settings(typed: Mapping[str, Any], configured: Mapping[str, Any]) -> S
 
 
 def _absent(value: object) -> bool:
-    """What argparse leaves where nothing was typed."""
+    """Whether argparse got no value."""
     return value is None or (isinstance(value, list | tuple) and not value)
 
 
 def find_table(here: Path) -> dict[str, Any]:
-    """What the nearest ``pyproject.toml`` with our table says, as fields of the settings; nothing without one.
+    """Return the settings of the nearest ``pyproject.toml`` with our table; nothing without one.
 
     Raises:
         ConfigError: for a file that cannot be read, or a key or value that is wrong.
@@ -174,7 +174,7 @@ def find_table(here: Path) -> dict[str, Any]:
 
 
 def read_table(table: Mapping[str, Any], file: Path) -> dict[str, Any]:
-    """The fields of the settings that ``table`` gives.
+    """Return the settings in ``table``.
 
     Raises:
         ConfigError: naming file, key, what was given and what is accepted.
@@ -192,7 +192,11 @@ def read_table(table: Mapping[str, Any], file: Path) -> dict[str, Any]:
 
 
 def _read(key: str, value: Any, base: Path) -> tuple[str, Any]:
-    """The field that ``key`` fills, and what it fills it with; `ValueError` says what is wrong."""
+    """Return the name and the value of a setting.
+
+    Raises:
+        ValueError: for an unknown key or a wrong value.
+    """
     if key == "command":
         return key, _command(value)
     if key == "paths":
@@ -204,7 +208,7 @@ def _read(key: str, value: Any, base: Path) -> tuple[str, Any]:
 
 
 def _from(base: Path, read: Any) -> Any:
-    """Paths and globs start at ``base``."""
+    """Resolve paths and globs relative to ``base``."""
     match read:
         case Path():
             return base / read
@@ -228,7 +232,7 @@ def _paths(value: Any, base: Path) -> tuple[Path, ...]:
 
 
 def _command(value: Any) -> tuple[str, ...] | str:
-    """A list of arguments, or one text, which is split later: a shell would want it whole."""
+    """Return a list of arguments, or one text, which is split later unless a shell gets it."""
     if not isinstance(value, str):
         return tuple(texts("command", value))
     try:

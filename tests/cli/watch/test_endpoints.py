@@ -148,7 +148,7 @@ async def test_a_head_that_is_too_long_or_has_no_end_is_cut_off() -> None:
 
 
 async def test_of_too_many_pages_the_last_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoints, "_MOST", 1)
+    monkeypatch.setattr(endpoints, "_MAX_PAGES", 1)
     async with serving() as (_, port), asking(port, b"GET /events") as one:
         await one.connected()
         async with asking(port, b"GET /events") as other:
