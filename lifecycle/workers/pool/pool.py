@@ -265,7 +265,11 @@ class Pool(BaseWorker):
         """Return its health: it is healthy if it runs and not all of its workers are unhealthy."""
         if self.status not in AT_WORK:
             return ProbeResult(healthy=False, message=f"is {self.status}")
-        return self.stats().verdict
+        now = self.stats()
+        return ProbeResult(
+            healthy=now.degraded < max(1, now.size),
+            message=f"{now.idle} idle, {now.busy} busy, {now.starting} starting, {now.degraded} degraded",
+        )
 
     # -- start and end ------------------------------------------------------------------------------------------------
 

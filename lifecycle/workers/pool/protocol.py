@@ -411,28 +411,14 @@ def _msgpack() -> Codec:
             "install lifecycle-control[pool], or give codec='json' or codec='pickle'",
             name=error.name,
         ) from error
-    encode = msgpack.Encoder().encode
-    decode = msgpack.Decoder().decode
-
-    def dumps(value: object) -> bytes:
-        try:
-            return bytes(encode(value))
-        except TypeError as error:
-            raise TypeError(f"msgpack cannot carry it: {error}; {_REMEDY}") from error
-        except (ValueError, OverflowError, RecursionError) as error:
-            raise ValueError(f"msgpack cannot carry it: {error}") from error
-
-    def loads(data: bytes) -> Any:
-        try:
-            if len(data) < LARGE:
-                return decode(data)
-            with _without_collection:
-                return decode(data)
-        except RecursionError as error:
-            raise ValueError(f"msgpack cannot read it: {error}") from error
-
     scalars = frozenset({type(None), bool, int, float, str, bytes})
-    return Codec("msgpack", dumps, loads, encode_payload=_only("msgpack", scalars, scalars), decode_payload=_as_it_is)
+    return Codec(
+        "msgpack",
+        _dumps("msgpack", msgpack.Encoder().encode),
+        _loads("msgpack", msgpack.Decoder().decode),
+        encode_payload=_only("msgpack", scalars, scalars),
+        decode_payload=_as_it_is,
+    )
 
 
 def _json() -> Codec:
@@ -440,28 +426,39 @@ def _json() -> Codec:
 
     # Lone surrogates are escaped; NaN and infinity are refused.
     encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+    scalars = frozenset({type(None), bool, int, float, str})
+    return Codec(
+        "json",
+        _dumps("json", lambda value: encode(value).encode()),
+        _loads("json", json.loads),
+        encode_payload=_only("json", scalars, frozenset({str})),
+        decode_payload=_as_it_is,
+    )
 
-    def dumps(value: object) -> bytes:
+
+def _dumps(name: str, encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    def dumps(value: Any) -> bytes:
         try:
-            return encode(value).encode()
+            return encode(value)
         except TypeError as error:
-            raise TypeError(f"json cannot carry it: {error}; {_REMEDY}") from error
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"json cannot carry it: {error}") from error
+            raise TypeError(f"{name} cannot carry it: {error}; {_REMEDY}") from error
+        except (ValueError, OverflowError, RecursionError) as error:
+            raise ValueError(f"{name} cannot carry it: {error}") from error
 
+    return dumps
+
+
+def _loads(name: str, decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     def loads(data: bytes) -> Any:
         try:
             if len(data) < LARGE:
-                return json.loads(data)
+                return decode(data)
             with _without_collection:
-                return json.loads(data)
+                return decode(data)
         except RecursionError as error:
-            raise ValueError(f"json cannot read it: {error}") from error
+            raise ValueError(f"{name} cannot read it: {error}") from error
 
-    scalars = frozenset({type(None), bool, int, float, str})
-    return Codec(
-        "json", dumps, loads, encode_payload=_only("json", scalars, frozenset({str})), decode_payload=_as_it_is
-    )
+    return loads
 
 
 def _as_it_is(value: Any) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from lifecycle.workers.model import FINAL, ProbeResult, Status
+from lifecycle.workers.model import FINAL, Status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -141,11 +141,3 @@ class PoolStats:
     wait_p95: float
     run_p50: float
     run_p95: float
-
-    @property
-    def verdict(self) -> ProbeResult:
-        """The health of the pool: it is healthy unless all of its workers are unhealthy."""
-        return ProbeResult(
-            healthy=self.degraded < max(1, self.size),
-            message=f"{self.idle} idle, {self.busy} busy, {self.starting} starting, {self.degraded} degraded",
-        )
