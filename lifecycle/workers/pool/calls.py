@@ -72,7 +72,10 @@ class CallDispatcher:
         return await PendingCall(self, spec).outcome()
 
     def is_small(self, spec: CallSpec) -> bool:
-        """Whether ``spec`` can be sent at once: its arguments are small, and no earlier call of its session waits."""
+        """Whether ``spec`` can be sent at once: its arguments are small, and no earlier call of its session waits.
+
+        Plain arguments need no encoding of their own: they become its payload here.
+        """
         args, kwargs = spec.args, spec.kwargs
         if spec.session in self._encoding:
             return False
