@@ -26,7 +26,8 @@ from lifecycle._util import reason_of
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers import _posix
 from lifecycle.workers.base import RESUME_ID, BaseWorker, check_env
-from lifecycle.workers.containment.holds import Ward
+from lifecycle.workers.containment.containment import Level
+from lifecycle.workers.containment.guard import ContainerGuard
 from lifecycle.workers.model import End, Status
 from lifecycle.workers.stdio import Receiver
 
@@ -122,7 +123,8 @@ class ContainerWorker(BaseWorker):
         self._command = None if command is None else _words(name, command)
         self._engine = None if engine is None else _check_address(engine)
         self._receiver = Receiver(output, logging.getLogger(f"lifecycle.workers.{name}"))
-        self._ward = Ward()
+        self._guard = ContainerGuard()
+        self._level: Level | None = None
         self._at: EngineContainer | None = None
         self._address = ""
         self._changing = asyncio.Lock()
@@ -139,7 +141,7 @@ class ContainerWorker(BaseWorker):
 
     def _state_as(self, name: str, **known: Any) -> WorkerState:
         """Return its state with the facts of its supervisor."""
-        return replace(super()._state_as(name, **known), contain=self._ward.level)
+        return replace(super()._state_as(name, **known), contain=self._level)
 
     async def suspend(self) -> None:
         """Freeze all of its processes, wherever they are: nothing is drained. Nothing happens if it is suspended.
@@ -213,7 +215,8 @@ class ContainerWorker(BaseWorker):
         return self._watch(at)
 
     async def _set_up(self, at: EngineContainer) -> None:
-        self._ward.take(at.name, _socket_of(self._address))
+        guarded = self._guard.add(at.name, _socket_of(self._address))
+        self._level = Level.GUARD if guarded else Level.DETACHED
         if resume_id := self._env.get(RESUME_ID):
             # Of an earlier life that was not removed because the engine was away.
             await at.remove_labelled(_RESUME_LABEL, resume_id)
@@ -293,7 +296,7 @@ class ContainerWorker(BaseWorker):
             return True
         finally:
             await at.close()
-            await self._ward.release()
+            await self._guard.release()
 
 
 def _words(name: str, command: Sequence[str]) -> list[str]:

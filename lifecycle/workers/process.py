@@ -17,7 +17,7 @@ from lifecycle._util import current_span
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers import _posix
 from lifecycle.workers.base import BaseWorker, check_env, check_number
-from lifecycle.workers.containment import Bond, Level
+from lifecycle.workers.containment.containment import Containment, Level
 from lifecycle.workers.model import End, Status
 from lifecycle.workers.readiness import Line, not_ready, parse_ready
 from lifecycle.workers.stdio import Command, LineSource, Pipes, check_argv, fault_of
@@ -109,7 +109,7 @@ class ProcessWorker(BaseWorker):
                     f"ready={ready!r} of {name!r} needs to read lines, which {stdio!r} does not"
                 )
             self._stdio.listen(self._ready.search)
-        self._bond = Bond(name, Level.wanted(contain, detached=detached))
+        self._containment = Containment(name, Level.wanted(contain, detached=detached))
         # The number of the group, while it is certainly ours: until the leader is reaped.
         self._group: int | None = None
         for key, value in (env or {}).items():
@@ -118,7 +118,7 @@ class ProcessWorker(BaseWorker):
 
     def _state_as(self, name: str, **known: Any) -> WorkerState:
         """Its state with what only its supervisor knows."""
-        return replace(super()._state_as(name, **known), contain=self._bond.level)
+        return replace(super()._state_as(name, **known), contain=self._containment.level)
 
     async def suspend(self) -> None:
         """Stop the whole group by SIGSTOP, wherever it is: nothing is drained. Nothing happens if it is suspended.
@@ -156,7 +156,7 @@ class ProcessWorker(BaseWorker):
         """
         if group:
             self._signal(signum)
-        elif self._bond.level is Level.PIDNS:
+        elif self._containment.level is Level.PIDNS:
             # Between us and the command are those who hold it; they don't mind.
             self._signal(signum)
         elif self._group is not None:
@@ -171,15 +171,15 @@ class ProcessWorker(BaseWorker):
             _posix.require_groups()
             if self._ready is not None:
                 command = self._ready.prepare(command)
-            self._pid = self._group = self._stdio.spawn(await self._bond.tie(command))
+            self._pid = self._group = self._stdio.spawn(await self._containment.prepare(command))
         except BaseException as error:
             self._close()
-            await self._bond.clear(started=False)
+            await self._containment.clear(started=False)
             if isinstance(error, OSError):
                 raise WorkerFailed(f"{self.name!r} cannot start: {fault_of(command, error)}") from error
             raise
         try:
-            await self._bond.take(self._pid)
+            await self._containment.attach(self._pid)
         except BaseException:
             await self._undo(self._pid)
             raise
@@ -207,13 +207,13 @@ class ProcessWorker(BaseWorker):
             await asyncio.wait({ready})
 
     def _is_ours(self, pid: int) -> bool:
-        return self._group is not None and self._bond.has(pid, self._group)
+        return self._group is not None and self._containment.owns(pid, self._group)
 
     def _terminate(self, *, force: bool) -> None:
         if self._group is not None:
-            self._bond.look(self._group)
+            self._containment.remember_descendants(self._group)
         if force:
-            self._bond.kill()
+            self._containment.kill()
         # A group that is suspended, or that suspended itself, could not hear the signal.
         self._signal(signal.SIGKILL if force else signal.SIGCONT)
         if not force and self._stop_signal is not None:
@@ -238,7 +238,7 @@ class ProcessWorker(BaseWorker):
         try:
             return await self._reaped(pid)
         finally:
-            await self._bond.clear()
+            await self._containment.clear()
 
     async def _reaped(self, pid: int) -> int | None:
         """Wait for the end of the leader, see to it that nothing of its group is left, and reap it: its exit code.
@@ -251,23 +251,23 @@ class ProcessWorker(BaseWorker):
             # Now: if its group takes its time, whoever reaps orphans here may take the leader for one.
             code = _posix.exit_code(pid)
             if self.status is Status.STOPPING:
-                empty = self._bond.is_empty()
+                empty = self._containment.is_empty()
                 if not empty:
                     # Each member had the signal; it has until the grace period ends, when `_terminate` kills it.
                     await _posix.group_end(pid)
             # One that is detached leaves behind what it likes, unless it is asked to end.
-            kill = self.status is Status.STOPPING or self._bond.level is not Level.DETACHED
+            kill = self.status is Status.STOPPING or self._containment.level is not Level.DETACHED
             if kill:
                 self._signal(signal.SIGKILL)
         except asyncio.CancelledError:
             # The loop is being closed over a worker that nobody stopped.
-            if self._bond.level is not Level.DETACHED:
+            if self._containment.level is not Level.DETACHED:
                 self._signal(signal.SIGKILL)
                 await _posix.process_end(pid)
             raise
         finally:
             self._group = None
-            await self._bond.let_go(pid)
+            await self._containment.reap(pid)
         if kill and not empty:
             # When a worker has ended, nothing of it is seen any more.
             await _posix.group_gone(pid)

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers import ProcessWorker
-from lifecycle.workers.containment.guards import guards
+from lifecycle.workers.containment.guard import guard_manager
 
 if TYPE_CHECKING:
     from typing import Self
@@ -242,7 +242,7 @@ async def _app(level: str, place: str) -> None:
     except WorkerFailed as error:
         print(json.dumps({"refused": str(error)}), flush=True)
         return
-    print(json.dumps({"level": worker.state().contain, "guard": guards.pid}), flush=True)
+    print(json.dumps({"level": worker.state().contain, "guard": guard_manager.pid}), flush=True)
     await worker.wait()
     print("over", flush=True)
     await asyncio.Event().wait()

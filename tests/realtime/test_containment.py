@@ -20,8 +20,10 @@ import psutil
 import pytest
 
 from lifecycle.workers import ProcessWorker, Status, WorkerFailed, stop_and_wait
-from lifecycle.workers.containment import cgroups, namespaces
-from lifecycle.workers.containment.guards import Notes, guards
+from lifecycle.workers.containment import containment, guard_main
+from lifecycle.workers.containment.cgroup import Cgroup, own_cgroup
+from lifecycle.workers.containment.containment import PidnsCheck
+from lifecycle.workers.containment.guard import SharedLog, guard_manager
 from tests.conformance.containment import EXPECTED, LEVELS, VICTIMS, Family, Refused
 
 if TYPE_CHECKING:
@@ -97,7 +99,7 @@ os.read(here, 1)
 APP = """
 import asyncio, contextlib, os, signal, sys
 from lifecycle.workers import ProcessWorker
-from lifecycle.workers.containment.guards import guards
+from lifecycle.workers.containment.guard import guard_manager
 def started(name="w", *argv, **how):
     return ProcessWorker(name, *(argv or ("sleep", "1000")), **how)
 def say(*numbers):
@@ -198,7 +200,7 @@ async def test_one_that_is_detached_may_leave_a_daemon_but_stops_when_asked(doom
     await worker.start()
     assert await heard.number() == 0
     daemon = doomed(await heard.number())
-    assert (worker.state().contain, guards.pid) == ("detached", None)
+    assert (worker.state().contain, guard_manager.pid) == ("detached", None)
     assert (await stop_and_wait(worker)).status is Status.STOPPED
     assert not ended(daemon, 0)
 
@@ -208,11 +210,11 @@ async def test_one_that_is_detached_may_leave_a_daemon_but_stops_when_asked(doom
 
 async def test_one_guard_for_all_comes_with_the_first_and_goes_with_the_last() -> None:
     async with ProcessWorker("a", "sleep", "1000"):
-        guard = guards.pid
+        guard = guard_manager.pid
         async with ProcessWorker("b", "sleep", "1000"):
-            assert guards.pid == guard is not None
-        assert guards.pid == guard
-    assert guards._guard is None
+            assert guard_manager.pid == guard is not None
+        assert guard_manager.pid == guard
+    assert guard_manager.entries() == []
     assert guard is not None
     assert not psutil.pid_exists(guard)
 
@@ -220,10 +222,10 @@ async def test_one_guard_for_all_comes_with_the_first_and_goes_with_the_last() -
 async def test_loops_in_threads_share_the_guard() -> None:
     async def live() -> int | None:
         async with ProcessWorker("b", "sleep", "1000"):
-            return guards.pid
+            return guard_manager.pid
 
     async with ProcessWorker("a", "sleep", "1000"):
-        guard = guards.pid
+        guard = guard_manager.pid
         found = await asyncio.gather(*(asyncio.to_thread(asyncio.run, live()) for _ in range(3)))
         assert found == [guard] * 3
 
@@ -239,8 +241,8 @@ def held_by(pid: int) -> list[str]:
 
 async def test_the_guard_stands_apart_and_is_deaf() -> None:
     async with ProcessWorker("a", "sleep", "1000"):
-        assert guards.pid is not None
-        guard = psutil.Process(guards.pid)
+        assert guard_manager.pid is not None
+        guard = psutil.Process(guard_manager.pid)
         async with asyncio.timeout(LIMIT):
             while guard.name() != "lifecycle-guard" or guard.cwd() != "/":
                 await asyncio.sleep(0.005)
@@ -264,12 +266,12 @@ async def test_a_guard_that_somebody_killed_is_replaced_with_all_it_knew(
             # Nothing in their environment, and no cgroup: what is not told of is not found.
             clean = ("env", "-i", "sleep", "1000")
             async with started("a", *clean, contain="guard") as a:
-                say(a.state().pid, guards.pid)
+                say(a.state().pid, guard_manager.pid)
                 await asyncio.to_thread(sys.stdin.readline)
-                os.kill(guards.pid, 9)
-                os.waitid(os.P_PID, guards.pid, os.WEXITED | os.WNOWAIT)
+                os.kill(guard_manager.pid, 9)
+                os.waitid(os.P_PID, guard_manager.pid, os.WEXITED | os.WNOWAIT)
                 async with started("b", *clean, contain="guard") as b:
-                    say(b.state().pid, guards.pid)
+                    say(b.state().pid, guard_manager.pid)
                     await asyncio.Event().wait()
         """,
         2,
@@ -286,8 +288,8 @@ async def test_a_guard_that_somebody_killed_is_replaced_with_all_it_knew(
 #: In an app: more cgroups than a pipe has room for, and the one that counts last.
 MANY_PLACES = """
             for number in range(3000):
-                guards.add_place(f"/sys/fs/cgroup/none/lifecycle-{number:060}")
-            guards.add_place(sys.argv[1])
+                guard_manager.add_cgroup(f"/sys/fs/cgroup/none/lifecycle-{number:060}")
+            guard_manager.add_cgroup(sys.argv[1])
 """
 
 
@@ -305,12 +307,12 @@ async def test_a_guard_that_replaces_another_knows_more_than_a_pipe_holds(
         f"""
         async def main():
             sys.argv.append({str(tmp_path)!r})
-            guards.hold()
+            guard_manager.acquire()
 {MANY_PLACES}
-            say(guards.pid)
+            say(guard_manager.pid)
             await asyncio.to_thread(sys.stdin.readline)
-            guards.hold()
-            say(guards.pid)
+            guard_manager.acquire()
+            say(guard_manager.pid)
             await asyncio.Event().wait()
         """,
         1,
@@ -331,14 +333,14 @@ async def test_a_guard_that_is_stopped_for_a_while_is_kept_and_hears_everything(
         f"""
         async def main():
             sys.argv.append({str(tmp_path)!r})
-            guards.hold()
-            say(first := guards.pid)
+            guard_manager.acquire()
+            say(first := guard_manager.pid)
             os.kill(first, signal.SIGSTOP)
 {MANY_PLACES}
             async with started(contain="guard"):
                 pass
             os.kill(first, signal.SIGCONT)
-            print("kept" if guards.pid == first else "replaced", flush=True)
+            print("kept" if guard_manager.pid == first else "replaced", flush=True)
             await asyncio.Event().wait()
         """,
         1,
@@ -354,28 +356,28 @@ async def test_a_guard_that_is_killed_again_and_again_is_replaced_ever_more_slow
     began = time.monotonic()
     async with ProcessWorker("a", "sleep", "1000"):
         for _ in range(4):
-            assert guards.pid is not None
-            guard = doomed(guards.pid)
+            assert guard_manager.pid is not None
+            guard = doomed(guard_manager.pid)
             end(guard)
             assert ended(guard)
             # No start fails for it: a supervisor would count that.
             async with ProcessWorker("b", "sleep", "1000"):
-                assert not ended(doomed(guards.pid), 0)
+                assert not ended(doomed(guard_manager.pid), 0)
     assert time.monotonic() - began > 0.1 + 0.2 + 0.4
     assert "has ended, as 3 before it; look for what kills them; another takes its place" in caplog.text
 
 
 def test_a_note_that_was_written_in_part_does_not_become_one_with_the_next() -> None:
-    notes = Notes(["@/first"])
-    room = os.fstat(notes.files[1]).st_size + 5
+    log = SharedLog(["@/first"])
+    room = os.fstat(log.files[1]).st_size + 5
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, old[1]))
-        with pytest.raises(OSError, match="5 of 9 bytes of the notes"):
-            notes.write(["@/second"])
+        with pytest.raises(OSError, match="5 of 9 bytes of the log"):
+            log.append(["@/second"])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
-        notes.close()
+        log.close()
 
 
 def test_a_program_that_closes_the_notes_gets_others_with_the_next_worker(run: Any) -> None:
@@ -384,14 +386,14 @@ def test_a_program_that_closes_the_notes_gets_others_with_the_next_worker(run: A
         async def main():
             clean = ("env", "-i", "sleep", "1000")
             async with started("a", *clean, contain="guard") as a:
-                old = guards.pid
+                old = guard_manager.pid
                 for fd in os.listdir("/proc/self/fd"):
                     with contextlib.suppress(OSError):
                         if "lifecycle-guard" in os.readlink(f"/proc/self/fd/{fd}"):
                             os.close(int(fd))
                 async with started("b", *clean, contain="guard") as b:
-                    assert guards.pid != old
-                    say(a.state().pid, b.state().pid, guards.pid)
+                    assert guard_manager.pid != old
+                    say(a.state().pid, b.state().pid, guard_manager.pid)
                     await asyncio.Event().wait()
         """,
         3,
@@ -408,7 +410,7 @@ def test_a_guard_does_without_memfd_create_too(run: Any) -> None:
         async def main():
             del os.memfd_create
             async with started("a", "env", "-i", "sleep", "1000", contain="guard") as a:
-                say(a.state().pid, guards.pid)
+                say(a.state().pid, guard_manager.pid)
                 await asyncio.Event().wait()
         """,
         2,
@@ -426,7 +428,7 @@ def test_however_an_app_goes_its_workers_go_too(run: Any, way: str) -> None:
             import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             a = started("a", sys.executable, "-c", {DAEMON + "time.sleep(1000)"!r}, output=hear)
             await a.start()
-            say(a.state().pid, guards.pid)
+            say(a.state().pid, guard_manager.pid)
             await asyncio.to_thread(sys.stdin.readline)
             {way}
         """,
@@ -441,7 +443,7 @@ def test_a_copy_of_the_app_made_by_fork_neither_holds_the_guard_up_nor_is_it_kil
         """
         async def main():
             async with started() as a:
-                say(a.state().pid, guards.pid)
+                say(a.state().pid, guard_manager.pid)
                 if not (copy := os.fork()):
                     signal.pause()
                 say(copy)
@@ -461,7 +463,7 @@ def test_a_copy_of_the_app_has_workers_and_a_guard_of_its_own(run: Any) -> None:
         async def main():
             here, there = os.pipe()
             async with started() as a:
-                say(a.state().pid, guards.pid)
+                say(a.state().pid, guard_manager.pid)
                 if not (copy := os.fork()):
                     asyncio._set_running_loop(None)
                     asyncio.run(child(here))
@@ -472,7 +474,7 @@ def test_a_copy_of_the_app_has_workers_and_a_guard_of_its_own(run: Any) -> None:
             async with started() as a:
                 # The copy itself is told of first.
                 os.read(here, 1)
-                say(a.state().pid, guards.pid)
+                say(a.state().pid, guard_manager.pid)
                 await asyncio.Event().wait()
         """,
         5,
@@ -519,7 +521,7 @@ async def main():
                 heard.set()
             async with started("inner", sys.executable, "-c", {inner!r}, output=relay, contain={level!r}) as a:
                 await heard.wait()
-                say(a.state().pid, guards.pid)
+                say(a.state().pid, guard_manager.pid)
                 await asyncio.Event().wait()
         """,
         3,
@@ -545,7 +547,7 @@ async def test_a_cgroup_is_there_for_the_life_of_its_worker() -> None:
     worker = python("import os, time; print(os.getpid()); time.sleep(1000)", output=heard, contain="cgroup")
     await begin(worker)
     assert await heard.number() == worker.state().pid
-    own = cgroups._own()
+    own = own_cgroup()
     assert own is not None
     [place] = own.glob(f"lifecycle-{os.getpid()}-*")
     assert (place / "cgroup.procs").read_text().split() == [str(worker.state().pid)]
@@ -556,7 +558,7 @@ async def test_a_cgroup_is_there_for_the_life_of_its_worker() -> None:
 async def test_a_daemon_that_moves_itself_out_of_the_cgroup_ends_with_its_worker(
     doomed: Callable[[int], int],
 ) -> None:
-    above = cgroups._own()
+    above = own_cgroup()
     heard = Heard()
     leave = f"open('{above}/cgroup.procs', 'w').write('0'); print"
     worker = python(DAEMON.replace("print", leave, 1) + "time.sleep(1000)", output=heard, contain="cgroup")
@@ -570,18 +572,18 @@ async def _removal_that_is_held_up_by(late: subprocess.Popen[bytes], clock: Cloc
     """The removal of a cgroup whose first member was killed, and which ``late`` then entered."""
     while True:
         try:
-            place = cgroups.Cgroup()
+            place = Cgroup()
         except OSError as error:
             late.kill()
-            await guards.release()
+            await guard_manager.release()
             pytest.skip(str(error))
         with subprocess.Popen(["sleep", "1000"]) as quick:
-            place.take(quick.pid)
+            place.move(quick.pid)
             removing = asyncio.create_task(place.remove())
             await asyncio.sleep(0)
             # Where the first has died so soon that the cgroup is gone, the next one will do.
             with suppress(OSError):
-                place.take(late.pid)
+                place.move(late.pid)
             quick.kill()
         if late.pid in place.members():
             return removing
@@ -593,7 +595,7 @@ async def test_a_cgroup_that_takes_long_to_become_empty_is_removed_all_the_same(
     clock: Clock, seconds: float, removed: bool
 ) -> None:
     """By its worker, as long as that waits; then by who gives the guard up."""
-    guards.hold()
+    guard_manager.acquire()
     with subprocess.Popen(["sleep", "1000"]) as late:
         try:
             removing = await _removal_that_is_held_up_by(late, clock)
@@ -603,8 +605,8 @@ async def test_a_cgroup_that_takes_long_to_become_empty_is_removed_all_the_same(
             late.kill()
     await clock.advance(1)
     assert await removing is removed
-    await guards.release()
-    own = cgroups._own()
+    await guard_manager.release()
+    own = own_cgroup()
     assert own is not None
     assert not list(own.glob(f"lifecycle-{os.getpid()}-*"))
 
@@ -617,7 +619,7 @@ def test_a_cgroup_that_was_made_a_moment_ago_goes_with_the_app(run: Any) -> None
                 os.kill(os.getpid(), 9)
         async def main():
             async with started():
-                say(guards.pid)
+                say(guard_manager.pid)
                 sys.setprofile(killed)
                 async with started("late"):
                     pass
@@ -631,52 +633,52 @@ def test_a_cgroup_that_was_made_a_moment_ago_goes_with_the_app(run: Any) -> None
         pytest.skip("none can be made here")
     assert app.wait(LIMIT) == -signal.SIGKILL
     assert ended(guard)
-    own = cgroups._own()
+    own = own_cgroup()
     assert own is not None
     assert not list(own.glob(f"lifecycle-{app.pid}-*"))
 
 
 async def test_the_notes_for_the_guard_do_not_grow_with_each_worker_that_ever_was(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
-    notes = Notes([])
-    program = Path(cgroups.__file__).with_name("watchman.py")
-    argv = [sys.executable, "-I", "-S", str(program), "0" * 32, str(os.getpid()), *map(str, notes.files)]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, pass_fds=notes.files) as guard:
+    log = SharedLog([])
+    program = Path(guard_main.__file__)
+    argv = [sys.executable, "-I", "-S", str(program), "0" * 32, str(os.getpid()), *map(str, log.files)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, pass_fds=log.files) as guard:
         assert guard.stdin is not None
-        notes.write([f"@{tmp_path / 'there'}"])
+        log.append([f"@{tmp_path / 'there'}"])
         for number in range(50_000):
-            notes.write([f"@{tmp_path}/{number:0200}"])
-            if notes.is_stale:
-                notes.rewrite([f"@{tmp_path / 'there'}"])
-        assert sum(os.fstat(file).st_size for file in notes.files) < 200_000
+            log.append([f"@{tmp_path}/{number:0200}"])
+            if log.is_stale:
+                log.compact([f"@{tmp_path / 'there'}"])
+        assert sum(os.fstat(file).st_size for file in log.files) < 200_000
         guard.stdin.close()
         # What it kills the first by: it is no cgroup, and so becomes a file.
         async with asyncio.timeout(LIMIT):
             while not (tmp_path / "there" / "cgroup.kill").exists():
                 await asyncio.sleep(0.01)
         guard.kill()
-    notes.close()
+    log.close()
 
 
 def refuse_the_move(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise OSError(16, "Device or resource busy")
 
-    monkeypatch.setattr(cgroups.Cgroup, "_move", refused)
+    monkeypatch.setattr(Cgroup, "_move", refused)
 
 
 async def test_a_guard_that_cannot_be_told_takes_the_start_back(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(guards, "add", refused)
+    monkeypatch.setattr(guard_manager, "add_group", refused)
     worker = ProcessWorker("app", "sleep", "1000", contain="guard")
     with pytest.raises(WorkerFailed, match=r"cannot have contain='guard': .*Too many open files"):
         await worker.start()
     pid = worker.state().pid
     assert pid is not None
     assert not psutil.pid_exists(pid)
-    assert guards.pid is None
+    assert guard_manager.pid is None
 
 
 async def test_in_a_cgroup_the_environment_is_as_elsewhere(tmp_path: Path) -> None:
@@ -703,7 +705,7 @@ async def test_a_move_that_is_refused_leaves_the_guard_where_nothing_was_asked_f
         async with asyncio.timeout(LIMIT):
             while worker.state().contain != "guard":
                 await asyncio.sleep(0.005)
-    assert cgroups._own() is None or "has a guard: [Errno 16]" in caplog.text
+    assert own_cgroup() is None or "has a guard: [Errno 16]" in caplog.text
 
 
 async def test_in_a_pid_namespace_the_command_is_second_and_ends_as_elsewhere() -> None:
@@ -736,7 +738,7 @@ async def test_whether_there_are_pid_namespaces_is_tried_once(tmp_path: Path, mo
     fake.write_text(f'#!/bin/sh\necho "$@" >>{calls}\nexec {real} "$@"\n')
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(namespaces, "_found", {})
+    monkeypatch.setattr(containment, "pidns_check", PidnsCheck())
     for _ in range(3):
         worker = ProcessWorker("app", "sleep", "0", contain="pidns")
         await begin(worker)
@@ -759,7 +761,7 @@ async def test_why_a_pid_namespace_is_refused_is_told(
     fake.write_text(f"#!/bin/sh\n{script}\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(namespaces, "_found", {})
+    monkeypatch.setattr(containment, "pidns_check", PidnsCheck())
     with pytest.raises(WorkerFailed, match=reason):
         await ProcessWorker("app", "sleep", "0", contain="pidns").start()
 
@@ -803,7 +805,7 @@ async def test_a_command_that_is_missing_is_told_before_the_namespace(argv: list
         await worker.start()
     if "cannot have contain" in str(caught.value):
         pytest.skip(str(caught.value))
-    assert guards.pid is None
+    assert guard_manager.pid is None
 
 
 async def test_nothing_is_remembered_of_a_worker_that_ended() -> None:
@@ -811,7 +813,6 @@ async def test_nothing_is_remembered_of_a_worker_that_ended() -> None:
         worker = ProcessWorker("b", "true")
         await worker.start()
         await worker.wait()
-        assert worker.state().pid not in guards._groups
-        assert len(guards._groups) == 1
-    assert guards._groups == {}
-    assert guards._places == set()
+        [group, *_] = [entry for entry in guard_manager.entries() if entry.startswith("+")]
+        assert f"+{worker.state().pid} " not in group
+    assert guard_manager.entries() == []

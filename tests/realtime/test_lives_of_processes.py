@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from lifecycle.workers import Backoff, ProcessWorker, Spec, Supervisor
-from lifecycle.workers.containment.guards import guards
+from lifecycle.workers.containment.guard import guard_manager
 
 LIMIT = 20.0
 
@@ -31,7 +31,7 @@ time.sleep(1000)
 async def test_the_guard_stays_from_one_life_to_the_next_and_goes_with_the_supervisor() -> None:
     spec = Spec("child", ["sleep", "1000"], backoff=Backoff(initial=0))
     async with asyncio.timeout(LIMIT), Supervisor("s", spec) as supervisor:
-        guard, watch = guards.pid, supervisor.watch()
+        guard, watch = guard_manager.pid, supervisor.watch()
         assert guard is not None
         for _ in range(3):
             pid = supervisor.workers()[0].pid
@@ -40,9 +40,9 @@ async def test_the_guard_stays_from_one_life_to_the_next_and_goes_with_the_super
             async for event in watch:
                 if event.new == "running":
                     break
-        assert guards.pid == guard
+        assert guard_manager.pid == guard
         assert supervisor.workers()[0].restarts == 3
-    assert guards.pid is None
+    assert guard_manager.pid is None
 
 
 async def test_a_supervisor_without_processes_has_no_guard() -> None:
@@ -50,7 +50,7 @@ async def test_a_supervisor_without_processes_has_no_guard() -> None:
         await asyncio.get_running_loop().create_future()
 
     async with Supervisor("s", Spec("task", forever)):
-        assert guards.pid is None
+        assert guard_manager.pid is None
 
 
 async def test_who_left_before_its_worker_was_moved_into_a_cgroup_is_fetched_and_ends_with_it() -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from lifecycle.errors import LifecycleError
 from lifecycle.workers import Backoff, Gate, Intensity, Spec, Status, Supervisor, ThreadWorker
-from lifecycle.workers.containment.guards import guards
+from lifecycle.workers.containment.guard import guard_manager
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -282,7 +282,9 @@ def bill(state: WorkerState, each: dict[str, Counter[str]]) -> Counter[str]:
 
 def processes() -> dict[int, str]:
     """Our children by number, and how they are; without the guard, and the server that other tests have."""
-    ours = (child for child in psutil.Process().children() if child.pid != guards.pid and child.name() != "postgres")
+    ours = (
+        child for child in psutil.Process().children() if child.pid != guard_manager.pid and child.name() != "postgres"
+    )
     return {child.pid: child.status() for child in ours}
 
 

@@ -13,8 +13,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle.workers import ProcessWorker, TaskWorker, WorkerFailed
-from lifecycle.workers.containment import cgroups, cookies, guards, namespaces, sweeps
-from lifecycle.workers.containment.levels import Level
+from lifecycle.workers.containment import cgroup, containment, guard_main
+from lifecycle.workers.containment.containment import Level, PidnsCheck
+from lifecycle.workers.containment.guard import (
+    guard_manager,
+    new_cookie,
+    runtime_id,
+    with_cookie,
+    without_cookies,
+)
+from lifecycle.workers.containment.process_scan import COOKIE, CookieScan, Process, kill_found, read_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,19 +65,19 @@ def no_pidfd(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def no_cgroup(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroups, "_own", lambda: None)
+    monkeypatch.setattr(cgroup, "own_cgroup", lambda: None)
 
 
 def no_room_for_cgroups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroups, "_own", lambda: Path("/proc"))
+    monkeypatch.setattr(cgroup, "own_cgroup", lambda: Path("/proc"))
 
 
 def no_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def refused(_: object) -> str:
-        return "unshare failed: Operation not permitted"
+    def refused(*args: object, **_: object) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.CompletedProcess(str(args), 1, stderr=b"unshare failed: Operation not permitted\n")
 
-    monkeypatch.setattr(namespaces, "_found", {})
-    monkeypatch.setattr(namespaces, "_try", refused)
+    monkeypatch.setattr(containment, "pidns_check", PidnsCheck())
+    monkeypatch.setattr(subprocess, "run", refused)
 
 
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +111,7 @@ async def test_what_was_asked_for_and_cannot_be_had_fails_the_start(
     with pytest.raises(WorkerFailed, match=f"'app' cannot have contain='{contain}': .*{message}"):
         await worker.start()
     monkeypatch.undo()
-    assert (worker.status, worker.state().pid, guards.guards.pid) == ("failed", None, None)
+    assert (worker.status, worker.state().pid, guard_manager.pid) == ("failed", None, None)
 
 
 @pytest.mark.parametrize(
@@ -121,36 +129,36 @@ async def test_auto_takes_what_there_is(
 
 
 def test_a_cookie_has_128_random_bits_and_a_number() -> None:
-    first, second = cookies.new(), cookies.new()
+    first, second = new_cookie(), new_cookie()
     assert re.fullmatch(r"[0-9a-f]{32}:[0-9]+", first)
     assert first != second
-    assert first.split(":")[0] == second.split(":")[0] == cookies.runtime()
+    assert first.split(":")[0] == second.split(":")[0] == runtime_id()
 
 
 def test_a_worker_of_a_worker_carries_both_cookies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(sweeps.COOKIE, "outer:1")
-    assert cookies.with_cookie({"A": "b", sweeps.COOKIE: "what a user gave"}, "inner:2") == {
+    monkeypatch.setenv(COOKIE, "outer:1")
+    assert with_cookie({"A": "b", COOKIE: "what a user gave"}, "inner:2") == {
         "A": "b",
-        sweeps.COOKIE: "outer:1,inner:2",
+        COOKIE: "outer:1,inner:2",
     }
-    assert cookies.without_cookies({"A": "b", sweeps.COOKIE: "outer:1"}) == {"A": "b"}
+    assert without_cookies({"A": "b", COOKIE: "outer:1"}) == {"A": "b"}
 
 
 def test_a_copy_made_by_fork_has_another_runtime() -> None:
     here, there = os.pipe()
-    ours = cookies.runtime()
+    ours = runtime_id()
     if not (pid := os.fork()):
-        os.write(there, cookies.runtime().encode())
+        os.write(there, runtime_id().encode())
         os._exit(0)
     os.waitpid(pid, 0)
     theirs = os.read(here, 100).decode()
     os.close(here)
     os.close(there)
     assert len(theirs) == 32
-    assert theirs != ours == cookies.runtime()
+    assert theirs != ours == runtime_id()
 
 
-COOKIE = "0123456789abcdef0123456789abcdef:7"
+MINE = "0123456789abcdef0123456789abcdef:7"
 
 
 @contextmanager
@@ -168,30 +176,30 @@ def executed(env: dict[str, str]) -> Iterator[int]:
 @pytest.mark.parametrize(
     ("env", "found"),
     [
-        ({sweeps.COOKIE: COOKIE}, True),
-        ({sweeps.COOKIE: f"other:1,{COOKIE}"}, True),
-        ({sweeps.COOKIE: COOKIE + "0"}, False),
-        ({sweeps.COOKIE: COOKIE[1:]}, False),
-        ({sweeps.COOKIE: COOKIE + " "}, False),
-        ({sweeps.COOKIE: COOKIE.upper()}, False),
-        ({sweeps.COOKIE: ""}, False),
-        ({"MY_" + sweeps.COOKIE: COOKIE}, False),
-        ({"NOTE": f"{sweeps.COOKIE}={COOKIE}"}, False),
-        ({sweeps.COOKIE + "S": COOKIE}, False),
+        ({COOKIE: MINE}, True),
+        ({COOKIE: f"other:1,{MINE}"}, True),
+        ({COOKIE: MINE + "0"}, False),
+        ({COOKIE: MINE[1:]}, False),
+        ({COOKIE: MINE + " "}, False),
+        ({COOKIE: MINE.upper()}, False),
+        ({COOKIE: ""}, False),
+        ({"MY_" + COOKIE: MINE}, False),
+        ({"NOTE": f"{COOKIE}={MINE}"}, False),
+        ({COOKIE + "S": MINE}, False),
         ({}, False),
     ],
 )
 def test_a_cookie_is_compared_whole(env: dict[str, str], found: bool) -> None:
     with executed(env) as pid:
-        holders = sweeps.Holders({COOKIE.encode()}.__contains__)
+        holders = CookieScan({MINE.encode()}.__contains__)
         assert [pid for pid, _ in holders()] == [pid] * found
 
 
 def test_a_process_of_another_user_is_spared(monkeypatch: pytest.MonkeyPatch) -> None:
     uid = os.geteuid()
-    with executed({sweeps.COOKIE: COOKIE}):
+    with executed({COOKIE: MINE}):
         monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
-        found = list(sweeps.Holders({COOKIE.encode()}.__contains__)())
+        found = list(CookieScan({MINE.encode()}.__contains__)())
         monkeypatch.undo()
     assert found == []
 
@@ -200,27 +208,27 @@ def test_a_number_that_was_reused_is_spared() -> None:
     """Its birth is another than that of the one that was meant."""
     process = subprocess.Popen(["/bin/sleep", "1000"])
     try:
-        stranger = sweeps.look(process.pid)
+        stranger = read_process(process.pid)
         assert stranger is not None
-        old = iter([[(process.pid, stranger.born - 1)]])
-        assert sweeps.sweep(lambda: next(old, [])) == 0
+        old = iter([[(process.pid, stranger.start_time - 1)]])
+        assert kill_found(lambda: next(old, [])) == 0
         assert process.poll() is None
-        new = iter([[stranger.known]])
-        assert sweeps.sweep(lambda: next(new, [])) == 1
+        new = iter([[stranger.identity]])
+        assert kill_found(lambda: next(new, [])) == 1
     finally:
         process.kill()
         process.wait()
 
 
 def test_a_sweep_never_ends_ourselves() -> None:
-    us = sweeps.look(os.getpid())
+    us = read_process(os.getpid())
     assert us is not None
-    assert sweeps.sweep(lambda: [us.known], limit=0.05) == 0
+    assert kill_found(lambda: [us.identity], limit=0.05) == 0
 
 
 @pytest.mark.parametrize("runtime", ["", "0", "g" * 32, "0" * 31, "0" * 33])
 def test_the_guard_refuses_a_weak_cookie(runtime: str) -> None:
-    program = Path(sweeps.__file__).with_name("watchman.py")
+    program = Path(guard_main.__file__)
     ended = subprocess.run(
         [sys.executable, "-I", "-S", program, runtime, "1", "3", "4"],
         stdin=subprocess.DEVNULL,
@@ -228,10 +236,10 @@ def test_the_guard_refuses_a_weak_cookie(runtime: str) -> None:
         check=False,
     )
     assert ended.returncode == 1
-    assert b"would kill strangers" in ended.stderr
+    assert b"would kill other processes" in ended.stderr
 
 
 def test_a_name_with_parentheses_does_not_confuse() -> None:
     stat = b"7 (a) R (b)) S 5 6 6 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4711 0"
-    process = sweeps.Process(7, stat)
-    assert (process.state, process.parent, process.group, process.known) == (b"S", 5, 6, (7, 4711))
+    process = Process(7, stat)
+    assert (process.state, process.parent, process.group, process.identity) == (b"S", 5, 6, (7, 4711))

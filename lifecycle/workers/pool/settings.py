@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
 from lifecycle.backoff import Intensity
 from lifecycle.workers.base import check_env
-from lifecycle.workers.containment import Level
+from lifecycle.workers.containment.containment import Level
 from lifecycle.workers.pool.protocol import codec, setup_frame
 from lifecycle.workers.stdio import check_argv
 

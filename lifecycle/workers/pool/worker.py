@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from lifecycle import hooks
 from lifecycle.errors import InvalidTransition, RemoteError, WorkerFailed, WorkerLost
-from lifecycle.workers.containment import Level
+from lifecycle.workers.containment.containment import Level
 from lifecycle.workers.model import AT_WORK, FINAL, ProbeResult, Status
 from lifecycle.workers.pool.connection import Connection, ConnectionClosed
 from lifecycle.workers.pool.records import Health, Phase, PhaseChange, end_reason, phase_of
@@ -195,7 +195,7 @@ class PoolWorker(ProcessWorker):
 
         Skipped where the signal would reach a process that does not handle it.
         """
-        if self._is_python and self._bond.level is not Level.PIDNS:
+        if self._is_python and self._containment.level is not Level.PIDNS:
             self.send_signal(signal.SIGUSR2)
 
     # -- start and end ----------------------------------------------------------------------------------------------

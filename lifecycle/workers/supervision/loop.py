@@ -19,7 +19,7 @@ from lifecycle._util import reason_of
 from lifecycle.errors import DoNotRestart, InvalidTransition, RestartLimitReached, WorkerFailed
 from lifecycle.events import StatusEvent
 from lifecycle.workers.base import BaseWorker
-from lifecycle.workers.containment import Keep
+from lifecycle.workers.containment.guard import GuardRef
 from lifecycle.workers.model import FINAL, End, Status, as_failure, cannot_start, failed, stopped_early
 from lifecycle.workers.process import ProcessWorker
 from lifecycle.workers.specs import (
@@ -83,7 +83,7 @@ class SupervisorLoop:
         self._stopper = Stopper(stop_order, self.note, self._fail)
         self._queue = StartQueue(self._mailbox)
         # A restart must not wait for another guard process.
-        self._guard = Keep()
+        self._guard = GuardRef()
         # While it is suspended nothing is started; the messages that wait for the resume.
         self._suspended = False
         self._held: list[Message] = []
@@ -207,7 +207,7 @@ class SupervisorLoop:
         assert child.worker is not None, "a start that succeeded has made one"
         child.started(asyncio.get_running_loop().time())
         if isinstance(child.worker, ProcessWorker):
-            self._guard.hold()
+            self._guard.acquire()
         self._queue.discard(child)
         self._expect_end(child, child.worker)
         self.note(child)

@@ -1,0 +1,235 @@
+"""A cgroup (version 2) for each worker: its processes stay in it unless they move themselves, and are killed at once.
+
+They are made below our own cgroup, if that is allowed: as root, under systemd's ``Delegate=yes``, or in a scope of
+`systemd-run --user --scope`. A process enters it before it becomes the command. Or it is moved after its start, which
+costs the start no time: then what it has forked meanwhile is moved as well, by its descent or by its cookie. Once all
+processes of a worker are in its cgroup it stays so, and at its end no scan is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from lifecycle.workers._posix import Coalescer
+from lifecycle.workers.containment.guard import guard_manager
+from lifecycle.workers.containment.process_scan import (
+    CookieScan,
+    descendants_of,
+    has_cookie,
+    kill_cgroup,
+    remove_cgroup,
+)
+from lifecycle.workers.stdio import check_program
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lifecycle.workers.stdio import Command
+
+__all__ = ["Cgroup", "Move", "own_cgroup"]
+
+#: Seconds for killed processes to be gone from it; on a busy machine they take long.
+_LAST_WAIT: Final = 10.0
+_ENTER: Final = 'echo 0 >"$0" && exec "$@"'
+_SET_BY_SHELLS: Final = ("PWD", "OLDPWD", "SHLVL", "_")
+
+
+class Cgroup:
+    """One cgroup, empty at first, in the log of the guard. Raises OSError with the reason if it cannot be made."""
+
+    def __init__(self) -> None:
+        own = own_cgroup()
+        if own is None:
+            raise OSError("there is no cgroup of version 2 here")
+        self._own = own
+        self._path = own / f"lifecycle-{os.getpid()}-{secrets.token_hex(4)}"
+        self._name = str(self._path)
+        self._gone = False
+        # Logged before it is there: this program may be killed as soon as it is.
+        guard_manager.add_cgroup(self._name)
+        try:
+            self._make()
+        except BaseException:
+            with suppress(OSError):
+                self._path.rmdir()
+            guard_manager.remove_cgroup(self._name)
+            raise
+
+    def _make(self) -> None:
+        try:
+            self._path.mkdir()
+        except OSError as error:
+            raise OSError(
+                f"none can be made in {self._own} ({error.strerror}); run under systemd with Delegate=yes, or as root"
+            ) from error
+        if not os.path.exists(f"{self._name}/cgroup.kill"):  # noqa: PTH110  # at each start
+            raise OSError("those of this kernel cannot be killed; it takes Linux 5.14")
+        # A move needs write access to the cgroup that the process leaves, too.
+        if not os.access(f"{self._own}/cgroup.procs", os.W_OK):
+            raise OSError(f"no process may be moved out of {self._own}")
+
+    def inside(self, command: Command) -> Command:
+        """Return ``command`` run by a shell that enters the cgroup first; if it cannot, the command does not run.
+
+        Raises:
+            OSError: for a program that does not exist, or may not be executed.
+        """
+        check_program(command)
+        # Shells set these themselves.
+        kept = [f"{name}={command.env[name]}" for name in _SET_BY_SHELLS if name in command.env]
+        unset = [word for name in _SET_BY_SHELLS if name not in command.env for word in ("-u", name)]
+        return replace(
+            command, argv=["sh", "-c", _ENTER, str(self._path / "cgroup.procs"), "env", *unset, *kept, *command.argv]
+        )
+
+    def move(self, pid: int) -> None:
+        """Move the process ``pid``, our child, and its descendants into it; it must not be reaped meanwhile.
+
+        It blocks for milliseconds. Raises OSError if it is refused.
+        """
+        self._move(pid)
+        moved = {pid}
+        # A process in here forks into here: once all are, it stays so.
+        while new := [process.pid for process in descendants_of(pid) if process.pid not in moved]:
+            for each in new:
+                self._move(each)
+            moved.update(new)
+
+    def members(self) -> list[int]:
+        """Return the processes in it, not below; none if it is gone."""
+        with suppress(OSError), open(f"{self._name}/cgroup.procs") as listed:  # noqa: PTH123  # for each of many
+            return [int(line) for line in listed]
+        return []
+
+    def move_if_outside(self, pid: int) -> bool:
+        """Move the process ``pid`` into it unless it is there; return whether it was moved. Raises OSError."""
+        lines = Path(f"/proc/{pid}/cgroup").read_text()
+        if any(self._path.name in line.split("/") for line in lines.splitlines() if line.startswith("0::")):
+            return False
+        self._move(pid)
+        return True
+
+    def kill(self) -> None:
+        """Kill all in it."""
+        kill_cgroup(self._name)
+
+    def remove_if_empty(self) -> bool:
+        """Remove it if no process is in it; return whether it is gone."""
+        if not self._gone and remove_cgroup(self._name):
+            self._gone = True
+            guard_manager.remove_cgroup(self._name)
+        return self._gone
+
+    async def remove(self) -> bool:
+        """Kill what is left in it and remove it; return False if something cannot be killed.
+
+        In that case it stays in the log of the guard.
+        """
+        loop = asyncio.get_running_loop()
+        until, pause = loop.time() + _LAST_WAIT, 0.0005
+        # Most often it is empty, and there is no need to kill.
+        if not self.remove_if_empty():
+            self.kill()
+        while not self.remove_if_empty() and loop.time() < until:
+            # It is polled: no event loop can watch cgroup.events, which would report it.
+            await asyncio.sleep(pause)
+            pause = min(0.05, pause * 2)
+        return self._gone
+
+    def _move(self, pid: int) -> None:
+        # One that has ended meanwhile need not be moved.
+        with suppress(ProcessLookupError):
+            (self._path / "cgroup.procs").write_text(str(pid))
+
+
+def own_cgroup() -> Path | None:
+    """Return the cgroup of version 2 of this program."""
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            if line.startswith("0::"):
+                return _at(line.removeprefix("0::"))
+    return None
+
+
+@lru_cache(1)
+def _at(path: str) -> Path | None:
+    """Return the directory of a cgroup; mounts do not change while this program runs."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields, _, system = line.partition(" - ")
+        root, mounted = fields.split()[3:5]
+        if system.startswith("cgroup2 ") and Path(path).is_relative_to(root):
+            return Path(mounted, Path(path).relative_to(root))
+    return None
+
+
+# -- moves after the start --------------------------------------------------------------------------------------------
+
+#: Scans in a row that have to find no process outside.
+_SCANS: Final = 2
+#: Seconds after which a process that keeps forking to evade is left to the scan at the end.
+_MOVE_LIMIT: Final = 1.0
+
+
+class Move:
+    """The move of the process ``pid``, our child, and of all that came of it, into ``cgroup``."""
+
+    def __init__(self, cgroup: Cgroup, pid: int, cookie: str) -> None:
+        self.cgroup = cgroup
+        self.pid = pid
+        self.cookie: bytes = cookie.encode()
+        #: Why it was refused, if it was.
+        self.error: OSError | None = None
+        #: Whether all are inside, as far as they can be found at all.
+        self.complete = False
+
+    def begin(self) -> asyncio.Future[None]:
+        """Begin it; until it is done, the process must not be reaped."""
+        return _moves.submit(self)
+
+    def move_descendants(self) -> None:
+        """Move the process and its descendants."""
+        try:
+            self.cgroup.move(self.pid)
+        except OSError as error:
+            self.error = error
+
+    def move_if_outside(self, pid: int) -> bool:
+        """Move the process ``pid`` into it; return False if it is there, or gone."""
+        with suppress(OSError):
+            return self.cgroup.move_if_outside(pid)
+        return False
+
+
+def _carry_out(moves: Sequence[Move]) -> None:
+    for move in moves:
+        move.move_descendants()
+    made = {move.cookie: move for move in moves if move.error is None}
+    if made and _moved_by_cookie(made):
+        for move in made.values():
+            move.complete = True
+
+
+def _moved_by_cookie(moves: Mapping[bytes, Move]) -> bool:
+    """Move processes that have one of these cookies and are outside; return whether none is left in the end."""
+    scan = CookieScan(moves.__contains__)
+    until, empty = time.monotonic() + _MOVE_LIMIT, 0
+    while empty < _SCANS and time.monotonic() < until:
+        # Most are inside by now, and are not looked at: that costs time, and again at their end.
+        inside = {pid for move in moves.values() for pid in move.cgroup.members()}
+        found = [pid for pid, _ in scan(inside)]
+        moved = [
+            pid for pid in found for cookie in moves if has_cookie(pid, cookie) and moves[cookie].move_if_outside(pid)
+        ]
+        empty = 0 if moved else empty + 1
+    return empty >= _SCANS
+
+
+_moves: Coalescer[Move, None] = Coalescer(_carry_out, thread="move into cgroups")

@@ -1,0 +1,427 @@
+"""How the processes of one worker are held together, and what ends them with it: `Containment`.
+
+The layers, from the weakest: the process group that every worker has; the guard, a small process that kills what is
+left when this program is gone, however it ended; and, if the system has them, a cgroup or a pid namespace, which no
+process leaves. `Level` names what a worker asks for, and one table has what each level needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import subprocess
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+
+from lifecycle.errors import WorkerFailed
+from lifecycle.workers import _posix
+from lifecycle.workers._posix import Coalescer
+from lifecycle.workers.containment.cgroup import Cgroup, Move
+from lifecycle.workers.containment.guard import (
+    guard_manager,
+    new_cookie,
+    why_no_guard,
+    with_cookie,
+    without_cookies,
+)
+from lifecycle.workers.containment.process_scan import CookieScan, descendants_of, has_cookie, kill_found
+from lifecycle.workers.stdio import check_program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from lifecycle.workers.containment.process_scan import Identity
+    from lifecycle.workers.stdio import Command
+
+    #: What a sweep is to find: the processes with a cookie, and some that are known already.
+    _Wanted: TypeAlias = tuple[bytes, set[Identity]]
+
+__all__ = ["Containment", "Level", "PidnsCheck", "pidns_check"]
+
+_log = logging.getLogger("lifecycle.workers")
+
+
+class Level(StrEnum):
+    """How far the processes of a worker are held together: what was asked for, or what it has."""
+
+    #: Asked for: a cgroup if one can be made, else the guard, else the group.
+    AUTO = "auto"
+    #: Its process group; a process that leaves the group, or outlives a program that was killed, is out of reach.
+    GROUP = "group"
+    #: And a guard, which ends group, descendants and processes with the worker's cookie when this program is gone.
+    GUARD = "guard"
+    #: And a cgroup (version 2), which only a process leaves that writes to the cgroup above, as our user and root can.
+    CGROUP = "cgroup"
+    #: And a pid namespace, which no process leaves.
+    PIDNS = "pidns"
+    #: It may outlive this program.
+    DETACHED = "detached"
+
+    @classmethod
+    def wanted(cls, contain: str, *, detached: bool) -> Level:
+        """Return the level that these two settings of a worker ask for.
+
+        Raises:
+            ValueError: if they make no sense.
+        """
+        known = [str(level) for level in cls if level is not cls.DETACHED]
+        if contain not in known:
+            raise ValueError(f"contain={contain!r} is unknown; give one of {', '.join(map(repr, known))}")
+        if not detached:
+            return cls(contain)
+        if contain != cls.AUTO:
+            raise ValueError(f"contain={contain!r} and detached=True contradict each other; give one of them")
+        return cls.DETACHED
+
+
+class _Needs(NamedTuple):
+    """What a level needs."""
+
+    #: The guard process, and a cookie in the environment.
+    guard: bool = False
+    #: A cgroup, which the process enters before the command begins, or is moved into after its start.
+    cgroup: Literal["", "before", "after"] = ""
+    pidns: bool = False
+    #: Whether the start fails if something is missing.
+    required: bool = True
+
+
+#: What each level needs, and what it reaches beyond the one before.
+_NEEDS: Final = {
+    # Nothing.
+    Level.DETACHED: _Needs(),
+    # Its process group, while this program lives.
+    Level.GROUP: _Needs(),
+    # Descendants and processes with its cookie, also when this program was killed.
+    Level.GUARD: _Needs(guard=True),
+    # Whatever came of it, but for a process that moves itself into the cgroup above.
+    Level.CGROUP: _Needs(guard=True, cgroup="before"),
+    # Whatever came of it.
+    Level.PIDNS: _Needs(guard=True, pidns=True),
+    # What there is of the cgroup, the guard and the group.
+    Level.AUTO: _Needs(guard=True, cgroup="after", required=False),
+}
+
+
+class Containment:
+    """The containment of the worker ``name``, as strong as ``wanted``.
+
+    Call `prepare` before the start, `attach` right after it, `reap` when the leader has ended, and `clear` at the end,
+    however far it came.
+    """
+
+    def __init__(self, name: str, wanted: Level) -> None:
+        self._name = name
+        self._wanted = wanted
+        self._needs = _NEEDS[wanted]
+        #: The level that it has; None before the start.
+        self.level: Level | None = None
+        self._has_guard = False
+        self._cookie: str | None = None
+        self._cgroup: Cgroup | None = None
+        self._move: Move | None = None
+        self._moving: asyncio.Future[None] | None = None
+        self._arrival: _Arrival | None = None
+        # Descendants that were seen while their descent could be.
+        self._seen: set[Identity] = set()
+
+    async def prepare(self, command: Command) -> Command:
+        """Prepare for the start of ``command``, and return what is to be started.
+
+        Raises:
+            WorkerFailed: if the level cannot be had.
+            OSError: if the command is at fault, or this program may not start another process.
+        """
+        if self._wanted is Level.DETACHED:
+            self.level = Level.DETACHED
+            return replace(command, env=without_cookies(command.env))
+        if not (self._needs.guard and self._can_have_guard()):
+            self.level = Level.GROUP
+            return command
+        await guard_manager.wait_for_backoff()
+        guard_manager.acquire()
+        self._has_guard = True
+        self._cookie = new_cookie()
+        self.level = Level.GUARD
+        command = replace(command, env=with_cookie(command.env, self._cookie))
+        if self._needs.pidns:
+            return await self._in_pid_namespace(command)
+        if self._needs.cgroup:
+            self._make_cgroup()
+        return self._cgroup.inside(command) if self._cgroup and self._needs.cgroup == "before" else command
+
+    async def attach(self, pid: int) -> None:
+        """Hold the process ``pid``, our child and the leader of a group; return when signals reach the command.
+
+        Raises:
+            WorkerFailed: if that is refused; the caller ends what has been started.
+        """
+        try:
+            if self._has_guard:
+                guard_manager.add_group(pid)
+        except OSError as error:
+            raise self._refusal(str(error)) from error
+        if self._cgroup is not None and self._cookie is not None and self._needs.cgroup == "after":
+            # It may take longer than the start itself. What forks before is found by its cookie.
+            self._move = Move(self._cgroup, pid, self._cookie)
+            self._moving = self._move.begin()
+            self._moving.add_done_callback(self._moved)
+        if self._arrival is not None:
+            await self._arrival.wait(pid)
+
+    def remember_descendants(self, pid: int) -> None:
+        """Remember the descendants of ``pid``: their descent cannot be seen once that has ended."""
+        if self._cookie is not None and not self._is_enclosed:
+            with suppress(OSError):
+                self._seen.update(process.identity for process in descendants_of(pid))
+
+    def owns(self, pid: int, leader: int) -> bool:
+        """Return whether the process ``pid`` came of ``leader``; False once it is gone."""
+        with suppress(OSError):
+            if leader in (os.getpgid(pid), os.getsid(pid)):
+                return True
+            if any(process.pid == pid for process in descendants_of(leader)):
+                return True
+        return self._cookie is not None and has_cookie(pid, self._cookie.encode())
+
+    def is_empty(self) -> bool:
+        """Return whether only the leader is left, which has ended; False if that cannot be told at once."""
+        return self._cgroup is not None and self._is_enclosed and self._cgroup.remove_if_empty()
+
+    def kill(self) -> None:
+        """Kill what can be killed at once, besides the group."""
+        if self._cgroup is not None:
+            self._cgroup.kill()
+
+    async def reap(self, pid: int) -> None:
+        """Reap ``pid``; before that the guard forgets the number, since another process may have it from then on."""
+        if self._moving is not None and not self._moving.done():
+            await asyncio.wait({self._moving})
+        reaping = _reapings.submit(pid)
+        try:
+            await reaping
+        except asyncio.CancelledError:
+            # The loop is being closed; reap it here, unless it was done just now.
+            if reaping.cancelled():
+                _reap([pid])
+            raise
+
+    async def clear(self, *, started: bool = True) -> None:
+        """Kill everything that is left, wherever it went."""
+        if self._arrival is not None:
+            self._arrival.close()
+        try:
+            enclosed = self._is_enclosed
+            removed = self._cgroup is not None and await self._cgroup.remove()
+            if self._cookie is not None and started and not (enclosed and removed):
+                await _sweep_for(self._cookie, self._seen)
+        finally:
+            self._cgroup = self._cookie = None
+            if self._has_guard:
+                self._has_guard = False
+                await guard_manager.release()
+
+    @property
+    def _is_enclosed(self) -> bool:
+        """Whether its cgroup certainly holds all that came of it, so that no scan is needed.
+
+        Not for ``"cgroup"``, for workers that are not trusted: a process of our user can move itself into the cgroup
+        above.
+        """
+        return self._cgroup is not None and self._move is not None and self._move.complete
+
+    def _moved(self, moving: asyncio.Future[None]) -> None:
+        assert self._move is not None, "it was begun"
+        error = (None if moving.cancelled() else moving.exception()) or self._move.error
+        if error is not None:
+            _log.warning("%r cannot be moved into a cgroup of its own; it has a guard: %s", self._name, error)
+            self.level = Level.GUARD
+
+    def _can_have_guard(self) -> bool:
+        reason = why_no_guard()
+        if reason is not None and self._needs.required:
+            raise self._refusal(reason)
+        return reason is None
+
+    def _make_cgroup(self) -> None:
+        try:
+            self._cgroup = Cgroup()
+        except OSError as error:
+            if self._needs.required:
+                raise self._refusal(str(error)) from error
+            return
+        self.level = Level.CGROUP
+
+    async def _in_pid_namespace(self, command: Command) -> Command:
+        try:
+            flags = await pidns_check.flags()
+        except OSError as error:
+            raise self._refusal(str(error)) from error
+        # Inside, an error of a missing program could not be reported.
+        check_program(command)
+        self._arrival = _Arrival()
+        self.level = Level.PIDNS
+        return replace(command, argv=[*_OUTSIDE, *flags, *_SHELL, *_LAST, self._arrival.path, *command.argv])
+
+    def _refusal(self, reason: str) -> WorkerFailed:
+        return WorkerFailed(
+            f"{self._name!r} cannot have contain={str(self._wanted)!r}: {reason}; "
+            "give contain='auto' for the strongest level that this machine has"
+        )
+
+
+def _reap(pids: Sequence[int]) -> None:
+    """Reap processes that have ended; from then on no guard may know them."""
+    guard_manager.remove_groups(pids)
+    for pid in pids:
+        _posix.reap(pid)
+
+
+# A line in the log of the guard for each end would cost more than the end does.
+_reapings: Coalescer[int, None] = Coalescer(_reap)
+
+
+async def _sweep_for(cookie: str, known: Iterable[Identity]) -> None:
+    """Return when no process has ``cookie``, and ``known`` are gone. If cancelled, it blocks until then."""
+    wanted = (cookie.encode(), set(known))
+    sweeping = _sweeps.submit(wanted)
+    try:
+        await asyncio.wait({sweeping})
+    except asyncio.CancelledError:
+        # The loop is being closed, and will not wait for a thread.
+        _sweep([wanted])
+        raise
+    if error := sweeping.exception():
+        _log.error("the sweep for processes left failed; some of them may live on", exc_info=error)
+
+
+def _sweep(wanted: Sequence[_Wanted]) -> None:
+    scan = CookieScan({cookie for cookie, _ in wanted}.__contains__)
+    known = {each for _, some in wanted for each in some}
+
+    def find() -> Iterator[Identity]:
+        # The known ones once.
+        yield from known
+        known.clear()
+        yield from scan()
+
+    kill_found(find)
+
+
+# Concurrent sweeps share one scan.
+_sweeps: Coalescer[_Wanted, None] = Coalescer(_sweep, thread="sweep for processes left")
+
+
+# -- pid namespaces --------------------------------------------------------------------------------------------------
+#
+# When the first process of a pid namespace ends, the system ends all of it. `unshare` makes it and stays outside as the
+# leader of the group. A shell inside is the first process, since most signals do not reach that one; the command is the
+# second, and sees itself as such. A signal to the group reaches all three, so `unshare` ignores all but what certainly
+# ends it.
+
+_PLAIN: Final = ("--pid", "--fork", "--kill-child")
+_AS_USER: Final = ("--user", "--map-current-user", *_PLAIN)
+#: Without those that `unshare` handles (INT and TERM) and needs (CHLD).
+_IGNORED: Final = "HUP,QUIT,USR1,USR2,PIPE,ALRM,STKFLT,XCPU,XFSZ,VTALRM,PROF,IO,PWR"
+_OUTSIDE: Final = ("env", f"--ignore-signal={_IGNORED}", "unshare")
+#: The command is not the last one of the shell, which would become it.
+_SHELL: Final = ("sh", "-c", '"$@"; exit $?', "sh")
+#: What the command is before it is itself: it no longer ignores signals, and it reports its arrival.
+_LAST: Final = ("env", "--default-signal", "sh", "-c", '{ [ -p "$0" ] && echo >"$0"; } 2>/dev/null; exec "$@"')
+#: Seconds for the check whether there can be one.
+_CHECK: Final = 10.0
+#: Seconds after which the command counts as arrived, should it be unable to open the pipe.
+_ARRIVES: Final = 10.0
+
+
+class PidnsCheck:
+    """Whether and how `unshare` makes pid namespaces here: checked once, for each effective user of this program."""
+
+    def __init__(self) -> None:
+        # The arguments of `unshare`, or why it is refused.
+        self._found: dict[int, tuple[str, ...] | str] = {}
+        self._checks: Coalescer[int, None] = Coalescer(self._check, thread="check for pid namespaces")
+
+    async def flags(self) -> tuple[str, ...]:
+        """Return the arguments with which `unshare` makes one.
+
+        Raises:
+            OSError: if it cannot, with the reason.
+        """
+        if (user := os.geteuid()) not in self._found:
+            await self._checks.submit(user)
+        found = self._found[user]
+        if isinstance(found, str):
+            raise OSError(f"it is refused here ({found})")  # a reason, not a wrong type
+        return found
+
+    def _check(self, users: Sequence[int]) -> None:
+        user = users[-1]
+        # Root needs no user namespace, in which it would lose its privileges outside.
+        for flags in (_PLAIN, _AS_USER) if user == 0 else (_AS_USER,):
+            self._found[user] = refusal = _why_refused(flags)
+            if not refusal:
+                self._found[user] = flags
+                return
+
+
+def _why_refused(flags: tuple[str, ...]) -> str:
+    """Try `unshare` with ``flags``; return an empty string if it works. Raises OSError if that cannot be told."""
+    command = ("unshare", *flags, "true")
+    try:
+        done = subprocess.run(  # noqa: S603  # our own arguments
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_CHECK, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise OSError(f"`unshare` did not end within {_CHECK:g} s") from None
+    if done.returncode == 0:
+        return ""
+    return done.stderr.decode(errors="replace").strip() or f"`unshare` ended with status {done.returncode}"
+
+
+#: The check of this program.
+pidns_check: Final = PidnsCheck()
+
+
+class _Arrival:
+    """The arrival of a command in its namespace: the last program before it writes to a named pipe of ours.
+
+    So the command inherits nothing; and in a user namespace, our descriptors cannot be opened through /proc.
+    """
+
+    def __init__(self) -> None:
+        import tempfile
+
+        self.path: str = os.path.join(tempfile.gettempdir(), f"lifecycle-{secrets.token_hex(16)}")  # noqa: PTH118  # an argument of a command
+        with ExitStack() as stack:
+            os.mkfifo(self.path, 0o600)
+            unlinked = stack.enter_context(ExitStack())
+            unlinked.callback(os.unlink, self.path)
+            self._reads = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            stack.callback(os.close, self._reads)
+            # Unlinked first: a command that opens it without a reader would wait forever.
+            stack.callback(unlinked.close)
+            self._held = stack.pop_all()
+
+    async def wait(self, pid: int) -> None:
+        """Wait until the command has arrived, inside what our child ``pid`` makes, or that has ended.
+
+        A signal that is sent before does not reach the command.
+        """
+        ended = asyncio.ensure_future(_posix.process_end(pid))
+        arrived = asyncio.ensure_future(_posix.readable(self._reads))
+        try:
+            await asyncio.wait({ended, arrived}, timeout=_ARRIVES, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in (ended, arrived):
+                each.cancel()
+            await asyncio.wait({ended, arrived})
+            self.close()
+
+    def close(self) -> None:
+        """Close the pipe; any number of times."""
+        self._held.close()

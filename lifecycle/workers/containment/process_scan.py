@@ -1,0 +1,316 @@
+"""Finding what is left of workers, by cookie, by descent and by cgroup, and killing it and nothing else.
+
+It imports a handful of the standard library and nothing else: the guard process runs it without the package. A process
+that is found is identified by its number and its start time. It is killed through a pidfd that was opened before its
+start time is read again: from then on the number cannot pass to another process. Linux only.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator
+    from typing import TypeAlias
+
+    #: A process: its number, and its start time, in clock ticks since the machine was started.
+    Identity: TypeAlias = tuple[int, int]
+
+__all__ = [
+    "COOKIE",
+    "CookieScan",
+    "Process",
+    "all_processes",
+    "descendants",
+    "descendants_of",
+    "has_cookie",
+    "kill_cgroup",
+    "kill_found",
+    "kill_group",
+    "read_process",
+    "remove_cgroup",
+]
+
+#: The variable in the environment that holds cookies, separated by commas.
+COOKIE = "LIFECYCLE_COOKIE"
+
+_ENTRY = COOKIE.encode() + b"="
+#: Seconds for those that were killed to be gone.
+_LAST_WAIT = 1.0
+#: PF_KTHREAD, from the kernel's sched.h.
+_OF_KERNEL = 0x200000
+#: Bytes a read: more than most environments; a file of /proc that gives less than is asked for has no more.
+_PART = 1 << 16
+
+
+class Process:
+    """A process, as /proc shows it."""
+
+    __slots__ = ("flags", "group", "parent", "pid", "start_time", "state")
+
+    def __init__(self, pid: int, stat: bytes) -> None:
+        # The second field is a name in parentheses, which may hold anything, parentheses too.
+        fields = stat[stat.rindex(b")") + 2 :].split()
+        self.pid: int = pid
+        self.state: bytes = fields[0]
+        self.parent: int = int(fields[1])
+        self.group: int = int(fields[2])
+        self.flags: int = int(fields[6])
+        self.start_time: int = int(fields[19])
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it has ended, and only has to be reaped."""
+        return self.state in b"ZXx"
+
+    @property
+    def identity(self) -> Identity:
+        """Its number and start time, which no other process has."""
+        return self.pid, self.start_time
+
+
+def read_process(pid: int) -> Process | None:
+    """Return the process ``pid``; None if there is none."""
+    stat = _read(f"/proc/{pid}/stat")
+    return Process(pid, stat) if stat else None
+
+
+def all_processes() -> dict[int, Process]:
+    """Return all processes, by number."""
+    return {pid: process for pid in _pids() if (process := read_process(pid)) is not None}
+
+
+def descendants(roots: Iterable[int], table: dict[int, Process]) -> list[Process]:
+    """Return the descendants of ``roots`` in ``table``, without the roots."""
+    children: dict[int, list[Process]] = {}
+    for process in table.values():
+        children.setdefault(process.parent, []).append(process)
+    found: list[Process] = []
+    waiting = list(roots)
+    while waiting:
+        below = children.pop(waiting.pop(), [])
+        found += below
+        waiting += [process.pid for process in below]
+    return found
+
+
+def descendants_of(root: int) -> list[Process]:
+    """Return the descendants of the process ``root``."""
+    found: list[Process] = []
+    waiting = [root]
+    while waiting:
+        children = _children(waiting.pop())
+        if children is None:
+            # The kernel has no such lists (CONFIG_PROC_CHILDREN).
+            return descendants([root], all_processes())
+        found += [process for pid in children if (process := read_process(pid)) is not None]
+        waiting += children
+    return found
+
+
+class CookieScan:
+    """Finds processes of our own user with a cookie that ``is_ours`` accepts; call it once for each scan.
+
+    A cookie is compared whole, in an entry of the environment that is taken whole.
+    """
+
+    def __init__(self, is_ours: Callable[[bytes], bool]) -> None:
+        self._is_ours = is_ours
+        # Processes without such a cookie. If a number passes to another process meanwhile, that one is spared.
+        self._strangers = {os.getpid(), *_kernel_threads()}
+
+    def __call__(self, but: Collection[int] = ()) -> Iterator[Identity]:
+        """Yield the processes with such a cookie, ``but`` those, which are not looked at."""
+        for pid in _pids():
+            if pid in but or pid in self._strangers:
+                continue
+            if self._holds(pid) and (known := self._confirmed(pid)) is not None:
+                yield known
+
+    def _holds(self, pid: int) -> bool:
+        environ = _read(f"/proc/{pid}/environ")
+        if environ is None:
+            return False
+        held = any(self._is_ours(cookie) for cookie in _cookies(environ))
+        # Empty: a kernel thread, or one that is just being executed.
+        if environ and not held:
+            self._strangers.add(pid)
+        return held
+
+    def _confirmed(self, pid: int) -> Identity | None:
+        """Read it again, now the start time first: then this number has that start time *and* the cookie."""
+        process = read_process(pid)
+        if process is None or process.is_dead or not _is_our_users(pid) or not self._holds(pid):
+            return None
+        return process.identity
+
+
+def has_cookie(pid: int, cookie: bytes) -> bool:
+    """Return whether ``cookie`` is in the environment of the process ``pid``; False if that cannot be read."""
+    return cookie in _cookies(_read(f"/proc/{pid}/environ") or b"")
+
+
+def kill_found(
+    find: Callable[[], Iterable[Identity]], *, scans: int = 2, pause: float = 0.0, limit: float = 10.0
+) -> int:
+    """Kill the processes that ``find`` finds until ``scans`` in a row find none; return how many were killed.
+
+    One scan is not enough: it misses a process that is just being forked or executed. There are ``pause`` seconds
+    between two. It blocks for milliseconds if there are none, and at most ``limit`` seconds if one cannot be killed.
+    """
+    killed: set[Identity] = set()
+    until, empty = time.monotonic() + limit, 0
+    while empty < scans and time.monotonic() < until:
+        found = list(find())
+        empty = 0 if found else empty + 1
+        killed |= _kill_all(found)
+        if pause:
+            select.select([], [], [], pause)
+    return len(killed)
+
+
+def kill_cgroup(path: str) -> None:
+    """Kill all processes in a cgroup and in those below; nothing happens if it is gone."""
+    try:
+        with open(f"{path}/cgroup.kill", "w") as kill:  # noqa: PTH123  # pathlib costs the guard a megabyte
+            kill.write("1")
+    except OSError:
+        pass
+
+
+def remove_cgroup(path: str) -> bool:
+    """Remove a cgroup and those below; return False if a process is still in there."""
+    try:
+        # Most often there are none below.
+        os.rmdir(path)  # noqa: PTH106  # pathlib costs the guard a megabyte
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return _remove_below(path)
+    return True
+
+
+def _remove_below(path: str) -> bool:
+    try:
+        below = [entry.path for entry in os.scandir(path) if entry.is_dir()]
+        if not below or not all(remove_cgroup(each) for each in below):
+            return False
+        os.rmdir(path)  # noqa: PTH106  # pathlib costs the guard a megabyte
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def kill_group(pgid: int) -> None:
+    """Kill all members of a group whose number is certain."""
+    try:  # noqa: SIM105  # contextlib costs the guard memory
+        os.killpg(pgid, signal.SIGKILL)
+    except OSError:
+        pass
+
+
+def _kill_all(found: list[Identity]) -> set[Identity]:
+    """Kill them, and wait up to a second for their ends."""
+    killed: dict[Identity, int] = {}
+    try:
+        # One may be found by descent and by cookie.
+        for known in set(found):
+            if (fd := _kill(*known)) is not None:
+                killed[known] = fd
+        _wait_gone(set(killed.values()))
+    finally:
+        for fd in killed.values():
+            os.close(fd)
+    return set(killed)
+
+
+def _kill(pid: int, start_time: int) -> int | None:
+    """Kill the process ``pid`` with that start time; return its pidfd, or None if it cannot be killed now."""
+    if pid == os.getpid():
+        return None
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return None
+    try:
+        process = read_process(pid)
+        if process is not None and process.start_time == start_time and not process.is_dead:
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
+            return fd
+    except OSError:
+        pass
+    os.close(fd)
+    return None
+
+
+def _wait_gone(fds: set[int]) -> None:
+    """Wait until they have ended, or a second."""
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    until = time.monotonic() + _LAST_WAIT
+    while fds and (left := until - time.monotonic()) > 0:
+        for fd, _ in poll.poll(left * 1000):
+            poll.unregister(fd)
+            fds.discard(fd)
+
+
+def _cookies(environ: bytes) -> list[bytes]:
+    # Most have none, and need not be split.
+    if _ENTRY not in environ:
+        return []
+    values = [entry[len(_ENTRY) :] for entry in environ.split(b"\0") if entry.startswith(_ENTRY)]
+    return [cookie for value in values for cookie in value.split(b",")]
+
+
+def _kernel_threads() -> list[int]:
+    """Return the kernel's threads, the children of the first of them: on many machines half of all that is listed."""
+    first = read_process(2)
+    return (_children(2) or []) if first is not None and first.flags & _OF_KERNEL else []
+
+
+def _is_our_users(pid: int) -> bool:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid == os.geteuid()  # noqa: PTH116  # pathlib costs the guard a megabyte
+    except OSError:
+        return False
+
+
+def _children(pid: int) -> list[int] | None:
+    """Return the children of all threads of ``pid``; None if the kernel does not list them."""
+    try:
+        lists = [_read(f"/proc/{pid}/task/{thread}/children") for thread in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208
+    except OSError:
+        return []
+    if None in lists and not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):  # noqa: PTH110  # as above
+        return None
+    return [int(pid) for each in lists if each for pid in each.split()]
+
+
+def _pids() -> list[int]:
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]  # noqa: PTH208  # as above
+
+
+def _read(path: str) -> bytes | None:
+    """Return the content of a file of /proc; None if it is gone, or may not be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        data = part = os.read(fd, _PART)
+        while len(part) == _PART:
+            part = os.read(fd, _PART)
+            data += part
+    except OSError:
+        return None
+    else:
+        return data
+    finally:
+        os.close(fd)
