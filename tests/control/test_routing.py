@@ -148,7 +148,7 @@ def test_the_same_pattern_twice_names_both_places() -> None:
     router.handle("a/*", take)
     with pytest.raises(RouteConflict) as caught:
         router.handle("a/*", take)
-    assert str(caught.value).count("test_table.py:") == 2
+    assert str(caught.value).count("test_routing.py:") == 2
     assert [info.pattern for info in router.routes()] == ["a/*"]
 
 

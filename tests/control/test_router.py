@@ -149,7 +149,7 @@ def test_on_gives_the_function_back_unchanged() -> None:
     assert router.on("a/*")(handler) is handler
     assert router.fallback(handler) is handler
     assert router.routes()[0].handler.endswith("handler")
-    assert "test_registration.py" in router.routes()[0].place
+    assert "test_router.py" in router.routes()[0].place
 
 
 def test_an_event_class_stands_for_the_topics_of_its_events() -> None:

@@ -17,10 +17,13 @@ import pytest
 from lifecycle.errors import JournalError
 from lifecycle.journal import QUEUES, Journal, Queue, Schema
 from lifecycle.journal.database import FileLock
+from lifecycle.journal.queues import CachedCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from lifecycle.testing import Clock
 
 NOTES = Schema("notes", (("CREATE TABLE notes (text TEXT UNIQUE)",),))
 
@@ -640,3 +643,47 @@ async def test_a_step_over_tables_that_are_missing_is_told(path: Path) -> None:
         db.execute("DROP TABLE notes")
     later = Schema("notes", (*NOTES.steps, ("ALTER TABLE notes ADD COLUMN at REAL",)))
     assert "cannot be brought up to date: no such table: notes" in await _refused(path, later)
+
+
+async def count() -> dict[str, int]:
+    return {"waiting": 1}
+
+
+async def fail() -> dict[str, int]:
+    raise OSError("locked")
+
+
+async def test_what_was_closed_at_once_counts_when_it_is_opened_again(clock: Clock) -> None:
+    tally = CachedCounts(count, lambda: None)
+    tally.open()
+    await tally.close()
+    assert tally.figures == {}
+    tally.open()
+    await clock.advance(2)
+    assert tally.figures == {"waiting": 1}
+    await tally.close()
+
+
+async def test_who_opens_it_while_another_closes_it_has_it_counted(clock: Clock) -> None:
+    tally = CachedCounts(count, lambda: None)
+    tally.open()
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(tally.close())
+    await asyncio.sleep(0)
+    tally.figures = {}
+    tally.open()
+    await closing
+    await clock.advance(2)
+    assert tally.figures == {"waiting": 1}
+    await tally.close()
+
+
+async def test_a_count_that_fails_leaves_what_was_known_and_is_tried_when_something_happens(clock: Clock) -> None:
+    tally = CachedCounts(fail, lambda: None)
+    tally.open()
+    await clock.advance(5)
+    assert (tally.figures, len(asyncio.all_tasks())) == ({}, 1)
+    tally.renew()
+    assert len(asyncio.all_tasks()) == 2
+    await tally.close()
+    assert len(asyncio.all_tasks()) == 1
