@@ -33,11 +33,11 @@ from lifecycle import (
     run,
 )
 from lifecycle.observe import ControlSocket, Dashboard, EventLog, PrometheusMetrics
-from tests.soak.letters import Letters
 from tests.soak.notes import Notes
 from tests.soak.pooling import Callers, pool_of
 from tests.soak.routes import Routes
 from tests.soak.tree import Tree
+from tests.soak.webhooks import Webhooks
 from tests.soak.witness import Witness
 from tests.soak.works import Works
 
@@ -66,7 +66,7 @@ class Soak:
         self.pool = pool_of(self.notes)
         self.callers = Callers(self.pool, self.notes)
         self.witness = Witness(self.notes, self.tree)
-        self.letters = Letters(self.notes, self.works)
+        self.webhooks = Webhooks(self.notes, self.works)
         self.routes = Routes(self.notes, self.tree, self.pool)
         self.health = HealthCheckSource("disk", self._is_well, interval=0.3, timeout=2.0)
         self.metrics = PrometheusMetrics()
@@ -93,7 +93,7 @@ class Soak:
 
     async def main(self) -> None:
         """Say where it can be reached, and put numbers into the queue."""
-        up = {"webhooks": self.letters.source.url, "dashboard": self.dashboard.url, "probes": self.probes.url}
+        up = {"webhooks": self.webhooks.source.url, "dashboard": self.dashboard.url, "probes": self.probes.url}
         new = self.directory / f"up-{self.notes.life}.new"
         new.write_text(json.dumps({**up, "control": str(self.control.path)}))
         new.rename(new.with_suffix(""))
@@ -118,7 +118,7 @@ class Soak:
         router.handle("status/**", self.witness.told)
         router.add_source(self.works.flows.outbox())
         router.handle("job/done", self._done, concurrency=4)
-        self.letters.add_to(router)
+        self.webhooks.add_to(router)
         self.routes.add_to(router)
         if bus is not None:
             self._connect(router, bus)

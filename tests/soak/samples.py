@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import psutil
 
 from tests.guarded import is_guard
-from tests.soak.letters import FILE as LETTERS
 from tests.soak.program import LOG
+from tests.soak.webhooks import FILE as INBOX
 from tests.soak.works import FILE as FLOWS
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def on_disk(directory: Path) -> dict[str, float]:
     """How long the files are that a program could fill a disk with; our own notes are not."""
     sizes = {"inbox": 0, "flows": 0, "other files": 0}
     for path in directory.rglob("*"):
-        kind = {LETTERS: "inbox", FLOWS: "flows", LOG: "other files"}
+        kind = {INBOX: "inbox", FLOWS: "flows", LOG: "other files"}
         name = next((what for start, what in kind.items() if start in (path.name[: len(start)], path.parts[-2])), None)
         try:
             sizes[name or "inbox"] += path.stat().st_size if name else 0

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from tests.soak.letters import PATHS, SECRET
+from tests.soak.webhooks import PATHS, SECRET
 
 if TYPE_CHECKING:
     import random

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.soak.notes import Notes
     from tests.soak.works import Works
 
-__all__ = ["DEDUPE", "FILE", "PATHS", "SECRET", "Letters"]
+__all__ = ["DEDUPE", "FILE", "PATHS", "SECRET", "Webhooks"]
 
 SECRET = "It's a Secret to Everybody"
 #: Where they may be sent.
@@ -31,7 +31,7 @@ _UNLUCKY, _SLOW = 17, 23
 _PATIENCE = 0.5
 
 
-class Letters:
+class Webhooks:
     """The source, and its handlers."""
 
     def __init__(self, notes: Notes, works: Works) -> None:
