@@ -8,13 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifecycle.flows import JSON, FlowRow, FlowState, InvalidState, Options, Snapshot, linear, task
-from lifecycle.flows.decisions import Scheduler
+from lifecycle.flows import JSON, Failure, FlowRow, FlowState, InvalidState, Options, Snapshot, linear, task
+from lifecycle.flows.decisions import Scheduler, StepResult
 from lifecycle.flows.plan import compile_flow, precedes
 from lifecycle.flows.states import FLOWS, RETRIES, TASKS
 from tests.flows.plays import Kept, Play, plays, run
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from lifecycle.flows.execution import NodeState
 
 TABLES: dict[str, Any] = {"flow": FLOWS, "task": TASKS, "retry": RETRIES}
@@ -143,6 +145,23 @@ def test_a_flow_that_is_not_at_its_end_cannot_be_reset(state: str) -> None:
 def test_a_move_that_the_table_does_not_have_is_refused() -> None:
     with pytest.raises(InvalidState, match="cannot go from SUCCESS to FAILURE; legal: PENDING, RUNNING"):
         scheduler_in("SUCCESS").work.move_flow(FlowState.FAILURE)
+
+
+def test_a_step_that_could_not_be_undone_provides_nothing() -> None:
+    undone = Failure("RuntimeError", "gotcha")
+    plan = compile_flow(linear("f", task(lambda: 1, name="a").revert(lambda: None), task(lambda: 1, name="b")))
+    scheduler = Scheduler(plan, Snapshot(FlowRow("id", "f", epoch=1), {}), JSON(), Options())
+    scheduler.begin()
+    scheduler.resume()
+    woot = Failure("RuntimeError", "woot")
+    outcomes: Iterator[StepResult | Failure] = iter([StepResult("1", 1), woot, StepResult("null", None), undone])
+    while scheduler.may_schedule:
+        (call,) = scheduler.schedule(None)
+        scheduler.finish(call, next(outcomes))
+        scheduler.find_ready()
+    assert scheduler.end() == "FAILURE"
+    assert scheduler.failures()["b"].message == "woot"
+    assert scheduler.values.provided() == {}
 
 
 def scheduler_in(state: str) -> Scheduler:
