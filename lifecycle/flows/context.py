@@ -1,4 +1,4 @@
-"""What a task can learn of itself while it runs."""
+"""`current_task`: the task that runs, for the code that it calls."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ __all__ = ["CURRENT", "TaskContext", "current_task"]
 
 
 class TaskContext(NamedTuple):
-    """A task, a retry or a revert at work."""
+    """A task, a retry or a revert that runs."""
 
     #: The id of the flow.
     flow: str
-    #: Of the task.
+    #: The name of the task or retry.
     name: str
-    #: How often it was started, this time included; above 1 it was tried again, or a crash interrupted it.
+    #: How often it was started, this time included; above 1 it is tried again, or a crash has interrupted it.
     attempt: int
-    #: For effects that must happen once: give it to the service that carries them out. It stays the same each time
-    #: that the task is tried again, until the task is known to be undone: its revert has succeeded, or the flow was
-    #: reset.
+    #: An idempotency key for effects that must happen once: give it to the service that carries them out. It stays the
+    #: same for all attempts, until the task is known to be undone: its revert has succeeded, or the flow was reset.
     key: str
-    #: Whether it is being undone.
+    #: Whether the task is being undone.
     reverting: bool = False
 
 
@@ -29,10 +28,10 @@ CURRENT: ContextVar[TaskContext] = ContextVar("lifecycle_flow_task")
 
 
 def current_task() -> TaskContext:
-    """The task that runs, from anywhere below it.
+    """Return the task that runs.
 
     Raises:
-        LookupError: outside of one.
+        LookupError: outside of a task.
     """
     try:
         return CURRENT.get()

@@ -1,4 +1,4 @@
-"""`Scheduler`: told what has happened in a flow, it decides what happens next.
+"""`Scheduler`: takes in the results of steps, and decides which step runs or is undone next.
 
 Nothing here awaits, reads a clock or touches a store, so that a test can put any question to it. Deciders and
 ``on_failure``, the user's functions that are called from here, are plain and quick.
@@ -101,7 +101,7 @@ class Scheduler:
         self._failed: dict[int, NodeState] = {}
         # The steps that are ready: the highest priority first, then the first in the flow.
         self._ready: list[tuple[int, int]] = []
-        # Of the last `schedule`: the nodes as they were before, those that it started, and how many errors there were.
+        # The nodes as they were before the last `schedule`, those that it started, and the number of errors before.
         self._before: list[tuple[NodeState, tuple[Any, ...]]] = []
         self._begun: list[NodeState] = []
         self._errors_before = 0
@@ -117,7 +117,7 @@ class Scheduler:
                 self.work.add(node)
         names = {node.name for node in self.steps}
         removed = ((name, row.failure or row.revert_failure) for name, row in rows.items() if name not in names)
-        # The failures of steps that are no longer in the flow.
+        # The failures of steps that were removed from the flow.
         self._removed = {name: Failure.decode(text) for name, text in removed if text}
 
     @property
@@ -153,7 +153,7 @@ class Scheduler:
         for planned in self._plan.resets:
             node = self.nodes[planned.number]
             if node.state in _AT_WORK:
-                # A flow whose job was discarded is left like that.
+                # The state of a flow whose job was discarded.
                 self.work.move(node, node.before_work, reason="cancelled")
             self.work.renew(node, "reset")
         self.work.move_flow(FlowState.PENDING, "reset")

@@ -44,7 +44,7 @@ __all__ = ["STOP_MARGIN", "THREADS", "Engine"]
 
 _log = logging.getLogger("lifecycle.flows")
 
-#: Stands for the result of a function that the engine has cancelled.
+#: In the place of the result of a function that the engine has cancelled.
 _CANCELLED: Any = object()
 #: Seconds that a function is given to end once it is cancelled.
 _CANCEL_TIMEOUT = 5.0
@@ -329,7 +329,7 @@ class Executor:
         self.changed: Final = asyncio.Event()
         # Set when the flow is suspended: a retry that waits for its next attempt need not wait on.
         self._suspended = asyncio.Event()
-        # Whether the tasks were cancelled; and those that did not end and whose results no longer count.
+        # Whether the tasks were cancelled; and the tasks that did not end, whose results no longer count.
         self._cancelling = False
         self._abandoned: set[asyncio.Task[Any]] = set()
         self._timers: list[asyncio.TimerHandle] = []

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NOTHING", "NodeState", "UnitOfWork", "Values"]
 
-#: Stands for a value that does not exist, or is not decoded yet.
+#: In the place of a value that does not exist, or is not decoded yet.
 NOTHING: Any = object()
 
 _FINISHED = frozenset({StepState.SUCCESS, StepState.IGNORE})
@@ -95,7 +95,7 @@ class NodeState:
         self.failure: Failure | None = None
         self.revert_failure: Failure | None = None
         self.history: list[Attempt] = []
-        # Of a retry: the intention that its last answer gave to the steps after it, in this process.
+        # The intention that the last answer of a retry gave to the steps after it, in this process.
         self.answered: Intention | None = None
         # How many nodes right before it are not done, and how many right after it are not reverted.
         self.predecessors_left: int = 0

@@ -88,11 +88,11 @@ class Change(NamedTuple):
     name: str
     old: str
     new: str
-    #: What it returned, or the `Failure`.
+    #: The result, or the `Failure`.
     result: Any = None
     #: ``restarted`` (runs again after a crash: `old` is `new`), ``cancelled``, ``reset``, or empty.
     reason: str = ""
-    #: Of a step: how often it was started.
+    #: How often the step was started.
     attempt: int = 0
     #: The id of the flow, and the number of the change in it.
     flow: str = ""
@@ -122,22 +122,22 @@ class StepView(NamedTuple):
 class ItemInfo:
     """A task, a retry, or a flow in another.
 
-    The items of a flow stand in the order in which they are done, each with those that follow it, so that a diagram can
-    be drawn from this record alone.
+    The items of a flow are in the order in which they are done, each with those that follow it, so that this record is
+    enough to draw a diagram.
     """
 
     name: str
     #: ``task``, ``retry``, or of a flow ``linear``, ``unordered``, ``graph``.
     kind: str
-    #: Of a task or a retry; a flow in another has none of its own.
+    #: The state of a task or a retry; a flow in another has none of its own.
     state: str = ""
-    #: What is to be done with it next.
+    #: The next action on it.
     intention: str = ""
     #: How often it was started.
     attempt: int = 0
     #: The error of its execution or of its revert.
     error: str = ""
-    #: Of a flow: its retry, if it has one, and its items, each after those that it waits for.
+    #: The retry of a flow, if it has one, and its items, each after those that it waits for.
     items: tuple[ItemInfo, ...] = ()
     #: For each of these the places of those that follow at once.
     follow: tuple[tuple[int, ...], ...] = ()
@@ -196,11 +196,11 @@ class StepRow(NamedTuple):
     failure: str | None = None
     revert_result: str | None = None
     revert_failure: str | None = None
-    #: Of a retry: its value in each attempt, and the failures of that attempt.
+    #: The values of a retry in each attempt, and the failures of that attempt.
     history: str | None = None
     #: The last round that was undone: its revert succeeded, or the flow was reset. The idempotency key follows from it.
     undone: int = 0
-    #: Of a retry that waits before its next attempt: the end of the wait, by the clock of the store; else 0.
+    #: The end of the wait of a retry before its next attempt, by the clock of the store; else 0.
     due: float = 0.0
 
 

@@ -1,6 +1,6 @@
 """Retries: they decide whether a flow in which a step failed is undone, or undone and tried again.
 
-A retry stands at the beginning of its flow. Any object will do that has ``execute``, ``on_failure`` and, optionally,
+A retry runs before the items of its flow. Any object will do that has ``execute``, ``on_failure`` and, optionally,
 ``revert``.
 """
 

@@ -1,7 +1,7 @@
 """The five tables: which state of a flow, a task, a retry, a job and the engine may follow which.
 
-They are those of TaskFlow, and two guarded moves beside them: what was cancelled goes back to where it was. A `Table`
-answers, and makes the `states.Machine` of one that has it; what a state means is said where it is owned.
+They are those of TaskFlow, and two guarded moves: a step that was cancelled goes back to the state before. A `Table`
+checks a move, and makes a `states.Machine` for one thing of its kind.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ S = TypeVar("S", bound=str)
 
 
 class FlowState(StrEnum):
-    """What becomes of a flow."""
+    """State of a flow."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -46,12 +46,12 @@ class FlowState(StrEnum):
     RESUMING = "RESUMING"
 
 
-#: States of a flow in which nothing is left to do.
+#: The states in which a flow has ended.
 ENDS = (FlowState.SUCCESS, FlowState.FAILURE, FlowState.REVERTED)
 
 
 class StepState(StrEnum):
-    """What becomes of a task or a retry; only a retry is ever `RETRYING`."""
+    """State of a task or a retry; only a retry is ever `RETRYING`."""
 
     PENDING = "PENDING"
     IGNORE = "IGNORE"
@@ -65,7 +65,7 @@ class StepState(StrEnum):
 
 
 class Intention(StrEnum):
-    """What is to be done with a task or a retry next; stored beside its state."""
+    """Next action on a task or a retry; stored with its state."""
 
     EXECUTE = "EXECUTE"
     IGNORE = "IGNORE"
@@ -74,7 +74,7 @@ class Intention(StrEnum):
 
 
 class EngineState(StrEnum):
-    """What the engine of a flow is at."""
+    """Phase of the engine of a flow."""
 
     UNDEFINED = "UNDEFINED"
     RESUMING = "RESUMING"
@@ -89,7 +89,7 @@ class EngineState(StrEnum):
 
 
 class JobState(StrEnum):
-    """Whether somebody works on a job."""
+    """State of a job."""
 
     UNCLAIMED = "UNCLAIMED"
     CLAIMED = "CLAIMED"
@@ -100,12 +100,12 @@ class Table(Generic[S]):
     """The states of one kind of thing, and the moves between them.
 
     Args:
-        kind: What it is called in messages.
-        initial: Where it begins.
+        kind: Its name in messages.
+        initial: The state at the beginning.
         moves: For each state the states that may follow it.
-        ignored: Pairs that are asked for in good faith and change nothing.
+        ignored: Pairs that are requested in good faith and change nothing.
         cancelled: Moves that only a cancellation makes: by hand, before the start, or because a claim was lost.
-        reset: States that only a reset leads from to the initial one.
+        reset: States from which only a reset leads to the initial one.
     """
 
     kind: str
@@ -134,10 +134,10 @@ class Table(Generic[S]):
         self._machine_moves = {state: frozenset(row) for state, row in guarded.items()}
 
     def check(self, name: str, old: S, new: S, reason: str = "") -> bool:
-        """Whether ``new`` is a move from ``old``; False where the table says to ignore it.
+        """Return whether ``old`` moves to ``new``; False if the table ignores the move.
 
         Raises:
-            InvalidState: naming both states and what would be legal.
+            InvalidState: naming both states and the legal moves.
         """
         if new in self.moves[old]:
             return True
@@ -151,13 +151,13 @@ class Table(Generic[S]):
         raise InvalidState(f"{self.kind} {name!r} cannot go from {old} to {new}; legal: {legal}")
 
     def machine(self, name: str, state: S | None = None) -> Machine[S]:
-        """A machine that has this table, with the guarded moves, and begins in ``state``."""
+        """Return a machine with this table, the guarded moves included, that begins in ``state``."""
         start = self.initial if state is None else state
         return Machine(name, self._machine_moves, start, ignored=self.ignored, history=8, error=InvalidState)
 
 
 def _rows(states: type[StrEnum], text: str) -> dict[Any, frozenset[Any]]:
-    """A table from lines such as ``A: B C``; a state without a line is final."""
+    """Parse lines such as ``A: B C``; a state without a line is final."""
     rows = {state: frozenset[Any]() for state in states}
     for line in text.strip().splitlines():
         old, new = line.split(":")
