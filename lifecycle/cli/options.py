@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from signal import Signals
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 from lifecycle._net import is_loopback
 from lifecycle.cli.files import did_you_mean, shown, texts
@@ -142,11 +142,7 @@ class Rule(NamedTuple):
         return self._replace(glob=self.glob.at(base))
 
 
-_BUSY: dict[str, Busy] = {each: each for each in get_args(Busy)}
-_POLICIES: dict[str, Policy] = {each.replace("_", "-"): each for each in get_args(Policy)}
-_LOG_FORMATS: dict[str, LogFormat] = {each: each for each in get_args(LogFormat)}
 _HIGHEST_PORT = 65535
-_ACTIONS: dict[str, Action] = {each: each for each in get_args(Action)}
 
 
 def seconds(text: str) -> float:
@@ -206,26 +202,22 @@ def port(text: str) -> int:
     return int(text)
 
 
-def busy(text: str) -> Busy:
-    """A policy for changes while the command runs."""
-    if text not in _BUSY:
-        raise ValueError("give restart, queue or drop")
-    return _BUSY[text]
+def _one_of(choices: object) -> Callable[[str], Any]:
+    """Return a reader of one value of a `Literal`, which may have dashes for underscores."""
+    values: dict[str, str] = {each.replace("_", "-"): each for each in get_args(choices)}
+    *first, last = values
+
+    def read(text: str) -> Any:
+        if (value := values.get(text.replace("_", "-"))) is None:
+            raise ValueError(f"give {', '.join(first)} or {last}")
+        return value
+
+    return read
 
 
-def log_format(text: str) -> LogFormat:
-    """A format of messages."""
-    if text not in _LOG_FORMATS:
-        raise ValueError("give text or json")
-    return _LOG_FORMATS[text]
-
-
-def policy(text: str) -> Policy:
-    """A restart policy, with a dash or an underscore."""
-    found = _POLICIES.get(text.replace("_", "-"))
-    if found is None:
-        raise ValueError("give never, on-failure or always")
-    return found
+busy = _one_of(Busy)
+policy = _one_of(Policy)
+log_format = _one_of(LogFormat)
 
 
 def ready(text: str) -> str:
@@ -242,9 +234,9 @@ def ready(text: str) -> str:
 def rules(text: str) -> tuple[Rule, ...]:
     """One ``GLOB=ACTION``; the glob may contain ``=``."""
     pattern, _, action = text.rpartition("=")
-    if not pattern or action not in _ACTIONS:
+    if not pattern or action not in get_args(Action):
         raise ValueError("give GLOB=restart, GLOB=reload or GLOB=ignore, such as '*.html=reload'")
-    return tuple(Rule(glob, _ACTIONS[action]) for glob in globs(pattern))
+    return tuple(Rule(glob, cast("Action", action)) for glob in globs(pattern))
 
 
 def globs(text: str) -> tuple[Glob, ...]:

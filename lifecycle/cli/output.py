@@ -35,6 +35,7 @@ __all__ = [
     "local_time",
     "paint",
     "print_result",
+    "shell_status",
     "signal_name",
     "stderr_console",
     "without_output",
@@ -132,6 +133,11 @@ def signal_name(number: int) -> str:
         return Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def shell_status(exit_code: int) -> int:
+    """Return the exit status of a shell for the exit code of a process, which is negative for a signal."""
+    return exit_code if exit_code >= 0 else 128 - exit_code
 
 
 def paint(text: str, colour: str) -> str:

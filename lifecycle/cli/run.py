@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from lifecycle.cli.logs import console_for, print_failure, program_logging
-from lifecycle.cli.output import DONE, FAILED, UsageError
+from lifecycle.cli.output import DONE, FAILED, UsageError, shell_status
 from lifecycle.runtime.mains import Auxiliary
 
 if TYPE_CHECKING:
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from lifecycle.cli.output import Console
 
 __all__ = ["OptionalControlSocket", "find", "load", "program_name", "run_target"]
-
-#: The exit status of a shell for a process that a signal has killed is this plus the signal.
-_SIGNALLED = 128
 
 
 def run_target(target: str, *, factory: bool, log_format: LogFormat | None = None) -> int:
@@ -142,7 +139,7 @@ def _own_code(components: tuple[Any, ...]) -> int | None:
     for component in components:
         state = component.state() if hasattr(component, "state") else None
         if isinstance(state, WorkerState) and state.exit_code and state.status in (Status.FINISHED, Status.FAILED):
-            return state.exit_code if state.exit_code > 0 else _SIGNALLED - state.exit_code
+            return shell_status(state.exit_code)
     return None
 
 

@@ -17,6 +17,7 @@ from lifecycle.cli.output import (
     columns,
     has_colour,
     paint,
+    shell_status,
     signal_name,
     without_output,
     write,
@@ -44,8 +45,6 @@ _OURSELVES: Final = "system"
 _COLOURS: Final = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
 _ESCAPE, _RESET = "\x1b", "\x1b[0m"
 
-#: The exit status of a shell for a process that a signal has killed is this plus the signal.
-_SIGNALLED: Final = 128
 #: The exit status of a shell if there is no such program, and if it cannot execute it.
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 
@@ -223,7 +222,7 @@ class Outcome:
         code = self.state.exit_code
         # A process that we stopped because it did not become ready has no code of its own.
         if code and (code > 0 or self.state.started_at is not None):
-            return code if code > 0 else _SIGNALLED - code
+            return shell_status(code)
         match self.ended and self.ended.error and self.ended.error.__cause__:
             case FileNotFoundError():
                 return _NOT_FOUND
