@@ -215,9 +215,9 @@ def _one_of(choices: object) -> Callable[[str], Any]:
     return read
 
 
-busy = _one_of(Busy)
-policy = _one_of(Policy)
-log_format = _one_of(LogFormat)
+busy: _Read = _one_of(Busy)
+policy: _Read = _one_of(Policy)
+log_format: _Read = _one_of(LogFormat)
 
 
 def ready(text: str) -> str:
