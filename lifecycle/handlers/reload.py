@@ -50,7 +50,7 @@ class _Run:
         self.new: Any = None
         self.ended = asyncio.Event()
         self.error: Exception | None = None
-        #: The caller that ran it was cancelled, so there is no result.
+        #: The caller that ran it was cancelled, so it has no result.
         self.given_up = False
 
 

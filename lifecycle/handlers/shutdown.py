@@ -128,7 +128,7 @@ class Escalator:
 
     def __init__(self, primary: Handler, fallback: Handler, *, window: float | None = None) -> None:
         if window is not None and window <= 0:
-            raise ValueError(f"Escalator(window={window!r}) is no span of time; give seconds above 0, or None")
+            raise ValueError(f"Escalator(window={window!r}) must be positive; give seconds above 0, or None")
         self._primary, self._fallback = as_async(primary), as_async(fallback)
         self._names = f"{name_of(primary)} to {name_of(fallback)}"
         self._window = window

@@ -140,7 +140,7 @@ class SuspendHandler:
             self._hooks.add_pair(each.suspend, each.resume)
 
     def when_resumed(self, call: Callable[[], object]) -> None:
-        """Call the plain function ``call`` after each successful resume; it is no part of the transition."""
+        """Call the plain function ``call`` after each successful resume; the transition does not wait for it."""
         self._when_resumed.append(call)
 
     # -- state --------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ class FlowHandler:
 
 def _id(event: Topical) -> str | None:
     given = getattr(event, "id", None)
-    # A header may hold bytes that are no characters.
+    # A header may hold invalid characters.
     return None if given is None or given == "" else str(given).encode(errors="backslashreplace").decode()
 
 
@@ -132,9 +132,11 @@ class PoolHandler:
         if not callable(getattr(pool, "call", None)):
             raise TypeError(f"{pool!r} cannot be called into; give a Pool, or something else with call(name, event)")
         if not isinstance(name, str):
-            raise TypeError(f"{name!r} is no name of a function; give the one that the pool's members know")
+            raise TypeError(
+                f"a function's name must be a string, got {name!r}; give one that the pool's workers define"
+            )
         if not name:
-            raise ValueError("'' is no name of a function; give the one that the pool's members know")
+            raise ValueError("a function's name must not be empty; give one that the pool's workers define")
         self._pool = pool
         self._name = name
 

@@ -87,7 +87,7 @@ class ProbeServer(Auxiliary):
     ) -> None:
         check_port(port)
         if not 0 <= drain_delay < math.inf:
-            raise ValueError(f"drain_delay={drain_delay!r} is no time; give seconds, 0 or more")
+            raise ValueError(f"drain_delay={drain_delay!r} must be finite and not negative; give seconds, 0 or more")
         super().__init__()
         self.name: str = f"{host}:{port}"
         self._host, self._port = host, port
@@ -181,4 +181,4 @@ def _response(*, good: bool, **facts: object) -> web.Response:
 def _checked(check: Check) -> Check:
     if isinstance(getattr(check, "name", None), str) and hasattr(check, "healthy"):
         return check
-    raise TypeError(f"{check!r} is no check; give a HealthCheckSource, or an object with a name and `healthy`")
+    raise TypeError(f"{check!r} is not a check; give a HealthCheckSource, or an object with a name and `healthy`")

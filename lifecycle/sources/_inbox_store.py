@@ -68,7 +68,7 @@ def unpacked(message: bytes) -> WebhookEvent:
     except (TypeError, RecursionError) as error:
         raise ValueError(str(error)) from None
     if not (isinstance(path, str) and path.startswith("/")):
-        raise ValueError(f"{path!r} is no path")
+        raise ValueError(f"{path!r} is not a path")
     return WebhookEvent(method, path, headers, query, body, identity)
 
 
@@ -179,7 +179,7 @@ class InboxStore:
 
 
 def _storable(text: str) -> str:
-    """Return ``text`` as a database can store it: header values may hold bytes that are no characters."""
+    """Return ``text`` as a database can store it: header values may hold invalid characters."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 

@@ -161,4 +161,4 @@ class FileWatchSource:
 def _require_seconds(step: float, poll: float | None) -> None:
     for name, seconds in (("step", step), ("poll", poll)):
         if seconds is not None and not 0 < seconds < math.inf:
-            raise ValueError(f"{name}={seconds!r} is no duration; give seconds above 0")
+            raise ValueError(f"{name}={seconds!r} must be positive and finite; give seconds above 0")

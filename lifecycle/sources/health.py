@@ -156,12 +156,14 @@ def _trigger(value: str) -> Trigger:
 
 def _require(name: str, check: object, times: dict[str, float], thresholds: dict[str, int]) -> None:
     if not name or "/" in name:
-        raise ValueError(f"{name!r} is no name of a check: it becomes one segment of a topic; leave out the slash")
+        raise ValueError(
+            f"{name!r} cannot be the name of a check, which is one segment of a topic; leave out the slash"
+        )
     if not callable(check):
-        raise TypeError(f"{check!r} is no check; give a function without arguments")
+        raise TypeError(f"{check!r} is not a check; give a function without arguments")
     for word, seconds in times.items():
         if not 0 < seconds < math.inf:
-            raise ValueError(f"{word}={seconds!r} is no duration; give seconds above 0")
+            raise ValueError(f"{word}={seconds!r} must be positive and finite; give seconds above 0")
     for word, count in thresholds.items():
         if count < 1:
             raise ValueError(f"{word}={count!r} would never decide; give 1 or more")

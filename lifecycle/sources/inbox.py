@@ -88,9 +88,7 @@ class Inbox:
 
     def __post_init__(self) -> None:
         if not 0 <= self.dedupe < math.inf:
-            raise ValueError(
-                f"dedupe={self.dedupe!r} is no time to remember ids for; give seconds, or 0 for not at all"
-            )
+            raise ValueError(f"dedupe={self.dedupe!r} must be finite, and not negative; give seconds, or 0 for none")
         if self.max_attempts < 1:
             raise ValueError(f"max_attempts={self.max_attempts!r} would deliver nothing; give 1 or more")
 
@@ -195,7 +193,7 @@ class InboxDelivery:
             await self._acquire()
             await self._deliver(emit)
         finally:
-            # A router that is cancelled cancels us before its handlers: what they drop from now on is no loss.
+            # A cancelled router cancels this before its handlers: messages that they drop from now on are not lost.
             self._ending = True
 
     def suspend(self, *, suspended: bool) -> None:

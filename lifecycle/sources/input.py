@@ -229,7 +229,7 @@ def _event_of(name: str, meaning: Meaning) -> Callable[[tuple[str, ...]], Topica
     if meaning is None or callable(meaning):
         return meaning
     if not hasattr(meaning, "topic"):
-        raise TypeError(f"the command {name!r} stands for {meaning!r}; give an event, a function to one, or None")
+        raise TypeError(f"the command {name!r} has the meaning {meaning!r}; give an event, a function to one, or None")
     return lambda _: meaning
 
 

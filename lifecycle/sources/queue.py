@@ -26,7 +26,7 @@ class QueueSource:
 
     def __init__(self, queue: asyncio.Queue[Topical | None] | asyncio.Queue[Any]) -> None:
         if not isinstance(queue, asyncio.Queue):
-            raise TypeError(f"{queue!r} is no asyncio.Queue; for other threads use BaseSource.emit_threadsafe()")
+            raise TypeError(f"{queue!r} is not an asyncio.Queue; for other threads use BaseSource.emit_threadsafe()")
         self._queue: asyncio.Queue[Topical | None] = queue
 
     def __repr__(self) -> str:

@@ -102,7 +102,7 @@ class SignalSource:
 
 def _checked(signum: int) -> int:
     if signum not in signal.valid_signals():
-        raise ValueError(f"{signum!r} is no signal; give one such as signal.SIGUSR1")
+        raise ValueError(f"{signum!r} is not a signal; give one such as signal.SIGUSR1")
     if signum in {getattr(signal, "SIGKILL", None), getattr(signal, "SIGSTOP", None)}:
         raise ValueError(f"{_name(signum)} cannot be caught by any program; give another signal")
     return int(signum)

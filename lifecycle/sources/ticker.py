@@ -27,7 +27,7 @@ class TickerSource:
 
     def __init__(self, interval: float, *, name: str = "ticker", immediate: bool = False) -> None:
         if not 0 < interval < math.inf:
-            raise ValueError(f"interval={interval!r} is no time between ticks; give seconds above 0")
+            raise ValueError(f"interval={interval!r} must be positive and finite; give seconds above 0")
         self.interval = interval
         self.name = name
         self.immediate = immediate

@@ -87,7 +87,7 @@ class WebhookSource:
         answer: Literal["accepted", "handled"] = "accepted",
     ) -> None:
         if not 0 <= dedupe < math.inf:
-            raise ValueError(f"dedupe={dedupe!r} is no time to remember ids for; give seconds, or 0 for none")
+            raise ValueError(f"dedupe={dedupe!r} must be finite, and not negative; give seconds, or 0 for none")
         if verify is None and not is_local(host):
             raise ValueError(
                 f"{host!r} can be reached from other machines, so requests must be verified; "
@@ -208,7 +208,7 @@ def _delivery_of(inbox: Inbox | None) -> InboxDelivery | None:
     from lifecycle.sources.inbox import Inbox, InboxDelivery  # SQLite, if it is used
 
     if not isinstance(inbox, Inbox):
-        raise TypeError(f"inbox={inbox!r} is no inbox; give Inbox({inbox!r}) with the path of a file")
+        raise TypeError(f"inbox={inbox!r} is not an Inbox; give Inbox({inbox!r}) with the path of a file")
     return InboxDelivery(inbox)
 
 

@@ -114,8 +114,8 @@ async def test_cancelling_the_handler_cancels_the_call() -> None:
     [
         (None, "f", TypeError, "None cannot be called into; give a Pool"),
         (lambda: None, "f", TypeError, "cannot be called into"),
-        (Pool(), "", ValueError, "'' is no name of a function"),
-        (Pool(), print, TypeError, "is no name of a function"),
+        (Pool(), "", ValueError, "must not be empty"),
+        (Pool(), print, TypeError, "must be a string, got"),
     ],
 )
 def test_an_invalid_pool_or_name_raises_at_once(pool: Any, name: Any, error: Any, why: str) -> None:

@@ -58,5 +58,5 @@ if sys.version_info >= (3, 13):
 
 
 def test_another_type_of_queue_raises() -> None:
-    with pytest.raises(TypeError, match=r"is no asyncio\.Queue"):
+    with pytest.raises(TypeError, match=r"is not an asyncio\.Queue"):
         QueueSource(queue.Queue())  # type: ignore[arg-type]  # the mistake under test

@@ -209,7 +209,7 @@ class WebhookServer:
             except Exception:  # noqa: BLE001  # the router has logged it, and its text is not for clients
                 # A handler may raise TimeoutError, too.
                 if limit.expired():
-                    raise Refused(_STILL_RUNNING, f"its handler still runs after {seconds:g} s, and goes on") from None
+                    raise Refused(_STILL_RUNNING, f"its handler still runs after {seconds:g} s") from None
                 raise Refused(500, "its handler failed") from None
 
     def _refuse(self, request: web.BaseRequest, refusal: Refused) -> web.Response:

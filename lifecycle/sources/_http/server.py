@@ -192,7 +192,7 @@ def _explained(error: OSError, host: str, port: int) -> OSError:
     elif number == errno.EACCES:
         text = f"port {port} of {host} needs rights that this process does not have; give a port above 1023"
     elif number == errno.EADDRNOTAVAIL:
-        text = f"{host} is no address of this machine; give one that is, such as 127.0.0.1"
+        text = f"{host} is not an address of this machine; give one that is, such as 127.0.0.1"
     else:
         text = f"cannot listen at port {port} of {host}: {error.strerror or error}"
     return OSError(number, text)

@@ -53,7 +53,7 @@ class Limits:
     header_timeout: float = 10.0
     #: Seconds for the body; more is 408.
     body_timeout: float = 30.0
-    #: Seconds that ``answer="handled"`` waits for the handler; then it is 504, and the handler goes on.
+    #: Seconds that ``answer="handled"`` waits for the handler; then it is 504, and the handler continues.
     answer_timeout: float = 10.0
 
     def __post_init__(self) -> None:
@@ -130,7 +130,7 @@ def checked_paths(paths: Iterable[str] | None) -> frozenset[str] | None:
 
 def _checked_path(path: str) -> str:
     if not isinstance(path, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # users pass what they like
-        raise TypeError(f"{path!r} is no path; give text such as '/deploy'")
+        raise TypeError(f"{path!r} is not a path; give text such as '/deploy'")
     full = path if path.startswith("/") or not path else f"/{path}"
     parts = full.split("/")[1:]
     if full != "/" and not (parts and all(map(_fits, parts))):

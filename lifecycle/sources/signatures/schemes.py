@@ -57,7 +57,7 @@ class Hmac:
     """An HMAC over the body in a header, for senders without a scheme of their own here.
 
     ``header`` holds ``prefix`` and then the digest, in hexadecimal digits (lower case) or base64. ``algorithm`` is
-    one of ``hashlib``. Several secrets are for rotation: any of them matches. There is no delivery id.
+    one of ``hashlib``. Several secrets are for rotation: any of them matches. Deliveries have no id.
 
     Raises:
         ValueError: without a secret or with an empty one, and for a header, algorithm, encoding or prefix that cannot
@@ -193,7 +193,7 @@ def _lost_in_transit(value: bytes) -> bool:
 
 def _header_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
-        raise ValueError(f"header={name!r} is no name of a header; give one such as 'X-Signature'")
+        raise ValueError(f"header={name!r} is not a valid header name; give one such as 'X-Signature'")
     return name
 
 
@@ -212,7 +212,7 @@ class Stripe:
     """Stripe's ``Stripe-Signature``: ``t=…,v1=…``, HMAC with SHA-256 over the time, a dot and the body.
 
     The secret is the whole ``whsec_…`` of the endpoint. Several are for rotation, here and in the header: one match
-    is enough. ``tolerance`` is how many seconds the time may be off, either way. There is no delivery id; the id of the
+    is enough. ``tolerance`` is how many seconds the time may be off, either way. Deliveries have no id; the id of the
     event is in the body.
 
     Raises:
@@ -257,7 +257,7 @@ class Slack:
     """Slack's ``X-Slack-Signature``: ``v0=…``, HMAC with SHA-256 over version, time and body.
 
     The secret is the app's signing secret; several are for rotation: any of them matches. ``tolerance`` is how many
-    seconds ``X-Slack-Request-Timestamp`` may be off, either way. There is no delivery id; events have one in the body.
+    seconds ``X-Slack-Request-Timestamp`` may be off, either way. Deliveries have no id; events have one in the body.
 
     Raises:
         ValueError: without a secret, with an empty one, or for a tolerance that is not above 0.
@@ -370,7 +370,7 @@ def key_of(secret: str | bytes) -> bytes:
     try:
         return secret.encode("utf-8", "surrogateescape") if isinstance(secret, str) else secret
     except UnicodeEncodeError:
-        raise ValueError("the secret has half of a surrogate pair, which is no character; pass it as bytes") from None
+        raise ValueError("the secret has half of a surrogate pair and cannot be encoded; pass it as bytes") from None
 
 
 def checked_tolerance(seconds: float) -> float:
@@ -410,16 +410,16 @@ def header(headers: Mapping[str, str], name: str) -> str:
 def unchanged(body: bytes) -> bytes:
     """Return the body, which must be the bytes that were sent."""
     if not isinstance(body, (bytes, bytearray, memoryview)):
-        raise VerificationError(f"the body is no bytes but {type(body).__name__}; verify it as it was sent")
+        raise VerificationError(f"the body must be bytes, got {type(body).__name__}; verify it as it was sent")
     return bytes(body)
 
 
 def check_time(stamp: str, name: str, *, now: float, tolerance: float) -> None:
     """Reject a signature that is too old or from the future; ``name`` is the header with the time."""
     if not _SECONDS.fullmatch(stamp):
-        raise VerificationError(f"the timestamp in {name} is no number of seconds since 1970")
+        raise VerificationError(f"the timestamp in {name} is not a number of seconds since 1970")
     age = now - int(stamp)
-    # Written so that an age that is no number is too much as well.
+    # Written so that an age of NaN is rejected as well.
     if not abs(age) <= tolerance:
         when = "ahead" if age < 0 else "old"
         raise VerificationError(

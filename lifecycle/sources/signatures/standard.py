@@ -52,7 +52,7 @@ class StandardWebhooks:
     how many seconds ``webhook-timestamp`` may be off, either way. The delivery id is ``webhook-id``, and is signed.
 
     Raises:
-        ValueError: without a secret, with an empty one or one that is no base64, or for a tolerance not above 0.
+        ValueError: without a secret, with an empty one or one that is not base64, or for a tolerance not above 0.
         TypeError: for a secret that is neither text nor bytes.
         ImportError: for ``whpk_…`` or ``whsk_…`` where the extra ``ed25519`` is not installed.
     """
@@ -77,7 +77,7 @@ class StandardWebhooks:
         delivery, stamp = header(headers, _ID), header(headers, _TIME)
         check_time(stamp, _TIME, now=now, tolerance=self._tolerance)
         if not _is_id(delivery):
-            raise VerificationError(f"{_ID} is no id: printable ASCII without a dot, at most 255 characters")
+            raise VerificationError(f"{_ID} is not a valid id: printable ASCII without a dot, at most 255 characters")
         content = _content(delivery, stamp, unchanged(body))
         # All of them, so that the time does not depend on which one it is.
         matches = [key.matches(content, given.get(key.version, [])) for key in self._keys]
@@ -92,7 +92,7 @@ class StandardWebhooks:
             ValueError: for an id that cannot be signed, and where the first secret is a public key.
         """
         if not _is_id(delivery_id):
-            raise ValueError(f"delivery_id={delivery_id!r} is no id; give printable ASCII without a dot")
+            raise ValueError(f"delivery_id={delivery_id!r} is not a valid id; give printable ASCII without a dot")
         stamp = str(int(now))
         key = self._keys[0]
         signature = key.sign(_content(delivery_id, stamp, body)).decode()
@@ -213,4 +213,4 @@ def _decoded(text: bytes) -> bytes:
     try:
         return base64.b64decode(text + b"=" * (-len(text) % 4), validate=True)
     except ValueError:
-        raise ValueError("the secret is no base64; copy the whole whsec_… or whpk_… that the sender shows") from None
+        raise ValueError("the secret is not base64; copy the whole whsec_… or whpk_… that the sender shows") from None
