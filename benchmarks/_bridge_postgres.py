@@ -15,8 +15,9 @@ from functools import partial
 import psycopg
 
 from benchmarks._measure import interleaved, ratio, report
-from lifecycle.flows import Batch, Change, FlowRow, Flows, JobQueue, StepRow, linear, task
-from lifecycle.flows.postgres.flows import begin, write
+from lifecycle.flows import Batch, Change, Flows, JobQueue, StepRow, linear, task
+from lifecycle.flows.stores.postgres import POSTGRES, query_of
+from lifecycle.flows.stores.sql import committing
 from tests import postgres
 
 __all__ = ["figures"]
@@ -32,6 +33,10 @@ BARS = {
     "postgres_jobs_a_second": "printed",
 }
 
+_CREATE = """
+INSERT INTO lifecycle_flows (id, name, state, epoch, owner, store, error, at)
+VALUES ('x', 'flow', 'PENDING', 1, '', '{}', '', 0)
+"""
 _CLAIM = b"""
 UPDATE lifecycle_jobs SET state = 'CLAIMED', owner = %s, epoch = epoch + 1, until = %s, attempts = attempts + 1
 WHERE number = (
@@ -89,9 +94,10 @@ def _tasks(server: postgres.Postgres) -> float:
 
 
 def _raw_tasks(server: postgres.Postgres) -> float:
-    statements = [write(_batch(number), number) for number in range(1, TASKS + 1)]
+    works = [committing(POSTGRES, _batch(number), number) for number in range(1, TASKS + 1)]
+    statements = [query_of(work)[:2] for work in works]
     with psycopg.connect(server.cleared(), autocommit=True) as db:
-        db.execute(*begin(FlowRow("x", "flow", epoch=1), 0))
+        db.execute(_CREATE)
         began = time.perf_counter()
         for each in statements:
             assert db.execute(*each).fetchone()

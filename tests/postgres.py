@@ -21,7 +21,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from lifecycle.flows.postgres.tables import TABLES, prepare
+from lifecycle.flows.stores.postgres import TABLES, prepare
 
 __all__ = ["Postgres", "program", "server", "stop"]
 

@@ -577,7 +577,8 @@ OF_THE_HOUSE = {
     "Job": "row see",
     "MemoryStore": "fence discard",
     "HookObserver": "close",
-    "Owners": "close is_gone lives",
+    "JobQueue": "begin",
+    "Presence": "close is_gone lives",
     "ParameterizedForEach": "rebind",
     "Pattern": "rank",
     "PoolWorker": "call_lost cancel_timers cause check_in check_out dump_stacks healthy is_up kill_orphaned loss"

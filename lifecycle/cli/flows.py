@@ -30,14 +30,13 @@ from lifecycle.cli.output import (
 from lifecycle.errors import FlowError, JournalError
 from lifecycle.flows import Flows
 from lifecycle.flows.definition import Flow, Task
-from lifecycle.flows.outboxes import SENT
-from lifecycle.flows.postgres import PostgresStore
+from lifecycle.flows.outbox import SENT
 from lifecycle.flows.records import Failure
-from lifecycle.flows.requests import RECOVER, RESUME, SUSPEND
-from lifecycle.flows.resets import RETRIED, begin_anew
-from lifecycle.flows.sqlite.flows import FLOW_TABLES
 from lifecycle.flows.states import ENDS, FlowState, JobState
-from lifecycle.flows.stores import clock_of
+from lifecycle.flows.stores.base import RESTARTABLE, clock_of, reset_failed
+from lifecycle.flows.stores.postgres import PostgresStore
+from lifecycle.flows.stores.presence import RECOVER, RESUME, SUSPEND
+from lifecycle.flows.stores.sqlite import FLOW_TABLES
 from lifecycle.flows.views import run_info, step_view
 
 if TYPE_CHECKING:
@@ -93,17 +92,17 @@ class _Selection:
 
     async def process(self, row: FlowRow) -> str:
         """Return the living process that runs a flow, by host (if there are several) and pid; empty if none does."""
-        lives = row.owner and row.state not in ENDS and await self.flows.owners.lives(row.owner)
+        lives = row.owner and row.state not in ENDS and await self.flows.presence.lives(row.owner)
         return _process_of(row.owner) if lives else ""
 
     def send(self, request: str, flows_or_owners: Iterable[str]) -> None:
         """Send a request to the processes of flows, or to owners."""
-        self.flows.owners.open()
+        self.flows.presence.open()
         try:
             for each in flows_or_owners:
                 self.flows.requests.ask(request, each)
         finally:
-            self.flows.owners.close()
+            self.flows.presence.close()
 
 
 def _process_of(owner: str) -> str:
@@ -190,10 +189,10 @@ async def _ask(selection: _Selection, request: str, states: Sequence[FlowState])
 
 async def _retry(selection: _Selection) -> int:
     """Reset failed flows: they run again now if their process lives, else when their program starts."""
-    rows = [row for row in await selection.rows() if selection.ids or row.state in RETRIED]
-    living = {row.owner for row in rows if row.owner and await selection.flows.owners.lives(row.owner)}
+    rows = [row for row in await selection.rows() if selection.ids or row.state in RESTARTABLE]
+    living = {row.owner for row in rows if row.owner and await selection.flows.presence.lives(row.owner)}
     for row in rows:
-        await begin_anew(selection.flows.store, row.id)
+        await reset_failed(selection.flows.store, row.id)
         when = f"by process {_process_of(row.owner)}" if row.owner in living else "when its program starts, or recovers"
         stderr_console().info(f"{row.id} was {row.state}, and runs again {when}")
     selection.send(RECOVER, living)
@@ -205,7 +204,7 @@ async def _retry(selection: _Selection) -> int:
 async def _dead(selection: _Selection) -> int:
     """List the jobs and the sent events that were given up, the oldest first."""
     store, now = selection.flows.store, clock_of(selection.flows.store)()
-    jobs = await store.jobs(selection.flows.owners).rows(JobState.COMPLETE, now=now)
+    jobs = await store.jobs(selection.flows.presence).rows(JobState.COMPLETE, now=now)
     letters = [
         *(("job", row.id, row.flow, row.attempts, row.error) for row in jobs if row.outcome == "discarded"),
         *(("event", row.id, row.topic, row.failures, row.error) for row in await store.outbox().dead()),
@@ -221,11 +220,11 @@ async def _replay(selection: _Selection) -> int:
     """Deliver sent events again, with new attempts."""
     numbers = await _letters(selection)
     await selection.flows.store.outbox().revive(numbers)
-    selection.flows.owners.open()
+    selection.flows.presence.open()
     try:
-        selection.flows.owners.ring(SENT)
+        selection.flows.presence.notify(SENT)
     finally:
-        selection.flows.owners.close()
+        selection.flows.presence.close()
     stderr_console().info(f"{plural(len(numbers), 'event')} to be delivered again")
     return DONE
 

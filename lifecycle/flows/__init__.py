@@ -15,24 +15,20 @@ __all__, __getattr__, __dir__ = lazy_names(
         ".context": "TaskContext current_task",
         ".decisions": "Options",
         ".definition": "Depth Flow Task graph linear task unordered",
-        ".jobs.jobs": "Job",
-        ".jobs.queues": "JobQueue JobQueueState",
-        ".jobs.rows": "Claim JobRow Priority",
-        ".jobs.stores": "JobStore",
-        ".memory": "MemoryStore",
-        ".outboxes": "Outbox SentEvent",
-        ".owners": "Owners",
-        ".postgres": "PostgresStore",
+        ".outbox": "Outbox SentEvent send",
+        ".queue": "Job JobQueue JobQueueState",
         ".records": (
-            "Batch Change FailedDelivery Failure FlowRow FlowsState "
-            "ItemInfo OutboxRow RunInfo Snapshot StepRow StepView"
+            "Batch Change Claim FailedDelivery Failure FlowRow FlowsState ItemInfo JobRow OutboxRow Priority RunInfo "
+            "Snapshot StepRow StepView"
         ),
         ".retries": "AlwaysRevert AlwaysRevertAll Attempt ForEach ParameterizedForEach Retry Times Verdict",
         ".run": "Run",
-        ".sending": "send",
         ".serializers": "Codec JSON",
-        ".sqlite": "SQLiteStore",
         ".states": "EngineState FlowState Intention JobState StepState",
-        ".stores": "OutboxStore Store",
+        ".stores.base": "JobStore OutboxStore Store",
+        ".stores.memory": "MemoryStore",
+        ".stores.postgres": "PostgresStore",
+        ".stores.presence": "Presence",
+        ".stores.sqlite": "SQLiteStore",
     },
 )

@@ -12,14 +12,14 @@ from lifecycle._util import reason_of
 from lifecycle.errors import FlowError
 from lifecycle.flows.decisions import Options
 from lifecycle.flows.engine import STOP_MARGIN, THREADS
-from lifecycle.flows.outboxes import Outbox
+from lifecycle.flows.outbox import Outbox
 from lifecycle.flows.plan import compile_flow
 from lifecycle.flows.records import FlowRow, FlowsState
-from lifecycle.flows.requests import RESUMED, Requests
 from lifecycle.flows.run import FlowLoader, Run
 from lifecycle.flows.serializers import JSON
 from lifecycle.flows.states import ENDS, FlowState
-from lifecycle.flows.stores import id_for, store_at
+from lifecycle.flows.stores.base import id_for, store_at
+from lifecycle.flows.stores.presence import RESUMED, ControlChannel
 from lifecycle.journal.threads import LoopThreads
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from typing import Self
 
     from lifecycle.flows.definition import Item
-    from lifecycle.flows.owners import Owners
     from lifecycle.flows.plan import Plan
     from lifecycle.flows.records import Snapshot
     from lifecycle.flows.serializers import Codec
-    from lifecycle.flows.stores import Store
+    from lifecycle.flows.stores.base import Store
+    from lifecycle.flows.stores.presence import Presence
 
 __all__ = ["Flows", "RunRegistry"]
 
@@ -71,15 +71,15 @@ class Flows:
         #: Where flows are kept.
         self.store: Store = store_at(path, durable=durable) if store is None else store
         #: Who else has the store open.
-        self.owners: Owners = self.store.owners()
+        self.presence: Presence = self.store.presence()
         #: What others ask of us, and we of them.
-        self.requests: Final = Requests(self.owners)
+        self.requests: Final = ControlChannel(self.presence)
         #: Turns values into text.
         self.codec: Final[Codec] = codec or JSON()
         #: Seconds that tasks at work have to end when this is left.
         self.stop_timeout: Final = stop_timeout
         self._threads = LoopThreads("task of a flow", THREADS)
-        self._loader = FlowLoader(self.store, self.codec, options or Options(), self.owners, self._threads)
+        self._loader = FlowLoader(self.store, self.codec, options or Options(), self.presence, self._threads)
         self._registry = RunRegistry(self._loader, self.requests)
         self._open = False
         #: Whether all was suspended, and not resumed since: queues claim nothing then.
@@ -96,7 +96,7 @@ class Flows:
         """
         await self.store.__aenter__()
         try:
-            self.owners.open()
+            self.presence.open()
         except BaseException:
             await self.store.__aexit__(None, None, None)
             raise
@@ -122,7 +122,7 @@ class Flows:
                 await run.close()
             self._threads.close()
             self.requests.close()
-            self.owners.close()
+            self.presence.close()
             await self.store.__aexit__(kind, error, traceback)
 
     @property
@@ -228,7 +228,7 @@ class Flows:
         """Go on with all that is suspended here; `JobQueue.work` claims jobs again."""
         if self.suspended:
             self.suspended = False
-            self.owners.ring(RESUMED)
+            self.presence.notify(RESUMED)
         for run in self.runs:
             if not (run.running or run.stopped):
                 await run.resume()
@@ -264,7 +264,7 @@ class RunRegistry:
     Other processes can send commands to unfinished runs, through ``requests``.
     """
 
-    def __init__(self, loader: FlowLoader, requests: Requests) -> None:
+    def __init__(self, loader: FlowLoader, requests: ControlChannel) -> None:
         self._loader, self._requests = loader, requests
         # The runs that have not ended, in the order of their start; and all runs that something refers to.
         self._unfinished: dict[str, Run] = {}
@@ -331,15 +331,15 @@ class RunRegistry:
         Raises:
             FlowError: for a flow that cannot be carried out.
         """
-        store, owners = self._loader.store, self._loader.owners
+        store, presence = self._loader.store, self._loader.presence
         runs: list[Run] = []
         for plan in map(compile_flow, flows):
             self.remember(plan.flow)
             rows = await store.flows(name=plan.name, states=_UNFINISHED)
-            with_job = await store.jobs(owners).unfinished([row.id for row in rows])
+            with_job = await store.jobs(presence).unfinished([row.id for row in rows])
             rows = [row for row in rows if row.id not in with_job]
             # All at once, since each may have to be waited for.
-            await asyncio.gather(*[owners.is_gone(owner) for owner in {row.owner for row in rows} - {""}])
+            await asyncio.gather(*[presence.is_gone(owner) for owner in {row.owner for row in rows} - {""}])
             runs += [self.start(plan, row) for row in rows if await self._is_left(row)]
         return runs
 

@@ -22,11 +22,11 @@ from lifecycle._util import current_flow
 from lifecycle.flows.context import CURRENT, TaskContext
 from lifecycle.flows.decisions import Scheduler, StepResult
 from lifecycle.flows.execution import NOTHING
+from lifecycle.flows.outbox import Sending
 from lifecycle.flows.records import Failure, StepView
-from lifecycle.flows.sending import Sending
 from lifecycle.flows.serializers import JSON, is_large, keep
 from lifecycle.flows.states import ENGINES, FLOWS, EngineState, FlowState, StepState
-from lifecycle.flows.stores import clock_of
+from lifecycle.flows.stores.base import clock_of
 from lifecycle.journal.threads import LoopThreads
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.plan import Plan
     from lifecycle.flows.records import Change, Snapshot
     from lifecycle.flows.serializers import Codec
-    from lifecycle.flows.stores import Store
+    from lifecycle.flows.stores.base import Store
     from lifecycle.states import Machine
 
 __all__ = ["STOP_MARGIN", "THREADS", "Engine"]

@@ -175,7 +175,6 @@ class NodeState:
             self.round,
             self.result,
             self.failure.encode() if self.failure else None,
-            None,
             self.revert_failure.encode() if self.revert_failure else None,
             _encode_history(self.history, codec) if self.history else None,
             self.undone,

@@ -9,6 +9,7 @@ import json
 import traceback as tracebacks
 from collections import Counter
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lifecycle._util import message_of
@@ -19,15 +20,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 __all__ = [
+    "DISCARDED",
+    "PRIORITIES",
     "UNENDED",
     "Batch",
     "Change",
+    "Claim",
     "FailedDelivery",
     "Failure",
     "FlowRow",
     "FlowsState",
     "ItemInfo",
+    "JobRow",
     "OutboxRow",
+    "Priority",
     "RunInfo",
     "Snapshot",
     "StepRow",
@@ -194,7 +200,6 @@ class StepRow(NamedTuple):
     round: int = 0
     result: str | None = None
     failure: str | None = None
-    revert_result: str | None = None
     revert_failure: str | None = None
     #: The values of a retry in each attempt, and the failures of that attempt.
     history: str | None = None
@@ -211,7 +216,6 @@ class FlowRow(NamedTuple):
     #: Of its definition.
     name: str
     state: str = "PENDING"
-    version: int = 1
     #: Raised by each process that takes the flow; writes with an older one are refused.
     epoch: int = 0
     #: The process that has taken it; empty: none in particular.
@@ -287,3 +291,68 @@ class Batch(NamedTuple):
     sent: Sequence[OutboxRow] = ()
     #: The number from which on the changes that are stored are forgotten; 0: none.
     taken_back: int = 0
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+
+#: The outcome of a job that is given up.
+DISCARDED = "discarded"
+
+
+class Priority(StrEnum):
+    """The priority of a job; of equals the oldest is first."""
+
+    VERY_HIGH = "very_high"
+    HIGH = "high"
+    NORMAL = "normal"
+    LOW = "low"
+    VERY_LOW = "very_low"
+
+
+#: The highest first.
+PRIORITIES = list(Priority)
+
+
+class JobRow(NamedTuple):
+    """A job, as it is stored; times are in seconds since the epoch."""
+
+    id: str
+    #: The name of its flow; the flow has the id of the job.
+    flow: str
+    #: The place of its priority.
+    rank: int
+    #: The values that the flow is started with, encoded.
+    store: str
+    #: When it was enqueued.
+    posted: float
+    #: How often it may be claimed before it is discarded.
+    max_attempts: int
+    #: Its place among equals; given by the store.
+    number: int = 0
+    state: str = "UNCLAIMED"
+    #: The name of its owner, and the process of the owner, by its token in `Presence`.
+    owner: str = ""
+    token: str = ""
+    #: Raised by each claim; a write with an older one is refused.
+    epoch: int = 0
+    #: The end of the claim.
+    until: float = 0.0
+    #: How often it was claimed.
+    attempts: int = 0
+    #: The time before which it is claimed only by its id.
+    due: float = 0.0
+    #: The state in which its flow ended, or ``discarded``.
+    outcome: str = ""
+    #: Its last error.
+    error: str = ""
+    #: When it was completed.
+    ended: float = 0.0
+
+
+class Claim(NamedTuple):
+    """The owner of a claim, its process, and the time from which and until which the claim holds."""
+
+    owner: str
+    token: str
+    now: float
+    until: float

@@ -19,12 +19,11 @@ from lifecycle._util import error_text, reason_of
 from lifecycle.backoff import Backoff
 from lifecycle.errors import ClaimLost, FlowError, InvalidState
 from lifecycle.flows.engine import Engine
-from lifecycle.flows.outboxes import SENT
-from lifecycle.flows.owners import GONE
+from lifecycle.flows.outbox import SENT
 from lifecycle.flows.plan import Plan, compile_flow
 from lifecycle.flows.records import Failure, Snapshot
-from lifecycle.flows.requests import AT_REST, FOLLOW
 from lifecycle.flows.states import ENDS, EngineState, FlowState, StepState
+from lifecycle.flows.stores.presence import AT_REST, FOLLOW, GONE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
@@ -32,10 +31,10 @@ if TYPE_CHECKING:
 
     from lifecycle.flows.decisions import Options
     from lifecycle.flows.definition import Item
-    from lifecycle.flows.owners import Owners
     from lifecycle.flows.records import Change, FlowRow, RunInfo, StepView
     from lifecycle.flows.serializers import Codec
-    from lifecycle.flows.stores import Store
+    from lifecycle.flows.stores.base import Store
+    from lifecycle.flows.stores.presence import Presence
     from lifecycle.journal.threads import LoopThreads
 
 __all__ = ["FlowLoader", "Run"]
@@ -57,7 +56,7 @@ class FlowLoader:
     codec: Codec
     options: Options
     #: The processes that have the store open.
-    owners: Owners
+    presence: Presence
     #: Where plain functions are called.
     threads: LoopThreads
 
@@ -78,7 +77,7 @@ class FlowLoader:
         Raises:
             FlowError: if the id is that of another flow, or with ``same`` if the flow was given other values.
         """
-        mine = row._replace(epoch=1, owner=self.owners.token)
+        mine = row._replace(epoch=1, owner=self.presence.token)
         if not row.epoch and await self.store.create(mine):
             return Snapshot(mine, {}), True
         snapshot = await self.store.load(row.id)
@@ -106,16 +105,16 @@ class FlowLoader:
             ClaimLost: if another process was quicker.
         """
         flow = snapshot.flow
-        return await self.store.take(flow.id, self.owners.token, seen=flow.epoch)
+        return await self.store.take(flow.id, self.presence.token, seen=flow.epoch)
 
     async def is_elsewhere(self, flow: FlowRow) -> bool:
         """Return whether it is unfinished, and another live process has it."""
-        mine = flow.owner in ("", self.owners.token)
-        return not mine and flow.state not in ENDS and not await self.owners.is_gone(flow.owner)
+        mine = flow.owner in ("", self.presence.token)
+        return not mine and flow.state not in ENDS and not await self.presence.is_gone(flow.owner)
 
     async def has_job(self, id: str) -> bool:  # noqa: A002  # what it is
         """Return whether it is the flow of a job that is not complete."""
-        return bool(await self.store.jobs(self.owners).unfinished([id]))
+        return bool(await self.store.jobs(self.presence).unfinished([id]))
 
     def engine(self, plan: Plan, snapshot: Snapshot, sender: object) -> Engine:
         """Return an engine for a flow that was taken.
@@ -138,7 +137,7 @@ class FlowLoader:
                 f"what is kept of flow {snapshot.flow.id!r} is damaged, or of another version ({error}); "
                 "restore a copy, or start it under another id"
             ) from error
-        engine.on_sent = partial(self.owners.ring, SENT)
+        engine.on_sent = partial(self.presence.notify, SENT)
         return engine
 
     async def changes(self, id: str, *, after: int) -> list[Change]:  # noqa: A002  # what it is
@@ -404,7 +403,7 @@ class Run:
             self._notify()
             if self._followed:
                 self._followed = False
-                self._loader.owners.ring(f"{AT_REST} {self.id}")
+                self._loader.presence.notify(f"{AT_REST} {self.id}")
 
     def be_followed(self) -> None:
         """Notify other processes when it comes to rest."""
@@ -426,8 +425,8 @@ class Run:
 
     async def _take(self, snapshot: Snapshot, *, again: bool) -> Snapshot:
         """Take the flow; while a live process elsewhere has it, wait for its end, or until this is suspended."""
-        loader, owners, tries = self._loader, self._loader.owners, 0
-        silences = [owners.listen(news, self._look_again.set) for news in (f"{AT_REST} {self.id}", GONE)]
+        loader, presence, tries = self._loader, self._loader.presence, 0
+        silences = [presence.listen(news, self._look_again.set) for news in (f"{AT_REST} {self.id}", GONE)]
         try:
             while True:
                 self._look_again.clear()
@@ -449,7 +448,7 @@ class Run:
                 elif self._suspend_after is not None:
                     return snapshot
                 else:
-                    owners.ring(f"{FOLLOW} {self.id}")
+                    presence.notify(f"{FOLLOW} {self.id}")
                     await wait_within(_POLLING.delay(tries), self._look_again)
                     tries += 1
                 snapshot = await loader.store.load(self.id)

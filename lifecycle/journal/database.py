@@ -317,6 +317,12 @@ class Schema:
     name: str
     #: The statements from each version to the next; the first step creates version 1.
     steps: tuple[tuple[str, ...], ...]
+    #: The statements that create the last version; without them, all steps are carried out.
+    tables: tuple[str, ...] = ()
+
+    def since(self, version: int) -> tuple[tuple[str, ...], ...]:
+        """Return the steps from ``version`` to the last; 0 is an empty database."""
+        return self.steps[version:] if version or not self.tables else (self.tables,)
 
 
 def migrate(db: sqlite3.Connection, schema: Schema) -> None:
@@ -333,7 +339,7 @@ def migrate(db: sqlite3.Connection, schema: Schema) -> None:
             f"the tables {schema.name!r} are of version {found}, and this program knows them up to {known}; "
             "use the newer program that wrote them, or another file"
         )
-    for step in schema.steps[found:]:
+    for step in schema.since(found):
         for statement in step:
             _make(db, schema.name, statement)
     if found < known:

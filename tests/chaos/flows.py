@@ -172,12 +172,12 @@ class Storm:
         rows = self.database.rows
         done = rows(
             "SELECT flow || '/' || name || '/' || CASE kind WHEN 'retry' THEN round ELSE undone + 1 END"
-            " FROM lifecycle_flow_atoms WHERE state = 'SUCCESS'"
+            " FROM lifecycle_flow_steps WHERE state = 'SUCCESS'"
         )
         self.stored |= {key for (key,) in done}
         for (begun,) in rows("SELECT max(CAST(id AS INTEGER)) + 1 FROM lifecycle_flows"):
             self.tally.flows = max(self.tally.flows, begun or 0)
-        working = rows("SELECT 1 FROM lifecycle_flow_atoms WHERE state IN ('RUNNING', 'REVERTING') LIMIT 1")
+        working = rows("SELECT 1 FROM lifecycle_flow_steps WHERE state IN ('RUNNING', 'REVERTING') LIMIT 1")
         self.tally.interrupted += bool(working)
 
     async def _compare(self) -> None:

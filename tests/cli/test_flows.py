@@ -393,7 +393,7 @@ async def _gave_up(path: Path) -> None:
         await flows.start(linear("f", task(work)), id="m-1")
         [row] = await flows.store.outbox().take(9, now=0.0, until=1.0)
         failed = [FailedDelivery(row.number, 100, "OSError: no\x1b route", None)]
-        await flows.store.outbox().put_down(delivered=[], freed=[], failed=failed)
+        await flows.store.outbox().settle(delivered=[], freed=[], failed=failed)
         queue = JobQueue(flows, max_attempts=1)
         await queue.enqueue("vm", id="j-1")
         job = await queue.claim()

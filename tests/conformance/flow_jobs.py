@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.flows import Flows, Job, JobQueue, JobState, linear, task
-from lifecycle.flows.jobs.rows import Priority
+from lifecycle.flows.records import Priority
 from tests.conformance.flow_betterment import JOB_ERRORS
 from tests.conformance.flow_building import Unknown, only
 

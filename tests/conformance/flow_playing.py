@@ -16,8 +16,8 @@ from lifecycle.errors import InvalidState
 from lifecycle.flows import JSON, Batch, Failure, FlowRow, FlowState, MemoryStore, Options, Snapshot, StepState
 from lifecycle.flows.engine import Engine
 from lifecycle.flows.plan import compile_flow
-from lifecycle.flows.postgres import PostgresStore
-from lifecycle.flows.sqlite import SQLiteStore
+from lifecycle.flows.stores.postgres import PostgresStore
+from lifecycle.flows.stores.sqlite import SQLiteStore
 from tests import postgres
 from tests.conformance.flow_building import Unknown, World, only
 

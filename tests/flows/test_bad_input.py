@@ -154,11 +154,11 @@ async def test_an_id_is_a_text(flows: Flows) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ("UPDATE lifecycle_flow_atoms SET state = 'ODD'", "flow 'one' is damaged.*'ODD'"),
-        ("UPDATE lifecycle_flow_atoms SET failure = '5', state = 'FAILURE'", "flow 'one' is damaged"),
+        ("UPDATE lifecycle_flow_steps SET state = 'ODD'", "flow 'one' is damaged.*'ODD'"),
+        ("UPDATE lifecycle_flow_steps SET failure = '5', state = 'FAILURE'", "flow 'one' is damaged"),
         ("UPDATE lifecycle_flows SET state = 'ODD'", "flow 'one' is damaged.*'ODD'"),
         ("UPDATE lifecycle_flows SET store = '{'", "'{' is no JSON"),
-        ("UPDATE lifecycle_flow_atoms SET result = '{'", "'{' is no JSON"),
+        ("UPDATE lifecycle_flow_steps SET result = '{'", "'{' is no JSON"),
     ],
 )
 async def test_what_somebody_has_damaged_is_named(tmp_path: Path, change: str, text: str) -> None:

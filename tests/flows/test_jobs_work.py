@@ -20,12 +20,12 @@ from lifecycle.flows import (
     task,
     unordered,
 )
-from lifecycle.flows.memory.jobs import MemoryJobs
+from lifecycle.flows.stores.memory import MemoryJobs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
-    from lifecycle.flows import Claim, Flow, JobRow, Owners
+    from lifecycle.flows import Claim, Flow, JobRow, Presence
     from lifecycle.testing import Clock
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -417,7 +417,7 @@ class FullDisk(MemoryJobs):
 
 
 class OnFullDisk(MemoryStore):
-    def jobs(self, owners: Owners) -> MemoryJobs:
+    def jobs(self, presence: Presence) -> MemoryJobs:
         return FullDisk(self)
 
 
@@ -540,9 +540,9 @@ class _Counted(MemoryJobs):
 
     asked = 0
 
-    async def take_many(self, flows: Collection[str] | None, claim: Claim, limit: int) -> list[JobRow]:
+    async def take(self, flows: Collection[str] | None, claim: Claim, limit: int) -> list[JobRow]:
         self.asked += 1
-        return await super().take_many(flows, claim, limit)
+        return await super().take(flows, claim, limit)
 
 
 class _Counting(MemoryStore):
@@ -552,7 +552,7 @@ class _Counting(MemoryStore):
         super().__init__()
         self.counted = _Counted(self)
 
-    def jobs(self, owners: Owners) -> MemoryJobs:
+    def jobs(self, presence: Presence) -> MemoryJobs:
         return self.counted
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +14,7 @@ import psycopg
 import pytest
 
 from lifecycle.flows import Flows, JobQueue, Times, current_task, linear, task
-from lifecycle.flows.postgres.tables import TABLES, prepare
-from lifecycle.journal import Schema
+from lifecycle.flows.stores.postgres import TABLES, prepare
 from tests import postgres
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ async def test_a_flow_whose_job_was_discarded_by_the_first_version_is_not_recove
 async def test_tables_of_the_first_version_on_a_server_are_brought_up_to_date() -> None:
     url = postgres.server().url()
     with psycopg.connect(url, autocommit=True) as db:
-        prepare(db, Schema(TABLES.name, TABLES.steps[:1]))
+        db.execute((_DATA / "flows_v1_postgres.sql").read_bytes())
         for id_, name, state in (("one", "f", "RUNNING"), ("two", "f", "PENDING"), ("other", "g", "RUNNING")):
             db.execute(
                 "INSERT INTO lifecycle_flows VALUES (DEFAULT, %s, %s, %s, 1, 1, '', 0, '{}', '', 0, 0)",
@@ -93,7 +93,7 @@ async def test_tables_of_the_first_version_on_a_server_are_brought_up_to_date() 
 def test_tables_are_brought_up_to_date_beside_a_process_that_locks_them_in_another_order() -> None:
     url = postgres.server().url()
     with psycopg.connect(url, autocommit=True) as db, psycopg.connect(url) as worker:
-        prepare(db, Schema(TABLES.name, TABLES.steps[:1]))
+        db.execute((_DATA / "flows_v1_postgres.sql").read_bytes())
         worker.execute("LOCK TABLE lifecycle_outbox IN ROW EXCLUSIVE MODE")
         with ThreadPoolExecutor() as threads, psycopg.connect(url, autocommit=True) as watcher:
             prepared = threads.submit(prepare, db)
@@ -111,3 +111,78 @@ async def test_jobs_and_events_of_the_first_version_are_kept(first_version: Path
         assert [job.id for job in await JobQueue(flows).jobs()] == ["job-1", "job-2"]
         (sent,) = await flows.store.outbox().take(9, now=0.0, until=0.0)
         assert sent.id == "o7/charge/2/1"
+
+
+# -- the second version ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.engine("postgres"))])
+def second_version(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Tables of the second version, left by kill -9 while the task `ship` of the flow `o7` was tried again."""
+    if request.param == "sqlite":
+        path = tmp_path / "old.db"
+        with closing(sqlite3.connect(path)) as db:
+            db.executescript((_DATA / "flows_v2.sql").read_text())
+        return str(path)
+    url = postgres.server().url()
+    with psycopg.connect(url, autocommit=True) as server:
+        server.execute((_DATA / "flows_v2_postgres.sql").read_bytes())
+    return url
+
+
+async def test_flows_of_the_second_version_are_kept_and_go_on(second_version: str) -> None:
+    keys: list[str] = []
+    async with Flows(second_version) as flows:
+        done, left = await flows.store.flows()
+        assert (done.id, done.state, done.seq) == ("d1", "SUCCESS", 4)
+        assert (left.id, left.state, left.epoch, left.seq) == ("o7", "RUNNING", 1, 19)
+        steps = (await flows.store.load("o7")).steps
+        assert {name: (row.state, row.attempt, row.round, row.undone) for name, row in steps.items()} == {
+            "charge": ("SUCCESS", 2, 2, 1),
+            "order_retry": ("SUCCESS", 2, 2, 0),
+            "ship": ("RUNNING", 2, 2, 0),
+        }
+        assert [change.new for change in await flows.store.changes("o7", after=17)] == ["SUCCESS", "RUNNING"]
+        keys.append("begun before")
+        (run,) = await flows.recover(order(keys))
+        await run
+    assert keys == ["begun before", "o7/ship/1"]
+
+
+async def test_jobs_and_events_of_the_second_version_are_kept(second_version: str) -> None:
+    async with Flows(second_version) as flows:
+        queue = JobQueue(flows)
+        assert [job.id for job in await queue.jobs()] == ["job-1", "job-2"]
+        outcomes = {job.id: (job.outcome, job.error) for job in await queue.jobs("COMPLETE")}
+        assert outcomes == {"job-3": ("discarded", "no such image"), "job-4": ("SUCCESS", "")}
+        job = await queue.claim(flows=["order"])
+        assert job is not None
+        assert (job.id, job.row.epoch) == ("job-1", 1)
+        assert (await queue.enqueue("order", id="job-5")).row.number == 5
+        (sent,) = await flows.store.outbox().take(9, now=0.0, until=0.0)
+        assert (sent.id, sent.number) == ("o7/charge/2/1", 2)
+        (dead,) = await flows.store.outbox().dead()
+        assert (dead.id, dead.failures, dead.error) == ("o7/charge/1/1", 3, "nobody takes it")
+
+
+def test_migrated_tables_are_as_new_ones(tmp_path: Path) -> None:
+    columns: list[dict[str, set[str]]] = []
+    for name, version in (("new.db", ""), ("first.db", "flows_v1.sql"), ("second.db", "flows_v2.sql")):
+        with closing(sqlite3.connect(tmp_path / name)) as db:
+            if version:
+                db.executescript((_DATA / version).read_text())
+        asyncio.run(_opened(tmp_path / name))
+        with closing(sqlite3.connect(tmp_path / name)) as db:
+            found = (
+                "SELECT m.name, p.name FROM sqlite_master m, pragma_table_info(m.name) p WHERE m.name LIKE 'lifecycle%'"
+            )
+            tables: dict[str, set[str]] = {}
+            for table, column in db.execute(found):
+                tables.setdefault(table, set()).add(column)
+        columns.append(tables)
+    assert columns[0] == columns[1] == columns[2]
+
+
+async def _opened(path: Path) -> None:
+    async with Flows(path):
+        pass

@@ -386,7 +386,7 @@ async def test_a_lease_that_ran_out_is_a_failure_and_one_that_was_given_back_is_
         (row,) = await outbox.take(1, now=20.0 * failures, until=20.0 * failures + 20.0)
         assert (row.failures, row.error) == (failures, "its delivery began and never ended")
     failed = FailedDelivery(row.number, 3, "woot", 70.0)
-    await outbox.put_down(delivered=[], freed=[], failed=[failed])
+    await outbox.settle(delivered=[], freed=[], failed=[failed])
     rows = await outbox.take(9, now=70.0, until=80.0)
     assert [(row.topic, row.failures, row.error) for row in rows] == [("a", 3, ""), ("b", 0, ""), ("c", 0, "")]
     rows = await outbox.take(9, now=80.0, until=90.0)
@@ -396,11 +396,11 @@ async def test_a_lease_that_ran_out_is_a_failure_and_one_that_was_given_back_is_
 async def test_results_of_deliveries_are_written_together_and_a_dead_letter_is_not_taken(outbox: OutboxStore) -> None:
     first, second, third = [row.number for row in await outbox.take(3, now=10.0, until=20.0)]
     failed = [FailedDelivery(second, 1, "woot\0", 40.0), FailedDelivery(third, 2, "late", None)]
-    await outbox.put_down(delivered=[first], freed=[], failed=failed)
+    await outbox.settle(delivered=[first], freed=[], failed=failed)
     assert await outbox.take(9, now=39.0, until=45.0) == []
     [again] = await outbox.take(9, now=40.0, until=45.0)
     assert (again.topic, again.failures) == ("b", 1)
-    await outbox.put_down(delivered=[], freed=[second], failed=[])
+    await outbox.settle(delivered=[], freed=[second], failed=[])
     assert [row.topic for row in await outbox.take(9, now=41.0, until=50.0)] == ["b"]
     assert [(row.topic, row.failures, row.error) for row in await outbox.dead()] == [("c", 2, "late")]
     await outbox.forget([third])

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lifecycle.flows import Owners
-from lifecycle.flows.owners import GONE
+from lifecycle.flows import Presence
+from lifecycle.flows.stores.presence import GONE, FilePresence
 from lifecycle.journal.database import FileLock
 
 if TYPE_CHECKING:
@@ -23,19 +23,19 @@ LIMIT = 20.0
 
 
 @pytest.fixture
-async def join(tmp_path: Path) -> AsyncIterator[Callable[[], Owners]]:
+async def join(tmp_path: Path) -> AsyncIterator[Callable[[], Presence]]:
     """Each call is another who opens the store."""
     with ExitStack() as stack:
 
-        def join() -> Owners:
-            owners = stack.enter_context(closing(Owners(tmp_path / "owners")))
+        def join() -> Presence:
+            owners = stack.enter_context(closing(FilePresence(tmp_path / "owners")))
             owners.open()
             return owners
 
         yield join
 
 
-def heard(owners: Owners, news: str) -> asyncio.Event:
+def heard(owners: Presence, news: str) -> asyncio.Event:
     event = asyncio.Event()
     owners.listen(news, event.set)
     return event
@@ -46,7 +46,7 @@ async def soon(event: asyncio.Event) -> None:
         await event.wait()
 
 
-async def test_who_is_there_lives_and_others_do_not(join: Callable[[], Owners]) -> None:
+async def test_who_is_there_lives_and_others_do_not(join: Callable[[], Presence]) -> None:
     first, second = join(), join()
     assert first.alive(second.token)
     assert second.alive(first.token)
@@ -54,21 +54,21 @@ async def test_who_is_there_lives_and_others_do_not(join: Callable[[], Owners]) 
     assert not first.alive("1-nobody")
 
 
-async def test_a_ring_is_heard_by_all_who_listen_to_it_and_by_nobody_else(join: Callable[[], Owners]) -> None:
+async def test_a_ring_is_heard_by_all_who_listen_to_it_and_by_nobody_else(join: Callable[[], Presence]) -> None:
     first, second, third = join(), join(), join()
     news = [heard(each, "jobs") for each in (first, second, third)]
     other = heard(second, "end of a")
     await asyncio.sleep(0)
     await _known(first, 2)
-    first.ring("jobs")
+    first.notify("jobs")
     for event in news:
         await soon(event)
     assert not other.is_set()
-    third.ring("end of a")
+    third.notify("end of a")
     await soon(other)
 
 
-async def _known(owners: Owners, others: int) -> None:
+async def _known(owners: Presence, others: int) -> None:
     """Until it has heard that so many others came."""
     async with asyncio.timeout(LIMIT):
         while f"among {others + 1}" not in repr(owners):
@@ -76,25 +76,25 @@ async def _known(owners: Owners, others: int) -> None:
 
 
 @pytest.mark.parametrize("news", ["end of \n\\x", "end of ü 名", "end of %41"])
-async def test_news_come_as_they_were_rung(join: Callable[[], Owners], news: str) -> None:
+async def test_news_come_as_they_were_rung(join: Callable[[], Presence], news: str) -> None:
     first, second = join(), join()
     await _known(first, 1)
     event = heard(second, news)
-    first.ring(news)
+    first.notify(news)
     await soon(event)
 
 
-async def test_who_does_not_listen_any_more_hears_nothing(join: Callable[[], Owners]) -> None:
+async def test_who_does_not_listen_any_more_hears_nothing(join: Callable[[], Presence]) -> None:
     owners = join()
     calls: list[str] = []
     silence = owners.listen("jobs", lambda: calls.append("a"))
     owners.listen("jobs", lambda: calls.append("b"))
     silence()
-    owners.ring("jobs")
+    owners.notify("jobs")
     assert calls == ["b"]
 
 
-async def test_who_goes_is_missed_at_once(join: Callable[[], Owners]) -> None:
+async def test_who_goes_is_missed_at_once(join: Callable[[], Presence]) -> None:
     first, second = join(), join()
     gone = heard(second, GONE)
     await _known(first, 1)
@@ -107,7 +107,7 @@ async def test_who_goes_is_missed_at_once(join: Callable[[], Owners]) -> None:
 
 
 async def test_an_owner_whose_file_was_deleted_makes_it_again(
-    join: Callable[[], Owners], tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+    join: Callable[[], Presence], tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = join(), join()
     (tmp_path / "owners" / first.token).unlink()
@@ -117,11 +117,11 @@ async def test_an_owner_whose_file_was_deleted_makes_it_again(
     assert "was deleted while this process had it" in caplog.text
     news = heard(first, "jobs")
     while not news.is_set():
-        second.ring("jobs")
+        second.notify("jobs")
         await asyncio.sleep(0.001)
 
 
-async def test_who_comes_back_is_another(join: Callable[[], Owners]) -> None:
+async def test_who_comes_back_is_another(join: Callable[[], Presence]) -> None:
     first, second = join(), join()
     before = first.token
     first.close()
@@ -131,7 +131,7 @@ async def test_who_comes_back_is_another(join: Callable[[], Owners]) -> None:
     assert not second.alive(before)
 
 
-async def test_what_the_dead_left_is_swept_away(join: Callable[[], Owners], tmp_path: Path) -> None:
+async def test_what_the_dead_left_is_swept_away(join: Callable[[], Presence], tmp_path: Path) -> None:
     (tmp_path / "owners").mkdir()
     os.mkfifo(tmp_path / "owners" / "1-dead")
     (tmp_path / "owners" / "2-dead").touch()
@@ -141,19 +141,19 @@ async def test_what_the_dead_left_is_swept_away(join: Callable[[], Owners], tmp_
     assert owners.losses == 1
 
 
-async def test_where_there_are_no_fifos_the_lock_alone_tells(join: Callable[[], Owners], tmp_path: Path) -> None:
+async def test_where_there_are_no_fifos_the_lock_alone_tells(join: Callable[[], Presence], tmp_path: Path) -> None:
     (tmp_path / "owners").mkdir()
     lock = FileLock(tmp_path / "owners" / "1-plain")
     lock.take()
     owners = join()
     assert owners.alive("1-plain")
-    owners.ring("jobs")
+    owners.notify("jobs")
     assert (tmp_path / "owners" / "1-plain").read_bytes() == b""
     lock.release()
     assert not owners.alive("1-plain")
 
 
-async def test_nonsense_in_the_bell_harms_nobody(join: Callable[[], Owners], tmp_path: Path) -> None:
+async def test_nonsense_in_the_bell_harms_nobody(join: Callable[[], Presence], tmp_path: Path) -> None:
     first, second = join(), join()
     await _known(first, 1)
     news = heard(first, "jobs")
@@ -163,26 +163,26 @@ async def test_nonsense_in_the_bell_harms_nobody(join: Callable[[], Owners], tmp
         await asyncio.sleep(0)
     os.write(bell, b"\n")
     os.close(bell)
-    second.ring("jobs")
+    second.notify("jobs")
     await soon(news)
 
 
-async def test_who_rings_never_waits_for_who_is_too_busy_to_hear(join: Callable[[], Owners]) -> None:
+async def test_who_rings_never_waits_for_who_is_too_busy_to_hear(join: Callable[[], Presence]) -> None:
     first, second = join(), join()
     await _known(first, 1)
     for number in range(10_000):
-        first.ring(f"end of a job with a long name, the number of which is {number}")
+        first.notify(f"end of a job with a long name, the number of which is {number}")
     news = heard(second, "jobs")
     while not news.is_set():
-        first.ring("jobs")
+        first.notify("jobs")
         await asyncio.sleep(0.001)
 
 
 async def test_alone_one_hears_oneself() -> None:
-    owners = Owners()
+    owners = Presence()
     owners.open()
     news = heard(owners, "jobs")
-    owners.ring("jobs")
+    owners.notify("jobs")
     assert news.is_set()
     assert owners.token == ""
     owners.close()

@@ -12,7 +12,7 @@ import pytest
 
 from lifecycle.errors import FlowError, JournalError
 from lifecycle.flows import FlowRow, Flows, JobQueue, PostgresStore, linear, send, task
-from lifecycle.flows.postgres.connectors import Connector, check_version, sql
+from lifecycle.flows.stores.server import Connector, check_version, sql
 from tests import postgres
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ async def test_a_connection_that_is_lost_between_statements_is_reported_once(
         with psycopg.connect(server.url()) as other:
             other.execute("SELECT pg_terminate_backend(%s)", (db.info.backend_pid,))
         with pytest.raises(psycopg.OperationalError):
-            connector.carry_out(db, [sql(f"SELECT {number}") for number in range(100)])
+            connector.carry_out(db, [[sql(f"SELECT {number}") for number in range(100)]])
     assert caplog.messages == []
 
 

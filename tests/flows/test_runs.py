@@ -26,8 +26,8 @@ from lifecycle.flows import (
     task,
     unordered,
 )
-from lifecycle.flows.requests import RECOVER
-from lifecycle.flows.resets import begin_anew
+from lifecycle.flows.stores.base import reset_failed
+from lifecycle.flows.stores.presence import RECOVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -499,7 +499,7 @@ async def test_who_has_lost_a_flow_stops_and_writes_nothing_more(flows: Flows) -
     seen = (await flows.store.load("one")).flow.epoch
     await flows.store.take("one", "somebody else", seen=seen)
     held.go_on.set()
-    with pytest.raises(ClaimLost, match="'one' was taken by somebody else"):
+    with pytest.raises(ClaimLost, match="'one' was taken by another process"):
         await run
     assert (await flows.store.load("one")).steps["held"].state == "RUNNING"
     assert (run.state, log) == ("SUSPENDED", [])
@@ -531,8 +531,8 @@ async def test_who_is_leaving_begins_nothing_anew_that_others_ask_for(
 
     async def last(flows: Flows) -> None:
         await asyncio.sleep(1)
-        await begin_anew(flows.store, "one")
-        flows.requests.ask(RECOVER, flows.owners.token)
+        await reset_failed(flows.store, "one")
+        flows.requests.ask(RECOVER, flows.presence.token)
         await asyncio.sleep(1)
 
     async with Flows(store=reopened().store, stop_timeout=10) as flows:

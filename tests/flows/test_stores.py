@@ -48,7 +48,7 @@ async def test_what_is_created_is_there_and_its_id_is_taken(store: Store) -> Non
 async def test_what_is_committed_is_there_all_of_it(store: Store) -> None:
     await store.create(FLOW)
     first = StepRow("a", "task", "RUNNING", attempt=1, round=1)
-    second = StepRow("r", "retry", "SUCCESS", "RETRY", 2, 1, "1", None, "2", None, "[]")
+    second = StepRow("r", "retry", "SUCCESS", "RETRY", 2, 1, "1", None, None, "[]")
     await store.commit(batch(first, second))
     flow, steps = await store.load("one")
     assert steps == {"a": first, "r": second}
@@ -70,7 +70,7 @@ async def test_who_has_lost_a_flow_writes_nothing_more(store: Store) -> None:
     await store.create(FLOW)
     taken = await store.take("one", "me", seen=1)
     assert (taken.flow.epoch, taken.flow.owner) == (2, "me")
-    with pytest.raises(ClaimLost, match=r"'one' was taken by somebody else after this one took it \(epoch 1\)"):
+    with pytest.raises(ClaimLost, match=r"'one' was taken by another process after this one took it \(epoch 1\)"):
         await store.commit(batch(StepRow("a", "task", "RUNNING")))
     assert (await store.load("one")).steps == {}
     await store.commit(batch(StepRow("a", "task", "RUNNING"), epoch=2))
@@ -137,7 +137,7 @@ async def test_unfinished_flows_are_found_without_a_look_at_the_finished_ones(tm
 
     def fill(db: sqlite3.Connection) -> None:
         rows = [(str(number), "f", "SUCCESS" if number else "RUNNING") for number in range(2000)]
-        db.executemany("INSERT INTO lifecycle_flows VALUES (?, ?, ?, 1, 1, '', '{}', '', 0)", rows)
+        db.executemany("INSERT INTO lifecycle_flows VALUES (?, ?, ?, 1, '', '{}', '', 0, 0)", rows)
 
     async with SQLiteStore(tmp_path / "flows.db") as store:
         await store.journal.run(fill)

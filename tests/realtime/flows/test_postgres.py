@@ -66,7 +66,7 @@ async def lossy() -> AsyncIterator[Way]:
 async def store(lossy: Way) -> AsyncIterator[PostgresStore]:
     async with PostgresStore(lossy.url(postgres.server().cleared()), connections=1) as store:
         assert await store.create(FLOW)
-        await store.jobs(store.owners()).add(JOB)
+        await store.jobs(store.presence()).add(JOB)
         yield store
 
 
@@ -129,22 +129,20 @@ async def test_who_has_lost_a_flow_hears_so_whatever_is_lost(store: PostgresStor
 @both
 @pytest.mark.keeps_tasks
 async def test_a_job_is_claimed_and_ended_once_whatever_is_lost(store: PostgresStore, lossy: Way, loss: Loss) -> None:
-    jobs = store.jobs(store.owners())
+    jobs = store.jobs(store.presence())
     lossy.lose(loss)
     await jobs.add(JOB._replace(id="two"))
     lossy.lose(loss)
-    job = await jobs.take(None, CLAIM)
-    assert job is not None
+    (job,) = await jobs.take(None, CLAIM, 1)
     assert (job.id, job.attempts, job.epoch) == ("one", 1, 1)
     assert [row.id for row in await jobs.rows("UNCLAIMED", now=10.0)] == ["two"]
     lossy.lose(loss)
-    flow = FLOW._replace(owner="token")
-    assert (await jobs.adopt(job, flow, now=10.0)).flow.epoch == 2
+    assert (await jobs.adopt(job, now=10.0)).flow.epoch == 2
     lossy.lose(loss)
     assert await jobs.renew([job], now=11.0, until=30.0) == []
     lossy.lose(loss)
-    assert await jobs.swap(job, job._replace(state="COMPLETE", outcome="SUCCESS", ended=12.0), now=12.0)
-    assert not await jobs.swap(job, job._replace(state="UNCLAIMED"), now=12.0)
+    assert await jobs.compare_and_set(job, job._replace(state="COMPLETE", outcome="SUCCESS", ended=12.0), now=12.0)
+    assert not await jobs.compare_and_set(job, job._replace(state="UNCLAIMED"), now=12.0)
     lossy.lose(loss)
     assert await jobs.purge(before=20.0) in (0, 1)
     assert [row.id for row in await jobs.rows("UNCLAIMED", "CLAIMED", "COMPLETE", now=12.0)] == ["two"]
@@ -226,12 +224,12 @@ async def test_who_is_cut_off_is_heard_and_seen_again() -> None:
     async with Flows(url) as flows, Flows(url) as others:
         server.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'cut'")
         heard = asyncio.Event()
-        others.owners.listen("news", heard.set)
+        others.presence.listen("news", heard.set)
         async with asyncio.timeout(LIMIT):
             while not heard.is_set():
-                flows.owners.ring("news")
+                flows.presence.notify("news")
                 await asyncio.sleep(0.05)
-            while not await flows.owners.lives(others.owners.token):
+            while not await flows.presence.lives(others.presence.token):
                 await asyncio.sleep(0.05)
 
 
@@ -254,7 +252,7 @@ async def test_a_worker_elsewhere_hears_of_a_job_and_who_waits_of_its_end() -> N
     """With a lease of an hour it would look by itself in twenty minutes."""
     url, one = postgres.server().cleared(), linear("one", task(lambda: 1, name="a"))
     async with Flows(url) as flows, Flows(url) as others, working(flows, one, lease=3600.0) as queue:
-        await until(lambda: queue.flows.owners.losses == 0)
+        await until(lambda: queue.flows.presence.losses == 0)
         async with asyncio.timeout(LIMIT):
             assert await (await JobQueue(others).enqueue("one")) == "SUCCESS"
 
@@ -392,8 +390,8 @@ async def test_many_news_go_in_few_notifications_and_none_is_lost() -> None:
     async with Flows(url) as flows, Flows(url) as others:
         heard: set[int] = set()
         for number in range(500):
-            others.owners.listen(f"{'long ' * 20}{number}", partial(heard.add, number))
-            flows.owners.ring(f"{'long ' * 20}{number}")
+            others.presence.listen(f"{'long ' * 20}{number}", partial(heard.add, number))
+            flows.presence.notify(f"{'long ' * 20}{number}")
         await until(lambda: len(heard) == 500)
 
 
@@ -404,8 +402,8 @@ async def test_many_news_go_in_few_notifications_and_none_is_lost() -> None:
 async def committing(url: str) -> AsyncIterator[None]:
     """The owner's commit of a success, which is under way until this is left and another statement waits for it."""
     with psycopg.connect(url) as db:
-        db.execute("UPDATE lifecycle_flows SET seq = 2, state = 'SUCCESS' WHERE id = 'one'")
-        db.execute("UPDATE lifecycle_flow_atoms SET state = 'SUCCESS', result = '5' WHERE flow = 'one'")
+        db.execute("UPDATE lifecycle_flows SET state = 'SUCCESS' WHERE id = 'one'")
+        db.execute("UPDATE lifecycle_flow_steps SET state = 'SUCCESS', result = '5' WHERE flow = 'one'")
         yield
         waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
         await until(lambda: postgres.server().execute(waiting))
@@ -424,25 +422,24 @@ async def test_a_flow_is_taken_with_the_success_that_is_being_committed() -> Non
 async def test_the_flow_of_a_job_is_adopted_with_the_success_that_is_being_committed() -> None:
     url = postgres.server().cleared()
     async with PostgresStore(url) as store:
-        jobs = store.jobs(store.owners())
+        jobs = store.jobs(store.presence())
         await store.create(FLOW)
         await store.commit(batch(1, "RUNNING"))
         await jobs.add(JOB)
-        job = await jobs.take(None, CLAIM)
-        assert job is not None
+        (job,) = await jobs.take(None, CLAIM, 1)
         async with committing(url):
-            adopting = asyncio.create_task(jobs.adopt(job, FLOW._replace(owner="token"), now=11.0))
+            adopting = asyncio.create_task(jobs.adopt(job, now=11.0))
         assert (await adopting).steps["a"].state == "SUCCESS"
 
 
 async def test_a_claim_that_expires_waits_for_the_commit_that_is_under_way() -> None:
     url = postgres.server().cleared()
     async with PostgresStore(url) as store:
-        jobs = store.jobs(store.owners())
+        jobs = store.jobs(store.presence())
         await store.create(FLOW)
         await store.commit(batch(1, "RUNNING"))
         await jobs.add(JOB._replace(max_attempts=1))
-        assert await jobs.take(None, CLAIM) is not None
+        assert await jobs.take(None, CLAIM, 1)
         async with committing(url):
             asking = asyncio.create_task(jobs.get("one", now=100.0))
         found = await asking

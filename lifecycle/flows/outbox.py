@@ -1,50 +1,114 @@
-"""`Outbox`: the source that delivers what tasks have sent.
+"""Events that tasks send: `send` stores them with the task's success, and `Outbox` delivers them after that.
 
-Several may deliver from one store: who takes an event has it for a while, keeps it as long as it is under way, and
-forgets it when it was handled. Whoever dies leaves it to the others, so that it may come twice, with the same id.
+Several processes may deliver from one store. A process that takes an event holds a lease on it, renews the lease while
+the event is delivered, and deletes the event when it was handled. If the process dies, another one takes the event, so
+that it may be delivered twice, with the same id.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lifecycle._async import wait_within
 from lifecycle._util import error_text, reason_of
 from lifecycle.backoff import Backoff
-from lifecycle.errors import FlowError, JournalError
-from lifecycle.flows.records import UNENDED, FailedDelivery
-from lifecycle.flows.stores import clock_of, storable
+from lifecycle.errors import FlowError, InvalidTopic, JournalError
+from lifecycle.flows.records import UNENDED, FailedDelivery, OutboxRow
+from lifecycle.flows.serializers import keep
+from lifecycle.flows.stores.base import clock_of, is_storable, storable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from lifecycle.flows.client import Flows
-    from lifecycle.flows.records import OutboxRow
+    from lifecycle.flows.serializers import Codec
+    from lifecycle.flows.stores.base import Store
+    from lifecycle.flows.stores.presence import Presence
 
-__all__ = ["SENT", "Outbox", "SentEvent"]
+__all__ = ["SENT", "Outbox", "Sending", "SentEvent", "send"]
 
 _log = logging.getLogger("lifecycle.flows")
 
-#: What is rung when there may be something to deliver.
+#: News that there may be something to deliver.
 SENT = "sent"
 
-#: Seconds that who has taken an event has it, unless he says that he still has; and events under way at a time.
+#: Characters of a topic; the same as for what a router takes.
+_LONGEST = 1024
+
+
+class Sending:
+    """The events that the function with ``key`` sends while it runs."""
+
+    def __init__(self, key: str, codec: Codec, rows: list[OutboxRow]) -> None:
+        self._key, self._codec, self._rows = key, codec, rows
+        # Whether the function has ended.
+        self._over = False
+
+    def __enter__(self) -> None:
+        _SENDING.set(self)
+
+    def __exit__(self, *_: object) -> None:
+        self._over = True
+
+    def add(self, topic: str, data: Any) -> str:
+        """Add an event, and return its id."""
+        if self._over:
+            raise FlowError(f"send({topic!r}) came after {self._key} had ended; send before the task returns")
+        row = OutboxRow(f"{self._key}/{len(self._rows) + 1}", topic, keep(self._codec, data)[0])
+        self._rows.append(row)
+        return row.id
+
+
+_SENDING: ContextVar[Sending] = ContextVar("lifecycle_flow_sending")
+
+
+def send(topic: str, data: Any = None) -> str:
+    """Send an event from a task or its revert; `Flows.outbox` delivers it.
+
+    It is stored in the transaction that stores the task's success: a task that fails or is interrupted has sent
+    nothing. It may be delivered more than once, and then has the same id. The id consists of the id of the flow, the
+    name of the task, how often the task was started afresh, and the number of the event in it.
+
+    Returns:
+        The id.
+
+    Raises:
+        LookupError: outside of a task.
+        InvalidTopic: for a topic that is empty, too long, or not a string.
+        FlowError: for data that cannot be kept, and once the task has ended.
+    """
+    try:
+        sending = _SENDING.get()
+    except LookupError:
+        raise LookupError("no task of a flow runs here; call send() in a task, or in what it calls") from None
+    if not _is_topic(topic):
+        raise InvalidTopic(f"send({topic!r}) has no topic that a router takes; give 1 to {_LONGEST} characters")
+    return sending.add(topic, data)
+
+
+def _is_topic(topic: object) -> bool:
+    return isinstance(topic, str) and 0 < len(topic) <= _LONGEST and is_storable(topic)
+
+
+# -- delivering --------------------------------------------------------------------------------------------------------
+
+#: Seconds of a lease on an event; and events that are delivered at a time.
 _LEASE, _ROOM = 10.0, 64
-#: Seconds after which who delivers looks even if nobody rang.
+#: Seconds between two looks, if there are no news.
 _LOOK = 5.0
 #: Deliveries that never ended, after which an event is suspected of killing its process and is delivered alone.
 _SUSPECT = 20
-#: The wait of an event whose delivery failed.
+#: The wait after a failed delivery.
 _AGAIN = Backoff(initial=0.5, maximum=60.0)
 
 
 @dataclass(frozen=True, slots=True)
 class SentEvent:
-    """What a task has sent."""
+    """An event that a task has sent."""
 
     topic: str
     data: Any
@@ -52,24 +116,36 @@ class SentEvent:
     id: str
 
 
-class Outbox:
-    """A source for a router, made by `Flows.outbox`: delivers what tasks have sent, once it is stored.
+class _Flows(Protocol):
+    """The part of `Flows` that an outbox uses."""
 
-    An event is forgotten when its delivery has succeeded. One that failed, or that no route takes, comes again, after
-    half a second and ever later, up to a minute. After ``max_attempts`` failures it is a dead letter, which stays in
-    the store until you replay or drop it (``lifecycle flows dead``). Events come in the order in which they were
-    stored, but for those that come again, and where several deliver.
+    store: Store
+    presence: Presence
+
+    @property
+    def codec(self) -> Codec: ...
+
+    def check_open(self) -> None: ...
+
+
+class Outbox:
+    """A source for a router, made by `Flows.outbox`: delivers events that tasks have sent, once they are stored.
+
+    An event is deleted when its delivery has succeeded. One that failed, or that no route takes, is delivered again
+    after half a second, and ever later, up to a minute. After ``max_attempts`` failures it is a dead letter, which
+    stays in the store until you replay or drop it (``lifecycle flows dead``). Events are delivered in the order in
+    which they were stored, except those that are delivered again, and unless several processes deliver.
     """
 
-    def __init__(self, flows: Flows, max_attempts: int) -> None:
+    def __init__(self, flows: _Flows, max_attempts: int) -> None:
         if max_attempts < 1:
             raise ValueError(f"outbox(max_attempts={max_attempts!r}) would deliver nothing; give 1 or more")
         self._flows, self._max_attempts = flows, max_attempts
         self._store = flows.store.outbox()
         self._news = asyncio.Event()
-        # Those under way by their numbers, each watched by a task.
+        # The deliveries under way, by the numbers of their events, each watched by a task.
         self._under_way: dict[int, asyncio.Task[None]] = {}
-        # Those that have ended and are not put down yet: whether they were delivered, or how they failed.
+        # The results that are not written yet: whether the event was delivered, or how that failed.
         self._ended: dict[int, bool | FailedDelivery] = {}
 
     def __repr__(self) -> str:
@@ -82,8 +158,8 @@ class Outbox:
             FlowError: unless the flows are entered.
         """
         self._flows.check_open()
-        silence = self._flows.owners.listen(SENT, self._news.set)
-        keeping = asyncio.create_task(self._keep(), name="keep what is under way")
+        silence = self._flows.presence.listen(SENT, self._news.set)
+        renewing = asyncio.create_task(self._renew(), name="renew leases of the outbox")
         try:
             while True:
                 self._news.clear()
@@ -95,47 +171,47 @@ class Outbox:
                     await wait_within(_LOOK, self._news)
         finally:
             silence()
-            keeping.cancel()
-            await asyncio.wait([keeping])
+            renewing.cancel()
+            await asyncio.wait([renewing])
 
     async def settle(self) -> None:
-        """Put down what has become of what was under way; the rest is anybody's."""
-        # Who waits for a delivery that has ended has heard of it by the next turn of the loop.
+        """Write the results of deliveries, and free the events whose delivery has not ended."""
+        # A delivery that has ended is known as such by the next turn of the loop.
         await asyncio.sleep(0)
         for task in self._under_way.values():
             task.cancel()
         if self._under_way:
             await asyncio.wait(list(self._under_way.values()))
         try:
-            await self._put_down()
+            await self._write_results()
         except JournalError as error:
-            _log.warning("what was delivered could not be put down, and will be delivered again: %s", error)
+            _log.warning("results of deliveries could not be written; the events will be delivered again: %s", error)
 
     async def _take(self) -> list[OutboxRow]:
-        """Put down what has ended, and take as many as there is room for."""
+        """Write the results, and take as many events as there is room for."""
         try:
-            await self._put_down()
+            await self._write_results()
             room = _ROOM - len(self._under_way)
             rows = await self._claim(room) if room else []
             if any(map(_is_suspect, rows)) and len(rows) + len(self._under_way) > 1:
-                # The process may die of the suspect. Nothing else may then have a lease that runs out.
+                # The suspect may kill the process. No other lease may expire by that.
                 self._ended |= {row.number: False for row in rows}
                 await self._idle()
-                await self._put_down()
+                await self._write_results()
                 rows = await self._claim(1)
         except JournalError as error:
-            _log.warning("what was sent cannot be delivered now: %s", error)
+            _log.warning("sent events cannot be delivered now: %s", error)
             return []
         return rows
 
     async def _claim(self, limit: int) -> list[OutboxRow]:
         now = self._now()
         rows = await self._store.take(limit, now=now, until=now + _LEASE)
-        # Leases of our own may have run out, while the loop was blocked or the store could not be written.
+        # Our own leases may have expired while the loop was blocked or the store could not be written.
         return [row for row in rows if row.number not in self._under_way and row.number not in self._ended]
 
     async def _idle(self) -> None:
-        """Wait until nothing is under way, or for the time of a lease: a long delivery does not block the rest."""
+        """Wait until no delivery is under way, or for the time of a lease: a long delivery does not block the rest."""
         if self._under_way:
             await asyncio.wait(list(self._under_way.values()), timeout=_LEASE)
 
@@ -160,7 +236,7 @@ class Outbox:
         try:
             await delivery
             self._ended[row.number] = True
-        except Exception as error:  # noqa: BLE001  # whatever it is, it comes again
+        except Exception as error:  # noqa: BLE001  # whatever it is, the event is delivered again
             self._fail(row, error)
         except asyncio.CancelledError:
             self._ended[row.number] = False
@@ -181,16 +257,16 @@ class Outbox:
         delay = _AGAIN.delay(failures - 1)
         _log.warning("%r from %s comes again in %.1f s: %s", row.topic, row.id, delay, reason)
         self._ended[row.number] = FailedDelivery(row.number, failures, storable(error_text(error)), self._now() + delay)
-        # Who looks anyway need not be woken.
+        # Later, the regular look finds it.
         if delay < _LOOK:
             asyncio.get_running_loop().call_later(delay, self._news.set)
 
-    async def _put_down(self) -> None:
-        """Write the results of those that have ended."""
+    async def _write_results(self) -> None:
+        """Write the results of deliveries that have ended."""
         ended = dict(self._ended)
         if not ended:
             return
-        await self._store.put_down(
+        await self._store.settle(
             delivered=[number for number, how in ended.items() if how is True],
             freed=[number for number, how in ended.items() if how is False],
             failed=[how for how in ended.values() if isinstance(how, FailedDelivery)],
@@ -198,15 +274,15 @@ class Outbox:
         for number in ended:
             del self._ended[number]
 
-    async def _keep(self) -> None:
-        """Say that we still have what is under way, in time, until cancelled."""
+    async def _renew(self) -> None:
+        """Renew the leases in time, until cancelled."""
         while True:
             await asyncio.sleep(_LEASE / 3)
             if numbers := [*self._under_way, *self._ended]:
                 try:
                     await self._store.hold(numbers, until=self._now() + _LEASE)
                 except JournalError as error:
-                    _log.warning("what is under way may be delivered by others too: %s", error)
+                    _log.warning("events under way may be delivered by other processes too: %s", error)
 
     @cached_property
     def _now(self) -> Callable[[], float]:

@@ -1,0 +1,398 @@
+"""What a store promises: `Store` for flows, `JobStore` for jobs, `OutboxStore` for sent events.
+
+Every method is one transaction; its arguments and results are rows of text.
+
+A flow belongs to the process that took it last: `Store.take` raises its epoch, and a write with an older epoch is
+refused with `ClaimLost`. A claim of a job is a lease: it ends with its time or, where `Presence` tells, with its
+process. The end of a claim that its owner did not release raises the epoch of the flow in the same transaction, so that
+a late write of that owner is refused too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from lifecycle.errors import ClaimLost, FlowError, InvalidState
+from lifecycle.flows.records import DISCARDED, Batch, Change, FlowRow
+from lifecycle.flows.states import FLOWS, FlowState, JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from lifecycle.flows.records import Claim, FailedDelivery, JobRow, OutboxRow, Snapshot, StepRow
+    from lifecycle.flows.stores.presence import Presence
+
+__all__ = [
+    "RESTARTABLE",
+    "JobStore",
+    "OutboxStore",
+    "Store",
+    "claimed",
+    "clock_of",
+    "completed",
+    "discarded",
+    "expired",
+    "flow_of",
+    "id_for",
+    "is_storable",
+    "lost",
+    "lost_job",
+    "other_flow",
+    "released",
+    "reset_failed",
+    "storable",
+    "store_at",
+    "unknown",
+]
+
+
+class Store(Protocol):
+    """An asynchronous context manager; it must be entered before it is used."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    async def create(self, flow: FlowRow) -> bool:
+        """Insert a new flow; False if its id is taken, and then nothing is written."""
+        ...
+
+    async def load(self, id: str) -> Snapshot:  # noqa: A002  # what it is
+        """Return a flow with its steps.
+
+        Raises:
+            FlowError: if there is no flow with that id.
+        """
+        ...
+
+    async def take(self, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # what it is
+        """Give the flow whose epoch is ``seen`` to ``owner``, raise its epoch by one, and return it.
+
+        Raises:
+            ClaimLost: if its epoch is another; another process was quicker.
+            FlowError: if there is no flow with that id.
+        """
+        ...
+
+    async def commit(self, batch: Batch) -> None:
+        """Write the changes of one phase of the engine, all of them or none.
+
+        Raises:
+            ClaimLost: if another process has taken the flow since.
+        """
+        ...
+
+    async def flows(self, *, name: str | None = None, states: Collection[str] = ()) -> list[FlowRow]:
+        """Return the flows with that name and in one of those states, the oldest first; without arguments, all."""
+        ...
+
+    async def changes(self, id: str, *, after: int = 0, limit: int = 500) -> list[Change]:  # noqa: A002  # what it is
+        """Return the changes of a flow after the one with that number; results are only text."""
+        ...
+
+    async def delete(self, id: str) -> bool:  # noqa: A002  # what it is
+        """Delete a flow; False if there is none."""
+        ...
+
+    def presence(self) -> Presence:
+        """Return what tells which processes have this store open."""
+        ...
+
+    def time(self) -> float:
+        """Return seconds since the epoch, by one clock for all with this store open; no step of a clock moves it."""
+        ...
+
+    def outbox(self) -> OutboxStore:
+        """Return the events that tasks have sent and that are not delivered yet."""
+        ...
+
+    def jobs(self, presence: Presence) -> JobStore:
+        """Return the jobs that are kept beside the flows; ``presence`` tells which of their owners live."""
+        ...
+
+
+class OutboxStore(Protocol):
+    """Events that wait to be delivered, the oldest first. Every method is one transaction."""
+
+    async def take(self, limit: int, *, now: float, until: float) -> list[OutboxRow]:
+        """Lease the first ``limit`` free events until then; a lease that expired before counts as a failure."""
+        ...
+
+    async def hold(self, numbers: Collection[int], *, until: float) -> None:
+        """Change the end of those leases; 0 frees the events."""
+        ...
+
+    async def forget(self, numbers: Collection[int]) -> None:
+        """Delete events that were delivered, or dead letters."""
+        ...
+
+    async def settle(
+        self, *, delivered: Collection[int], freed: Collection[int], failed: Sequence[FailedDelivery]
+    ) -> None:
+        """Write the results of deliveries in one transaction; those ``freed`` can be taken again at once."""
+        ...
+
+    async def dead(self) -> list[OutboxRow]:
+        """Return the dead letters, the oldest first."""
+        ...
+
+    async def revive(self, numbers: Collection[int]) -> None:
+        """Have dead letters delivered again, as if no delivery had failed."""
+        ...
+
+
+class JobStore(Protocol):
+    """Jobs in order: the highest priority first, then the oldest. Every method is one transaction.
+
+    Each method first ends the claims that have expired. The flow of a job is the flow with the job's id and the name
+    that the job was enqueued for. A job that is discarded ends its flow as FAILURE in the same transaction, unless the
+    flow is at its end. A flow that has not begun stays PENDING, with an error, and is not recovered.
+    """
+
+    async def add(self, row: JobRow) -> JobRow:
+        """Insert ``row`` unless its id exists, and return the stored job."""
+        ...
+
+    async def get(self, id: str, *, now: float) -> JobRow | None:  # noqa: A002  # what it is
+        """Return one job, or None."""
+        ...
+
+    async def rows(
+        self, *states: str, now: float, after: tuple[int, int] | None = None, limit: int | None = None
+    ) -> list[JobRow]:
+        """Return the jobs in those states, in order: at most ``limit``, and those ``after`` a rank and a number."""
+        ...
+
+    async def take(self, flows: Collection[str] | None, claim: Claim, limit: int) -> list[JobRow]:
+        """Claim the first ``limit`` jobs that are due, of those ``flows`` or of any; fewer if there are fewer."""
+        ...
+
+    async def begin(self, flows: Collection[str], claim: Claim, limit: int) -> list[tuple[JobRow, Snapshot | None]]:
+        """Do `take` and `adopt` in one transaction; None for a flow that `adopt` refuses."""
+        ...
+
+    async def compare_and_set(self, old: JobRow, new: JobRow, *, now: float) -> bool:
+        """Write ``new`` if the job has the state and the epoch of ``old``; False if not."""
+        ...
+
+    async def renew(self, rows: Sequence[JobRow], *, now: float, until: float) -> list[JobRow]:
+        """Extend those claims until then, and return those that are lost."""
+        ...
+
+    async def adopt(self, row: JobRow, *, now: float) -> Snapshot:
+        """Take the flow of a claimed job, or create it.
+
+        Raises:
+            ClaimLost: if the claim is lost.
+            FlowError: if a flow with another name has the id; that flow is left alone.
+        """
+        ...
+
+    async def next(self, *, now: float) -> float | None:
+        """Return when the next job will be due or the next claim may expire; None if nothing waits for a time."""
+        ...
+
+    async def unfinished(self, ids: Collection[str]) -> set[str]:
+        """Return those of ``ids`` that are ids of jobs that are not complete."""
+        ...
+
+    async def purge(self, *, before: float) -> int:
+        """Delete the jobs that were completed before then, with their flows, and return how many they were."""
+        ...
+
+    async def counts(self) -> dict[str, int]:
+        """Count the jobs in each state but COMPLETE."""
+        ...
+
+    def doubt(self) -> None:
+        """Check before the next operation whether every owner lives."""
+        ...
+
+
+# -- what becomes of the row of a job: pure, for the store in memory and for the queue ---------------------------------
+
+# States of a flow whose owner died before it completed the job.
+_DONE = (FlowState.SUCCESS, FlowState.REVERTED)
+
+
+def claimed(row: JobRow, claim: Claim) -> JobRow:
+    """Return the row after a claim."""
+    return row._replace(
+        state=JobState.CLAIMED,
+        owner=claim.owner,
+        token=claim.token,
+        until=claim.until,
+        epoch=row.epoch + 1,
+        attempts=row.attempts + 1,
+        due=0.0,
+    )
+
+
+def flow_of(row: JobRow) -> FlowRow:
+    """Return the flow of a claimed job, if it is new."""
+    return FlowRow(row.id, row.flow, epoch=1, owner=row.token, store=row.store)
+
+
+def released(row: JobRow, error: str) -> JobRow:
+    """Return the row after its claim, if it is not complete."""
+    return row._replace(state=JobState.UNCLAIMED, owner="", token="", until=0.0, error=storable(error))
+
+
+def completed(row: JobRow, outcome: str, error: str, *, now: float) -> JobRow:
+    """Return the row of a complete job."""
+    error = storable(error)
+    return row._replace(state=JobState.COMPLETE, owner="", token="", until=0.0, outcome=outcome, error=error, ended=now)
+
+
+def expired(row: JobRow, *, now: float, flow: str = "") -> JobRow:
+    """Return the row after a claim that its owner did not release; ``flow`` is the state of its flow, if any."""
+    error = f"{row.owner} claimed it and was gone before it was done"
+    if row.attempts < row.max_attempts:
+        return released(row, error)
+    if flow in _DONE:
+        return completed(row, flow, "" if flow == FlowState.SUCCESS else error, now=now)
+    return completed(row, DISCARDED, error, now=now)
+
+
+def discarded(row: JobRow) -> str:
+    """Return the error of a flow whose job was discarded."""
+    return f"its job was discarded: {row.error}" if row.error else "its job was discarded"
+
+
+# -- errors, ids and texts ---------------------------------------------------------------------------------------------
+
+
+def lost_job(row: JobRow) -> ClaimLost:
+    """Return the error for a process that no longer has the job."""
+    return ClaimLost(
+        f"{row.owner} has lost job {row.id!r}: its claim ended, or another was made since (epoch {row.epoch}); what it "
+        "still wanted to write is refused"
+    )
+
+
+def other_flow(row: JobRow, name: str) -> FlowError:
+    """Return the error for a job whose id is that of a flow called ``name``."""
+    return FlowError(
+        f"job {row.id!r} is for flow {row.flow!r}, and its id is that of a flow {name!r}; enqueue it with another id"
+    )
+
+
+def unknown(id: str) -> FlowError:  # noqa: A002  # what it is
+    """Return the error for an id without a flow."""
+    return FlowError(f"there is no flow {id!r} here; give the id that it was started with")
+
+
+def lost(id: str, epoch: int) -> ClaimLost:  # noqa: A002  # what it is
+    """Return the error for a process that has lost a flow."""
+    return ClaimLost(
+        f"flow {id!r} was taken by another process after this one took it (epoch {epoch}); what it still wanted to "
+        "write is refused"
+    )
+
+
+def id_for(given: str | None) -> str:
+    """Return the given id, or a new one.
+
+    Raises:
+        TypeError: for an id that is not a string.
+        FlowError: for a string with half a surrogate, which no store can keep.
+    """
+    if given is not None and not isinstance(given, str):
+        raise TypeError(f"id={given!r} is no text; give str(…) of it")
+    if given is not None and not is_storable(given):
+        raise FlowError(
+            f"a store cannot keep a text with NUL or half a surrogate in it, such as id={given!r}; escape it"
+        )
+    return given or os.urandom(16).hex()
+
+
+def is_storable(text: str) -> bool:
+    """Return whether ``text`` has no half of a surrogate, as names of files that are not UTF-8 have."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def storable(text: str) -> str:
+    """Return the text of an error as every store can keep it: NUL and halves of surrogates are escaped."""
+    return text.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
+
+
+#: Seconds by which the clocks of a loop and of the system differ if the loop has its own.
+_APART = 5.0
+
+
+def clock_of(store: Store) -> Callable[[], float]:
+    """Return the clock to use in the running loop: the loop's if it is virtual, as in tests, else that of ``store``."""
+    loop = asyncio.get_running_loop()
+    return store.time if abs(loop.time() - time.monotonic()) < _APART else loop.time
+
+
+def store_at(path: str | os.PathLike[str] | None, *, durable: bool) -> Store:
+    """Return the store for the argument of `Flows`: a file, a server, or None for memory.
+
+    Raises:
+        ValueError: for a URL with another scheme.
+    """
+    if path is None:
+        from lifecycle.flows.stores.memory import MemoryStore
+
+        return MemoryStore()
+    where = str(os.fspath(path))
+    if where.startswith(("postgresql://", "postgres://")):
+        from lifecycle.flows.stores.postgres import PostgresStore
+
+        return PostgresStore(where)
+    if "://" in where:
+        kind = where.partition("://")[0]
+        raise ValueError(f"Flows names a kind of store that is not known, {kind}://; give postgresql://… or a file")
+    from lifecycle.flows.stores.sqlite import SQLiteStore
+
+    return SQLiteStore(path, durable=durable)
+
+
+# -- resetting a flow in the store -------------------------------------------------------------------------------------
+
+#: The states from which `reset_failed` resets a flow.
+RESTARTABLE = (FlowState.FAILURE, FlowState.REVERTED)
+
+
+async def reset_failed(store: Store, id: str) -> None:  # noqa: A002  # what it is
+    """Reset the flow ``id`` in the store alone, so that its program starts it again when it recovers its flows.
+
+    As with `Run.reset`, the results of its tasks are deleted, but not how often they were started. A process that has
+    the flow in memory loses it.
+
+    Raises:
+        InvalidState: unless the flow is FAILURE or REVERTED.
+        FlowError: if there is no flow with that id.
+        ClaimLost: if another process was quicker.
+    """
+    seen = (await store.load(id)).flow
+    state = FlowState(seen.state)
+    if state not in RESTARTABLE:
+        raise InvalidState(f"flow {id!r} is {state}; only what has failed can begin anew: FAILURE or REVERTED")
+    FLOWS.check(id, state, FlowState.PENDING, "reset")
+    flow, steps = await store.take(id, "", seen=seen.epoch)
+    now = time.time()
+    moved = [row for row in steps.values() if row.state != "PENDING"]
+    changes = [
+        *(Change(row.kind, row.name, row.state, "PENDING", reason="reset", attempt=row.attempt) for row in moved),
+        Change("flow", flow.name, state, FlowState.PENDING, reason="reset"),
+    ]
+    numbered = [each._replace(flow=id, seq=flow.seq + n, at=now) for n, each in enumerate(changes, 1)]
+    rows = list(map(_cleared, steps.values()))
+    await store.commit(Batch(id, flow.epoch, FlowState.PENDING, flow.seq + len(numbered), now, rows, numbered))
+
+
+def _cleared(row: StepRow) -> StepRow:
+    return type(row)(row.name, row.kind, attempt=row.attempt, round=row.round, undone=row.round)

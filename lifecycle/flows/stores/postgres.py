@@ -1,0 +1,633 @@
+"""`PostgresStore`: the `SQLStore` on a PostgreSQL server, which workers on many machines share."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import logging
+import math
+import os
+import re
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from lifecycle.backoff import Backoff
+from lifecycle.errors import JournalError
+from lifecycle.flows.stores.presence import Presence
+from lifecycle.flows.stores.server import CHANNEL, FAREWELL, READ_CLOCK, Cord, Query, Server, Unreachable, sql
+from lifecycle.flows.stores.sql import CREATE_FLOWS, CREATE_JOBS, CREATE_OUTBOX, Dialect, Guarded, Rows, SQLStore
+from lifecycle.journal import Schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+    from typing import Any, Self
+
+    import psycopg
+
+    from lifecycle.flows.stores.sql import Row, Statement
+
+__all__ = ["POSTGRES", "TABLES", "PostgresStore", "prepare", "query_of"]
+
+_log = logging.getLogger("lifecycle.flows")
+
+POSTGRES = Dialect(
+    locks=True,
+    among="= ANY (:{name})",
+    number="number",
+    # A flow that was taken since has another epoch; a write that is sent a second time, and comes after the first or
+    # after later writes, has an older stamp.
+    guard="""
+    UPDATE lifecycle_flows SET at = CASE WHEN state = :state THEN at ELSE :at END, state = :state, error = :error,
+        store = coalesce(:store, store), stamp = :stamp
+    WHERE id = :flow AND epoch = :epoch AND stamp < :stamp RETURNING id
+    """,
+    types={
+        # Rows are written again and again: spare room in their pages saves writing the indexes.
+        "serial": "number bigint GENERATED ALWAYS AS IDENTITY,\n        ",
+        "flow_key": "PRIMARY KEY",
+        "key": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+        "real": "float8",
+        "spare": " WITH (fillfactor = 70)",
+        "clustered": "",
+    },
+)
+
+# -- statements as the server takes them -------------------------------------------------------------------------------
+
+_NUMBERS = {
+    **dict.fromkeys(("attempt", "round", "undone"), "integer"),
+    **dict.fromkeys(("due", "at", "until"), "float8"),
+    "seq": "bigint",
+}
+
+
+@functools.cache
+def _text(text: str) -> bytes:
+    """Return ``text`` with its ``:names`` as psycopg has them."""
+    return re.sub(r"(?<!:):(\w+)", r"%(\1)s", text).encode()
+
+
+@functools.cache
+def _guarded(guard: str, then: tuple[str, ...]) -> str:
+    """Return one statement that carries out ``then`` if ``guard`` gives a row."""
+    parts = ", ".join(f"then{place} AS ({each})" for place, each in enumerate(then))
+    return f"WITH held AS ({guard}), {parts} SELECT 1 FROM held" if then else guard  # noqa: S608  # our own statements
+
+
+@functools.cache
+def _insert(table: str, columns: tuple[str, ...], key: str) -> str:
+    """Return the statement that inserts the rows which ``table`` is filled in with, as JSON."""
+    types = ", ".join(f"{name} {_NUMBERS.get(name, 'text')}" for name in columns)
+    names = ", ".join(columns)
+    text = (
+        f"INSERT INTO {table} ({names}) SELECT r.* FROM held,"  # noqa: S608  # our own columns
+        f" json_to_recordset(CAST(:{table} AS json)) AS r ({types})"
+    )
+    if not key:
+        return text
+    changed = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in key.split(", "))
+    return f"{text} ON CONFLICT ({key}) DO UPDATE SET {changed}"
+
+
+def query_of(work: Statement | Guarded) -> Query:
+    """Return ``work`` as one query."""
+    if not isinstance(work, Guarded):
+        return Query(_text(work.text), work.values, work.asked)
+    values: dict[str, Any] = dict(work.guard.values)
+    texts: list[str] = []
+    for each in work.then:
+        if isinstance(each, Rows):
+            texts.append(_insert(each.table, each.columns, each.key))
+            values[each.table] = json.dumps([dict(zip(each.columns, row, strict=True)) for row in each.rows])
+        else:
+            texts.append(each.text)
+            values |= each.values
+    return Query(_text(_guarded(work.guard.text, tuple(texts))), values, work.guard.asked)
+
+
+class _Tables:
+    """The `Database` on ``server``."""
+
+    dialect = POSTGRES
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    async def run(self, *works: Statement | Guarded, done: Sequence[Statement] = ()) -> list[list[Row]]:
+        """Carry out ``works`` as one transaction, and return the rows of those whose rows are wanted."""
+        return await self._server.run(*map(query_of, works), done=tuple(map(query_of, done)))
+
+    async def read(self, *statements: Statement) -> list[list[Row]]:
+        """Carry out statements that only read."""
+        return await self._server.run(*map(query_of, statements))
+
+
+# -- the tables --------------------------------------------------------------------------------------------------------
+
+TABLES = Schema(
+    "flows",
+    (
+        (),
+        (
+            """ALTER TABLE lifecycle_flow_atoms ADD COLUMN undone integer NOT NULL DEFAULT 0,
+                ADD COLUMN due float8 NOT NULL DEFAULT 0""",
+            # Each round had its own key before.
+            """UPDATE lifecycle_flow_atoms SET undone = CASE WHEN state IN ('PENDING', 'REVERTED') THEN round
+                ELSE greatest(round - 1, 0) END WHERE round > 0""",
+            """CREATE TABLE lifecycle_clock (
+                one boolean PRIMARY KEY DEFAULT true CHECK (one),
+                correction float8 NOT NULL DEFAULT 0,
+                seen float8 NOT NULL DEFAULT 0
+            )""",
+            # Finds the unfinished flows of a name without the finished ones.
+            "DROP INDEX lifecycle_flows_by_name",
+            "CREATE INDEX lifecycle_flows_by_name ON lifecycle_flows (name, state)",
+            """ALTER TABLE lifecycle_outbox ADD COLUMN failures integer NOT NULL DEFAULT 0,
+                ADD COLUMN error text NOT NULL DEFAULT '', ADD COLUMN dead boolean NOT NULL DEFAULT false""",
+            "CREATE INDEX lifecycle_outbox_free ON lifecycle_outbox (until, number) WHERE NOT dead",
+            "CREATE INDEX lifecycle_outbox_dead ON lifecycle_outbox (number) WHERE dead",
+            "DROP INDEX lifecycle_jobs_ready",
+            """CREATE INDEX lifecycle_jobs_ready ON lifecycle_jobs (flow, rank, number)
+                WHERE state = 'UNCLAIMED' AND due = 0""",
+            # A flow whose job was discarded could be left unfinished before, and was done again.
+            """UPDATE lifecycle_flows f
+                SET state = CASE f.state WHEN 'PENDING' THEN f.state ELSE 'FAILURE' END,
+                    epoch = f.epoch + 1, owner = '', stamp = 0, error = 'its job was discarded' FROM lifecycle_jobs j
+                WHERE f.state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED')
+                AND j.id = f.id AND j.flow = f.name AND j.outcome = 'trashed'""",
+        ),
+        (
+            "ALTER TABLE lifecycle_flow_atoms RENAME TO lifecycle_flow_steps",
+            "ALTER TABLE lifecycle_flow_steps DROP COLUMN revert_result",
+            """ALTER TABLE lifecycle_flows DROP COLUMN version, DROP COLUMN seq, ALTER COLUMN stamp SET DEFAULT 0""",
+            "ALTER TABLE lifecycle_jobs ALTER COLUMN stamp SET DEFAULT 0",
+            "UPDATE lifecycle_jobs SET outcome = 'discarded' WHERE outcome = 'trashed'",
+        ),
+    ),
+    (
+        *map(POSTGRES.text, (*CREATE_FLOWS, *CREATE_JOBS, *CREATE_OUTBOX)),
+        # The number that is added to the server's clock, so that a step moves nothing; and its time when it was read.
+        """CREATE TABLE lifecycle_clock (
+            one boolean PRIMARY KEY DEFAULT true CHECK (one),
+            correction float8 NOT NULL DEFAULT 0,
+            seen float8 NOT NULL DEFAULT 0
+        )""",
+    ),
+)
+
+_ALONE = "SELECT pg_advisory_xact_lock(hashtext('lifecycle tables'), hashtext(current_schema()))"
+# All at once, and in the order of most transactions.
+_STILL = """LOCK TABLE lifecycle_jobs, lifecycle_flows, lifecycle_flow_atoms, lifecycle_flow_changes, lifecycle_outbox
+    IN ACCESS EXCLUSIVE MODE"""
+#: How often it is tried to bring the tables up to date.
+_TRIES = 10
+_VERSIONS = "CREATE TABLE IF NOT EXISTS lifecycle_schemas (name text PRIMARY KEY, version integer NOT NULL)"
+_FOUND = """SELECT current_schema(),
+    to_regclass(quote_ident(current_schema()) || '.lifecycle_schemas') IS NOT NULL"""
+_VERSION = "SELECT version FROM lifecycle_schemas WHERE name = %s"
+_KEEP = "INSERT INTO lifecycle_schemas VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET version = excluded.version"
+
+
+def prepare(db: psycopg.Connection[Row]) -> None:
+    """Bring the tables up to date; of several processes that connect at once, one does it.
+
+    Raises:
+        JournalError: if they are of a newer version than this program knows, or are not ours.
+    """
+    import psycopg
+
+    # Most find everything in order, and need neither a lock nor the right to make tables.
+    if _version(db) == len(TABLES.steps):
+        return
+    for _ in range(_TRIES - 1):
+        # Processes of the version before may be at work, and hold locks in another order.
+        with suppress(psycopg.errors.DeadlockDetected):
+            _migrate(db)
+            return
+    _migrate(db)
+
+
+def _migrate(db: psycopg.Connection[Row]) -> None:
+    with db.transaction():
+        db.execute(_ALONE)
+        db.execute(_VERSIONS)
+        found, known = _version(db), len(TABLES.steps)
+        if found and found < known:
+            db.execute(_STILL)
+        for step in TABLES.since(found):
+            for statement in step:
+                _make(db, statement)
+        if found < known:
+            db.execute(_KEEP, (TABLES.name, known))
+
+
+def _version(db: psycopg.Connection[Row]) -> int:
+    ((place, there),) = db.execute(_FOUND)
+    if place is None:
+        raise JournalError(
+            "there is no schema to be in; make that of the search_path, and let the role of the URL use it "
+            "(GRANT USAGE)"
+        )
+    row = db.execute(_VERSION, (TABLES.name,)).fetchone() if there else None
+    found, known = (row[0] if row else 0), len(TABLES.steps)
+    if found > known:
+        raise JournalError(
+            f"the tables {TABLES.name!r} are of version {found}, and this program knows them up to {known}; "
+            "use the newer program that wrote them, or another schema"
+        )
+    return found
+
+
+def _make(db: psycopg.Connection[Row], statement: str) -> None:
+    import psycopg
+
+    try:
+        db.execute(statement.encode())
+    except (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject) as error:
+        raise JournalError(
+            f"there is something that is called as a table of ours and is none ({str(error).splitlines()[0]}); "
+            "give the URL a schema of its own (?options=-csearch_path%3Dname)"
+        ) from error
+
+
+# -- the processes that have the store open ----------------------------------------------------------------------------
+
+#: Seconds that news wait for others to come along: each notification takes a lock that all of the server share.
+_GATHER = 0.005
+#: Bytes of one notification, of which the server takes 8000; and news that wait at most: more of them are lost.
+_LONGEST, _MOST = 7900, 1000
+
+
+class _Channel:
+    """Notifications on the channel ``name``: calls ``hear`` with each line, and ``lost`` when the connection is gone.
+
+    It needs neither a thread nor a task: the loop says when there is something to read.
+    """
+
+    def __init__(
+        self,
+        db: psycopg.Connection[Row],
+        name: str,
+        *,
+        hear: Callable[[str], None],
+        lost: Callable[[], None],
+    ) -> None:
+        self._db, self._name, self._hear, self._lost = db, name, hear, lost
+        self._loop = asyncio.get_running_loop()
+        # The lines to send, in order; when they will be sent; and whether the server still works on those before.
+        self._news: dict[bytes, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._busy = False
+        self._over = False
+        self._file = db.fileno()
+        self._loop.add_reader(self._file, self._readable)
+
+    def send(self, line: str) -> None:
+        """Send ``line`` soon, together with others; of very many some are lost."""
+        if len(self._news) < _MOST and len(line) < _LONGEST:
+            self._news[line.encode()] = None
+        if self._timer is None and not self._busy:
+            self._timer = self._loop.call_later(_GATHER, self._send)
+
+    def _send(self) -> None:
+        self._timer = None
+        if self._news and not self._busy:
+            values = [self._name.encode(), _together(self._news)]
+            self._busy = self._guarded(lambda: self._post(values))
+
+    def _post(self, values: list[bytes]) -> None:
+        self._db.pgconn.send_query_params(b"SELECT pg_notify($1, $2)", values)
+        self._db.pgconn.flush()
+
+    def _readable(self) -> None:
+        if self._guarded(self._read) and not self._busy and self._news and self._timer is None:
+            self._timer = self._loop.call_later(_GATHER, self._send)
+
+    def _read(self) -> None:
+        pg = self._db.pgconn
+        pg.consume_input()
+        while self._busy and not pg.is_busy():
+            self._busy = pg.get_result() is not None
+        while (told := pg.notifies()) is not None:
+            for line in told.extra.decode().split("\n"):
+                self._hear(line)
+
+    def _guarded(self, use: Callable[[], None]) -> bool:
+        """Call ``use``, and return whether the connection is still there."""
+        import psycopg
+
+        try:
+            use()
+        except psycopg.Error:
+            # Once: `release` may notice it again.
+            if not self._over:
+                self._forget()
+                self._db.close()
+                self._lost()
+            return False
+        return True
+
+    def release(self) -> psycopg.Connection[Row]:
+        """Send what is left, stop listening, and return the connection."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._send()
+        self._forget()
+        return self._db
+
+    def _forget(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        # By the number of the file: a lost connection has none.
+        self._loop.remove_reader(self._file)
+        self._over = True
+
+
+def _together(news: dict[bytes, None]) -> bytes:
+    """Remove from ``news`` as many lines as fit into one notification, and return them."""
+    lines: list[bytes] = []
+    room = _LONGEST
+    while news and room >= len(first := next(iter(news))):
+        room -= len(first) + 1
+        lines.append(first)
+        del news[first]
+    return b"\n".join(lines)
+
+
+_PAUSE = Backoff(initial=0.05, maximum=2.0)
+#: Seconds that an owner may be missed before it counts as gone, and after which it is looked for again.
+_GRACE, _AGAIN = 5.0, 0.25
+# The names under which this process has stores open.
+_HERE: set[str] = set()
+
+# The server probes a silent machine with keepalives; a Unix socket needs none.
+_KEEPALIVE = """SELECT set_config(name, value, false) FROM
+    (VALUES ('tcp_keepalives_idle', '10'), ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3'))
+    AS settings (name, value)"""
+_APPEAR = "SELECT pg_advisory_lock_shared(%s)"
+_LIVES = """SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1
+    AND ((classid::bigint << 32) | objid::bigint) = %(key)s
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
+
+
+class ServerPresence(Presence):
+    """Processes that have the tables of one server open, on whichever machine.
+
+    Each has a connection that listens, and holds a lock which the server releases when that connection is gone: with
+    the process, however it died, or with its machine, which the server misses by its keepalives. News are notifications
+    of the server, several in one. They are hints, which may be lost with a connection, so each process also polls.
+    """
+
+    def __init__(self, server: Server) -> None:
+        super().__init__()
+        self._server = server
+        self._present = False
+        # When processes were missed first and last, by the clock of the loop.
+        self._missing: dict[str, tuple[float, float]] = {}
+        self._channel: _Channel | None = None
+        # The task that connects again after the connection was lost.
+        self._reconnecting: asyncio.Task[None] | None = None
+        # The task that reads the server's clock because another process asked for that.
+        self._reading: asyncio.Task[None] | None = None
+
+    @property
+    def token(self) -> str:
+        """The text that others can ask `lives` about."""
+        return self.name if self._present else ""
+
+    def open(self) -> None:
+        """Do nothing: entering the store has done it."""
+
+    def close(self) -> None:
+        """Do nothing: leaving the store does it."""
+
+    async def appear(self) -> None:
+        """Appear to the others, and listen to them.
+
+        Raises:
+            JournalError: if the server is gone again.
+        """
+        self.name: str = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(6).hex()}"
+        try:
+            await self._connect()
+        except Unreachable as error:
+            raise JournalError(str(error)) from None
+        self._present = True
+        _HERE.add(self.name)
+
+    async def vanish(self) -> None:
+        """Leave; for the others it is as if this process had died."""
+        self._present = False
+        _HERE.discard(self.name)
+        tasks = [task for task in (self._reconnecting, self._reading) if task is not None]
+        self._reconnecting = self._reading = None
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        if self._channel is not None:
+            channel, self._channel = self._channel, None
+            await self._disconnect(channel.release())
+
+    async def _disconnect(self, db: psycopg.Connection[Row]) -> None:
+        """Close the connection and wait for the server to notice, unless the server does not answer."""
+        # The thread or the loop takes it out, and closes it.
+        left, cord = [db], Cord(db)
+        try:
+            async with asyncio.timeout(FAREWELL):
+                await self._server.borrow(lambda _: _close(left.pop()))
+        except (Unreachable, JournalError, TimeoutError):
+            pass
+        finally:
+            cord.pull()
+            cord.close()
+            with suppress(IndexError):
+                left.pop().close()
+
+    async def _connect(self) -> None:
+        db, name = await self._server.dial(self._introduce)
+        self._channel = _Channel(db, name, hear=self._notified, lost=self._disconnected)
+
+    def _introduce(self, db: psycopg.Connection[Row]) -> str:
+        """Take the lock of this process, and return the name of the channel that the connection listens to."""
+        db.execute(_KEEPALIVE)
+        # News are hints, and need not wait for the disk.
+        db.execute("SET synchronous_commit = off")
+        ((channel,),) = db.execute(CHANNEL)
+        db.execute(f'LISTEN "{channel}"'.encode())
+        db.execute(_APPEAR, (_key(self.name),))
+        return str(channel)
+
+    def _disconnected(self) -> None:
+        self._channel = None
+        if self._present:
+            self._reconnecting = asyncio.create_task(self._reconnect(), name="listen to PostgreSQL")
+
+    async def _reconnect(self) -> None:
+        tries = 0
+        while True:
+            await asyncio.sleep(_PAUSE.delay(tries))
+            try:
+                await self._connect()
+            except (Unreachable, JournalError) as error:
+                tries += 1
+                _log.debug("no news are heard: %s", error)
+            else:
+                self._reconnecting = None
+                return
+
+    async def lives(self, token: str) -> bool:
+        """Return whether the process that had the store open under ``token`` still has, on whichever machine."""
+        if token == self.token:
+            return True
+        key = _key(token)
+        return key is not None and (await self._server.run(sql(_LIVES, key=key))) != [[]]
+
+    async def is_gone(self, token: str) -> bool:
+        """Return whether that process has ended.
+
+        A process whose connection was cut connects again soon, so it has ended only if it is missed for some seconds,
+        or is known to have ended on this machine.
+        """
+        loop = asyncio.get_running_loop()
+        while not await self.lives(token):
+            first, last = self._missing.get(token, (0.0, -math.inf))
+            now = loop.time()
+            # If it was not looked for in between, it may have been connected and be cut off again.
+            first = first if now - last < _AGAIN * 4 else now
+            self._missing[token] = (first, now)
+            if now - first >= _GRACE or _has_ended(token):
+                return True
+            await asyncio.sleep(_AGAIN)
+        self._missing.pop(token, None)
+        return False
+
+    def alive(self, token: str) -> bool:
+        """Return whether ``token`` is that of this process; see `lives` for others."""
+        return token == self.token
+
+    def _send(self, news: str) -> None:
+        if self._channel is not None:
+            self._channel.send(f"{self.name} {news.encode('unicode_escape').decode()}")
+
+    def _read_clock(self) -> None:
+        if self._present and (self._reading is None or self._reading.done()):
+            self._reading = asyncio.create_task(self._agree(), name="read the clock of PostgreSQL")
+
+    async def _agree(self) -> None:
+        with suppress(Unreachable, JournalError):
+            await self._server.read_clock()
+
+    def _notified(self, line: str) -> None:
+        name, _, news = line.partition(" ")
+        if news == READ_CLOCK:
+            self._read_clock()
+        elif name != self.name:
+            self._notify_here(news.encode().decode("unicode_escape", "replace"))
+
+
+def _close(db: psycopg.Connection[Row]) -> None:
+    """Release the lock before the connection is closed: the server may miss a connection only a moment later."""
+    import psycopg
+
+    with suppress(psycopg.Error):
+        while db.pgconn.get_result() is not None:
+            pass
+        db.execute("SELECT pg_advisory_unlock_all()")
+    db.close()
+
+
+def _has_ended(token: str) -> bool:
+    """Return whether the token is known to be that of an ended process of this machine, or of a store left here."""
+    place, _, _ = token.rpartition("-")
+    host, _, number = place.rpartition("-")
+    if host != socket.gethostname() or not number.isdecimal():
+        return False
+    if int(number) == os.getpid():
+        return token not in _HERE
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _key(token: str) -> int | None:
+    """Return the number of a process's lock; None if ``token`` is not one of ours."""
+    _, _, number = token.rpartition("-")
+    try:
+        return int(number, 16) if len(number) == 12 else None  # noqa: PLR2004  # as many as `appear` makes
+    except ValueError:
+        return None
+
+
+# -- the store ---------------------------------------------------------------------------------------------------------
+
+
+class PostgresStore(SQLStore):
+    """A `Store` on the PostgreSQL server at ``url``, in the schema that its search_path begins with.
+
+    What is stored survives the end of this process, and of the server as far as its settings say: by default also a
+    power cut. A server that is away is waited for, half a minute; one that restarts loses nothing.
+
+    Needs the extra ``postgres`` and PostgreSQL 15 or newer, and a connection that is its own: a pooler between must
+    pool sessions, not transactions.
+
+    Args:
+        url: ``postgresql://user@host:port/database``, with all that libpq knows, such as ``?sslmode=verify-full``.
+        connections: The number of connections for queries; one more listens.
+    """
+
+    def __init__(self, url: str, *, connections: int = 4) -> None:
+        self._server = Server(url, connections)
+        self._presence = ServerPresence(self._server)
+        super().__init__(_Tables(self._server))
+
+    def __repr__(self) -> str:
+        return f"<PostgresStore {self._server!r}>"
+
+    async def __aenter__(self) -> Self:
+        """Connect, and make the tables if need be.
+
+        Raises:
+            JournalError: if the server cannot be reached, is too old, or has other tables under our names.
+        """
+        await self._server.open(prepare)
+        try:
+            await self._server.read_clock()
+            await self._presence.appear()
+        except BaseException:
+            await self._server.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Disconnect, after everything that was handed in is written."""
+        await self._presence.vanish()
+        await self._server.close()
+
+    async def holds_flows(self) -> bool:
+        """Return whether the store was entered before, which makes its tables; to be asked before it is entered now.
+
+        Raises:
+            JournalError: as entering it does.
+        """
+        found: list[bool] = []
+        await self._server.open(lambda db: found.append(_version(db) > 0))
+        await self._server.close()
+        return found == [True]
+
+    def presence(self) -> ServerPresence:
+        """Return what tells which processes have these tables open, on whichever machine."""
+        return self._presence
+
+    def time(self) -> float:
+        """Return seconds since the epoch, by one clock for all machines; no step of the server's clock moves it."""
+        return self._server.time()

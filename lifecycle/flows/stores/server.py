@@ -1,0 +1,683 @@
+"""`Server`: a PostgreSQL server, queried through a few connections, each in a thread; a lost one is replaced.
+
+Queries that are sent in one piece are one transaction. If the answer was lost, with the connection or with the server,
+it is unknown whether they were carried out: then the server is asked for a trace of them before they are sent again.
+
+The connections are in threads, and not asynchronous ones of psycopg: a thread is waited for in virtual time too, and
+cancelling a query of a server that does not answer takes no time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lifecycle.backoff import Backoff
+from lifecycle.errors import FlowError, JournalError
+from lifecycle.journal.threads import LoopThread
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from typing import TypeVar
+
+    import psycopg
+
+    _T = TypeVar("_T")
+
+__all__ = [
+    "CHANNEL",
+    "FAREWELL",
+    "OLDEST",
+    "READ_CLOCK",
+    "AnswerLost",
+    "Connector",
+    "Cord",
+    "Query",
+    "Row",
+    "Server",
+    "Unreachable",
+    "check_version",
+    "sql",
+]
+
+#: What comes back, a column after the other.
+Row = tuple[Any, ...]
+
+#: The oldest version that has all that is asked of it.
+OLDEST = 15
+
+#: Seconds after which the server's clock is read again; by which two clocks may differ that agree; and that a process
+#: which connects waits at most for another to read the clock.
+_LOOK, _APART, _PATIENCE = 10.0, 1.0, 1.0
+#: How often it is tried to note the time while others do.
+_TRIES = 10
+
+_READ = b"SELECT extract(epoch FROM clock_timestamp())::float8, correction, seen FROM lifecycle_clock"
+_BEGIN = b"INSERT INTO lifecycle_clock DEFAULT VALUES ON CONFLICT DO NOTHING"
+_NOTE = b"""UPDATE lifecycle_clock SET correction = %s, seen = %s WHERE correction = %s AND seen = %s RETURNING 1"""
+# Every process that has the store open holds a lock of this form.
+_OTHERS = b"""SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND pid != pg_backend_pid()
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
+#: The channel of a schema, and the line that has all who hear it read the server's clock.
+CHANNEL, READ_CLOCK = "SELECT 'lifecycle_' || oid FROM pg_namespace WHERE nspname = current_schema()", "look"
+_ASK = f"SELECT pg_notify(({CHANNEL}), '- {READ_CLOCK}')".encode()
+
+#: What a connection has unless the URL says otherwise: somebody who vanishes is missed within half a minute.
+_DEFAULTS = {
+    "application_name": "lifecycle",
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "25000",
+    "client_encoding": "utf8",
+}
+
+#: Where connecting failed: what libpq's words are known by, as it has no codes; and what to do.
+_CLOSED_DOORS = {
+    "password authentication failed": "give the right password, in the URL, in PGPASSWORD or in ~/.pgpass",
+    "no password supplied": "give the password, in the URL, in PGPASSWORD or in ~/.pgpass",
+    "no pg_hba.conf entry": "let this host and user in, in the server's pg_hba.conf",
+    "does not exist": "make it, or name another",
+    "could not translate host name": "name a host that is known here",
+    "Connection refused": "is the server running, and is this its address?",
+    "No such file or directory": "is the server running, and is this its socket?",
+    "too many": "let the server have more connections (max_connections), or give Flows fewer",
+}
+
+#: SQLSTATE: what is wrong; and what to do.
+_TROUBLES = {
+    "25006": "nothing can be written there; if it is a standby, name all hosts and ?target_session_attrs=read-write",
+    "42501": "the server does not let us; give the role of the URL the right to (CREATE on the schema)",
+    "42P01": "a table is missing; restore it, or give the URL a schema of its own (?options=-csearch_path%3Dname)",
+    "42703": "a table has other columns than ours; give the URL a schema of its own (?options=-csearch_path%3Dname)",
+    "53100": "the server's disk is full; make room",
+    "53200": "the server is out of memory; give it more",
+    "57014": "the server gave up on it; give it a longer statement_timeout",
+    "55P03": "somebody holds a lock for long; is one stuck in a transaction?",
+}
+#: What text cannot hold there: NUL, or half a surrogate.
+_UNSAYABLE = ("22021", "22P02", "22P05")
+#: What is gone with another try, on another connection: a standby, a server that starts or stops; a lost race.
+_PASSING = ("25006", "57P01", "57P02", "57P03", "57P04", "57P05", "40001", "40P01", "08")
+
+
+def _step(off: float, since: float, elapsed: float) -> float:
+    """By how much the server's clock was set.
+
+    Args:
+        off: By how much the time is off from that by our own clock.
+        since: Seconds by the server's clock since some process has read it.
+        elapsed: Seconds by our own clock since we have read it, which was not later.
+    """
+    # Where the server's clock does not show the difference, ours has stood still, or another has seen to it.
+    return off if abs(off) > _APART and -_APART <= since - off <= elapsed + _APART else 0.0
+
+
+def _since_boot() -> float:
+    """Seconds since the machine was started, those in which it slept too where the system counts them."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
+
+
+class Query(NamedTuple):
+    """A statement, and the values that are filled in."""
+
+    text: bytes
+    values: Mapping[str, Any]
+    #: Whether its rows are wanted.
+    asked: bool = True
+
+
+def sql(text: str, **values: Any) -> Query:
+    """Return a query whose ``%(name)s`` are ``values``."""
+    return Query(text.encode(), values)
+
+
+class Unreachable(Exception):
+    """The server did not take what was sent; a later try may find it willing."""
+
+
+class AnswerLost(Unreachable):
+    """Nobody knows whether the server carried it out."""
+
+
+class Connector:
+    """How to reach the server at ``url``, whose password is shown to nobody."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            from psycopg import ProgrammingError, conninfo
+        except ImportError as error:
+            raise JournalError(
+                "PostgreSQL needs psycopg; install the extra 'postgres': pip install 'lifecycle-control[postgres]'"
+            ) from error
+        try:
+            given = conninfo.conninfo_to_dict(url)
+        except ProgrammingError:
+            # What libpq says of it may show the password.
+            raise ValueError(
+                "that is no URL of a PostgreSQL server; give postgresql://user@host:port/database"
+            ) from None
+        self._given: dict[str, Any] = _DEFAULTS | {name: value for name, value in given.items() if value is not None}
+        self._place = _place(self._given)
+        # By how many seconds the time of the store is ahead of the time since the boot, and when that was found out.
+        self._ahead, self._looked = 0.0, -math.inf
+        self._looking = threading.Lock()
+
+    def __repr__(self) -> str:
+        return self._place
+
+    def connect(self) -> psycopg.Connection[Row]:
+        """A new connection; each statement is a transaction.
+
+        Raises:
+            Unreachable: where the server did not answer, or not with a yes.
+            JournalError: where it is too old.
+        """
+        import psycopg
+
+        try:
+            db = psycopg.connect(**self._given, autocommit=True)
+        except psycopg.Error as error:
+            raise Unreachable(f"{self}: {_said(error, _way_in(error))}") from error
+        try:
+            check_version(f"{self}", db.info.server_version)
+        except BaseException as error:
+            db.close()
+            raise self.told(db, error) from error
+        return db
+
+    # -- the time of the store -----------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        """Seconds since the epoch, on which all agree that have the store open, whatever is done to any clock.
+
+        It is the server's clock and a correction in the store. A process whose own clock shows that the server's was
+        set changes the correction, so that the time goes on as before.
+        """
+        return _since_boot() + self._ahead
+
+    def keep_time(self, db: psycopg.Connection[Row]) -> None:
+        """Read the server's clock now and then, from the first `read_clock` on."""
+        if -math.inf < self._looked < _since_boot() - _LOOK:
+            self.read_clock(db)
+
+    def read_clock(self, db: psycopg.Connection[Row]) -> None:
+        """Agree with the others on the time."""
+        if not self._looking.acquire(blocking=False):
+            return
+        try:
+            alone = self._looked == -math.inf and self._have_it_read(db)
+            for _ in range(_TRIES):
+                if self._read_clock(db, alone=alone):
+                    return
+        finally:
+            self._looking.release()
+
+    def _have_it_read(self, db: psycopg.Connection[Row]) -> bool:
+        """Let the others read the clock, who know whether it was set; whether there are none."""
+        db.execute(_BEGIN)
+        ((_, _, seen),) = db.execute(_READ)
+        ((others,),) = db.execute(_OTHERS)
+        if others:
+            db.execute(_ASK)
+        end = _since_boot() + _PATIENCE
+        while others and _since_boot() < end and db.execute(_READ).fetchall()[0][2] == seen:
+            time.sleep(0.01)
+        return not others
+
+    def _read_clock(self, db: psycopg.Connection[Row], *, alone: bool) -> bool:
+        """Read it once; False if another process has written meanwhile."""
+        before = _since_boot()
+        rows = db.execute(_READ).fetchall()
+        after = _since_boot()
+        if not rows:
+            db.execute(_BEGIN)
+            return False
+        ((raw, correction, seen),) = rows
+        at, first = (before + after) / 2, self._looked == -math.inf
+        if not first and after - before > _APART:
+            # Where an answer takes so long, it says too little of the time. The next one may be quicker.
+            return True
+        if alone:
+            corrected = max(0.0, seen + correction - raw)
+        elif first:
+            corrected = correction + (seen - raw if seen - raw > _APART else 0.0)
+        else:
+            corrected = correction - _step(raw + correction - at - self._ahead, raw - seen, at - self._looked)
+        if not db.execute(_NOTE, (corrected, raw, correction, seen)).fetchall() and corrected != correction:
+            return False
+        self._ahead, self._looked = raw + corrected - at, at
+        return True
+
+    def carry_out(self, db: psycopg.Connection[Row], works: Sequence[Sequence[Query]]) -> list[list[list[Row]]]:
+        """Commit all queries of ``works`` together, in one round trip, and return the rows of each that are wanted."""
+        queries = [each for work in works for each in work]
+        cursors = iter([db.execute(*queries[0][:2])] if len(queries) == 1 else _together(db, queries))
+        answers: list[list[list[Row]]] = []
+        for work in works:
+            pairs = [(each, next(cursors)) for each in work]
+            answers.append([cursor.fetchall() for each, cursor in pairs if each.asked])
+        return answers
+
+    def told(self, db: psycopg.Connection[Row], error: BaseException) -> BaseException:
+        """The same error, for somebody who has to do something about it; others stay as they are."""
+        import psycopg
+
+        if isinstance(error, UnicodeEncodeError):
+            return _unsayable(error)
+        if not isinstance(error, psycopg.Error):
+            return error
+        state = error.sqlstate or ""
+        if db.closed or db.broken:
+            return AnswerLost(f"{self}: the connection was lost ({_one_line(error)})")
+        if state.startswith(_PASSING):
+            return Unreachable(f"{self}: {_said(error, _TROUBLES.get(state, ''))}")
+        if state in _UNSAYABLE or (isinstance(error, psycopg.DataError) and not state):
+            return _unsayable(error)
+        return JournalError(f"{self}: {_said(error, _TROUBLES.get(state, 'the server refuses it'))}")
+
+
+def _together(db: psycopg.Connection[Row], queries: Sequence[Query]) -> list[psycopg.Cursor[Row]]:
+    """Carry out ``queries`` in one pipeline, and return their cursors."""
+    import psycopg
+
+    failure: psycopg.Error | None = None
+    cursors: list[psycopg.Cursor[Row]] = []
+    try:
+        with db.pipeline():
+            try:
+                cursors.extend(db.execute(*each[:2]) for each in queries)
+            except psycopg.Error as error:
+                # A pipeline that is left by an error logs the next one, which says the same.
+                failure = error
+    except psycopg.Error:
+        if failure is None:
+            raise
+    if failure is not None:
+        raise failure
+    return cursors
+
+
+def check_version(place: str, version: int) -> None:
+    """Refuse a server that does not have what is asked of it.
+
+    Raises:
+        JournalError: naming both versions.
+    """
+    if version < OLDEST * 10_000:
+        raise JournalError(f"{place} is PostgreSQL {version // 10_000}; {OLDEST} or newer is needed")
+
+
+def _unsayable(error: Exception) -> FlowError:
+    return FlowError(f"PostgreSQL cannot keep a text with NUL or half a surrogate in it ({_one_line(error)})")
+
+
+def _place(given: dict[str, Any]) -> str:
+    user = f"{given['user']}@" if given.get("user") else ""
+    port = f":{given['port']}" if given.get("port") else ""
+    return f"postgresql://{user}{given.get('host', '')}{port}/{given.get('dbname', '')}"
+
+
+def _way_in(error: Exception) -> str:
+    text = _one_line(error)
+    return next((advice for words, advice in _CLOSED_DOORS.items() if words in text), "")
+
+
+def _said(error: BaseException, advice: str) -> str:
+    text = _one_line(error)
+    return f"{advice} ({text})" if advice else text
+
+
+def _one_line(error: BaseException) -> str:
+    return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
+
+
+# -- connections -------------------------------------------------------------------------------------------------------
+
+#: Seconds that the end waits for a server which says nothing.
+FAREWELL = 1.0
+
+
+class Cord:
+    """The socket of a connection, which the loop can pull while a thread waits for an answer."""
+
+    def __init__(self, db: Any) -> None:
+        # Another number of the same socket: that of the connection may soon be somebody else's.
+        self._socket = socket.fromfd(db.fileno(), socket.AF_INET, socket.SOCK_STREAM)
+        self._lock = threading.Lock()
+
+    def pull(self) -> None:
+        """Have who waits for an answer hear that there is none."""
+        with self._lock, suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Nobody will want to."""
+        with self._lock:
+            self._socket.close()
+
+
+class Connection:
+    """A thread with a connection."""
+
+    def __init__(self, thread: LoopThread, connector: Connector, loop: asyncio.AbstractEventLoop) -> None:
+        self._thread, self._connector, self._loop = thread, connector, loop
+        # The thread's own, and how others end it; None until they are needed, and after they were lost.
+        self._db: Any = None
+        self._cord: Cord | None = None
+
+    async def carry_out(self, works: Sequence[Sequence[Query]]) -> list[list[list[Row]]]:
+        """Do `Connector.carry_out`, once."""
+        return await self.do(lambda db: self._connector.carry_out(db, works))
+
+    async def do(self, use: Callable[[Any], _T]) -> _T:
+        """What ``use`` makes of the connection."""
+        return await self._loop.run_in_executor(self._thread, self._do, use)
+
+    def _do(self, use: Callable[[Any], _T]) -> _T:
+        if self._db is None:
+            self._db = self._connector.connect()
+            self._cord = Cord(self._db)
+        try:
+            self._connector.keep_time(self._db)
+            return use(self._db)
+        except BaseException as error:
+            told = self._connector.told(self._db, error)
+            if isinstance(told, Unreachable):
+                self._drop()
+            if told is error:
+                raise
+            raise told from error
+
+    async def close(self) -> None:
+        """Give up the connection, and end the thread; one that hears nothing ends by itself, soon."""
+        dropping = self._loop.run_in_executor(self._thread, self._drop)
+        try:
+            await asyncio.wait([dropping], timeout=FAREWELL)
+            self.cut()
+            # It hears that at once, unless it is about to connect.
+            await asyncio.wait([dropping], timeout=FAREWELL)
+        finally:
+            self.cut()
+            self._thread.shutdown(wait=dropping.done())
+
+    def cut(self) -> None:
+        """Have the thread wait no more for an answer."""
+        if (cord := self._cord) is not None:
+            cord.pull()
+
+    def _drop(self) -> None:
+        (db, self._db), (cord, self._cord) = (self._db, None), (self._cord, None)
+        if db is not None:
+            db.close()
+        if cord is not None:
+            cord.close()
+
+
+# -- the server --------------------------------------------------------------------------------------------------------
+
+#: Seconds that a server may be away before who asks is told so.
+PATIENCE = 30.0
+#: Groups that are sent at the same time, and requests of one group.
+_SENDERS, _GROUP = 2, 64
+_PAUSE = Backoff(initial=0.02, maximum=1.0, multiplier=2.0, jitter=0.5)
+
+
+class _Request:
+    """Queries whose answer a caller waits for."""
+
+    __slots__ = ("answer", "done", "group", "queries", "sender")
+
+    def __init__(
+        self, queries: tuple[Query, ...], done: tuple[Query, ...], answer: asyncio.Future[list[list[Row]]]
+    ) -> None:
+        self.queries, self.done, self.answer = queries, done, answer
+        # The requests that it was sent with, and the task that sends them.
+        self.group: list[_Request] = []
+        self.sender: asyncio.Task[None] | None = None
+
+
+class Server:
+    """The server at ``url``, asked by at most ``connections`` at a time; to be opened."""
+
+    def __init__(self, url: str, connections: int) -> None:
+        if connections < 1:
+            raise ValueError(f"connections={connections!r} cannot reach a server; give 1 or more")
+        self._connector = Connector(url)
+        self._most = connections
+        self._loop: asyncio.AbstractEventLoop | None = None
+        # Those that nobody uses, the one that was used last is the last; and all that were made.
+        self._idle: list[Connection] = []
+        self._connections: list[Connection] = []
+        self._free = asyncio.Semaphore(connections)
+        # What waits to be sent, and those who send it; what comes meanwhile goes along with the next.
+        self._waiting: deque[_Request] = deque()
+        self._sending: set[asyncio.Task[None]] = set()
+        self._soon = False
+
+    def __repr__(self) -> str:
+        return repr(self._connector)
+
+    def time(self) -> float:
+        """Seconds since the epoch, by the clock that all have in common who have the store open."""
+        return self._connector.time()
+
+    async def read_clock(self) -> None:
+        """Agree with the others on the time.
+
+        Raises:
+            JournalError: if the server is gone again.
+        """
+        try:
+            await self.borrow(self._connector.read_clock)
+        except Unreachable as error:
+            raise JournalError(str(error)) from None
+
+    async def open(self, prepare: Callable[[Any], None]) -> None:
+        """Connect, and have ``prepare`` called with the first connection.
+
+        Raises:
+            JournalError: where the server cannot be reached, lets us not in, or is too old.
+        """
+        self._loop, self._free = asyncio.get_running_loop(), asyncio.Semaphore(self._most)
+        try:
+            await self.borrow(prepare)
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, Unreachable):
+                raise JournalError(str(error)) from None
+            raise
+
+    async def close(self) -> None:
+        """Let go of the server, after what was begun has ended; one that says nothing is not waited for."""
+        self._loop, connections = None, self._connections
+        self._connections, self._idle = [], []
+        await asyncio.gather(*[connection.close() for connection in connections])
+        for each in self._waiting:
+            if not each.answer.done():
+                each.answer.set_exception(JournalError(f"{self!r} is not open; enter what uses it"))
+        self._waiting.clear()
+        if self._sending:
+            await asyncio.wait(self._sending)
+
+    async def borrow(self, use: Callable[[Any], _T]) -> _T:
+        """What ``use`` makes of a connection, in a thread, tried once.
+
+        Raises:
+            Unreachable: where there is none to be had, or it was lost.
+        """
+        async with self._lent() as connection:
+            return await connection.do(use)
+
+    @asynccontextmanager
+    async def _lent(self) -> AsyncGenerator[Connection, None]:
+        async with self._free:
+            connection = self._take()
+            try:
+                yield connection
+            except asyncio.CancelledError:
+                # Nobody waits for the answer: the connection may be dead, and others need not wait for it either.
+                connection.cut()
+                self._idle.insert(0, connection)
+                raise
+            except BaseException:
+                self._idle.append(connection)
+                raise
+            self._idle.append(connection)
+
+    async def dial(self, introduce: Callable[[Any], _T]) -> tuple[Any, _T]:
+        """A connection for who needs one of his own, and what ``introduce`` made of it.
+
+        Raises:
+            Unreachable: where there is none to be had.
+        """
+        # Whoever takes it out, the thread or the loop, closes what nobody waits for.
+        made: list[Any] = []
+        unwanted = threading.Event()
+
+        def dial(_: Any) -> tuple[Any, _T]:
+            db = self._connector.connect()
+            try:
+                result = introduce(db)
+            except BaseException as error:
+                told = self._connector.told(db, error)
+                db.close()
+                raise told from error
+            made.append(db)
+            if unwanted.is_set():
+                _close(made)
+            return db, result
+
+        try:
+            return await self.borrow(dial)
+        except asyncio.CancelledError:
+            unwanted.set()
+            _close(made)
+            raise
+
+    async def run(self, *queries: Query, done: Sequence[Query] = ()) -> list[list[Row]]:
+        """Commit all of ``queries`` together, and return the rows of those whose rows are wanted.
+
+        ``done`` gives the same rows if they were carried out before; its first gives none if they were not. Without it,
+        carrying them out twice must be the same as once. A server that is away is waited for.
+
+        Raises:
+            JournalError: if it is away for long, or refuses a query.
+        """
+        if self._loop is None:
+            raise JournalError(f"{self!r} is not open; enter what uses it")
+        request = _Request(queries, tuple(done), self._loop.create_future())
+        self._waiting.append(request)
+        self._send_soon()
+        try:
+            return await request.answer
+        except asyncio.CancelledError:
+            if request.sender is not None and all(each.answer.cancelled() for each in request.group):
+                # No caller waits for the answer.
+                request.sender.cancel()
+            raise
+
+    # -- in groups -----------------------------------------------------------------------------------------------------
+
+    def _send_soon(self) -> None:
+        """Send what waits at the end of this turn of the loop, so that what comes in the same turn goes along."""
+        if self._waiting and not self._soon and len(self._sending) < _SENDERS and self._loop is not None:
+            self._soon = True
+            self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        self._soon = False
+        group = [self._waiting.popleft() for _ in range(min(_GROUP, len(self._waiting)))]
+        group = [each for each in group if not each.answer.cancelled()]
+        if group:
+            task = asyncio.create_task(self._carry_out(group), name=f"ask {self!r}")
+            for each in group:
+                each.sender, each.group = task, group
+            self._sending.add(task)
+            task.add_done_callback(self._sent)
+        self._send_soon()
+
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        self._sending.discard(task)
+        self._send_soon()
+
+    async def _carry_out(self, group: list[_Request]) -> None:
+        """Have all of ``group`` answered: in one transaction, or, where that fails, each in its own."""
+        try:
+            doubtful = False
+            if len(group) > 1:
+                doubtful = await self._carry_out_together(group)
+            await asyncio.gather(*[self._answer(each, doubtful=doubtful) for each in group if not each.answer.done()])
+        finally:
+            for each in group:
+                each.answer.cancel()
+
+    async def _carry_out_together(self, group: list[_Request]) -> bool:
+        """Try it once; whether it is not known if it was carried out."""
+        try:
+            async with self._lent() as connection:
+                answers = await connection.carry_out([each.queries for each in group])
+        except AnswerLost:
+            return True
+        except Exception:  # noqa: BLE001  # each of them meets its own error alone
+            return False
+        for each, answer in zip(group, answers, strict=True):
+            if not each.answer.done():
+                each.answer.set_result(answer)
+        return False
+
+    async def _answer(self, request: _Request, *, doubtful: bool) -> None:
+        try:
+            async with self._lent() as connection:
+                answer = await self._retry(connection, request, doubtful=doubtful)
+        except Exception as error:  # noqa: BLE001  # whoever asked gets it
+            if not request.answer.done():
+                request.answer.set_exception(error)
+        else:
+            if not request.answer.done():
+                request.answer.set_result(answer)
+
+    async def _retry(self, connection: Connection, request: _Request, *, doubtful: bool) -> list[list[Row]]:
+        """Carry out ``request``, until the server has answered or was away for long."""
+        end, tries = time.monotonic() + PATIENCE, 0
+        while True:
+            try:
+                if doubtful and request.done:
+                    (found,) = await connection.carry_out([request.done])
+                    if found[0]:
+                        return found
+                (answer,) = await connection.carry_out([request.queries])
+                if not doubtful or not request.done or any(answer):
+                    return answer
+                # The first try, whose answer was lost, may have been carried out only just before this one.
+                (found,) = await connection.carry_out([request.done])
+            except Unreachable as error:
+                doubtful = doubtful or isinstance(error, AnswerLost)
+                if self._loop is None or time.monotonic() > end:
+                    raise JournalError(f"{error}; it was waited for, {PATIENCE:g} s") from None
+            else:
+                return found
+            await asyncio.sleep(_PAUSE.delay(tries))
+            tries += 1
+
+    def _take(self) -> Connection:
+        if self._loop is None:
+            raise JournalError(f"{self!r} is not open; enter what uses it")
+        if not self._idle:
+            connection = Connection(LoopThread(f"{self!r}", self._loop), self._connector, self._loop)
+            self._connections.append(connection)
+            self._idle.append(connection)
+        return self._idle.pop()
+
+
+def _close(made: list[Any]) -> None:
+    with suppress(IndexError):
+        made.pop().close()

@@ -1,0 +1,757 @@
+"""`SQLStore`: flows, jobs and sent events in the tables of a database.
+
+The statements are the same for SQLite and PostgreSQL. The few words that differ stand in braces, and a `Dialect` fills
+them in: the locks of rows, comparison with a list, and types of columns. A `Database` carries out statements together,
+as one transaction, and sends them to the database in one piece.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from lifecycle.flows.records import DISCARDED, UNENDED, Change, FlowRow, JobRow, OutboxRow, Snapshot, StepRow
+from lifecycle.flows.stores.base import discarded, lost, lost_job, other_flow, storable, unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from lifecycle.flows.records import Batch, Claim, FailedDelivery
+    from lifecycle.flows.stores.presence import Presence
+
+__all__ = [
+    "CREATE_FLOWS",
+    "CREATE_JOBS",
+    "CREATE_OUTBOX",
+    "Database",
+    "Dialect",
+    "Guarded",
+    "Row",
+    "Rows",
+    "SQLStore",
+    "Statement",
+    "committing",
+]
+
+#: A row of a result.
+Row = tuple[Any, ...]
+
+
+# -- what a database carries out ---------------------------------------------------------------------------------------
+
+
+class Statement(NamedTuple):
+    """A statement whose ``:names`` are filled in with ``values``."""
+
+    text: str
+    values: Mapping[str, Any]
+    #: Whether its rows are wanted.
+    asked: bool = False
+
+
+class Rows(NamedTuple):
+    """Rows to insert; with a ``key``, one whose key exists replaces that row."""
+
+    table: str
+    columns: tuple[str, ...]
+    rows: Sequence[Row]
+    key: str = ""
+
+
+class Guarded(NamedTuple):
+    """Statements that are carried out only if ``guard`` gives a row; the rows of the guard are wanted."""
+
+    guard: Statement
+    then: Sequence[Statement | Rows]
+
+
+class Database(Protocol):
+    """Carries out statements."""
+
+    dialect: Dialect
+
+    async def run(self, *works: Statement | Guarded, done: Sequence[Statement] = ()) -> list[list[Row]]:
+        """Carry out ``works`` as one transaction, and return the rows of those whose rows are wanted.
+
+        ``done`` gives the same rows if ``works`` was carried out before. It is asked where an answer was lost, before
+        ``works`` is sent again. Without it, carrying them out twice must be the same as once.
+        """
+        ...
+
+    async def read(self, *statements: Statement) -> list[list[Row]]:
+        """Carry out statements that only read, at one moment."""
+        ...
+
+
+class _Lists:
+    """``{among[name]}``: the comparison with a list of values."""
+
+    def __init__(self, template: str) -> None:
+        self._template = template
+
+    def __getitem__(self, name: str) -> str:
+        return self._template.format(name=name)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """The words that differ."""
+
+    #: Whether it is PostgreSQL: whether rows are locked by `FOR UPDATE`.
+    locks: bool
+    #: The comparison with a list whose values are filled in as ``name``.
+    among: str
+    #: The order in which flows were inserted.
+    number: str
+    #: The first statement of a commit, which gives a row if the flow still belongs to the writer.
+    guard: str
+    #: Statements of a commit after it.
+    then: tuple[str, ...] = ()
+    #: Types and options in `CREATE TABLE`.
+    types: Mapping[str, str] = field(default_factory=dict[str, str])
+    #: Whether an owner is known to live by `Presence`, and reading needs no transaction that writes.
+    local: bool = False
+    _texts: dict[str, str] = field(default_factory=dict[str, str])
+
+    def text(self, template: str) -> str:
+        """Return ``template`` with the words of this dialect."""
+        text = self._texts.get(template)
+        if text is None:
+            text = self._texts[template] = template.format(
+                update=" FOR UPDATE" if self.locks else "",
+                skip=" FOR UPDATE SKIP LOCKED" if self.locks else "",
+                share=" FOR SHARE" if self.locks else "",
+                held="EXISTS (SELECT 1 FROM held)" if self.locks else "true",
+                among=_Lists(self.among),
+                number=self.number,
+                **self.types,
+            )
+        return text
+
+    def do(self, template: str, **values: Any) -> Statement:
+        """Return a statement whose rows are not wanted."""
+        return Statement(self.text(template), values)
+
+    def ask(self, template: str, **values: Any) -> Statement:
+        """Return a statement whose rows are wanted."""
+        return Statement(self.text(template), values, asked=True)
+
+
+# -- the tables --------------------------------------------------------------------------------------------------------
+
+# A stamp is that of the last write, by which a writer finds it again: the rows that a claim has chosen, and on a server
+# a write whose answer was lost. Some of the columns with a default were added to older tables.
+CREATE_FLOWS = (
+    """CREATE TABLE lifecycle_flows (
+        {serial}id TEXT {flow_key},
+        name TEXT NOT NULL,
+        state TEXT NOT NULL,
+        epoch BIGINT NOT NULL,
+        owner TEXT NOT NULL,
+        store TEXT NOT NULL,
+        error TEXT NOT NULL,
+        at {real} NOT NULL,
+        stamp BIGINT NOT NULL DEFAULT 0
+    ){spare}""",
+    "CREATE INDEX lifecycle_flows_by_name ON lifecycle_flows (name, state)",
+    """CREATE TABLE lifecycle_flow_steps (
+        flow TEXT NOT NULL,
+        name TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        state TEXT NOT NULL,
+        intention TEXT NOT NULL,
+        attempt INTEGER NOT NULL,
+        round INTEGER NOT NULL,
+        result TEXT,
+        failure TEXT,
+        revert_failure TEXT,
+        history TEXT,
+        undone INTEGER NOT NULL DEFAULT 0,
+        due {real} NOT NULL DEFAULT 0,
+        PRIMARY KEY (flow, name)
+    ){clustered}{spare}""",
+    """CREATE TABLE lifecycle_flow_changes (
+        flow TEXT NOT NULL,
+        seq BIGINT NOT NULL,
+        at {real} NOT NULL,
+        kind TEXT NOT NULL,
+        name TEXT NOT NULL,
+        old TEXT NOT NULL,
+        new TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        attempt INTEGER NOT NULL,
+        result TEXT,
+        PRIMARY KEY (flow, seq)
+    ){clustered}""",
+)
+CREATE_JOBS = (
+    # A number is never used again, so that it is an order. ``due`` becomes 0 when that time is over, so that a claim
+    # need not pass over the jobs that wait for theirs.
+    """CREATE TABLE lifecycle_jobs (
+        number {key},
+        id TEXT NOT NULL UNIQUE,
+        flow TEXT NOT NULL,
+        rank INTEGER NOT NULL,
+        store TEXT NOT NULL,
+        posted {real} NOT NULL,
+        max_attempts INTEGER NOT NULL,
+        state TEXT NOT NULL,
+        owner TEXT NOT NULL,
+        token TEXT NOT NULL,
+        epoch BIGINT NOT NULL,
+        until {real} NOT NULL,
+        attempts INTEGER NOT NULL,
+        due {real} NOT NULL,
+        outcome TEXT NOT NULL,
+        error TEXT NOT NULL,
+        ended {real} NOT NULL,
+        stamp BIGINT NOT NULL DEFAULT 0
+    )""",
+    """CREATE INDEX lifecycle_jobs_ready ON lifecycle_jobs (flow, rank, number)
+        WHERE state = 'UNCLAIMED' AND due = 0""",
+    "CREATE INDEX lifecycle_jobs_delayed ON lifecycle_jobs (due) WHERE state = 'UNCLAIMED' AND due > 0",
+    "CREATE INDEX lifecycle_jobs_claimed ON lifecycle_jobs (until) WHERE state = 'CLAIMED'",
+    "CREATE INDEX lifecycle_jobs_complete ON lifecycle_jobs (ended) WHERE state = 'COMPLETE'",
+)
+CREATE_OUTBOX = (
+    """CREATE TABLE lifecycle_outbox (
+        number {key},
+        id TEXT NOT NULL,
+        topic TEXT NOT NULL,
+        data TEXT NOT NULL,
+        until {real} NOT NULL,
+        failures INTEGER NOT NULL DEFAULT 0,
+        error TEXT NOT NULL DEFAULT '',
+        dead BOOLEAN NOT NULL DEFAULT false
+    )""",
+    "CREATE INDEX lifecycle_outbox_free ON lifecycle_outbox (until, number) WHERE NOT dead",
+    "CREATE INDEX lifecycle_outbox_dead ON lifecycle_outbox (number) WHERE dead",
+)
+
+
+# -- flows -------------------------------------------------------------------------------------------------------------
+
+# The number of the last change is that of the changes, and not stored a second time.
+_LAST = "(SELECT coalesce(max(seq), 0) FROM lifecycle_flow_changes c WHERE c.flow = f.id)"
+_FLOW = ", ".join(f"f.{name}" for name in FlowRow._fields).replace("f.seq", _LAST)
+_STEP = ", ".join(f"s.{name}" for name in StepRow._fields)
+_WIDTH = len(FlowRow._fields)
+_STORED = tuple(name for name in FlowRow._fields if name != "seq")
+_CHANGE = ("flow", "seq", "at", "kind", "name", "old", "new", "reason", "attempt", "result")
+_CHANGE_OF = attrgetter(*_CHANGE[:-1], "text")
+
+_CREATE = (
+    f"INSERT INTO lifecycle_flows ({', '.join(_STORED)}, stamp)"  # noqa: S608  # our own columns
+    f" VALUES ({', '.join(f':{name}' for name in _STORED)}, :stamp) ON CONFLICT (id) DO NOTHING RETURNING 1"
+)
+_CREATED = "SELECT 1 FROM lifecycle_flows WHERE id = :id AND owner = :owner AND stamp = :stamp"
+# Flows and their steps in one statement, so that they are of one moment: a flow has a name, and a step has none there.
+_SNAPSHOTS = f"""
+SELECT {_FLOW}{", NULL" * len(StepRow._fields)} FROM lifecycle_flows f WHERE WHICH
+UNION ALL
+SELECT f.id{", NULL" * (_WIDTH - 1)}, {_STEP}
+FROM lifecycle_flows f JOIN lifecycle_flow_steps s ON s.flow = f.id WHERE WHICH
+ORDER BY 1, {_WIDTH + 1}
+"""  # noqa: S608  # the same
+_LOAD = _SNAPSHOTS.replace("WHICH", "f.id = :id")
+_TAKE = "UPDATE lifecycle_flows SET epoch = epoch + 1, owner = :owner, stamp = :stamp WHERE id = :id AND epoch = :seen"
+# This is a statement of its own: the one before may wait for a commit of the owner before, and would read the steps as
+# they were before that commit.
+_TAKEN = _SNAPSHOTS.replace("WHICH", "f.id = :id AND f.epoch = :seen + 1 AND f.owner = :owner AND f.stamp = :stamp")
+_FIND = f"SELECT {_FLOW} FROM lifecycle_flows f WHERE WHICH ORDER BY f.{{number}}"  # noqa: S608  # the same
+_COMMITTED = "SELECT 1 FROM lifecycle_flows WHERE id = :flow AND epoch = :epoch AND stamp = :stamp"
+_TAKE_BACK = "DELETE FROM lifecycle_flow_changes WHERE flow = :flow AND seq >= :taken_back AND {held}"
+_CHANGES = (
+    "SELECT kind, name, old, new, NULL, reason, attempt, flow, seq, at, result FROM lifecycle_flow_changes"
+    " WHERE flow = :id AND seq > :after ORDER BY seq LIMIT :limit"
+)
+# A commit that is under way comes first, so that nothing of it is left.
+_DELETE = (
+    "SELECT 1 FROM lifecycle_flows WHERE id = :id{update}",
+    "DELETE FROM lifecycle_flow_steps WHERE flow = :id",
+    "DELETE FROM lifecycle_flow_changes WHERE flow = :id",
+    "DELETE FROM lifecycle_flows WHERE id = :id",
+)
+
+
+class SQLStore:
+    """The `Store` methods on a `Database`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database, self._sql = database, database.dialect
+        # Rises with each write, also from one life of this process to the next.
+        self._stamps = itertools.count(time.time_ns())
+
+    async def create(self, flow: FlowRow) -> bool:
+        """Insert a new flow; False if its id is taken, and then nothing is written."""
+        values = flow._asdict() | {"stamp": next(self._stamps)}
+        done = self._sql.ask(_CREATED, **values)
+        (created,) = await self._database.run(self._sql.ask(_CREATE, **values), done=[done])
+        return bool(created)
+
+    async def load(self, id: str) -> Snapshot:  # noqa: A002  # what it is
+        """Return a flow with its steps.
+
+        Raises:
+            FlowError: if there is no flow with that id.
+        """
+        (rows,) = await self._database.read(self._sql.ask(_LOAD, id=id))
+        if not rows:
+            raise unknown(id)
+        return _snapshots(rows)[id]
+
+    async def take(self, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # what it is
+        """Give the flow whose epoch is ``seen`` to ``owner``, raise its epoch by one, and return it.
+
+        Raises:
+            ClaimLost: if its epoch is another; another process was quicker.
+            FlowError: if there is no flow with that id.
+        """
+        values = {"id": id, "owner": owner, "seen": seen, "stamp": next(self._stamps)}
+        taken = self._sql.ask(_TAKEN, **values)
+        (rows,) = await self._database.run(self._sql.do(_TAKE, **values), taken, done=[taken])
+        if not rows:
+            await self.load(id)
+            raise lost(id, seen)
+        return _snapshots(rows)[id]
+
+    async def commit(self, batch: Batch) -> None:
+        """Write the changes of one phase of the engine, all of them or none.
+
+        Raises:
+            ClaimLost: if another process has taken the flow since.
+            JournalError: if the database cannot be written.
+        """
+        stamp = next(self._stamps)
+        done = self._sql.ask(_COMMITTED, flow=batch.flow, epoch=batch.epoch, stamp=stamp)
+        (held,) = await self._database.run(committing(self._sql, batch, stamp), done=[done])
+        if not held:
+            raise lost(batch.flow, batch.epoch)
+
+    async def flows(self, *, name: str | None = None, states: Collection[str] = ()) -> list[FlowRow]:
+        """Return the flows with that name and in one of those states, the oldest first; without arguments, all."""
+        # Only what is given is compared, so that the index on both serves.
+        wanted = [] if name is None else ["f.name = :name"]
+        if states:
+            wanted.append("f.state {among[states]}")
+        text = _FIND.replace("WHICH", " AND ".join(wanted) or "true")
+        (rows,) = await self._database.read(self._sql.ask(text, name=name, states=list(map(str, states))))
+        return [FlowRow._make(row) for row in rows]
+
+    async def changes(self, id: str, *, after: int = 0, limit: int = 500) -> list[Change]:  # noqa: A002  # what it is
+        """Return the changes of a flow after the one with that number; results are only text."""
+        (rows,) = await self._database.read(self._sql.ask(_CHANGES, id=id, after=after, limit=limit))
+        return [Change._make(row) for row in rows]
+
+    async def delete(self, id: str) -> bool:  # noqa: A002  # what it is
+        """Delete a flow; False if there is none."""
+        first, *rest = _DELETE
+        works = [self._sql.ask(first, id=id), *(self._sql.do(each, id=id) for each in rest)]
+        (found,) = await self._database.run(*works)
+        return bool(found)
+
+    def jobs(self, presence: Presence) -> SQLJobs:
+        """Return the jobs that are kept beside the flows; ``presence`` tells which of their owners live."""
+        return SQLJobs(self._database, presence, self._stamps)
+
+    def outbox(self) -> SQLOutbox:
+        """Return the events that tasks have sent and that are not delivered yet."""
+        return SQLOutbox(self._database)
+
+
+def committing(sql: Dialect, batch: Batch, stamp: int) -> Guarded:
+    """Return the statements that write ``batch`` if the flow still has its epoch."""
+    flow = batch.flow
+    values = {
+        "flow": flow,
+        "epoch": batch.epoch,
+        "state": batch.state,
+        "at": batch.at,
+        "store": batch.store,
+        "error": storable(batch.error),
+        "stamp": stamp,
+    }
+    then: list[Statement | Rows] = [sql.do(each, **values) for each in sql.then]
+    if batch.steps:
+        steps = [(flow, *row) for row in batch.steps]
+        then.append(Rows("lifecycle_flow_steps", ("flow", *StepRow._fields), steps, key="flow, name"))
+    if batch.taken_back:
+        then.append(sql.do(_TAKE_BACK, flow=flow, taken_back=batch.taken_back))
+    if batch.changes:
+        then.append(Rows("lifecycle_flow_changes", _CHANGE, [_CHANGE_OF(change) for change in batch.changes]))
+    if batch.sent:
+        sent = [(row.id, row.topic, row.data, 0.0) for row in batch.sent]
+        then.append(Rows("lifecycle_outbox", ("id", "topic", "data", "until"), sent))
+    return Guarded(sql.ask(sql.guard, **values), then)
+
+
+def _snapshots(rows: list[Row]) -> dict[str, Snapshot]:
+    """Return what `_SNAPSHOTS` gave, by the ids of the flows."""
+    flows: dict[str, FlowRow] = {}
+    steps: dict[str, dict[str, StepRow]] = {}
+    for row in rows:
+        if row[1] is None:
+            step = StepRow._make(row[_WIDTH:])
+            steps.setdefault(row[0], {})[step.name] = step
+        else:
+            flows[row[0]] = FlowRow._make(row[:_WIDTH])
+    return {id: Snapshot(flow, steps.get(id, {})) for id, flow in flows.items()}  # noqa: A001  # what it is
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+
+_JOB = ", ".join(JobRow._fields)
+_GIVEN = [name for name in JobRow._fields if name != "number"]
+_WRITTEN = _GIVEN[_GIVEN.index("state") :]
+_ADD = (
+    f"INSERT INTO lifecycle_jobs ({', '.join(_GIVEN)})"  # noqa: S608  # our own columns
+    f" VALUES ({', '.join(f':{name}' for name in _GIVEN)}) ON CONFLICT (id) DO NOTHING"
+)
+_ONE = f"SELECT {_JOB} FROM lifecycle_jobs WHERE id = :id"  # noqa: S608  # the same
+_PAGE = (
+    f"SELECT {_JOB} FROM lifecycle_jobs WHERE state {{among[states]}} AND (rank, number) > (:rank, :number)"  # noqa: S608  # the same
+    " ORDER BY rank, number LIMIT :limit"
+)
+_EVERY = 2**62
+_OVER = "SELECT 1 FROM lifecycle_jobs WHERE state = 'CLAIMED' AND until <= :now LIMIT 1"
+_TOKENS = "SELECT DISTINCT token FROM lifecycle_jobs WHERE state = 'CLAIMED' AND token != ''"
+# Claims that are over are marked first, by an end of -1, which only this transaction sees: another process that does
+# the same passes over them. Then their flows are fenced: a commit that is under way is waited for. Then the jobs are
+# written as `expired` writes a row, by the states of the flows after those commits.
+_MARK = """
+UPDATE lifecycle_jobs SET until = -1 WHERE number IN (SELECT number FROM lifecycle_jobs
+    WHERE state = 'CLAIMED' AND until >= 0 AND WHICH{skip})
+"""
+_MARK_EXPIRED = _MARK.replace("WHICH", "until <= :now")
+_MARK_GONE = _MARK.replace("WHICH", "token {among[gone]}")
+_EXPIRE = (
+    """UPDATE lifecycle_flows SET epoch = epoch + 1, owner = '', stamp = 0,
+        at = CASE WHEN expired.final AND state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED') THEN :at ELSE at END,
+        error = CASE WHEN expired.final AND state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED')
+            THEN 'its job was discarded: ' || expired.words ELSE error END,
+        state = CASE WHEN expired.final AND state NOT IN ('PENDING', 'SUCCESS', 'FAILURE', 'REVERTED')
+            THEN 'FAILURE' ELSE state END
+    FROM (SELECT id AS job, flow, attempts >= max_attempts AS final,
+        owner || ' claimed it and was gone before it was done' AS words
+        FROM lifecycle_jobs WHERE state = 'CLAIMED' AND until = -1) AS expired
+    WHERE id = expired.job AND name = expired.flow""",
+    """UPDATE lifecycle_jobs SET
+        state = CASE WHEN expired.final THEN 'COMPLETE' ELSE 'UNCLAIMED' END,
+        outcome = CASE WHEN NOT expired.final THEN outcome
+            WHEN expired.done IN ('SUCCESS', 'REVERTED') THEN expired.done ELSE 'discarded' END,
+        ended = CASE WHEN expired.final THEN :now ELSE ended END,
+        error = CASE WHEN expired.final AND expired.done = 'SUCCESS' THEN ''
+            ELSE owner || ' claimed it and was gone before it was done' END,
+        owner = '', token = '', until = 0
+    FROM (SELECT j.number AS place, j.attempts >= j.max_attempts AS final, f.state AS done
+        FROM lifecycle_jobs j LEFT JOIN lifecycle_flows f ON f.id = j.id AND f.name = j.flow
+        WHERE j.state = 'CLAIMED' AND j.until = -1) AS expired
+    WHERE number = expired.place""",
+)
+_DUE = """
+UPDATE lifecycle_jobs SET due = 0 WHERE number IN (SELECT number FROM lifecycle_jobs
+    WHERE state = 'UNCLAIMED' AND due > 0 AND due <= :now{skip})
+"""
+_CLAIM = f"""
+WITH first AS (
+    SELECT number AS place FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due = 0 AND WHICH
+    ORDER BY rank, number LIMIT :limit{{skip}}
+)
+UPDATE lifecycle_jobs SET state = 'CLAIMED', owner = :owner, token = :token, until = :until, epoch = epoch + 1,
+    attempts = attempts + 1, stamp = :stamp
+FROM first WHERE number = first.place RETURNING {_JOB}
+"""  # noqa: S608  # our own columns
+_CLAIM_ANY, _CLAIM_OF_ONE = _CLAIM.replace("WHICH", "true"), _CLAIM.replace("WHICH", "flow = :flow0")
+# Each flow has an order of its own in the index. The first of each are found before any is locked: a job that is locked
+# and not claimed would be passed over by others. Some more are found than are wanted: others may have the first.
+_FIRST_OF = """SELECT * FROM (SELECT number, rank FROM lifecycle_jobs
+    WHERE state = 'UNCLAIMED' AND due = 0 AND flow = :flow{} ORDER BY rank, number LIMIT :limit + 100) AS each{}"""
+_OF_SEVERAL = "number IN (SELECT number FROM ({}) AS every ORDER BY rank, number LIMIT :limit + 100)"
+_CLAIMED = f"SELECT {_JOB} FROM lifecycle_jobs WHERE state = 'CLAIMED' AND token = :token AND stamp = :stamp"  # noqa: S608  # the same
+_WRITE = f"""
+UPDATE lifecycle_jobs SET {", ".join(f"{name} = :{name}" for name in _WRITTEN)}, stamp = :stamp
+WHERE id = :id AND state = :old_state AND epoch = :old_epoch AND (state != 'CLAIMED' OR until > :now) RETURNING id
+"""  # noqa: S608  # the same
+_WRITTEN_BY = "SELECT 1 FROM lifecycle_jobs WHERE id = :id AND stamp = :stamp"
+_DISCARD = """
+UPDATE lifecycle_flows SET state = CASE state WHEN 'PENDING' THEN state ELSE 'FAILURE' END,
+    error = :words, at = :at, epoch = epoch + 1, owner = '', stamp = 0
+WHERE id = :id AND name = :flow AND state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED') AND {held}
+"""
+_RENEW = """
+UPDATE lifecycle_jobs SET until = :until
+WHERE state = 'CLAIMED' AND id {among[ids]} AND epoch || '/' || id {among[claims]} RETURNING id, epoch
+"""
+# Creates the flows of claimed jobs, or takes them. What is sent a second time does not fence ourselves. A flow with
+# another name is left alone.
+_ADOPT = f"""
+INSERT INTO lifecycle_flows AS had ({", ".join(_STORED)}, stamp)
+SELECT id, flow, 'PENDING', 1, token, store, '', 0, :stamp FROM lifecycle_jobs
+WHERE state = 'CLAIMED' AND WHICH{{share}}
+ON CONFLICT (id) DO UPDATE SET epoch = had.epoch + 1, owner = excluded.owner, stamp = excluded.stamp
+WHERE had.name = excluded.name AND NOT (had.owner = excluded.owner AND had.stamp >= excluded.stamp)
+"""  # noqa: S608  # the same
+_ADOPT_ONE = _ADOPT.replace("WHICH", "id = :id AND epoch = :epoch AND until > :now")
+_ADOPT_CLAIMED = _ADOPT.replace("WHICH", "token = :token AND stamp = :stamp")
+_ADOPTED = _SNAPSHOTS.replace("WHICH", "f.id = :id AND f.owner = :owner AND f.stamp = :stamp")
+_BEGUN = _SNAPSHOTS.replace(
+    "WHICH",
+    "f.owner = :token AND f.stamp = :stamp AND f.id IN (SELECT j.id FROM lifecycle_jobs j"
+    " WHERE j.state = 'CLAIMED' AND j.token = :token AND j.stamp = :stamp)",
+)
+_NEXT = """
+SELECT (SELECT min(due) FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due > :now),
+    (SELECT min(until) FROM lifecycle_jobs WHERE state = 'CLAIMED')
+"""
+_UNFINISHED = "SELECT id FROM lifecycle_jobs WHERE id {among[ids]} AND state != 'COMPLETE'"
+# Those to delete are marked first, so that all statements mean the same.
+_OLD = "SELECT id FROM lifecycle_jobs WHERE state = 'COMPLETE' AND ended = -1"
+_PURGE = (
+    "UPDATE lifecycle_jobs SET ended = -1 WHERE state = 'COMPLETE' AND ended < :before",
+    f"DELETE FROM lifecycle_flow_steps WHERE flow IN ({_OLD})",  # noqa: S608  # the same
+    f"DELETE FROM lifecycle_flow_changes WHERE flow IN ({_OLD})",  # noqa: S608  # the same
+    f"DELETE FROM lifecycle_flows WHERE id IN ({_OLD})",  # noqa: S608  # the same
+    "SELECT count(*) FROM lifecycle_jobs WHERE state = 'COMPLETE' AND ended = -1",
+    "DELETE FROM lifecycle_jobs WHERE state = 'COMPLETE' AND ended = -1",
+)
+# Each of them has an index.
+_COUNTS = """
+SELECT 'UNCLAIMED', (SELECT count(*) FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due = 0)
+    + (SELECT count(*) FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due > 0)
+UNION ALL SELECT 'CLAIMED', (SELECT count(*) FROM lifecycle_jobs WHERE state = 'CLAIMED')
+"""
+
+
+class SQLJobs:
+    """A `JobStore` on a `Database`."""
+
+    def __init__(self, database: Database, presence: Presence, stamps: itertools.count[int]) -> None:
+        self._database, self._sql, self._presence, self._stamps = database, database.dialect, presence, stamps
+        # How many processes were known to be gone when all tokens were checked last; -1: they are to be checked.
+        self._losses = -1
+
+    async def add(self, row: JobRow) -> JobRow:
+        """Insert ``row`` unless its id exists, and return the stored job."""
+        values = row._asdict()
+        ((kept,),) = await self._database.run(self._sql.do(_ADD, **values), self._sql.ask(_ONE, id=row.id))
+        return JobRow._make(kept)
+
+    async def get(self, id: str, *, now: float) -> JobRow | None:  # noqa: A002  # what it is
+        """Return one job, or None."""
+        rows = await self._look(now, self._sql.ask(_ONE, id=id))
+        return JobRow._make(rows[0]) if rows else None
+
+    async def rows(
+        self, *states: str, now: float, after: tuple[int, int] | None = None, limit: int | None = None
+    ) -> list[JobRow]:
+        """Return the jobs in those states, in order: at most ``limit``, and those ``after`` a rank and a number."""
+        rank, number = after or (-1, -1)
+        most = _EVERY if limit is None else limit
+        page = self._sql.ask(_PAGE, states=list(map(str, states)), rank=rank, number=number, limit=most)
+        return list(map(JobRow._make, await self._look(now, page)))
+
+    async def take(self, flows: Collection[str] | None, claim: Claim, limit: int) -> list[JobRow]:
+        """Claim the first ``limit`` jobs that are due, of those ``flows`` or of any; fewer if there are fewer."""
+        if flows is not None and not flows:
+            return []
+        values = self._values(flows, claim, limit)
+        done = self._sql.ask(_CLAIMED, **values)
+        (rows,) = await self._run(claim.now, *self._claiming(flows, values), done=[done])
+        return _in_order(rows)
+
+    async def begin(self, flows: Collection[str], claim: Claim, limit: int) -> list[tuple[JobRow, Snapshot | None]]:
+        """Do `take` and `adopt` in one transaction; None for a flow that `adopt` refuses."""
+        values = self._values(flows, claim, limit)
+        adopting, begun = self._sql.do(_ADOPT_CLAIMED, **values), self._sql.ask(_BEGUN, **values)
+        done = [self._sql.ask(_CLAIMED, **values), begun]
+        rows, flows_ = await self._run(claim.now, *self._claiming(flows, values), adopting, begun, done=done)
+        found = _snapshots(flows_)
+        return [(job, found.get(job.id)) for job in _in_order(rows)]
+
+    def _values(self, flows: Collection[str] | None, claim: Claim, limit: int) -> dict[str, Any]:
+        names = {f"flow{place}": flow for place, flow in enumerate(flows or ())}
+        return claim._asdict() | names | {"stamp": next(self._stamps), "limit": limit}
+
+    def _claiming(self, flows: Collection[str] | None, values: dict[str, Any]) -> list[Statement]:
+        if flows is None:
+            text = _CLAIM_ANY
+        elif len(flows) == 1:
+            text = _CLAIM_OF_ONE
+        else:
+            firsts = " UNION ALL ".join(_FIRST_OF.format(place, place) for place in range(len(flows)))
+            text = _CLAIM.replace("WHICH", _OF_SEVERAL.format(firsts))
+        return [self._sql.do(_DUE, **values), self._sql.ask(text, **values)]
+
+    async def compare_and_set(self, old: JobRow, new: JobRow, *, now: float) -> bool:
+        """Write ``new`` if the job has the state and the epoch of ``old``; False if not."""
+        stamp = next(self._stamps)
+        values = new._asdict() | {"old_state": old.state, "old_epoch": old.epoch, "now": now, "stamp": stamp}
+        # The expired claims need not be ended before: the time of this one is compared.
+        writing = self._sql.ask(_WRITE, **values)
+        work: Statement | Guarded = writing
+        if new.outcome == DISCARDED:
+            words = storable(discarded(new))
+            work = Guarded(writing, [self._sql.do(_DISCARD, id=new.id, flow=new.flow, words=words, at=time.time())])
+        (rows,) = await self._database.run(work, done=[self._sql.ask(_WRITTEN_BY, id=old.id, stamp=stamp)])
+        return bool(rows)
+
+    async def renew(self, rows: Sequence[JobRow], *, now: float, until: float) -> list[JobRow]:
+        """Extend those claims until then, and return those that are lost."""
+        claims = [f"{row.epoch}/{row.id}" for row in rows]
+        renewing = self._sql.ask(_RENEW, ids=[row.id for row in rows], claims=claims, until=until)
+        (kept,) = await self._run(now, renewing)
+        return [row for row in rows if (row.id, row.epoch) not in set(kept)]
+
+    async def adopt(self, row: JobRow, *, now: float) -> Snapshot:
+        """Take the flow of a claimed job, or create it.
+
+        Raises:
+            ClaimLost: if the claim is lost.
+            FlowError: if a flow with another name has the id; that flow is left alone.
+        """
+        values = {"id": row.id, "epoch": row.epoch, "owner": row.token, "now": now, "stamp": next(self._stamps)}
+        adopted = self._sql.ask(_ADOPTED, **values)
+        (found,) = await self._run(now, self._sql.do(_ADOPT_ONE, **values), adopted, done=[adopted])
+        if found:
+            return _snapshots(found)[row.id]
+        (named,) = await self._database.read(
+            self._sql.ask("SELECT name FROM lifecycle_flows WHERE id = :id", id=row.id)
+        )
+        if named and named[0][0] != row.flow:
+            raise other_flow(row, named[0][0])
+        raise lost_job(row)
+
+    async def next(self, *, now: float) -> float | None:
+        """Return when the next job will be due or the next claim may expire; None if nothing waits for a time."""
+        ((times,),) = await self._database.read(self._sql.ask(_NEXT, now=now))
+        return min((each for each in times if each is not None), default=None)
+
+    async def unfinished(self, ids: Collection[str]) -> set[str]:
+        """Return those of ``ids`` that are ids of jobs that are not complete."""
+        (rows,) = await self._database.read(self._sql.ask(_UNFINISHED, ids=list(ids)))
+        return {id for (id,) in rows}  # noqa: A001  # what it is
+
+    async def purge(self, *, before: float) -> int:
+        """Delete the jobs that were completed before then, with their flows, and return how many they were."""
+        works = [
+            self._sql.ask(each) if each.startswith("SELECT") else self._sql.do(each, before=before) for each in _PURGE
+        ]
+        (((count,),),) = await self._database.run(*works)
+        return int(count)
+
+    async def counts(self) -> dict[str, int]:
+        """Count the jobs in each state but COMPLETE."""
+        (rows,) = await self._database.read(self._sql.ask(_COUNTS))
+        return {str(state): int(count) for state, count in rows}
+
+    def doubt(self) -> None:
+        """Check before the next operation whether every owner lives."""
+        self._losses = -1
+
+    async def _look(self, now: float, statement: Statement) -> list[Row]:
+        """Return the rows of ``statement``, after the claims that are over have ended."""
+        if self._sql.local and self._losses == self._presence.losses:
+            # A reader waits for no writer, unless there is a claim to end.
+            over, rows = await self._database.read(self._sql.ask(_OVER, now=now), statement)
+            if not over:
+                return rows
+        (rows,) = await self._run(now, statement)
+        return rows
+
+    async def _run(self, now: float, *works: Statement | Guarded, done: Sequence[Statement] = ()) -> list[list[Row]]:
+        """Carry out ``works``, after the claims that are over have ended."""
+        losses = self._presence.losses
+        values = {"now": now, "at": time.time()}
+        ending = [self._sql.do(_MARK_EXPIRED, **values)]
+        if self._sql.local and self._losses != losses:
+            (tokens,) = await self._database.read(self._sql.ask(_TOKENS))
+            if gone := [token for (token,) in tokens if not self._presence.alive(token)]:
+                ending.append(self._sql.do(_MARK_GONE, gone=gone))
+        ending += [self._sql.do(each, **values) for each in _EXPIRE]
+        results = await self._database.run(*ending, *works, done=done)
+        self._losses = losses
+        return results
+
+
+def _in_order(rows: list[Row]) -> list[JobRow]:
+    return sorted(map(JobRow._make, rows), key=lambda row: (row.rank, row.number))
+
+
+# -- sent events -------------------------------------------------------------------------------------------------------
+
+_EVENT = ", ".join(OutboxRow._fields)
+# The index has new rows in the order of their numbers, and the others by the end of their wait. A row is written as
+# `records.taken` has it.
+_TAKE_EVENTS = f"""
+WITH new AS (
+    SELECT number AS place FROM lifecycle_outbox WHERE NOT dead AND until = 0
+    ORDER BY number LIMIT :limit{{skip}}
+), again AS (
+    SELECT number AS place FROM lifecycle_outbox WHERE NOT dead AND until > 0 AND until <= :now
+    ORDER BY until LIMIT :limit{{skip}}
+), free AS (
+    SELECT place FROM new UNION ALL SELECT place FROM again ORDER BY place LIMIT :limit
+) UPDATE lifecycle_outbox SET until = :until,
+    failures = failures + CASE WHEN until > 0 AND error IN ('', '{UNENDED}') THEN 1 ELSE 0 END,
+    error = CASE WHEN error = '{UNENDED}' OR (until > 0 AND error = '') THEN '{UNENDED}' ELSE '' END
+WHERE number IN (SELECT place FROM free) RETURNING {_EVENT}
+"""  # noqa: S608  # our own columns
+_TAKEN_EVENTS = f"SELECT {_EVENT} FROM lifecycle_outbox WHERE until = :until"  # noqa: S608  # the same
+_DEAD = f"SELECT {_EVENT} FROM lifecycle_outbox WHERE dead ORDER BY number"  # noqa: S608  # the same
+_FAIL = (
+    "UPDATE lifecycle_outbox SET failures = :failures, error = :error, until = :until, dead = :dead"
+    " WHERE number = :number"
+)
+_REVIVE = "UPDATE lifecycle_outbox SET failures = 0, until = 0, dead = false WHERE dead AND number {among[numbers]}"
+_HOLD = "UPDATE lifecycle_outbox SET until = :until WHERE number {among[numbers]}"
+_FORGET = "DELETE FROM lifecycle_outbox WHERE number {among[numbers]}"
+
+
+class SQLOutbox:
+    """An `OutboxStore` on a `Database`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database, self._sql = database, database.dialect
+
+    async def take(self, limit: int, *, now: float, until: float) -> list[OutboxRow]:
+        """Lease the first ``limit`` free events until then; a lease that expired before counts as a failure."""
+        taking = self._sql.ask(_TAKE_EVENTS, limit=limit, now=now, until=until)
+        (rows,) = await self._database.run(taking, done=[self._sql.ask(_TAKEN_EVENTS, until=until)])
+        return sorted(map(OutboxRow._make, rows), key=attrgetter("number"))
+
+    async def hold(self, numbers: Collection[int], *, until: float) -> None:
+        """Change the end of those leases; 0 frees the events."""
+        await self._database.run(self._sql.do(_HOLD, numbers=list(numbers), until=until))
+
+    async def forget(self, numbers: Collection[int]) -> None:
+        """Delete events that were delivered, or dead letters."""
+        await self._database.run(self._sql.do(_FORGET, numbers=list(numbers)))
+
+    async def settle(
+        self, *, delivered: Collection[int], freed: Collection[int], failed: Sequence[FailedDelivery]
+    ) -> None:
+        """Write the results of deliveries in one transaction; those ``freed`` can be taken again at once."""
+        works = [self._sql.do(_FORGET, numbers=list(delivered))] if delivered else []
+        if freed:
+            works.append(self._sql.do(_HOLD, numbers=list(freed), until=0.0))
+        for row in failed:
+            values = row._asdict() | {
+                "error": storable(row.error),
+                "until": row.until or 0.0,
+                "dead": row.until is None,
+            }
+            works.append(self._sql.do(_FAIL, **values))
+        if works:
+            await self._database.run(*works)
+
+    async def dead(self) -> list[OutboxRow]:
+        """Return the dead letters, the oldest first."""
+        (rows,) = await self._database.read(self._sql.ask(_DEAD))
+        return list(map(OutboxRow._make, rows))
+
+    async def revive(self, numbers: Collection[int]) -> None:
+        """Have dead letters delivered again, as if no delivery had failed."""
+        await self._database.run(self._sql.do(_REVIVE, numbers=list(numbers)))

@@ -1,0 +1,195 @@
+"""`SQLiteStore`: the `SQLStore` in a SQLite file, written by the thread of a `Journal`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from lifecycle.flows.stores.presence import FilePresence, Presence
+from lifecycle.flows.stores.sql import CREATE_FLOWS, CREATE_JOBS, CREATE_OUTBOX, Dialect, Guarded, Rows, SQLStore
+from lifecycle.journal import Journal, Schema
+
+if TYPE_CHECKING:
+    import os
+    import sqlite3
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from lifecycle.flows.stores.sql import Row, Statement
+
+__all__ = ["FLOW_TABLES", "SQLiteStore"]
+
+_SQLITE = Dialect(
+    locks=False,
+    among="IN (SELECT value FROM json_each(:{name}))",
+    number="rowid",
+    guard="SELECT 1 FROM lifecycle_flows WHERE id = :flow AND epoch = :epoch",
+    # Most batches are about steps alone: the row of the flow, with all that it was given, is not written for them.
+    then=(
+        """
+    UPDATE lifecycle_flows SET at = CASE WHEN state = :state THEN at ELSE :at END, state = :state, error = :error,
+        store = coalesce(:store, store)
+    WHERE id = :flow AND (state != :state OR error != :error OR :store IS NOT NULL)
+    """,
+    ),
+    types={
+        "serial": "",
+        "flow_key": "NOT NULL UNIQUE",
+        "key": "INTEGER PRIMARY KEY AUTOINCREMENT",
+        "real": "REAL",
+        "spare": "",
+        "clustered": " WITHOUT ROWID",
+    },
+    local=True,
+)
+
+# The first version had the same tables with fewer columns.
+FLOW_TABLES = Schema(
+    "flows",
+    (
+        (),
+        (
+            "ALTER TABLE lifecycle_flow_atoms ADD COLUMN undone INTEGER NOT NULL DEFAULT 0",
+            "ALTER TABLE lifecycle_flow_atoms ADD COLUMN due REAL NOT NULL DEFAULT 0",
+            # Each round had its own key before.
+            """UPDATE lifecycle_flow_atoms SET undone = CASE WHEN state IN ('PENDING', 'REVERTED') THEN round
+                ELSE max(round - 1, 0) END WHERE round > 0""",
+        ),
+        (
+            "ALTER TABLE lifecycle_flow_atoms RENAME TO lifecycle_flow_steps",
+            "ALTER TABLE lifecycle_flow_steps DROP COLUMN revert_result",
+            "ALTER TABLE lifecycle_flows DROP COLUMN version",
+            "ALTER TABLE lifecycle_flows ADD COLUMN stamp BIGINT NOT NULL DEFAULT 0",
+        ),
+    ),
+    tuple(map(_SQLITE.text, CREATE_FLOWS)),
+)
+_JOB_TABLES = Schema(
+    "jobs",
+    (
+        (),
+        (
+            # A flow whose job was discarded could be left unfinished before, and was done again.
+            """UPDATE lifecycle_flows
+                SET state = CASE state WHEN 'PENDING' THEN state ELSE 'FAILURE' END,
+                    epoch = epoch + 1, owner = '', error = 'its job was discarded'
+                WHERE state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED') AND EXISTS (SELECT 1 FROM lifecycle_jobs j
+                    WHERE j.id = lifecycle_flows.id AND j.flow = lifecycle_flows.name AND j.outcome = 'trashed')""",
+        ),
+        (
+            "UPDATE lifecycle_jobs SET outcome = 'discarded' WHERE outcome = 'trashed'",
+            "ALTER TABLE lifecycle_jobs ADD COLUMN stamp BIGINT NOT NULL DEFAULT 0",
+        ),
+    ),
+    tuple(map(_SQLITE.text, CREATE_JOBS)),
+)
+_OUTBOX_TABLES = Schema(
+    "outbox",
+    (
+        (),
+        (
+            "ALTER TABLE lifecycle_outbox ADD COLUMN failures INTEGER NOT NULL DEFAULT 0",
+            "ALTER TABLE lifecycle_outbox ADD COLUMN error TEXT NOT NULL DEFAULT ''",
+            "ALTER TABLE lifecycle_outbox ADD COLUMN dead INTEGER NOT NULL DEFAULT 0",
+            "CREATE INDEX lifecycle_outbox_free ON lifecycle_outbox (until, number) WHERE dead = 0",
+            "CREATE INDEX lifecycle_outbox_dead ON lifecycle_outbox (number) WHERE dead = 1",
+        ),
+        (
+            "DROP INDEX lifecycle_outbox_free",
+            "DROP INDEX lifecycle_outbox_dead",
+            *map(_SQLITE.text, CREATE_OUTBOX[1:]),
+        ),
+    ),
+    tuple(map(_SQLITE.text, CREATE_OUTBOX)),
+)
+
+
+class _File:
+    """The `Database` that ``journal`` writes."""
+
+    dialect = _SQLITE
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    async def run(self, *works: Statement | Guarded, done: Sequence[Statement] = ()) -> list[list[Row]]:  # noqa: ARG002  # no answer is lost here
+        """Carry out ``works`` as one transaction, and return the rows of those whose rows are wanted."""
+        return await self._journal.run(lambda db: _carry_out(db, works))
+
+    async def read(self, *statements: Statement) -> list[list[Row]]:
+        """Carry out statements that only read, at one moment."""
+        return await self._journal.read(lambda db: _carry_out(db, statements))
+
+
+def _carry_out(db: sqlite3.Connection, works: Sequence[Statement | Guarded]) -> list[list[Row]]:
+    results: list[list[Row]] = []
+    for work in works:
+        statement = work.guard if isinstance(work, Guarded) else work
+        rows = _execute(db, statement)
+        if statement.asked:
+            results.append(rows)
+        if isinstance(work, Guarded) and rows:
+            for each in work.then:
+                if isinstance(each, Rows):
+                    _insert(db, each)
+                else:
+                    _execute(db, each)
+    return results
+
+
+def _execute(db: sqlite3.Connection, statement: Statement) -> list[Row]:
+    return db.execute(statement.text, _adapted(statement.values)).fetchall()
+
+
+def _adapted(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return ``values`` with lists as JSON, which `json_each` reads."""
+    if any(type(value) is list for value in values.values()):
+        return {name: json.dumps(value) if type(value) is list else value for name, value in values.items()}
+    return values
+
+
+def _insert(db: sqlite3.Connection, rows: Rows) -> None:
+    verb = "INSERT OR REPLACE" if rows.key else "INSERT"
+    places = ", ".join("?" * len(rows.columns))
+    db.executemany(f"{verb} INTO {rows.table} ({', '.join(rows.columns)}) VALUES ({places})", rows.rows)
+
+
+class SQLiteStore(SQLStore):
+    """A `Store` in the file ``path``, which is made if need be, and may hold other tables of this library.
+
+    A process that is killed loses nothing. A power cut may take the last transactions, and leaves an older state that
+    is whole; with ``durable=True`` it takes none, and each phase of a flow waits for the disk.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *schemas: Schema, durable: bool = False) -> None:
+        #: What writes the file; open while the store is entered.
+        self.journal: Final = Journal(path, FLOW_TABLES, _JOB_TABLES, _OUTBOX_TABLES, *schemas, durable=durable)
+        super().__init__(_File(self.journal))
+
+    def __repr__(self) -> str:
+        return f"<SQLiteStore {self.journal.path}>"
+
+    async def __aenter__(self) -> Self:
+        """Open the file.
+
+        Raises:
+            JournalError: if it cannot be opened or written, is no database, or is of a newer version.
+        """
+        await self.journal.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close the file, after everything that was handed in is written."""
+        await self.journal.__aexit__(kind, error, traceback)
+
+    def presence(self) -> Presence:
+        """Return what tells which processes have this file open: they meet in a directory beside it."""
+        path = self.journal.path
+        return Presence() if path == ":memory:" else FilePresence(f"{path}-owners")
+
+    def time(self) -> float:
+        """Return seconds since the epoch; setting the system's clock does not move them."""
+        return self.journal.time()

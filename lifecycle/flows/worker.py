@@ -1,0 +1,345 @@
+"""`Worker`: claims jobs and carries them out until it is cancelled; then it releases those that it has.
+
+One task claims jobs while there is a free slot, each job has its own task, and one task extends the claims, whatever
+the jobs do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from lifecycle import hooks
+from lifecycle._async import wait_within
+from lifecycle._util import error_text, message_of
+from lifecycle.backoff import Backoff
+from lifecycle.errors import AmbiguousDependency, ClaimLost, FlowError, JournalError, MissingDependencies
+from lifecycle.flows.engine import STOP_MARGIN
+from lifecycle.flows.plan import compile_flow
+from lifecycle.flows.queue import JOBS_TO_CLAIM, jobs_of
+from lifecycle.flows.stores.base import lost_job
+from lifecycle.flows.stores.presence import GONE, RESUMED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lifecycle.flows.definition import Item
+    from lifecycle.flows.queue import Job, JobQueue
+    from lifecycle.flows.records import Snapshot
+    from lifecycle.flows.run import Run
+
+__all__ = ["Worker"]
+
+_log = logging.getLogger("lifecycle.flows")
+
+#: The wait of a worker while the store cannot be read or written.
+_TROUBLE = Backoff(initial=0.1, maximum=30.0)
+#: Errors that another attempt would not change.
+_HOPELESS = (MissingDependencies, AmbiguousDependency)
+#: How often a claim is extended in the time of a lease; and how often that is tried while the store does not answer.
+_OFTEN, _OFTENER = 3, 15
+
+
+class _Lease:
+    """A claim that is extended."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.until: float = job.row.until
+        #: Done once the claim is lost.
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def lose(self) -> None:
+        """Report that the claim has ended."""
+        if not self.lost.done():
+            self.lost.set_result(None)
+
+
+class _Heartbeat:
+    """Extends claims of ``seconds``, all at once, and more often while the store does not answer.
+
+    A claim is lost if the store refuses to extend it, or if its time is over; the others are kept.
+    """
+
+    def __init__(self, queue: JobQueue, seconds: float) -> None:
+        self._queue, self._seconds = queue, seconds
+        # By the ids of their jobs.
+        self._held: dict[str, _Lease] = {}
+        self._some = asyncio.Event()
+
+    def add(self, job: Job) -> _Lease:
+        """Extend the claim of ``job``; an older one that we have on it is lost."""
+        if (older := self._held.get(job.id)) is not None:
+            older.lose()
+        self._held[job.id] = lease = _Lease(job)
+        self._some.set()
+        return lease
+
+    def remove(self, lease: _Lease) -> None:
+        """Extend it no more."""
+        if self._held.get(lease.job.id) is lease:
+            del self._held[lease.job.id]
+        if not self._held:
+            self._some.clear()
+
+    async def run(self) -> None:
+        """Extend the claims in time, until cancelled."""
+        extended = True
+        while True:
+            await self._some.wait()
+            await asyncio.sleep(self._seconds / (_OFTEN if extended else _OFTENER))
+            self._drop("it was not extended in time" + (": is the event loop blocked?" if extended else ""))
+            extended = await self._extend()
+
+    async def _extend(self) -> bool:
+        """Extend the claims; False if the store does not answer."""
+        leases, now = list(self._held.values()), self._queue.now()
+        until = now + self._seconds
+        if not leases:
+            return True
+        try:
+            # As long as the first of them lasts: the store may wait for a server that is away.
+            async with asyncio.timeout(min(lease.until for lease in leases) - now):
+                lost = await self._queue.store.renew([lease.job.row for lease in leases], now=now, until=until)
+        except (JournalError, TimeoutError) as error:
+            _log.warning("claims cannot be extended: %s", message_of(error) or "the store takes too long")
+            return False
+        epochs = {(row.id, row.epoch) for row in lost}
+        for lease in leases:
+            if (lease.job.id, lease.job.row.epoch) in epochs:
+                lease.lose()
+            else:
+                lease.until = until
+        return True
+
+    def _drop(self, why: str) -> None:
+        """Lose the claims whose time is over: another process may have them."""
+        now = self._queue.now()
+        for lease in list(self._held.values()):
+            if lease.until <= now:
+                _log.warning("the claim on job %s has expired: %s", lease.job.id, why)
+                lease.lose()
+                self.remove(lease)
+
+
+class Worker:
+    """Carries out jobs of ``flows``, which are known by the names that the jobs were enqueued with."""
+
+    def __init__(self, queue: JobQueue, flows: Mapping[str, Item], *, concurrency: int, lease: float) -> None:
+        if concurrency < 1:
+            raise ValueError(f"work(concurrency={concurrency!r}) could do nothing; give 1 or more")
+        if not flows:
+            raise ValueError("work({}) could do nothing; give flows by their names")
+        # Compiled once, and shared by all jobs: a plan does not change.
+        self._plans = {name: compile_flow(flow) for name, flow in flows.items()}
+        for name, plan in self._plans.items():
+            if plan.name != name:
+                raise ValueError(
+                    f"work({{{name!r}: ...}}) names a flow that is called {plan.name!r}; give it its own name"
+                )
+        self._queue, self._lease = queue, lease
+        self._slots = concurrency
+        # The jobs that take a slot, and an event that is set when one is freed.
+        self._in_slots: set[_Lease] = set()
+        self._freed = asyncio.Event()
+        self._heartbeat = _Heartbeat(queue, lease)
+        # Set when there may be something to claim.
+        self._news = asyncio.Event()
+        # The tasks that carry out a job, by its id.
+        self._working: dict[str, asyncio.Task[None]] = {}
+        # Done when nothing more is to be begun, and the jobs at work are to come to rest.
+        self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> None:
+        """Work until cancelled.
+
+        Raises:
+            FlowError: once the flows are left.
+        """
+        presence, count = self._queue.flows.presence, self._queue.count
+        jobs = {JOBS_TO_CLAIM, *map(jobs_of, self._plans)}
+        silences = [presence.listen(news, self._news.set) for news in (*jobs, GONE, RESUMED)]
+        silences += [presence.listen(news, count.renew) for news in jobs]
+        count.open()
+        hooks.component_opened.announce(self._queue, component=self._queue)
+        claiming = asyncio.create_task(self._claim_jobs(), name="look for jobs")
+        extending = asyncio.create_task(self._heartbeat.run(), name="keep claims")
+        try:
+            ended, _ = await asyncio.wait([claiming, extending], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            hooks.component_closed.announce(self._queue, component=self._queue)
+            for silence in silences:
+                silence()
+            try:
+                await self._stop(claiming)
+            finally:
+                extending.cancel()
+                await asyncio.wait([extending])
+                await count.close()
+        for task in ended:
+            task.result()
+
+    async def _stop(self, claiming: asyncio.Task[None]) -> None:
+        """Begin nothing more, and wait until the jobs at work have come to rest."""
+        self._stopping.set_result(None)
+        self._news.set()
+        self._freed.set()
+        try:
+            async with asyncio.timeout(self._queue.flows.stop_timeout + STOP_MARGIN):
+                while left := [*self._working.values(), *([] if claiming.done() else [claiming])]:
+                    await asyncio.wait(left)
+        except TimeoutError:
+            _log.warning("jobs are left as they are, and come back when their claims end: the store takes too long")
+        finally:
+            # A second cancellation leaves no more time.
+            rest = [claiming, *self._working.values()]
+            for task in rest:
+                task.cancel()
+            await asyncio.wait(rest)
+
+    # -- claiming jobs -------------------------------------------------------------------------------------------------
+
+    async def _claim_jobs(self) -> None:
+        """Claim jobs for free slots until the worker stops; a claim that is under way is not cancelled."""
+        failures = 0
+        while not self._stopping.done():
+            if len(self._in_slots) >= self._slots:
+                self._freed.clear()
+                await self._freed.wait()
+                continue
+            try:
+                await self._claim()
+                failures = 0
+            except JournalError as error:
+                _log.warning("jobs cannot be claimed: %s", error)
+                await asyncio.wait([self._stopping], timeout=_TROUBLE.delay(failures))
+                failures += 1
+
+    async def _claim(self) -> None:
+        """Begin as many jobs as there are free slots, or wait until there may be some."""
+        self._news.clear()
+        if self._queue.flows.suspended:
+            await self._news.wait()
+            return
+        free = self._slots - len(self._in_slots)
+        jobs = await self._queue.begin(self._plans, self._lease, free)
+        if self._is_suspended():
+            # They were claimed meanwhile.
+            await asyncio.gather(*[self._queue.release(job) for job, _ in jobs])
+            return
+        for job, snapshot in jobs:
+            self._begin(job, snapshot)
+        if len(jobs) < free:
+            await self._wait()
+
+    def _is_suspended(self) -> bool:
+        return self._queue.flows.suspended
+
+    async def _wait(self) -> None:
+        """Wait until there may be a job: there are news, a job is due, or a claim expires."""
+        now = self._queue.now()
+        then = await self._queue.store.next(now=now)
+        wait = self._lease / 3 if then is None else min(self._lease / 3, max(0.0, then - now))
+        await wait_within(wait, self._news)
+        if not self._news.is_set():
+            # News may be lost, and a death may be unnoticed.
+            self._queue.store.doubt()
+
+    def _free_slot(self, lease: _Lease) -> None:
+        """Let another job begin in the slot of this one."""
+        if lease in self._in_slots:
+            self._in_slots.remove(lease)
+            self._freed.set()
+
+    def _begin(self, job: Job, snapshot: Snapshot | None) -> None:
+        self._queue.count.renew()
+        before = self._working.get(job.id)
+        lease = self._heartbeat.add(job)
+        self._in_slots.add(lease)
+        task = asyncio.create_task(self._carry_out(lease, before, snapshot), name=f"job {job.id}")
+        self._working[job.id] = task
+        task.add_done_callback(lambda task: self._done(lease, task))
+
+    def _done(self, lease: _Lease, task: asyncio.Task[None]) -> None:
+        self._heartbeat.remove(lease)
+        self._queue.count.renew()
+        if self._working.get(lease.job.id) is task:
+            del self._working[lease.job.id]
+        self._free_slot(lease)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("job %s is left as it is, and comes back when its claim ends", lease.job.id, exc_info=error)
+
+    # -- carrying one out ----------------------------------------------------------------------------------------------
+
+    async def _carry_out(self, lease: _Lease, before: asyncio.Task[None] | None, snapshot: Snapshot | None) -> None:
+        job = lease.job
+        try:
+            if before is not None:
+                # We had it and lost it: it is not carried out twice at once.
+                await asyncio.wait([before])
+            if self._stopping.done():
+                await self._queue.release(job)
+                return
+            run = await self._adopt(job, snapshot)
+            if run is not None:
+                await self._wait_for(lease, run)
+        except ClaimLost as error:
+            _log.warning("%s", error)
+        except (FlowError, JournalError) as error:
+            _log.warning("job %s is left as it is, and comes back when its claim ends: %s", job.id, error)
+
+    async def _adopt(self, job: Job, snapshot: Snapshot | None) -> Run | None:
+        """Return the run of its flow; None if there can be none, and then the job is discarded."""
+        queue, row = self._queue, job.row
+        try:
+            if snapshot is None:
+                snapshot = await queue.store.adopt(row, now=queue.now())
+            return queue.flows.adopt(self._plans[row.flow], snapshot)
+        except (ClaimLost, JournalError):
+            raise
+        except Exception as error:  # noqa: BLE001  # a codec may raise anything; it is kept with the job
+            await queue.discard(job, error=error_text(error))
+            return None
+
+    async def _wait_for(self, lease: _Lease, run: Run) -> None:
+        """Wait until the flow has ended, or there is a reason to leave it."""
+        ending = asyncio.create_task(_ending(run), name=f"end of {run.id}")
+        try:
+            reasons: list[asyncio.Future[Any]] = [ending, lease.lost, self._stopping]
+            await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
+            if lease.lost.done():
+                raise lost_job(lease.job.row)
+            if not ending.done():
+                await run.suspend(cancel_after=self._queue.flows.stop_timeout)
+            await self._finish(lease, run, await ending if run.ended or run.stopped else None)
+        finally:
+            if not run.ended:
+                await self._queue.flows.leave(run, lost_job(lease.job.row))
+            await ending
+
+    async def _finish(self, lease: _Lease, run: Run, error: BaseException | None) -> None:
+        """Write the outcome of the job."""
+        job = lease.job
+        text = "" if error is None else error_text(error)
+        if run.ended:
+            # The next job need not wait until this is written.
+            self._free_slot(lease)
+            await self._queue.complete(job, outcome=run.state, error=text)
+        elif error is None:
+            await self._queue.release(job)
+        elif isinstance(error, _HOPELESS):
+            await self._queue.discard(job, error=text)
+        elif isinstance(error, ClaimLost):
+            raise error
+        else:
+            await self._queue.release(job, error=text)
+
+
+async def _ending(run: Run) -> BaseException | None:
+    """Return the error of the flow."""
+    try:
+        await run
+    except Exception as error:  # noqa: BLE001  # it is kept with the job
+        return error
+    return None
