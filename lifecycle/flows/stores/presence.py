@@ -117,6 +117,11 @@ class Presence:
         for listener in list(self._listeners.get(news, ())):
             listener()
 
+    def _count_loss(self) -> None:
+        """Note that another process was found gone."""
+        self.losses += 1
+        self._notify_here(GONE)
+
 
 def _name() -> str:
     return f"{os.getpid()}-{os.urandom(6).hex()}"
@@ -260,8 +265,7 @@ class FilePresence(Presence):
 
     def _check(self, name: str) -> None:
         if not self.alive(name):
-            self.losses += 1
-            self._notify_here(GONE)
+            self._count_loss()
 
     def _forget(self, name: str) -> None:
         end = self._others.pop(name)
