@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "clear_context",
     "current_flow",
     "current_span",
     "current_worker",
@@ -37,13 +36,6 @@ current_flow: ContextVar[str] = ContextVar("lifecycle_flow", default="")
 current_span: ContextVar[str] = ContextVar("lifecycle_traceparent", default="")
 
 _NO_MESSAGE = "(its message cannot be read"
-
-
-def clear_context() -> None:
-    """Reset the worker, flow and span of the running task: it was started from within them, but outlives them."""
-    for each in (current_worker, current_flow, current_span):
-        if each.get():
-            each.set("")
 
 
 def name_of(fn: object) -> str:

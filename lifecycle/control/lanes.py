@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lifecycle import hooks
-from lifecycle._util import clear_context
+from lifecycle._util import current_flow, current_span, current_worker
 from lifecycle.control.deliveries import current
 from lifecycle.control.routing import Busy
 from lifecycle.errors import LaneFull
@@ -230,7 +230,7 @@ class Lane:
         started, finished = hooks.handler_started.receivers, hooks.handler_finished.receivers
         ended = hooks.delivery_ended.receivers
         dispatcher, report, enter, turn = self._dispatcher, self._dispatcher.report, current.set, _TURN
-        clear_context()
+        _clear_context()
         self._running += 1
         self.limit -= 1
         try:
@@ -320,3 +320,10 @@ def _is_stuck(lane: Lane) -> bool:
     while moving := {each for each in stuck if any(stuck.isdisjoint(wanted) for wanted in waits[each].values())}:
         stuck -= moving
     return lane in stuck
+
+
+def _clear_context() -> None:
+    """Reset the worker, flow and span of the running task: it was started from within them, but outlives them."""
+    for each in (current_worker, current_flow, current_span):
+        if each.get():
+            each.set("")
