@@ -1,18 +1,18 @@
 """Every error that the library raises, in one tree.
 
 LifecycleError
-├── NotHandled                  nobody took the event, or a handler passed it on
+├── NotHandled                  no handler took the event, or a handler passed it on
 │   ├── Dropped                 counted and given up on purpose: a full queue, a superseded run
 │   └── InvalidTopic            (ValueError) a topic that is no topic
 ├── InvalidPattern              (ValueError) a pattern that cannot be read
 ├── RouteConflict               the same pattern, command or name a second time
 ├── RouteNotFound               (KeyError) nothing is registered under that pattern
 ├── RouterRunning               the router is running already
-├── LaneFull                    no room, and waiting for it is impossible or not wanted
+├── LaneFull                    a lane is full, and waiting is impossible or not wanted
 ├── SourceFailed                a source could not start
 ├── SourceClosed                an event was given to a source that is closed
 ├── Interrupted                 the lifetime began to stop while waiting
-├── InvalidTransition           a state machine was asked for a move that its table does not have
+├── InvalidTransition           a move of a state machine that its table does not have
 │   └── InvalidState            (also FlowError) the same for flows and jobs
 ├── WorkerFailed                a worker ended, or could not start, with an error
 │   └── PoolFailed              (also PoolError) the pool gave up
@@ -30,7 +30,7 @@ LifecycleError
 │   ├── PoolClosed              the pool is closed
 │   └── SessionLost             the member that a session was bound to is gone
 ├── BridgeError
-│   ├── NotLeader               a write of who does not lead, or no longer
+│   ├── NotLeader               a write of a process that is not the leader
 │   ├── NotPublished            an event was not taken by the bus in time
 │   ├── Unpublishable           (ValueError) an event that the bus can never carry
 │   └── UnfitServer             the server, or what it was asked for, cannot do what the bridge promises
@@ -41,7 +41,7 @@ LifecycleError
     ├── StepFailed              a task, retry or revert failed
     └── ClaimLost               another owner has taken the job or flow
 
-Each is also importable from the room that raises it.
+Each is also importable from the package that raises it.
 """
 
 from __future__ import annotations
@@ -93,13 +93,13 @@ class LifecycleError(Exception):
 
 
 class NotHandled(LifecycleError):
-    """Nobody took the event; raised by a handler, it passes the event to the next most specific route."""
+    """No handler took the event. Raised by a handler, it passes the event to the next most specific route."""
 
 
 class Dropped(NotHandled):
-    """The event was given up on purpose and counted; it is not passed on to another route."""
+    """The event was dropped on purpose and counted; it is not passed on to another route."""
 
-    #: Whether it was given up for a newer event.
+    #: Whether it was dropped for a newer event.
     superseded: bool = False
 
 
@@ -128,7 +128,7 @@ class RouterRunning(LifecycleError):
 
 
 class LaneFull(LifecycleError):
-    """A lane has no room: raised by ``emit_nowait``, and by ``emit`` where waiting would be waiting for oneself."""
+    """A lane is full: raised by ``emit_nowait``, and by ``emit`` if the handler would wait for itself."""
 
 
 class SourceFailed(LifecycleError):
@@ -144,7 +144,7 @@ class Interrupted(LifecycleError):
 
 
 class InvalidTransition(LifecycleError):
-    """A state machine was asked for a move that its table does not have."""
+    """A move of a state machine that its table does not have."""
 
 
 class WorkerFailed(LifecycleError):
@@ -156,9 +156,9 @@ class RestartLimitReached(LifecycleError):
 
 
 class DoNotRestart(LifecycleError):
-    """Raised by a child of a supervisor: it is not started again, whatever its policy says.
+    """Raised by a child of a supervisor: it is not restarted, whatever its policy is.
 
-    Raised while the child starts, it says that there is nothing to run: the supervisor goes on without it.
+    Raised while the child starts, it means that there is nothing to run: the supervisor continues without it.
     """
 
 
@@ -167,7 +167,7 @@ class StopTree(LifecycleError):
 
 
 class JournalError(LifecycleError):
-    """A journal is closed, or its file cannot be opened, read or written; the message says what to do about it."""
+    """A journal is closed, or its file cannot be opened, read or written; the message has the remedy."""
 
 
 class VerificationError(LifecycleError):
@@ -183,7 +183,7 @@ class RemoteError(PoolError):
 
     Args:
         type: the name of the exception's class, with its module unless that is ``builtins``.
-        message: what the exception said.
+        message: the message of the exception.
         traceback: the remote traceback as text; empty where there is none.
     """
 
@@ -210,11 +210,11 @@ class WorkerLost(PoolError):
     """The worker process died while it worked on the call.
 
     Args:
-        message: what is known of its end.
-        exit_code: what it exited with, if it did.
+        message: a description of its end.
+        exit_code: its exit code, if it exited.
         signal: the number of the signal that killed it, if one did.
-        rss: bytes of memory that it had when it last told, if it did.
-        stderr: the end of what it wrote as errors.
+        rss: bytes of memory that it last reported, if it did.
+        stderr: the end of its standard error.
     """
 
     def __init__(
@@ -254,7 +254,7 @@ class BridgeError(LifecycleError):
 
 
 class NotLeader(BridgeError):
-    """Who does not lead, or no longer, was to write: the server refused it, or it was not even asked."""
+    """A write of a process that is not the leader, or no longer: refused by the server, or not even sent."""
 
 
 class NotPublished(BridgeError):
@@ -262,11 +262,11 @@ class NotPublished(BridgeError):
 
 
 class Unpublishable(BridgeError, ValueError):
-    """An event that the bus can never carry: too long a topic, too much data, or data that is no JSON."""
+    """An event that the bus can never carry: too long a topic, too much data, or data that is not JSON."""
 
 
 class UnfitServer(BridgeError):
-    """The server is too old, or did not set up what it was asked for; the message says what to do."""
+    """The server is too old, or cannot set up what a bridge needs; the message has the remedy."""
 
 
 class FlowError(LifecycleError):
@@ -274,7 +274,7 @@ class FlowError(LifecycleError):
 
 
 class InvalidState(InvalidTransition, FlowError):
-    """A flow, task, retry or job was asked for a move that its table does not have."""
+    """A move of a flow, task, retry or job that its table does not have."""
 
 
 class MissingDependencies(FlowError):

@@ -1,8 +1,8 @@
-"""What happens to a program, as frozen records.
+"""Events, as frozen records.
 
-Whatever has a ``topic`` can be dispatched; nothing has to inherit from `Event`. A class of one's own may say which
-topics its events have, so that ``@router.on(MyEvent)`` works: by a class attribute ``topics`` (a pattern), or by a
-field ``topic`` with a default.
+Any object with a ``topic`` can be dispatched; it need not inherit from `Event`. Your own class may define the topics of
+its events, so that ``@router.on(MyEvent)`` works: by a class attribute ``topics`` (a pattern), or by a field ``topic``
+with a default.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Topical(Protocol):
 
     @property
     def topic(self) -> str:
-        """What the event is about; it alone decides which handler gets it."""
+        """The subject of the event, which alone decides which handler gets it."""
         ...
 
 
@@ -62,10 +62,10 @@ class Event:
 
 
 def topics_of(kind: type[Any]) -> str:
-    """The pattern that matches the topics of all events of class ``kind``.
+    """Return the pattern that matches the topics of all events of class ``kind``.
 
     Raises:
-        TypeError: when the class does not say which topics its events have.
+        TypeError: when the class does not define the topics of its events.
     """
     declared = getattr(kind, "topics", None)
     if isinstance(declared, str):
@@ -88,32 +88,32 @@ def _settle(event: object, **computed: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """An event that says all by its class: every one of a class is equal to every other."""
+    """An event without data: all events of one class are equal."""
 
-    # To make a record costs much of an import; to make it for seven words costs it once.
+    # Making a dataclass is slow, so seven classes share this one.
 
 
 def _refuse(_self: object, name: str, _value: object = None) -> None:
     raise FrozenInstanceError(f"cannot assign to field {name!r}")
 
 
-# What a record refuses by itself only for its own class, not for those that inherit.
+# A frozen dataclass refuses assignment only for its own class, not for its subclasses.
 setattr(_Word, "__setattr__", _refuse)  # noqa: B010  # a type checker takes the method for read-only
 setattr(_Word, "__delattr__", _refuse)  # noqa: B010
 
 
-# -- what a program is asked to do ------------------------------------------------------------------------------
+# -- requests to the program ------------------------------------------------------------------------------
 
 
 class SuspendEvent(_Word):
-    """Pause: keep state, stop taking on work."""
+    """Suspend: keep state, stop taking on work."""
 
     __slots__ = ()
     topic = "lifecycle/suspend"
 
 
 class ResumeEvent(_Word):
-    """Go on after a pause."""
+    """Resume after a suspension."""
 
     __slots__ = ()
     topic = "lifecycle/resume"
@@ -155,7 +155,7 @@ class ClearLineEvent(_Word):
     topic = "lifecycle/clear-line"
 
 
-# -- what came from outside ------------------------------------------------------------------------------------
+# -- events from outside ------------------------------------------------------------------------------------
 
 _SIGNAL_TOPICS = {
     "SIGINT": "signal/interrupt",
@@ -171,13 +171,13 @@ class SignalEvent:
     """The operating system sent a signal, such as SIGTERM.
 
     Raises:
-        ValueError: for a number that is no signal here.
+        ValueError: for a number that is not a signal on this system.
     """
 
     topics: ClassVar[str] = "signal/*"
 
     signum: int
-    #: As the system calls it: ``SIGTERM``.
+    #: The system's name: ``SIGTERM``.
     name: str = field(init=False)
     topic: str = field(init=False, repr=False)
 
@@ -209,7 +209,7 @@ class CommandEvent:
 
 @dataclass(frozen=True, slots=True)
 class LineEvent:
-    """A line that is no command, without its line ending."""
+    """A line that is not a command, without its line ending."""
 
     line: str
     topic: str = field(default="input/line", init=False, repr=False)
@@ -217,7 +217,7 @@ class LineEvent:
 
 @dataclass(frozen=True, slots=True)
 class UnknownCommandEvent:
-    """A line that is no command: its first word, or all of it if that word takes no arguments.
+    """A line that is not a command: its first word, or all of it if that word takes no arguments.
 
     ``known`` are the words that are commands, sorted.
     """
@@ -257,7 +257,7 @@ class FileEvent:
     """A watched file appeared, changed or vanished.
 
     Raises:
-        ValueError: for a change that is none of the three.
+        ValueError: for any other change.
     """
 
     topics: ClassVar[str] = "file/*"
@@ -275,7 +275,7 @@ class FileEvent:
 
 @dataclass(frozen=True, slots=True)
 class FileBatch:
-    """Several changes as one event: what became of each path in the end."""
+    """Several changes as one event: the net change of each path."""
 
     changes: Mapping[Path, Change]
     topic: str = field(default="file/batch", init=False, repr=False)
@@ -283,7 +283,7 @@ class FileBatch:
 
 @dataclass(frozen=True, slots=True)
 class HealthEvent:
-    """A health check's result."""
+    """The result of a health check."""
 
     topics: ClassVar[str] = "health/**"
 
@@ -315,21 +315,21 @@ class WebhookEvent:
         _settle(self, topic=f"webhook/{path}" if path else "webhook")
 
     def text(self) -> str:
-        """The body as text; bytes that are no UTF-8 are replaced."""
+        """The body as text; bytes that are not UTF-8 are replaced."""
         return self.body.decode("utf-8", "replace")
 
     def json(self) -> Any:
         """The body as JSON.
 
         Raises:
-            ValueError: for a body that is no JSON.
+            ValueError: for a body that is not JSON.
         """
         import json
 
         return json.loads(self.body)
 
 
-#: Segments and characters that are left for a path below ``status/`` in a topic that a router takes.
+#: The largest number of segments and characters of a path below ``status/`` in a valid topic.
 _PATH_SEGMENTS, _PATH_SIZE = 63, 1017
 
 
@@ -337,8 +337,8 @@ _PATH_SEGMENTS, _PATH_SIZE = 63, 1017
 class StatusEvent:
     """A watched worker or supervisor changed; ``state`` is its record after the change.
 
-    ``path`` is where it is below the supervisor that is watched: ``web/w`` for the child ``w`` of its child ``web``.
-    The topic has the end of a path that is too long for a topic.
+    ``path`` is its path below the watched supervisor: ``web/w`` for the child ``w`` of its child ``web``. If the path
+    is too long for a topic, the topic has the end of it.
     """
 
     topics: ClassVar[str] = "status/**"

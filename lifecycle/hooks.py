@@ -1,6 +1,6 @@
-"""What the library announces about itself, as blinker signals.
+"""The events of the library itself, as blinker signals.
 
-Connect a plain function to learn of something; names are in the past tense and arguments are keywords::
+Connect a plain function to a hook. Names are in the past tense, and arguments are keywords::
 
     from lifecycle import hooks
 
@@ -8,8 +8,8 @@ Connect a plain function to learn of something; names are in the past tense and 
     def count(sender, *, event, pattern, error):
         failures.inc(pattern)
 
-A receiver that raises is logged and stops nobody. Receivers are held strongly unless ``weak=True``. The order of
-receivers is undefined. With no receiver an announcement costs no more than the check.
+The error of a receiver is logged, and the others are called. Receivers are held strongly unless ``weak=True``. Their
+order is undefined. Without receivers, an announcement costs no more than a check.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class Hook(Signal):
     def __init__(self, name: str, doc: str) -> None:
         super().__init__(doc)
         self.name = name
-        # All receivers, while each is held strongly and called for every sender: looking them up for each announcement
-        # costs more than most of them do. And how many there were when this was decided.
+        # All receivers, if each is held strongly and called for every sender: looking them up for each announcement
+        # costs more than most of them do. And how many there were at that time.
         self._plain: tuple[Callable[..., object], ...] = ()
         self._decided_for = 0
 
@@ -104,7 +104,7 @@ class Hook(Signal):
         return receiver
 
     def disconnect(self, receiver: Any, sender: Any = ANY) -> None:
-        """Call ``receiver`` no longer."""
+        """Stop calling ``receiver``."""
         super().disconnect(receiver, sender)
         self._gather()
 
@@ -116,7 +116,7 @@ class Hook(Signal):
         self._decided_for = len(receivers)
 
     def _look_up(self, sender: Any) -> tuple[Callable[..., object], ...]:
-        """The receivers for ``sender`` where not all are alike, or were not when this was decided."""
+        """Return the receivers for ``sender``, unless all are called for every sender."""
         if len(self.receivers) != self._decided_for:
             # One that was held weakly is gone.
             self._gather()
@@ -139,10 +139,10 @@ delivery_accepted: Hook = Hook(
     "delivery_accepted",
     "An event came in: it has a route, or the fallback, or has failed. Announced before it can end. ``delivery``.",
 )
-event_routed: Hook = Hook("event_routed", "An event found its route. ``event``, ``pattern``, ``delivery``.")
-event_unrouted: Hook = Hook("event_unrouted", "Nobody took an event. ``event``.")
-event_dropped: Hook = Hook("event_dropped", "An event was given up. ``event``, ``pattern``, ``reason``.")
-event_merged: Hook = Hook("event_merged", "An event went into an open window. ``event``, ``pattern``, ``delivery``.")
+event_routed: Hook = Hook("event_routed", "An event has a route. ``event``, ``pattern``, ``delivery``.")
+event_unrouted: Hook = Hook("event_unrouted", "No route took an event. ``event``.")
+event_dropped: Hook = Hook("event_dropped", "An event was dropped. ``event``, ``pattern``, ``reason``.")
+event_merged: Hook = Hook("event_merged", "An event was merged into a burst. ``event``, ``pattern``, ``delivery``.")
 handler_started: Hook = Hook(
     "handler_started",
     "A handler is about to be called, in the task that announces this; context variables that are set here hold for "
@@ -157,23 +157,23 @@ handler_finished: Hook = Hook(
 handler_failed: Hook = Hook("handler_failed", "A handler raised. ``event``, ``pattern``, ``error``.")
 delivery_ended: Hook = Hook(
     "delivery_ended",
-    "What became of an event is known: ``delivery.error`` tells. The last that is announced of it, once for each "
-    "delivery; of those that were merged, once for the call that they were merged into. ``delivery``.",
+    "An event has its result: ``delivery.error``. The last announcement about it, once for each delivery; for merged "
+    "events, once for the call that they were merged into. ``delivery``.",
 )
 source_failed: Hook = Hook("source_failed", "A source raised. ``source``, ``error``, ``restart_in`` (seconds or None).")
 router_started: Hook = Hook("router_started", "A router begins to run; its sources start next. ``router``.")
-router_stopped: Hook = Hook("router_stopped", "A router has come to rest. ``router``.")
+router_stopped: Hook = Hook("router_stopped", "A router has stopped. ``router``.")
 
-# -- what can be asked for its state: the sender is the component -------------------------------------------------
+# -- components with a state: the sender is the component -------------------------------------------------
 
 component_opened: Hook = Hook(
     "component_opened",
-    "Something with a ``state()`` lives here from now on, such as a worker that starts. ``component``.",
+    "A component with a ``state()`` exists from now on, such as a worker that starts. ``component``.",
 )
 component_changed: Hook = Hook(
-    "component_changed", "Its state says something else, and no other hook tells of it. ``component``."
+    "component_changed", "Its state has changed, and no other hook announces the change. ``component``."
 )
-component_closed: Hook = Hook("component_closed", "It does not any more. ``component``.")
+component_closed: Hook = Hook("component_closed", "It exists no longer. ``component``.")
 
 # -- states: the sender is the machine --------------------------------------------------------------------------
 
@@ -184,13 +184,13 @@ state_changed: Hook = Hook("state_changed", "A state machine moved. ``machine``,
 flow_changed: Hook = Hook(
     "flow_changed", "A flow, or a task or retry in one, changed its state; it is stored. ``change``."
 )
-flow_ended: Hook = Hook("flow_ended", "A flow came to its end. ``state``, ``error`` (None if it failed with none).")
+flow_ended: Hook = Hook("flow_ended", "A flow has ended. ``state``, ``error`` (None if it failed without one).")
 flow_task_started: Hook = Hook(
-    "flow_task_started", "A task, a retry or a revert begins to work; announced where it does. ``task``: what it is."
+    "flow_task_started", "A task, a retry or a revert begins; announced where it runs. ``task``: its record."
 )
 flow_task_ended: Hook = Hook(
     "flow_task_ended",
-    "It works no more; announced where it did. ``task``, ``error`` (None if it returned; a cancellation too).",
+    "It has ended; announced where it ran. ``task``, ``error`` (None if it returned; a cancellation too).",
 )
 
 # -- workers: the sender is the worker (or the supervisor that restarted it) --------------------------------------

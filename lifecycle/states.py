@@ -1,7 +1,7 @@
-"""One engine for every table of states: legal moves, ignored moves, history, one announcement a change.
+"""State machines: legal moves, ignored moves, history, and one announcement per change.
 
-Workers, pool members, flows and jobs share it. A machine knows nothing of what its states mean: do not add
-behaviour here, add it where the machine is owned.
+Workers, pool workers, flows and jobs share it. A machine does not know the meaning of its states: do not add behaviour
+here, add it to the owner of the machine.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ class Transition(Generic[S]):
 
     old: S
     new: S
-    #: Why, in a word or two; empty where the state says it all.
+    #: The reason, in a word or two; empty if the state is enough.
     reason: str
     #: When, in seconds since the epoch.
     at: float
-    #: Seconds that were spent in ``old``.
+    #: Seconds in ``old``.
     duration: float
 
 
 class Machine(Generic[S]):
     """A state that only moves as its table allows.
 
-    ``table`` names for each state the states that may follow it; a state with none is final. ``ignored`` holds
-    pairs ``(from, to)`` that are asked for in good faith and change nothing, such as stopping twice. The last
+    ``table`` maps each state to the states that may follow it; a state without any is final. ``ignored`` holds
+    pairs ``(from, to)`` that are legal requests and change nothing, such as stopping twice. The last
     ``history`` changes are kept.
 
     Raises:
         ValueError: for a table that mentions a state it has no row for.
     """
 
-    def __init__(  # a table, where it starts, and how to speak of it
+    def __init__(  # a table, its start, and its name
         self,
         name: str,
         table: Mapping[S, Collection[S]],
@@ -67,10 +67,10 @@ class Machine(Generic[S]):
         self._error = error
         self._state = initial
         self._since = _now()
-        # The fields of transitions, oldest first: few are ever looked at, and there are machines by the thousand.
+        # The fields of transitions, oldest first: few are ever read, and there are thousands of machines.
         self._history: list[tuple[S, S, str, float, float]] = []
         self._kept = history
-        # Rung at every change, once somebody has waited for one.
+        # Notified at every change, once a task has waited for one.
         self._changed: Condition | None = None
 
     def __repr__(self) -> str:
@@ -78,12 +78,12 @@ class Machine(Generic[S]):
 
     @property
     def state(self) -> S:
-        """Where it is now."""
+        """The current state."""
         return self._state
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing leaves the present state."""
+        """Whether no state may follow the current one."""
         return not self._table[self._state]
 
     @property
@@ -92,11 +92,11 @@ class Machine(Generic[S]):
         return tuple(Transition(*each) for each in self._history)
 
     def can(self, target: S) -> bool:
-        """Whether ``to(target)`` would move or be ignored, rather than raise."""
+        """Return whether ``to(target)`` would move or be ignored, rather than raise."""
         return target in self._table[self._state] or (self._state, target) in self._ignored
 
     def to(self, target: S, reason: str = "") -> bool:
-        """Move to ``target``; False if the table says to ignore the move.
+        """Move to ``target``; False if the move is ignored.
 
         Raises:
             InvalidTransition: naming both states and what would be legal.

@@ -113,7 +113,7 @@ class Commands:
         self._by_word = {word: each for word, each in self._by_word.items() if each is not command}
 
     def forget(self, pattern: Pattern) -> None:
-        """Remove the command whose route had this pattern, if there is one."""
+        """Remove the command of the route with this pattern, if there is one."""
         first, _, name = pattern.topic.partition("/") if pattern.is_exact else ("", "", "")
         command = self._by_word.get(name)
         if first == "command" and command is not None and command.event is None:

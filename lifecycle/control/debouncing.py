@@ -85,8 +85,8 @@ class _Burst:
 class Debouncer:
     """Holds the events of one route back until their burst is over, then emits one.
 
-    ``deliver(key, call)`` passes the merged call on. If it returns False, there is no capacity yet: the burst stays
-    open, and goes on merging, until `retry` is called for its key.
+    ``deliver(key, call)`` passes the merged call on. If it returns False, the lane is full: the burst stays open,
+    and continues to merge events, until `retry` is called for its key.
     """
 
     __slots__ = ("_bursts", "_deliver", "_first", "_key", "_max_wait", "_merge", "closed", "wait")
@@ -156,7 +156,7 @@ class Debouncer:
             self._bursts[key] = burst
 
     def retry(self, key: Hashable) -> bool:
-        """Emit a burst for which there was no capacity; False if it is no longer waiting."""
+        """Emit a burst that found the lane full; False if it was emitted or dropped meanwhile."""
         burst = self._bursts.get(key)
         if burst is None or burst.timer is not None:
             return False

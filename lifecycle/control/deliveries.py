@@ -17,7 +17,7 @@ __all__ = ["Delivery", "current", "delivery"]
 
 _numbers = itertools.count(1)
 
-#: The delivery whose handler runs here, and the parent of what that handler emits.
+#: The delivery of the handler that runs here; the parent of the events that the handler emits.
 current: ContextVar[Delivery | None] = ContextVar("lifecycle_delivery", default=None)
 
 #: The number of ancestors that an ended delivery keeps.
@@ -25,7 +25,7 @@ _GENERATIONS = 16
 
 
 def delivery() -> Delivery:
-    """Return the delivery whose handler is running here.
+    """Return the delivery of the handler that is running here.
 
     Raises:
         LookupError: outside a handler that got its event through a lane.
@@ -55,7 +55,7 @@ class Delivery:
         #: Counts up within the process.
         self.id: int = next(_numbers)
         self.event: Topical = event
-        #: What was being handled when this was emitted; ancestors beyond a few generations are forgotten.
+        #: The delivery that was being handled when this was emitted; ancestors beyond a few generations are forgotten.
         self.parent: Delivery | None = parent
         #: 1, or more if a durable source delivers the event again.
         self.attempt: int = 1
@@ -125,7 +125,7 @@ class Delivery:
             self._wake()
 
     def _forget_ancestors(self) -> None:
-        """Cut the chain of parents: in a program whose every event causes the next, it would keep all of them."""
+        """Cut the chain of parents, which would grow without limit if every event causes the next."""
         ancestor: Delivery | None = self
         for _ in range(_GENERATIONS):
             ancestor = ancestor.parent if ancestor is not None else None

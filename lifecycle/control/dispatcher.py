@@ -36,7 +36,7 @@ _ROUTED, _ACCEPTED = hooks.event_routed.receivers, hooks.delivery_accepted.recei
 
 
 class Relayed(NotHandled):
-    """Raised for a relay that lets an event go on to its routes; never leaves this package."""
+    """Raised for a relay that passes an event to its routes; never leaves this package."""
 
 
 class Dispatcher:
@@ -126,7 +126,7 @@ class Dispatcher:
             self.remove(old)
 
     def remove(self, route: Route) -> None:
-        """Let a route that is no longer registered finish the events that it has accepted."""
+        """Let a route that was removed from the table finish the events that it has accepted."""
         route.is_removed = True
         if route.debouncer is not None:
             route.debouncer.closed = True
@@ -203,7 +203,7 @@ class Dispatcher:
         """Take an event in at once.
 
         Raises:
-            LaneFull: when there is no capacity; then neither taps nor hooks have seen the event.
+            LaneFull: when the lane is full; then neither taps nor hooks have seen the event.
         """
         try:
             route = self.table.match(event).first or self.fallback
@@ -468,7 +468,7 @@ class Reporter:
     # -- at the end ------------------------------------------------------------------------------------------------
 
     def finished(self, delivery: Delivery, route: Route, began: float | None) -> None:
-        """Announce that a handler returned; without the time at which it began there is no duration."""
+        """Announce that a handler returned, with its duration if the time at which it began is known."""
         if began is not None and not route.is_tap:
             duration = asyncio.get_running_loop().time() - began
             hooks.handler_finished.announce(self._router, event=delivery.event, pattern=route.text, duration=duration)

@@ -109,7 +109,7 @@ def _spread(alive: list[_Node[T]], segments: list[str]) -> list[T]:  # noqa: C90
                     following += [child for wild, child in node.wilds.values() if wild.matches(segment)]
                 if node.loops:
                     following.append(node)
-                # `**` may stand for nothing: its node lives as soon as its parent does. The list grows while it is
+                # `**` may match nothing: its node lives as soon as its parent does. The list grows while it is
                 # walked, so the new node has its turn at this very segment.
                 if node.deep is not None and node.deep not in alive:
                     alive.append(node.deep)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Lane", "LaneInfo"]
 
-#: A lane whose handlers never wait yields to the loop after that many events.
+#: A worker yields to the loop after that many events, even if its handlers never wait.
 _TURN = 500
 
 
@@ -76,7 +76,7 @@ class Lane:
         self._cancelled: set[asyncio.Task[None]] = set()
         # Called, each once and in this order, when there is capacity; one that does not use it returns False.
         self._waiting: deque[Callable[[], bool]] = deque()
-        #: Deliveries whose handlers in this lane wait for capacity, each with the lane that it waits for.
+        #: Deliveries of this lane with a handler that waits for capacity, each with the lane that it waits for.
         self.blocked_on: list[tuple[Delivery, Lane]] = []
 
     @property
@@ -114,7 +114,7 @@ class Lane:
         """Take an event in, as ``busy`` defines.
 
         Raises:
-            LaneFull: when it should be queued and there is no capacity.
+            LaneFull: when it should be queued and the lane is full.
         """
         if busy is Busy.QUEUE:
             if self.is_full:
@@ -306,7 +306,7 @@ class Lane:
 
 
 def _is_stuck(lane: Lane) -> bool:
-    """Return whether no handler of ``lane`` can go on, because each waits for a lane that is stuck itself."""
+    """Return whether every handler of ``lane`` waits for a lane that is stuck itself."""
     waits: dict[Lane, dict[Delivery, set[Lane]]] = {}
     pending = [lane]
     while pending:

@@ -26,7 +26,7 @@ _Wrapped: TypeAlias = "Callable[[_E], Coroutine[Any, Any, None]]"
 
 
 def once(handler: Callable[[_E], Any]) -> _Wrapped[_E]:
-    """Let ``handler`` run at most once for ever, also under concurrent calls; later calls return without running it.
+    """Let ``handler`` run at most once, also under concurrent calls; later calls return without running it.
 
     A first run that failed was the one run.
     """
@@ -70,7 +70,7 @@ def recover(on_error: Callable[[Any, Exception], Any] | None = None) -> Wrapper:
 def log(logger: logging.Logger | None = None, level: int = logging.INFO) -> Wrapper:
     """Log the begin and the end of each call at ``level``, with its duration; an error with its traceback.
 
-    `NotHandled` is no error: it is logged at debug.
+    `NotHandled` is not an error: it is logged at debug.
     """
     out = logger or _log
 

@@ -1,7 +1,7 @@
-"""The language of patterns, how one is matched, and which of two patterns is the more specific one.
+"""The language of patterns, their matching, and their order from specific to general.
 
-A pattern is a topic in which ``*`` and ``?`` stand for characters of one segment, ``[abc]``, ``[a-z]``, ``[!x]`` and
-``[^x]`` for one of them, and ``**`` as a whole segment for any number of segments. A backslash quotes. Braces are
+A pattern is a topic with wildcards. ``*`` and ``?`` match characters of one segment, ``[abc]``, ``[a-z]``, ``[!x]`` and
+``[^x]`` match one of them, and ``**`` as a whole segment matches any number of segments. A backslash quotes. Braces are
 reserved: an unquoted one is refused.
 """
 
@@ -88,7 +88,7 @@ class Pattern:
             )
         self.text: str = text
         self.segments: tuple[Segment, ...] = tuple(_Reader(text).segments())
-        # Made for the first match: the patterns of most routes are matched by the index alone.
+        # Made for the first match: most patterns are matched by the index alone.
         self._steps: _Steps | None = None
 
     def __str__(self) -> str:
@@ -124,7 +124,7 @@ class Pattern:
         return (*(kinds), _END), self.text
 
     def matches(self, topic: str) -> bool:
-        """Whether ``topic``, which is never read as a pattern, is one that this pattern stands for.
+        """Return whether this pattern matches ``topic``, which is never read as a pattern.
 
         The cost is linear in the length of the topic.
         """

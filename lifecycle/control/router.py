@@ -69,7 +69,7 @@ class _RouteSettings(TypedDict, total=False):
 
 
 class Router:
-    """Gives each event to the handler whose pattern fits its topic best.
+    """Gives each event to the handler with the pattern that fits its topic best.
 
     ``buffer`` events wait in each lane before their source has to. When the router stops, events and handlers that are
     under way have ``drain_timeout`` seconds.
@@ -107,12 +107,12 @@ class Router:
         middleware: Iterable[Middleware] = (),
         replace: bool = False,
     ) -> Route:
-        """Give events whose topic matches ``pattern`` to ``handler``.
+        """Give events with a topic that matches ``pattern`` to ``handler``.
 
         An event passes ``debounce`` (in seconds, or a `Debounce`), the lane and ``middleware`` on its way to the
         handler. Each route has its own lane, unless it names one to share. ``concurrency`` handlers of a lane run at
         once. When that many are running, ``busy`` decides: ``"queue"``, ``"drop"`` or ``"restart"``. An event class in
-        place of a pattern stands for the topics of its events.
+        place of a pattern means the topics of its events.
 
         Raises:
             InvalidPattern: for a pattern that cannot be read.
@@ -290,7 +290,7 @@ class Router:
         is raised as it is.
 
         Raises:
-            NotHandled: when no route matches, or every matching one has passed, and there is no fallback.
+            NotHandled: when no route matches, or every matching one has passed, without a fallback.
             LifecycleError: for a handler that raised CancelledError although its task was not cancelled.
         """
         try:
@@ -313,7 +313,7 @@ class Router:
         While the router does not run, events wait in their lanes.
 
         Raises:
-            NotHandled: when nothing matches and there is no fallback.
+            NotHandled: when no route matches, without a fallback.
             LaneFull: when the handler would wait for itself, or the router does not run and the lane is full.
         """
         return _taken(await self._dispatcher.accept(event))
@@ -322,8 +322,8 @@ class Router:
         """`emit` without waiting.
 
         Raises:
-            LaneFull: when there is no capacity now.
-            NotHandled: when nothing matches and there is no fallback.
+            LaneFull: when the lane is full.
+            NotHandled: when no route matches, without a fallback.
         """
         return _taken(self._dispatcher.accept_nowait(event))
 

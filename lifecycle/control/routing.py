@@ -46,7 +46,7 @@ Place: TypeAlias = tuple[str, int]
 
 
 def as_pattern(pattern: str | Pattern | type[Topical]) -> Pattern:
-    """Return a pattern from its text, or from an event class, which stands for the topics of its events.
+    """Return a pattern from its text, or from an event class, which means the topics of its events.
 
     Raises:
         InvalidPattern: for a text that cannot be read.
@@ -144,7 +144,7 @@ def caller() -> Place:
 
 
 class Busy(StrEnum):
-    """What happens to an event when as many handlers run as the lane allows."""
+    """The treatment of an event when as many handlers run as the lane allows."""
 
     #: It waits; when the queue is full, its source waits.
     QUEUE = "queue"
@@ -252,7 +252,7 @@ class Route:
 
     @property
     def latest(self) -> Route:
-        """The route that stands for this one now: itself, or the last in the chain of its replacements."""
+        """The route that is registered in its place now: itself, or the last in the chain of its replacements."""
         route = self
         while route.successor is not None:
             route = route.successor
@@ -324,7 +324,7 @@ class Match:
         self.relayed: Final = Match(routes, relays=relays, was_relayed=True) if relays and not was_relayed else self
 
     def after(self, route: Route) -> Route | None:
-        """Return the next relay or route after ``route``, without removed ones; successors stand for replaced ones."""
+        """Return the next relay or route after ``route``; skip removed ones, and use successors of replaced ones."""
         latest, is_later = route if route.successor is None else route.latest, False
         for step in self._steps:
             now = step if step.successor is None else step.latest

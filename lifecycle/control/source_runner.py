@@ -180,7 +180,7 @@ class SourceRunner:
 
     @property
     def settles(self) -> bool:
-        """Whether the source is to be told when all of its events have ended."""
+        """Whether the source settles when all of its events have ended."""
         return iscoroutinefunction(getattr(self.source, "settle", None))
 
     async def settle(self) -> None:

@@ -1,4 +1,4 @@
-"""Handlers beside routes: taps and subscriptions see every matching event, relays get it before its route does."""
+"""Handlers next to routes: taps and subscriptions see every matching event, relays get it before its route does."""
 
 from __future__ import annotations
 
@@ -173,11 +173,11 @@ def add_relay(
 ) -> Callable[[], None]:
     """Give ``handler`` every matching event before its route, and return a function that ends this; for bridges.
 
-    The handler returns whether the event goes on. An event that goes on comes to its debouncer and route as if it had
-    only now been emitted; awaiting its `Delivery` covers both, and it counts as handled even if no route takes it. An
-    event that does not go on is handled by that. If the handler raises `NotHandled`, the event goes on as if there were
-    no relay; any other error ends its delivery. A relay has its own lane with ``concurrency`` workers; with 1, events
-    go on in the order of arrival. The router's middleware is not around it.
+    The handler returns whether to pass the event on. If so, it comes to its debouncer and route as if it had only now
+    been emitted; awaiting its `Delivery` covers both, and it counts as handled even if no route takes it. If not, its
+    delivery has ended. If the handler raises `NotHandled`, the event is passed on as without a relay; any other error
+    ends its delivery. A relay has its own lane with ``concurrency`` workers; with 1, events keep their order. The
+    router's middleware is not around it.
     """
     dispatcher = router._dispatcher  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # not public, so not a method
     call = as_async(handler)

@@ -12,7 +12,7 @@ __all__ = ["AsyncHandler", "Handler", "Middleware", "Wrapper"]
 
 _E = TypeVar("_E")
 
-#: What a user registers: ``async def`` or plain, of one argument.
+#: A function that a user registers: ``async def`` or plain, of one argument.
 Handler: TypeAlias = Callable[[Any], Any]
 
 #: A handler after registration, and what middleware wraps.

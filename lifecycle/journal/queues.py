@@ -110,7 +110,7 @@ class Queue:
         return remembered.rowcount > 0
 
     def forget(self, db: sqlite3.Connection, *, now: float) -> None:
-        """Remove the keys whose time is over."""
+        """Remove the expired keys."""
         db.execute("DELETE FROM lifecycle_queue_keys WHERE queue = ? AND until <= ?", (self.name, now))
 
     def lease(self, db: sqlite3.Connection, *, now: float, until: float = math.inf, limit: int = 1) -> list[Entry]:

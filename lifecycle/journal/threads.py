@@ -112,7 +112,7 @@ class LoopThreads:
             del job
 
     def close(self) -> None:
-        """End the threads; one whose function does not return is not waited for."""
+        """End the threads, without waiting for functions that have not returned."""
         with self._lock:
             threads, self._threads, self._free = self._threads, set(), 0
             jobs, self._jobs = self._jobs, SimpleQueue()

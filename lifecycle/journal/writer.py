@@ -57,7 +57,7 @@ class Journal:
     Several processes may have the same file open: SQLite lets one write at a time, and the others wait up to 5 s. A
     journal belongs to the loop and the process that entered it; a fork of that cannot use it.
 
-    The file is put into SQLite's WAL mode, so it has two more beside it while it is open, and must be on a local disk.
+    The file is in SQLite's WAL mode: two more files are next to it while it is open, and it must be on a local disk.
     """
 
     def __init__(self, path: str | os.PathLike[str], *schemas: Schema, durable: bool = True) -> None:
@@ -84,7 +84,7 @@ class Journal:
         """Open the file.
 
         Raises:
-            JournalError: when it cannot be opened or written, is no database, or is of a newer version.
+            JournalError: when it cannot be opened or written, is not a database, or has a newer version.
         """
         if self._thread is not None:
             raise JournalError(f"the journal {self.path} is open already; share it, or make another")

@@ -1,4 +1,4 @@
-"""What tests of a program need: virtual time, a router that runs for a block, a handler that remembers.
+"""Tools for tests of a program: virtual time, a router that runs for a block, a handler that records events.
 
 With pytest, ask for the fixture ``clock`` and the test runs in virtual time.
 """
@@ -39,7 +39,7 @@ class Recorder:
 
 
 class ManualSource:
-    """A source that sends what the test tells it to: ``await source.send(event)`` gives the `Delivery`."""
+    """A source under the control of the test: ``await source.send(event)`` returns the `Delivery`."""
 
     def __init__(self, name: str = "manual") -> None:
         self.name = name
@@ -48,7 +48,7 @@ class ManualSource:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def run(self, emit: Emit) -> None:
-        """Send until cancelled or told to fail."""
+        """Send until cancelled or `fail`."""
         self._emit, self._failure = emit, asyncio.get_running_loop().create_future()
         while self._waiting:
             waiter = self._waiting.popleft()
@@ -77,7 +77,7 @@ class ManualSource:
 async def running(router: Router) -> AsyncGenerator[Router]:
     """Run ``router`` for a block: it has started when the block begins, and has drained when it ends.
 
-    What `Router.run` raises comes out of the block.
+    An error of `Router.run` is raised from the block.
     """
     loop = asyncio.get_running_loop()
     task = loop.create_task(router.run(), name=f"running {router.name}")

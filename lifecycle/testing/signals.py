@@ -15,14 +15,14 @@ __all__ = ["FakeSignals"]
 
 
 class FakeSignals(SignalRegistry):
-    """Stands in for the system's signals inside a ``with`` block, also in virtual time.
+    """Replaces the system's signals inside a ``with`` block, also in virtual time.
 
-    Lifetimes and signal sources that begin inside the block get what `send` sends; a forced exit is noted in
-    ``exits`` instead of ending the test. ``terminal`` says whether there is a controlling terminal, which decides
-    what SIGHUP means.
+    Lifetimes and signal sources that begin inside the block receive the signals of `send`. A forced exit is recorded in
+    ``exits`` instead of ending the test. ``terminal`` defines whether there is a controlling terminal, on which the
+    meaning of SIGHUP depends.
     """
 
-    # Nobody else can take what is not there, and a timer would keep virtual time going.
+    # No other code can take these signals away, and a timer would keep virtual time going.
     check_every: ClassVar[float | None] = None
 
     def __init__(self, *, terminal: bool = False) -> None:
@@ -46,7 +46,7 @@ class FakeSignals(SignalRegistry):
         """Let ``signum`` arrive now.
 
         Raises:
-            LookupError: if nobody has taken it; it would have ended the real process.
+            LookupError: if no receiver has taken it; it would have ended the real process.
         """
         if not self._receivers.get(signum):
             name = signal.Signals(signum).name

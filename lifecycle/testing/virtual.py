@@ -1,7 +1,7 @@
-"""An event loop whose clock jumps: when nothing is left to do, it is at once the time of the next timer.
+"""An event loop in virtual time: when it is idle, its clock jumps to the next timer.
 
-Use it for code that waits for the clock. Code that waits for real processes, sockets or signals needs real time;
-work in threads (`asyncio.to_thread`) is waited for before the clock jumps.
+Use it for code that waits for the clock. Code that waits for real processes, sockets or signals needs real time. The
+clock does not jump while a thread (`asyncio.to_thread`) is working.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Ts = TypeVarTuple("_Ts")
 #: Seconds below which two times are the same.
 _HAIR = 1e-6
 
-#: What asyncio takes for the shortest time that its clock can tell.
+#: The resolution that asyncio assumes for its clock.
 _RESOLUTION = time.get_clock_info("monotonic").resolution
 
 
@@ -49,7 +49,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return future
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ARG002  # asyncio's signature
-        """As asyncio's, but it waits for threads in real time, as long as they need: no clock tells when they end."""
+        """As asyncio's, but it waits for threads in real time, as long as they need."""
         self._jobs += 1
         try:
             await super().shutdown_default_executor()
@@ -61,8 +61,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if self._jobs:
             return False
         then = self._virtual_now + seconds
-        # The timer's own time, where it is that one: a sum may miss it by a hair, and who is woken a hair too early
-        # and sleeps on would find that no time passes.
+        # The timer's own time, if that is meant: a sum may be slightly off, and a task that is woken slightly too early
+        # and sleeps again would find that no time passes.
         timers: list[asyncio.TimerHandle] = getattr(self, "_scheduled")  # noqa: B009  # asyncio has no public name for it
         if timers and abs(timers[0].when() - then) < _HAIR:
             then = timers[0].when()
@@ -74,7 +74,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     @property
     def busy(self) -> bool:
-        """Whether callbacks besides the running one are ready."""
+        """Whether callbacks other than the running one are ready."""
         return bool(self._ready)  # type: ignore[attr-defined]  # asyncio has no public name for it
 
     def _job_done(self, _: object) -> None:
