@@ -12,8 +12,7 @@ import pytest
 
 from lifecycle.errors import InvalidPattern
 from lifecycle.sources import DEFAULT_IGNORES, FileWatchSource
-from lifecycle.sources._files.tree import Rules, Tree
-from lifecycle.sources._files.watching import entries_on_the_way
+from lifecycle.sources._file_tree import Rules, Tree, entries_on_the_way
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

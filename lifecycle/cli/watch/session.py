@@ -24,7 +24,7 @@ from lifecycle.cli.files import read_env
 from lifecycle.cli.output import ConfigError
 from lifecycle.control import FileBatch, merge_files
 from lifecycle.sources import DEFAULT_IGNORES
-from lifecycle.sources._files.tree import STAMP_NS, Rules
+from lifecycle.sources._file_tree import STAMP_NS, Rules
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping

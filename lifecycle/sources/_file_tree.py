@@ -1,4 +1,4 @@
-"""The watched files as last seen, and how they differ from what is on disk.
+"""The watched files as last seen, how they differ from what is on disk, and what has to be watched.
 
 A report of a watcher is only a hint to look at an entry again. The difference from the last look is the change. So a
 replaced file is modified, however it was replaced; a file that was created and deleted between two looks causes no
@@ -6,7 +6,7 @@ change; and a new directory is read as a whole. All of this blocks: call it in a
 """
 
 # The system and watchfiles use text, and a Path for each file costs more than the look at it.
-# ruff: noqa: PTH112, PTH114, PTH116, PTH118
+# ruff: noqa: PTH112, PTH114, PTH115, PTH116, PTH118, PTH120
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ import logging
 import os
 import stat
 import time
+from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lifecycle.control import Pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
+    from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 
     from lifecycle.events import Change
 
-__all__ = ["DEFAULT_IGNORES", "STAMP_NS", "DirectorySnapshot", "Rules", "SnapshotIndex", "Tree", "is_text"]
+__all__ = ["DEFAULT_IGNORES", "STAMP_NS", "Rules", "Tree", "WatchSet", "entries_on_the_way", "may_read"]
 
 _log = logging.getLogger("lifecycle.sources")
 
@@ -57,6 +59,9 @@ DEFAULT_IGNORES: tuple[str, ...] = (
 #: Nanoseconds within which two writes may get the same time: the clock of file times moves in steps of up to 10 ms.
 STAMP_NS = 20_000_000
 
+# The kernel follows as many links before it gives up.
+_MOST_LINKS = 40
+
 
 class Tree:
     """The files below the watched directories ``roots``, and those of the ``roots`` that are files themselves.
@@ -66,17 +71,17 @@ class Tree:
 
     def __init__(self, roots: Iterable[str], rules: Rules, *, recursive: bool, follow_links: bool = False) -> None:
         self._rules = rules
-        self.recursive = recursive
+        self._recursive = recursive
         self._follow_links = follow_links
-        self.roots = tuple(dict.fromkeys(roots))
-        self.index = SnapshotIndex()
+        self._roots = tuple(dict.fromkeys(roots))
+        self.index = _SnapshotIndex()
         # The roots are its entries, which no rule applies to.
         self._top = self.index.top
         # The net change of each path since they were last taken.
         self._changes: dict[str, Change] = {}
         self._new_directories: set[str] = set()
-        #: Directories that cannot be watched, as far as known: they are searched when a watch meets one.
-        self.unwatchable: set[str] = set()
+        # Directories that cannot be watched, as far as known: they are searched when a watch meets one.
+        self._unwatchable: set[str] = set()
         self._warned_of_names = False
 
     @property
@@ -118,16 +123,40 @@ class Tree:
         new, self._new_directories = self._new_directories, set()
         return new
 
+    # -- what to watch ------------------------------------------------------------------------------------------
+
+    def watch_set(self) -> WatchSet:
+        """Return what has to be watched now.
+
+        No recursive watch meets a directory that is unwatchable, nor a link that is not followed: awatch follows each.
+        """
+        index = self.index
+        index.links_changed = False
+        links = [directory.prefix + name for directory, name in index.links() if name not in directory.unfollowed]
+        entries = {entry for path in (*self._roots, *links) for entry in entries_on_the_way(path)}
+        if not self._recursive:
+            deep, whole = set[str](), index.real_roots()
+            flat = {each for each in whole | set(map(os.path.dirname, entries)) if may_read(each)}
+        else:
+            deep, whole = _avoiding(index, {*self._unwatchable, *index.unfollowed_links()})
+            entries = {each for each in entries if not any(_is_below(each, other) for other in deep)}
+            flat = whole | {each for each in map(os.path.dirname, entries) if may_read(each)}
+        return WatchSet(frozenset(deep), frozenset(flat), frozenset(whole), frozenset(entries))
+
+    def find_unwatchable(self) -> None:
+        """Find the directories that cannot be watched, also those that are ignored; `watch_set` avoids them then."""
+        self._unwatchable = _unwatchable_below(_outermost(self.index), self.index.unfollowed_links())
+
     # -- looking ------------------------------------------------------------------------------------------------
 
     def _look_at_roots(self, hinted: Mapping[str, bool], *, scan: bool = False) -> None:
-        reals = {path: os.path.realpath(path) for path in self.roots}
+        reals = {path: os.path.realpath(path) for path in self._roots}
         if not self._follow_links:
             self.index.allowed = tuple(reals.values())
         for path, real in reals.items():
             self._look(self._top, path, modified=hinted.get(real, False), scan=scan)
 
-    def _look(self, directory: DirectorySnapshot, name: str, *, modified: bool = False, scan: bool = False) -> None:
+    def _look(self, directory: _DirectorySnapshot, name: str, *, modified: bool = False, scan: bool = False) -> None:
         """Look at one entry; ``scan`` also reads a directory that was known before."""
         path = directory.prefix + name
         if self._skips(directory, name):
@@ -145,7 +174,7 @@ class Tree:
             self._scan(inner)
             self._new_directories.add(inner.real)
 
-    def _scan(self, directory: DirectorySnapshot) -> None:
+    def _scan(self, directory: _DirectorySnapshot) -> None:
         """Read a directory and all below it; a loop, since directories nest deeper than calls may."""
         pending = [directory]
         while pending:
@@ -172,14 +201,14 @@ class Tree:
                     self._record(directory, name, found)
             pending.extend(directory.directories.values())
 
-    def _look_at_ignored(self, directory: DirectorySnapshot, name: str, *, link: bool) -> None:
+    def _look_at_ignored(self, directory: _DirectorySnapshot, name: str, *, link: bool) -> None:
         """An ignored entry does not count, but the watch on its directory would follow a link to another directory."""
         if link or name in directory.unfollowed:
             self.index.note_unfollowed(directory, name, link=link and os.path.isdir(directory.prefix + name))
 
-    def _drop_undecodable(self, directory: DirectorySnapshot, entries: dict[str, os.DirEntry[str]]) -> None:
+    def _drop_undecodable(self, directory: _DirectorySnapshot, entries: dict[str, os.DirEntry[str]]) -> None:
         """Remove the names from ``entries`` that are not UTF-8: the watch cannot report them."""
-        undecodable = [name for name in entries if not name.isascii() and not is_text(name)]
+        undecodable = [name for name in entries if not name.isascii() and not _is_text(name)]
         directory.undecodable = len(undecodable)
         for name in undecodable:
             del entries[name]
@@ -188,13 +217,13 @@ class Tree:
             text = "the name %r in %s is not UTF-8: it is skipped, and so is every other one (logged once); rename it"
             _log.warning(text, undecodable[0], directory.path)
 
-    def _skips(self, directory: DirectorySnapshot, name: str) -> bool:
+    def _skips(self, directory: _DirectorySnapshot, name: str) -> bool:
         return directory is not self._top and self._rules.skips(name, directory.relative + name)
 
     # -- recording ----------------------------------------------------------------------------------------------
 
     def _record(
-        self, directory: DirectorySnapshot, name: str, found: os.stat_result, *, modified: bool = False
+        self, directory: _DirectorySnapshot, name: str, found: os.stat_result, *, modified: bool = False
     ) -> bool:
         """Record what is there now; return whether it is a directory that was not known."""
         if stat.S_ISDIR(found.st_mode):
@@ -202,7 +231,7 @@ class Tree:
             if self.index.note_unfollowed(directory, name, link=name in directory.links):
                 self._remove_directory(directory, name)
                 return False
-            may_enter = self.recursive or directory is self._top
+            may_enter = self._recursive or directory is self._top
             return may_enter and self.index.add(directory, name, (found.st_dev, found.st_ino))
         self._remove_directory(directory, name)
         if not stat.S_ISREG(found.st_mode):
@@ -211,7 +240,7 @@ class Tree:
             self._record_file(directory, name, _fingerprint(found), modified=modified)
         return False
 
-    def _record_file(self, directory: DirectorySnapshot, name: str, fingerprint: int, *, modified: bool) -> None:
+    def _record_file(self, directory: _DirectorySnapshot, name: str, fingerprint: int, *, modified: bool) -> None:
         """The file is there; ``modified`` if it was reported so, which decides where the fingerprint cannot."""
         known = directory.files.get(name)
         if known is None:
@@ -222,16 +251,16 @@ class Tree:
             return
         directory.files[name] = fingerprint
 
-    def _remove(self, directory: DirectorySnapshot, name: str) -> None:
+    def _remove(self, directory: _DirectorySnapshot, name: str) -> None:
         self.index.note_unfollowed(directory, name, link=False)
         self._remove_file(directory, name)
         self._remove_directory(directory, name)
 
-    def _remove_file(self, directory: DirectorySnapshot, name: str) -> None:
+    def _remove_file(self, directory: _DirectorySnapshot, name: str) -> None:
         if directory.files.pop(name, None) is not None:
             self._note(directory.prefix + name, "deleted")
 
-    def _remove_directory(self, directory: DirectorySnapshot, name: str) -> None:
+    def _remove_directory(self, directory: _DirectorySnapshot, name: str) -> None:
         if name in directory.directories:
             for removed in self.index.remove(directory, name):
                 for each in tuple(removed.files):
@@ -286,7 +315,7 @@ def _without_links(hints: Iterable[tuple[str, bool]]) -> dict[str, bool]:
 # -- snapshots -------------------------------------------------------------------------------------------------
 
 
-class DirectorySnapshot:
+class _DirectorySnapshot:
     """A directory as last seen, with the fingerprints of its files."""
 
     __slots__ = (
@@ -310,7 +339,7 @@ class DirectorySnapshot:
         relative: str,
         *,
         identity: tuple[int, int] = (0, 0),
-        parent: DirectorySnapshot | None = None,
+        parent: _DirectorySnapshot | None = None,
     ) -> None:
         #: As the user named it, and the same with what precedes an entry's name.
         self.path = path
@@ -322,7 +351,7 @@ class DirectorySnapshot:
         self.identity = identity
         self.parent = parent
         self.files: dict[str, int] = {}
-        self.directories: dict[str, DirectorySnapshot] = {}
+        self.directories: dict[str, _DirectorySnapshot] = {}
         #: The names that are links, whatever they lead to.
         self.links: set[str] = set()
         #: Those among them, ignored ones too, that lead to a directory outside and are not followed.
@@ -332,7 +361,7 @@ class DirectorySnapshot:
 
     def is_inside(self, real: str) -> bool:
         """Return whether this directory is at or below ``real``, so that a link from here to there would be a loop."""
-        above: DirectorySnapshot | None = self
+        above: _DirectorySnapshot | None = self
         while above is not None and above.real:
             if _is_within(above.real, (real,)):
                 return True
@@ -340,25 +369,25 @@ class DirectorySnapshot:
         return False
 
 
-class SnapshotIndex:
+class _SnapshotIndex:
     """All known directories, below ``top``, whose entries are the watched paths, and the links that lead to more.
 
     It does not look at the disk but to resolve links.
     """
 
     def __init__(self) -> None:
-        self.top = DirectorySnapshot("", "", "")
+        self.top = _DirectorySnapshot("", "", "")
         #: Whether a link was made or swapped since this was last set back.
         self.links_changed = False
         #: The real paths below which links may lead.
         self.allowed: tuple[str, ...] = ("/",)
         # By the real path of their directory; two if links lead to one directory in two ways.
-        self._by_real_path: dict[str, list[DirectorySnapshot]] = {}
+        self._by_real_path: dict[str, list[_DirectorySnapshot]] = {}
         # Those with links in them, also broken ones: what a link leads to changes without a hint.
-        self._with_links: set[DirectorySnapshot] = set()
-        self._with_unfollowed: set[DirectorySnapshot] = set()
+        self._with_links: set[_DirectorySnapshot] = set()
+        self._with_unfollowed: set[_DirectorySnapshot] = set()
 
-    def at(self, real: str) -> list[DirectorySnapshot]:
+    def at(self, real: str) -> list[_DirectorySnapshot]:
         """Return those whose directory is ``real``."""
         return self._by_real_path.get(real, [])[:]
 
@@ -366,7 +395,7 @@ class SnapshotIndex:
         """Return the real paths of the watched directories that exist."""
         return {directory.real for directory in self.top.directories.values()}
 
-    def links(self) -> list[tuple[DirectorySnapshot, str]]:
+    def links(self) -> list[tuple[_DirectorySnapshot, str]]:
         """Return every link, as an entry of its directory."""
         return [(directory, name) for directory in self._with_links for name in directory.links]
 
@@ -380,7 +409,7 @@ class SnapshotIndex:
         """Return how many names in all known directories are skipped because they are not UTF-8."""
         return sum(directory.undecodable for directories in self._by_real_path.values() for directory in directories)
 
-    def entries_for(self, real: str) -> list[tuple[DirectorySnapshot, str]]:
+    def entries_for(self, real: str) -> list[tuple[_DirectorySnapshot, str]]:
         """Return the entries to look at for a change at ``real``: below the nearest directory that is known."""
         while real != "/":
             parent, _, name = real.rpartition("/")
@@ -389,7 +418,7 @@ class SnapshotIndex:
                 return [(directory, name) for directory in directories]
         return []
 
-    def note_link(self, directory: DirectorySnapshot, name: str, *, link: bool) -> None:
+    def note_link(self, directory: _DirectorySnapshot, name: str, *, link: bool) -> None:
         """Record whether the entry is a link."""
         if link:
             self.links_changed |= name not in directory.links
@@ -400,25 +429,25 @@ class SnapshotIndex:
             if not directory.links:
                 self._with_links.remove(directory)
 
-    def note_unfollowed(self, directory: DirectorySnapshot, name: str, *, link: bool) -> bool:
+    def note_unfollowed(self, directory: _DirectorySnapshot, name: str, *, link: bool) -> bool:
         """Record and return whether the entry, which is or leads to a directory, is a link that is not followed."""
         unfollowed = link and not _is_within(os.path.realpath(directory.prefix + name), self.allowed)
         self._set_unfollowed(directory, name, unfollowed=unfollowed)
         return unfollowed
 
-    def keep_links(self, directory: DirectorySnapshot, present: Container[str]) -> None:
+    def keep_links(self, directory: _DirectorySnapshot, present: Container[str]) -> None:
         """Forget the unfollowed links that are not in ``present``."""
         for name in [each for each in directory.unfollowed if each not in present]:
             self._set_unfollowed(directory, name, unfollowed=False)
 
-    def _set_unfollowed(self, directory: DirectorySnapshot, name: str, *, unfollowed: bool) -> None:
+    def _set_unfollowed(self, directory: _DirectorySnapshot, name: str, *, unfollowed: bool) -> None:
         if unfollowed is (name in directory.unfollowed):
             return
         self.links_changed = True
         (directory.unfollowed.add if unfollowed else directory.unfollowed.discard)(name)
         (self._with_unfollowed.add if directory.unfollowed else self._with_unfollowed.discard)(directory)
 
-    def add(self, directory: DirectorySnapshot, name: str, identity: tuple[int, int]) -> bool:
+    def add(self, directory: _DirectorySnapshot, name: str, identity: tuple[int, int]) -> bool:
         """Add the directory that the entry is or leads to; return whether it was not known as that."""
         is_root, link = directory is self.top, name in directory.links
         path = directory.prefix + name
@@ -434,14 +463,14 @@ class SnapshotIndex:
             known.real, known.identity = real, identity
         else:
             relative = "" if is_root else f"{directory.relative}{name}/"
-            known = DirectorySnapshot(path, real, relative, identity=identity, parent=directory)
+            known = _DirectorySnapshot(path, real, relative, identity=identity, parent=directory)
             directory.directories[name] = known
         self._by_real_path.setdefault(real, []).append(known)
         return True
 
-    def remove(self, directory: DirectorySnapshot, name: str) -> list[DirectorySnapshot]:
+    def remove(self, directory: _DirectorySnapshot, name: str) -> list[_DirectorySnapshot]:
         """Remove the directory that the entry was, and all below it; return those that were known."""
-        removed: list[DirectorySnapshot] = []
+        removed: list[_DirectorySnapshot] = []
         pending = [directory.directories.pop(name)]
         while pending:
             each = pending.pop()
@@ -461,13 +490,139 @@ def _is_within(real: str, roots: Iterable[str]) -> bool:
     return any(f"{real.rstrip('/')}/".startswith(f"{root.rstrip('/')}/") for root in roots)
 
 
-def is_text(name: str) -> bool:
+def _is_text(name: str) -> bool:
     """Return whether ``name`` can be written as UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:
         return False
     return True
+
+
+# -- what to watch ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WatchSet:
+    """The directories and entries to watch, by real paths."""
+
+    #: Directories with all below them, and directories by themselves.
+    deep: frozenset[str]
+    flat: frozenset[str]
+    #: Those of the second kind in which every entry matters; in the others only ``entries`` do.
+    whole: frozenset[str]
+    #: Entries that decide where the watched paths lead, as far as ``deep`` does not contain them.
+    entries: frozenset[str]
+
+
+def _avoiding(index: _SnapshotIndex, holes: Collection[str]) -> tuple[set[str], set[str]]:
+    """Return what to watch with all below it, and what by itself, so that no recursive watch meets one of ``holes``."""
+    deep, whole, pending = set[str](), set[str](), list(_outermost(index))
+    while pending:
+        each = pending.pop()
+        if each in holes:
+            continue
+        if not any(_is_below(other, each) for other in holes):
+            deep.add(each)
+        else:
+            whole.add(each)
+            snapshot = index.at(each)[0]
+            inner = [directory for name, directory in snapshot.directories.items() if name not in snapshot.links]
+            pending.extend(directory.real for directory in inner)
+    return deep, whole
+
+
+def _outermost(index: _SnapshotIndex) -> set[str]:
+    """Return the directories below which all is watched: roots and targets of links, none within another."""
+    linked = {directory.directories[name].real for directory, name in index.links() if name in directory.directories}
+    every = index.real_roots() | linked
+    return {each for each in every if not any(_is_below(each, other) for other in every)}
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path.startswith(directory.rstrip("/") + "/") and path != directory
+
+
+def may_read(directory: str) -> bool:
+    """Return whether this process may list ``directory``, which a watch on it requires."""
+    return os.access(directory, os.R_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _unwatchable_below(directories: Iterable[str], but: Container[str]) -> set[str]:
+    """Return all directories at or below ``directories`` that may not be read or whose names are not UTF-8.
+
+    Links are followed as `awatch` does; what is in ``but`` is left out.
+
+    `awatch` gives up a whole tree for one directory that may not be read. With ``ignore_permission_denied`` it skips
+    every directory after the first, and every other error too. It ends at a name that is not UTF-8, and opening such a
+    directory is reported under that name: each new watch would end by its own doing. So both are looked for, and
+    watched around.
+    """
+    found: set[str] = set()
+    entered: set[tuple[int, int]] = set()
+    pending = list(directories)
+    while pending:
+        directory = pending.pop()
+        try:
+            identity = os.stat(directory)
+            if (identity.st_dev, identity.st_ino) not in entered:
+                entered.add((identity.st_dev, identity.st_ino))
+                inner = [each for each in _inner(directory) if each not in but]
+                pending.extend(each for each in inner if _is_text(each))
+                found.update(each for each in inner if not _is_text(each))
+        except PermissionError:
+            found.add(directory)
+        except OSError:
+            # It vanished, so no watch meets it.
+            continue
+    return found
+
+
+def _inner(directory: str) -> Iterator[str]:
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield entry.path
+
+
+def entries_on_the_way(path: str) -> set[str]:
+    """Return the entries whose replacement makes the absolute ``path`` another file: its links, and its last entry.
+
+    Each is named by its directory's real path, so that directory is where to watch for it. If an entry on the way is
+    missing, the first such entry is the last.
+    """
+    found: set[str] = set()
+    here, rest = "/", deque(_parts(path))
+    links = 0
+    while rest:
+        name = rest.popleft()
+        if name == "..":
+            here = os.path.dirname(here)
+            continue
+        entry = os.path.join(here, name)
+        target = _target(entry)
+        if target is not None and links < _MOST_LINKS:
+            links += 1
+            found.add(entry)
+            rest.extendleft(reversed(_parts(target)))
+            here = "/" if target.startswith("/") else here
+        elif target is None and rest and os.path.lexists(entry):
+            here = entry
+        else:
+            found.add(entry)
+            break
+    return found
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def _target(entry: str) -> str | None:
+    try:
+        return os.readlink(entry)
+    except OSError:
+        return None
 
 
 # -- rules -----------------------------------------------------------------------------------------------------
