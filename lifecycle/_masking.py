@@ -1,7 +1,7 @@
 """Masking of secrets in everything that leaves the process: the page, the control socket, diagrams, spans, lists.
 
 There is one definition of a secret: a value whose name is that of a password, a token or the like. A name is compared
-word by word, so that ``author``, ``keyboard`` and ``tokenizer`` are no secrets. In free text, a name is what stands
+word by word, so that ``author``, ``keyboard`` and ``tokenizer`` are not secret. In free text, a name is what stands
 before ``=`` or ``:``, or an option such as ``--password``.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HIDDEN", "Limits", "error_masked", "is_number", "is_secret", "masked", "masked_values"]
 
-#: Stands in place of a secret.
+#: Replaces a secret.
 HIDDEN = "***"
 
 #: Characters of a text that is remembered with its masked form: the state repeats its errors at each look.

@@ -1,7 +1,7 @@
-"""Spans, from what the hooks tell: which one is below which, which one is current where, and when each ends.
+"""Spans made by hooks: the parent of each, the current one in each context, and the end of each.
 
-Imports OpenTelemetry's API, so it is itself imported when somebody traces. Who begins a span here ends it here: by the
-hook that tells of the end, or all together in `Spans.close`.
+It imports OpenTelemetry's API, so it is itself imported when tracing begins. Every span that begins here also ends
+here, by the hook that announces the end, or in `Spans.close`.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ __all__ = ["Spans"]
 
 _OUTCOME: Final = "lifecycle.outcome"
 
-#: How many merged events the span of their call links to; the SDK keeps no more, either.
+#: Merged events that the span of their call links to; the SDK keeps no more, either.
 _LINKS: Final = 128
 
 _W3C: Final = TraceContextTextMapPropagator()
 
 
-class _Working:
-    """A span that is the current one where something works."""
+class _CurrentSpan:
+    """A span that is the current one in the context where it was begun."""
 
     __slots__ = ("_tokens", "span")
 
@@ -52,44 +52,44 @@ class _Working:
         )
 
     def end(self, error: BaseException | None, outcome: str = "") -> None:
-        """It has ended."""
+        """End the span, and restore the one before."""
         _end(self.span, error, outcome)
         self.leave()
 
     def leave(self) -> None:
-        """Where it began: it is not the current one any more."""
+        """Restore the span before; only in the context where this one began."""
         contexts.detach(self._tokens[0])
         current_span.reset(self._tokens[1])
 
 
 class _Event:
-    """The span of an event, and of the handler that has it now."""
+    """The span of an event, and of the handler that runs now."""
 
     __slots__ = ("context", "handling", "span")
 
     def __init__(self, span: Span, above: Context) -> None:
         self.span = span
         self.context = set_span_in_context(span, above)
-        self.handling: _Working | None = None
+        self.handling: _CurrentSpan | None = None
 
     def leave(self, error: BaseException | None, outcome: str = "") -> None:
-        """The handler has ended, if there is one."""
+        """End the span of the handler, if there is one."""
         if self.handling is not None:
             self.handling.end(error, outcome)
             self.handling = None
 
 
 class Spans:
-    """Those that are open, and what opens and ends them."""
+    """The open spans, and the receivers that open and end them."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
-        # By the number of the delivery.
+        # By the id of the delivery.
         self._events: dict[int, _Event] = {}
-        # What was merged into a call that has not begun.
+        # The spans of events that were merged into a call that has not begun, by its id.
         self._merged: dict[int, list[SpanContext]] = {}
         self._calls: dict[object, Span] = {}
-        self._tasks: dict[object, _Working] = {}
+        self._tasks: dict[object, _CurrentSpan] = {}
         self.receivers = (
             (hooks.delivery_accepted, self._accepted),
             (hooks.event_merged, self._event_merged),
@@ -103,14 +103,14 @@ class Spans:
         )
 
     def close(self) -> None:
-        """End what is open; nobody tells of its end any more."""
+        """End all open spans, whose ends will not be announced any more."""
         spans = [each.span for each in self._events.values()]
         spans += [each.handling.span for each in self._events.values() if each.handling is not None]
         spans += [*self._calls.values(), *(each.span for each in self._tasks.values())]
         for span in spans:
             span.set_attribute(_OUTCOME, "unknown")
             span.end()
-        _leave_in_time({number: each.handling for number, each in self._events.items() if each.handling is not None})
+        _leave_later({number: each.handling for number, each in self._events.items() if each.handling is not None})
         for left in (self._events, self._merged, self._calls, self._tasks):
             left.clear()
 
@@ -144,7 +144,7 @@ class Spans:
                 links.append(merged.span.get_span_context())
 
     def _known(self, delivery: Delivery) -> _Event:
-        """Of a call that events were merged into it begins only now; and of what came before anybody looked."""
+        """Return the span of an event; that of a merged call, or of an event from before tracing, begins now."""
         known = self._events.get(delivery.id)
         if known is not None:
             return known
@@ -162,7 +162,7 @@ class Spans:
             SpanKind.CONSUMER,
             {"lifecycle.pattern": pattern, "lifecycle.attempt": delivery.attempt},
         )
-        known.handling = _Working(span, known.context)
+        known.handling = _CurrentSpan(span, known.context)
 
     def _handler_passed(self, _sender: object, *, event: object, pattern: str, delivery: Delivery) -> None:
         del event, pattern
@@ -202,7 +202,7 @@ class Spans:
                 "lifecycle.attempt": task.attempt,
             },
         )
-        self._tasks[asyncio.current_task()] = _Working(span, contexts.get_current())
+        self._tasks[asyncio.current_task()] = _CurrentSpan(span, contexts.get_current())
 
     def _task_ended(self, _sender: object, *, task: object, error: BaseException | None) -> None:
         del task
@@ -210,12 +210,12 @@ class Spans:
             known.end(error)
 
 
-def _leave_in_time(left: dict[int, _Working]) -> None:
-    """Have each end where it began, with its handler: the next event of the lane is not to find it there."""
+def _leave_later(left: dict[int, _CurrentSpan]) -> None:
+    """Let each leave in its own context, when its handler ends, or the next event in the lane would inherit it."""
 
     def ended(_sender: object, *, delivery: Delivery, **_: object) -> None:
-        if (working := left.pop(delivery.id, None)) is not None:
-            working.leave()
+        if (current := left.pop(delivery.id, None)) is not None:
+            current.leave()
         if not left:
             for hook in ends:
                 hook.disconnect(ended)
@@ -226,7 +226,7 @@ def _leave_in_time(left: dict[int, _Working]) -> None:
 
 
 def _end(span: Span, error: BaseException | None, outcome: str = "") -> None:
-    """With what became of it, by its ``error`` if nothing else is said; that it was given up is no error of it."""
+    """End ``span`` with an outcome, by default that of ``error``; an event that was given up has not failed."""
     outcome = outcome or _outcome(error)
     span.set_attribute(_OUTCOME, outcome)
     if error is not None and outcome == "failed":
@@ -238,7 +238,7 @@ def _end(span: Span, error: BaseException | None, outcome: str = "") -> None:
 
 
 def _exception_masked(error: BaseException) -> dict[str, str]:
-    """The attributes of the event that a span keeps of ``error``, in place of those with its secrets."""
+    """Return the attributes of the event for ``error``, in place of those with its secrets."""
     trace = "".join(traceback.format_exception(error))
     return {"exception.message": masked(utf8(message_of(error))), "exception.stacktrace": masked(utf8(trace))}
 
@@ -258,7 +258,7 @@ def _outcome(error: BaseException | None) -> str:
 
 
 def _above(delivery: Delivery) -> Context:
-    """Where it comes from: the handler that emitted it, or whoever sent it from outside."""
+    """Return the context of the handler that emitted it, or of its sender outside the program."""
     here = contexts.get_current()
     if delivery.parent is not None:
         return here
@@ -267,7 +267,7 @@ def _above(delivery: Delivery) -> Context:
 
 
 def _sent_with(event: object) -> dict[str, str]:
-    """What an event says of the trace that it belongs to; anybody may have sent it, and any kind of headers."""
+    """Return the trace headers of an event, which may come from any sender, with any kind of headers."""
     headers: Any = getattr(event, "headers", None)
     if not isinstance(headers, Mapping):
         return {}
@@ -281,6 +281,6 @@ def _text(headers: Mapping[Any, Any], name: str) -> str:
 
 
 def _traceparent(span: Span) -> str:
-    """The span as W3C writes it; empty for one that is none."""
+    """Return the span in the W3C format; empty for a span that is not recorded."""
     it = span.get_span_context()
     return f"00-{it.trace_id:032x}-{it.span_id:016x}-{it.trace_flags:02x}" if it.is_valid else ""

@@ -1,4 +1,4 @@
-"""`Console`: everything that a running program can be asked and told, without HTTP, which serves it elsewhere."""
+"""`Console`: all queries and commands for a running program, independent of HTTP, which is in `http`."""
 
 from __future__ import annotations
 
@@ -440,7 +440,7 @@ def _diagram(lifetime: Lifetime, of: str) -> str:
     for run in (run for state in states if isinstance(state, FlowsState) for run in state.runs):
         if str(run.id) == of:
             return mermaid.flow(run)
-    raise LookupError(f"there is no worker and no flow called {of!r}; give system, lifetime, a worker or a flow's id")
+    raise LookupError(f"{of!r} is neither a worker nor a flow; give system, lifetime, a worker or a flow's id")
 
 
 def _state(component: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`ControlSocket`: where a running program can be asked and told over HTTP, by its own user and nobody else."""
+"""`ControlSocket`: the Unix socket at which `lifecycle ctl` queries and controls a program, for its own user only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 from lifecycle._net import SocketFile, clear, has_ended
 from lifecycle._util import program_name
 from lifecycle.observe.console import Console
-from lifecycle.observe.sockets import addressed, check_directory, directory, reserve
+from lifecycle.observe.sockets import addressed, check_directory, directory, fallback
 from lifecycle.runtime.mains import Auxiliary
 
 if TYPE_CHECKING:
@@ -26,37 +26,36 @@ __all__ = ["ControlSocket"]
 
 _log = logging.getLogger("lifecycle.observe")
 
-#: Bytes of a name: the address of a socket has about a hundred, with what is added to it.
+#: Bytes of a name; the address of a socket has about a hundred, including directory and suffix.
 _LONGEST = 64
 
-#: That of a process, in the name of a socket.
-_NUMBER = re.compile("[1-9][0-9]{0,8}", re.ASCII)
+#: A process id in the name of a socket.
+_PID = re.compile("[1-9][0-9]{0,8}", re.ASCII)
 
 
 class ControlSocket(Auxiliary):
-    """Lets ``lifecycle ctl`` ask and steer this program, for as long as it lives; a main for `run`, best the first.
+    """Lets ``lifecycle ctl`` query and control this program while it runs; a main for `run`, best the first.
 
     It answers HTTP at the Unix socket ``NAME.sock`` in ``$XDG_RUNTIME_DIR/lifecycle``, else in
     ``$RUNTIME_DIRECTORY/lifecycle``, else in ``/tmp/lifecycle-UID``: a directory of mode 0700 with a socket of mode
     0600, and a client must be our own user or root. If another user owns the directory in ``/tmp``, a warning is logged
-    and ``~/.local/state/lifecycle`` is used. ``name`` is
-    that of the program where none is given: its file or module. Where another program that lives has it, the number
-    of the process is added. What a program that was killed left behind is replaced, and removed where it
-    had a number.
+    and ``~/.local/state/lifecycle`` is used. ``name`` is by default that of the program: its file or module. If another
+    running program has it, the process id is added. The socket of a program that was killed is replaced, or removed if
+    its name has a process id.
 
-    As a main it is up before the next one starts, and the last to stop; a program whose other mains have ended does
-    not go on for its sake. Without a place for the socket it logs a warning, and the program runs without it.
-    ``async with`` opens it inside a lifetime; it raises `OSError` where a main warns, and `LookupError` outside of one.
+    As a main it is up before the next one starts, and the last to stop. It does not keep a program running whose other
+    mains have ended. If the socket cannot be opened, it logs a warning, and the program runs without it. ``async with``
+    opens it inside a lifetime; it raises `OSError` where a main warns, and `LookupError` outside a lifetime.
 
     Raises:
-        ValueError: for a name that no file could have.
+        ValueError: for a name that a file cannot have.
     """
 
     _taken: ClassVar[str] = "listens already; make another for another name"
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__()
-        #: What it is found by; a number may be added to it when it opens.
+        #: The name that programs are found by; a process id may be added to it when it opens.
         self.name: str = _tidy(program_name()) if name is None else _checked(name)
         self._wanted = self.name
         self._path: Path | None = None
@@ -70,7 +69,7 @@ class ControlSocket(Auxiliary):
         return self._path
 
     async def run(self) -> None:
-        """Be open until cancelled; without a socket if there is no place for one."""
+        """Be open until cancelled, without a socket if it cannot be opened."""
         async with AsyncExitStack() as held:
             try:
                 await held.enter_async_context(self)
@@ -82,49 +81,49 @@ class ControlSocket(Auxiliary):
 
     async def _open(self, held: AsyncExitStack) -> None:
         console = await held.enter_async_context(Console())
-        file = self._opened(held)
+        file = self._listen(held)
         held.push_async_callback(_ended, asyncio.create_task(_serve(console, file.socket), name=repr(self)))
-        # First of all nobody finds it any more.
+        # Removed first, so that no new client finds it.
         held.callback(file.remove)
 
-    def _opened(self, held: AsyncExitStack) -> SocketFile:
-        """The socket under the name that was wanted, or under one with a number."""
-        where = _made_directory()
-        with _alone(where):
-            _sweep(where)
+    def _listen(self, held: AsyncExitStack) -> SocketFile:
+        """Listen under the name that was given, or under one with the process id."""
+        where = _make_directory()
+        with _locked(where):
+            _remove_stale(where)
             for name in (self._wanted, f"{self._wanted}-{os.getpid()}"):
                 path = where / f"{name}.sock"
                 try:
-                    # For as long as the socket: its removal needs the address too.
+                    # Entered for as long as the socket, whose removal needs the address too.
                     file = SocketFile(held.enter_context(addressed(path)))
                 except OSError as error:
                     if error.errno != errno.EADDRINUSE:
                         raise
-                    taken = error
+                    in_use = error
                 else:
-                    held.callback(self._forget)
+                    held.callback(self._reset)
                     held.callback(file.socket.close)
                     self.name, self._path = name, path
                     return file
-        raise taken
+        raise in_use
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self.name, self._path = self._wanted, None
 
 
 async def _serve(console: Console, at: socket) -> None:
-    """Answer until cancelled; where that fails, the program goes on, and whoever asks is refused."""
+    """Answer until cancelled; if that fails, the program continues, and clients are refused."""
     try:
         await _answer(console, at)
-    except Exception:  # noqa: BLE001  # whatever it is, the program has other things to do
+    except Exception:  # noqa: BLE001  # an error here must not end the program
         _log.exception("the control socket cannot be served; lifecycle ctl does not find this program")
         at.close()
 
 
 async def _answer(console: Console, at: socket) -> None:
-    """Answer, from when somebody first asks: what serves takes longer to import than many a program runs."""
-    await _readable(at)
-    # In a thread, so that the program goes on meanwhile; the connection waits in the system's queue.
+    """Import the server at the first connection: that takes longer than many programs run."""
+    await _wait_readable(at)
+    # In a thread, so that the loop is free meanwhile; the connection waits in the backlog.
     await asyncio.to_thread(import_module, "lifecycle.observe.http.api")
     from lifecycle.observe.http.api import control_app
     from lifecycle.observe.http.server import serving
@@ -133,7 +132,7 @@ async def _answer(console: Console, at: socket) -> None:
         await asyncio.Event().wait()
 
 
-async def _readable(at: socket) -> None:
+async def _wait_readable(at: socket) -> None:
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(at, ready.set)
     try:
@@ -147,41 +146,41 @@ async def _ended(serving: asyncio.Task[None]) -> None:
     await asyncio.wait({serving})
 
 
-def _made_directory() -> Path:
-    """The directory for the socket: the usual one, or the one in reserve."""
+def _make_directory() -> Path:
+    """Make the directory for the socket, and return it: the usual one, or the fallback."""
     where = directory()
     try:
         _make(where)
     except OSError as error:
-        spare = reserve()
-        if spare is None:
+        fallback_path = fallback()
+        if fallback_path is None:
             raise
         with suppress(OSError):
-            spare.parent.mkdir(parents=True, exist_ok=True)
-            _make(spare)
-            _log.warning("%s; using %s", error.strerror, spare)
-            return spare
+            fallback_path.parent.mkdir(parents=True, exist_ok=True)
+            _make(fallback_path)
+            _log.warning("%s; using %s", error.strerror, fallback_path)
+            return fallback_path
         raise
     return where
 
 
 def _make(where: Path) -> None:
-    """Make the directory, for us alone.
+    """Make the directory, for our user alone.
 
     Raises:
-        OSError: saying why it cannot be used, and that XDG_RUNTIME_DIR says where it is.
+        OSError: naming why it cannot be used, and XDG_RUNTIME_DIR as the remedy.
     """
     try:
         where.mkdir(mode=0o700, exist_ok=True)
         check_directory(where)
     except OSError as error:
-        told = f"no control socket in {where}: {error.strerror}; XDG_RUNTIME_DIR may name another directory"
-        raise type(error)(error.errno, told) from error
+        message = f"no control socket in {where}: {error.strerror}; XDG_RUNTIME_DIR may name another directory"
+        raise type(error)(error.errno, message) from error
 
 
 @contextmanager
-def _alone(where: Path) -> Generator[None]:
-    """No other program looks whether a name is free, or takes one, within the block; those take a moment."""
+def _locked(where: Path) -> Generator[None]:
+    """Keep other programs from looking for a free name, or taking one, for a short block."""
     import fcntl  # not everywhere
 
     descriptor = os.open(where, os.O_RDONLY | os.O_DIRECTORY)
@@ -192,25 +191,25 @@ def _alone(where: Path) -> Generator[None]:
         os.close(descriptor)
 
 
-def _sweep(where: Path) -> None:
-    """Remove what programs left behind that were killed under a name with their number: nobody else takes that."""
+def _remove_stale(where: Path) -> None:
+    """Remove sockets of killed programs with a process id in their names, which no other program would reuse."""
     for path in where.glob("*-*.sock"):
-        number = path.stem.rpartition("-")[2]
-        if _NUMBER.fullmatch(number) and has_ended(int(number)):
-            # It stays where somebody listens, as from another namespace, in which the number is another's.
+        pid = path.stem.rpartition("-")[2]
+        if _PID.fullmatch(pid) and has_ended(int(pid)):
+            # Kept if a process listens, such as one of another pid namespace.
             with suppress(OSError), addressed(path) as address:
                 clear(address)
 
 
 def _checked(name: str) -> str:
     if not isinstance(name, str):
-        raise TypeError(f"{name!r} is no name; give text such as 'api'")
+        raise TypeError(f"a name must be text such as 'api', got {name!r}")
     if name != _tidy(name):
         raise ValueError(f"{name!r} cannot name a socket; give printable text without slashes, such as {_tidy(name)!r}")
     return name
 
 
 def _tidy(name: str) -> str:
-    """``name`` as a file may be called, and be typed."""
+    """Return ``name`` as a file name that can be typed."""
     plain = "".join(each if each.isprintable() and each != "/" else "_" for each in name).lstrip(".- ")
     return plain.encode()[:_LONGEST].decode(errors="ignore") or "python"

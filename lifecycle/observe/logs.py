@@ -1,6 +1,6 @@
-"""Log records that say what they are about: the event, the worker, the flow and the span of the code that logs.
+"""The context of log records: the event, worker, flow and span of the code that logs.
 
-Nothing here configures logging: a program puts the filter, or the formatter, where it wants them.
+Nothing here configures logging; the program installs the filter or the formatter.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 __all__ = ["ContextFilter", "JsonFormatter", "context", "structlog_context"]
 
-#: What every record has, for formats such as ``%(topic)s``; empty where there is none.
+#: The attributes of every record, for formats such as ``%(topic)s``; empty if unknown.
 _NAMES = ("event_id", "topic", "worker", "flow", "traceparent")
 
-#: What the standard library puts into a record, and what is told otherwise.
+#: The attributes that the standard library sets, and those that are shown in other ways.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", *_NAMES}
 
 _VARIABLES = (("worker", current_worker), ("flow", current_flow), ("traceparent", current_span))
 
 
 def context() -> dict[str, object]:
-    """Where this is called: ``event_id``, ``topic``, ``worker``, ``flow`` and ``traceparent``, as far as there are."""
+    """Return ``event_id``, ``topic``, ``worker``, ``flow`` and ``traceparent`` of the caller, as far as known."""
     found: dict[str, object] = {}
     delivery = current.get()
     if delivery is not None:
@@ -41,15 +41,15 @@ def context() -> dict[str, object]:
 
 
 class ContextFilter(logging.Filter):
-    """Lets every record pass, with ``event_id``, ``topic``, ``worker``, ``flow`` and ``traceparent`` in it.
+    """Adds ``event_id``, ``topic``, ``worker``, ``flow`` and ``traceparent`` to every record, and filters none.
 
-    Each is an empty text where there is none; what a record has already under such a name stays. Put it on a handler:
-    filters of a logger see only what is logged there. With a ``QueueHandler`` put it on that one: the others run in
-    another thread, which knows nothing of this.
+    Each is an empty text if there is none; a value that the record already has stays. Add it to a handler, since
+    filters of a logger see only records of that logger. With a ``QueueHandler``, add it to that one: the other handlers
+    run in another thread, which has no such context.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Add to ``record``."""
+        """Add the context to ``record``."""
         here = context()
         for name in _NAMES:
             if name not in record.__dict__:
@@ -58,36 +58,37 @@ class ContextFilter(logging.Filter):
 
 
 def structlog_context(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A processor for structlog that adds the same, as far as there is any; what was bound already stays."""
+    """Add the same as a processor for structlog, as far as there is any; values that were bound already stay."""
     for name, value in context().items():
         event.setdefault(name, value)
     return event
 
 
 class JsonFormatter(logging.Formatter):
-    """Each record as one line of JSON: ``time`` (UTC), ``level``, ``logger``, ``message``, and what there is besides.
+    """Formats each record as one line of JSON: ``time`` (UTC), ``level``, ``logger``, ``message``, and more if present.
 
-    That is: the context of `ContextFilter` as far as it is known (the filter need not be there), what was given as
-    ``extra``, and ``exception`` and ``stack`` as texts. What JSON does not know is written as Python shows it.
+    That is the context of `ContextFilter` (with or without the filter), the values of ``extra``, and ``exception`` and
+    ``stack`` as texts. A value that JSON does not support is written as its repr.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
-        told: dict[str, Any] = {
+        """Return the line, without its end."""
+        fields: dict[str, Any] = {
             "time": _timestamp(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": _message(record),
         }
-        # What the filter noted was so where the record was made, which may have been another thread.
+        # The values of the filter come first: the record may be from another thread.
         here = context()
-        told |= {name: value for name in _NAMES if (value := record.__dict__.get(name, here.get(name)))}
-        told |= {name: value for name, value in record.__dict__.items() if name not in _STANDARD and name not in told}
+        fields |= {name: value for name in _NAMES if (value := record.__dict__.get(name, here.get(name)))}
+        extra = {name: value for name, value in record.__dict__.items() if name not in _STANDARD}
+        fields |= {name: value for name, value in extra.items() if name not in fields}
         if record.exc_info and record.exc_info[0] is not None:
-            told["exception"] = record.exc_text or self.formatException(record.exc_info)
+            fields["exception"] = record.exc_text or self.formatException(record.exc_info)
         if record.stack_info:
-            told["stack"] = record.stack_info
-        return _encoded(told)
+            fields["stack"] = record.stack_info
+        return _encoded(fields)
 
 
 def _timestamp(moment: float) -> str:
@@ -96,23 +97,25 @@ def _timestamp(moment: float) -> str:
 
 
 def _message(record: logging.LogRecord) -> str:
-    """A message whose arguments do not fit it is better told as it is than not at all."""
+    """Return the message, or its format string if the arguments do not fit."""
     try:
         return record.getMessage()
-    except Exception:  # noqa: BLE001  # whatever an argument does when it is shown
+    except Exception:  # noqa: BLE001  # the repr of an argument may raise anything
         return str(record.msg)
 
 
-def _encoded(told: dict[str, Any]) -> str:
+def _encoded(fields: dict[str, Any]) -> str:
     try:
-        return json.dumps(told, default=_shown, allow_nan=False)
+        return json.dumps(fields, default=_repr, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
-        # A number that is none, keys that are no texts, or what contains itself.
-        return json.dumps({name: value if type(value) in (str, int) else _shown(value) for name, value in told.items()})
+        # NaN, keys that are not texts, or a value that contains itself.
+        return json.dumps(
+            {name: value if type(value) in (str, int) else _repr(value) for name, value in fields.items()}
+        )
 
 
-def _shown(value: object) -> str:
+def _repr(value: object) -> str:
     try:
         return repr(value)
-    except Exception:  # noqa: BLE001  # what a program logs may be broken: that is the time when its log is read
+    except Exception:  # noqa: BLE001  # an object may be half-made when it is logged
         return f"({type(value).__name__} that cannot be shown)"

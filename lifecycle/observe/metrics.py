@@ -1,7 +1,7 @@
 """The metrics: what is counted, timed and read in one table, and the policy for label values.
 
-Prometheus and OpenTelemetry only export it. Each metric is one that somebody is alerted by, or needs next; anything
-else that hooks announce can be counted with a line of your own. ``docs/reference/metrics.md`` says when to alert.
+Prometheus and OpenTelemetry only export it. Each metric is for an alert, or for the diagnosis after it; other hooks can
+be counted with a line of your own. ``docs/reference/metrics.md`` lists when to alert.
 """
 
 from __future__ import annotations

@@ -198,8 +198,8 @@ def current_lifetime() -> Lifetime:
     life = current_life.get(None)
     if life is None:
         raise LookupError(
-            "there is no lifetime here, so nobody knows what lives; call this below run(…) or inside "
-            "`async with lifetime()`, or name what to look at: snapshot(router, supervisor)"
+            "this is called outside a lifetime; call it below run(…) or inside `async with lifetime()`, or pass the "
+            "components: snapshot(router, supervisor)"
         )
     return life.lifetime
 

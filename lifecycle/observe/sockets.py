@@ -1,8 +1,8 @@
-"""Where the control sockets of programs are, and which programs listen at theirs.
+"""The control sockets of running programs, for clients; this module imports nothing heavy.
 
-For the side that asks: nothing heavy is imported. A socket lies in ``$XDG_RUNTIME_DIR/lifecycle``, else in
-``$RUNTIME_DIRECTORY/lifecycle`` (which systemd sets), else in ``/tmp/lifecycle-UID``. Another user can take the last
-name first, so there is a directory below the home of the user in reserve. Other users may use none of them.
+A socket is in ``$XDG_RUNTIME_DIR/lifecycle``, else in ``$RUNTIME_DIRECTORY/lifecycle`` (which systemd sets), else in
+``/tmp/lifecycle-UID``. Another user can create the last one first, so a directory in the user's home is the fallback.
+Each must be accessible to its owner only.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from lifecycle._net import is_forsaken, peer
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-__all__ = ["Program", "addressed", "check_directory", "directory", "find", "reserve"]
+__all__ = ["Program", "addressed", "check_directory", "directory", "fallback", "find"]
 
 _SUFFIX = ".sock"
 
-#: What the system takes as the address of a Unix socket, in bytes.
+#: Bytes of the address of a Unix socket.
 _LONGEST = 107 if hasattr(socket, "SO_PEERCRED") else 103
 
-#: What others than the owner may do with the directory: nothing.
+#: The permissions that only the owner may have.
 _OTHERS = 0o077
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program that can be asked and told."""
+    """A running program with a control socket."""
 
     name: str
     #: Its control socket.
     path: Path
-    #: None where the system does not tell.
+    #: None if the system does not provide it.
     pid: int | None
 
     def connect(self, timeout: float | None = None) -> socket.socket:
-        """A connection to it; each operation on it has ``timeout`` seconds.
+        """Connect to it; each operation on the connection has ``timeout`` seconds.
 
         Raises:
-            OSError: when nobody listens any more.
+            OSError: if no process listens any more.
         """
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -61,13 +61,13 @@ class Program:
 
 
 def directory() -> Path:
-    """Where the sockets of this user's programs are."""
-    return _given() or _shared()
+    """Return the directory with the sockets of this user's programs."""
+    return _configured() or Path(f"/tmp/lifecycle-{os.geteuid()}")  # noqa: S108  # its owner and mode are checked
 
 
-def reserve() -> Path | None:
-    """Where they are if another user owns that directory, or it cannot be made; None for a directory that was given."""
-    if _given() is not None:
+def fallback() -> Path | None:
+    """Return the directory to use if another user owns the usual one; None if the environment names one."""
+    if _configured() is not None:
         return None
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     with suppress(RuntimeError):  # the user has no home
@@ -75,42 +75,38 @@ def reserve() -> Path | None:
     return state / "lifecycle" if state.is_absolute() else None
 
 
-def _given() -> Path | None:
-    """The directory that the environment names: of the session, or of the service that systemd runs."""
+def _configured() -> Path | None:
+    """Return the directory that the environment names, of the session or of the systemd service."""
     own = os.geteuid()
     # systemd separates several by colons.
     for runtime in (os.environ.get("XDG_RUNTIME_DIR", ""), *os.environ.get("RUNTIME_DIRECTORY", "").split(":")):
         with suppress(OSError):
-            # A process that changed its user may still have the variables of before.
+            # A process that changed its user may still have the variables of the former.
             if Path(runtime).is_absolute() and os.stat(runtime).st_uid == own:  # noqa: PTH116  # it may be ""
                 return Path(runtime, "lifecycle")
     return None
 
 
-def _shared() -> Path:
-    return Path(f"/tmp/lifecycle-{os.geteuid()}")  # noqa: S108  # its owner and mode are checked
-
-
-def _places() -> Iterator[Path]:
-    """Where a program of this user may have its socket."""
+def _directories() -> Iterator[Path]:
+    """Yield the directories in which a program of this user may have its socket."""
     yield directory()
-    if (spare := reserve()) is not None:
-        yield spare
-        # Those of services of this user, of which this process does not have the variable.
+    if (home := fallback()) is not None:
+        yield home
+        # Those of the user's systemd services, whose variable this process does not have.
         with suppress(OSError):
             yield from (path for path in Path("/run").glob("*/lifecycle") if path.stat().st_uid == os.geteuid())
 
 
 def check_directory(path: Path) -> None:
-    """Refuse a directory that others own or may use.
+    """Check that only our user owns and may use a directory.
 
     Raises:
-        PermissionError: saying what is wrong with it.
-        FileNotFoundError: when there is none.
+        PermissionError: naming what is wrong with it.
+        FileNotFoundError: if it does not exist.
     """
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode):
-        raise PermissionError(errno.EPERM, "it is no directory; remove it", str(path))
+        raise PermissionError(errno.EPERM, "it is not a directory; remove it", str(path))
     if found.st_uid != os.geteuid():
         raise PermissionError(errno.EPERM, f"it belongs to another user (uid {found.st_uid})", str(path))
     if found.st_mode & _OTHERS:
@@ -119,12 +115,12 @@ def check_directory(path: Path) -> None:
 
 
 def find(name: str | None = None) -> list[Program]:
-    """The programs that listen at their control sockets, sorted by name.
+    """Return the programs that listen at their control sockets, sorted by name.
 
-    With ``name``, the one that has it; where none does, those that were started while another had it, whose names
-    end in their numbers: ``NAME-PID``.
+    With ``name``, only the program of that name. If there is none, those that were started while another had the name,
+    which are called ``NAME-PID``.
     """
-    programs = (each for place in dict.fromkeys(_places()) for each in _programs(place))
+    programs = (each for where in dict.fromkeys(_directories()) for each in _programs(where))
     found = sorted(programs, key=lambda each: each.name)
     if name is None:
         return found
@@ -140,7 +136,7 @@ def _programs(where: Path) -> Iterator[Program]:
     except FileNotFoundError:
         return
     except OSError as error:
-        import logging  # as long to import as all else here, and hardly ever needed
+        import logging  # as slow to import as everything else here, and rarely needed
 
         logging.getLogger("lifecycle.observe").warning("%s is not searched for programs: %s", where, error.strerror)
         return
@@ -149,7 +145,7 @@ def _programs(where: Path) -> Iterator[Program]:
             with Program(path.stem, path, None).connect(0) as connection:
                 if not is_forsaken(connection):
                     yield Program(path.stem, path, getattr(peer(connection), "pid", None))
-        except BlockingIOError:  # so many ask it that there is a queue
+        except BlockingIOError:  # its backlog is full
             yield Program(path.stem, path, None)
         except OSError:  # its program has ended
             continue
@@ -157,7 +153,7 @@ def _programs(where: Path) -> Iterator[Program]:
 
 @contextmanager
 def addressed(path: Path) -> Generator[str]:
-    """``path`` as an address that the system takes, for a block: one that is too long is reached past its directory."""
+    """Give ``path`` as an address for a block; a path that is too long is shortened through its open directory."""
     if len(os.fsencode(path)) <= _LONGEST or not Path("/proc/self/fd").is_dir():
         yield str(path)
         return

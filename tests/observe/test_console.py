@@ -340,7 +340,7 @@ async def test_diagrams_are_of_the_system_the_lifetime_a_worker_or_nothing() -> 
         assert console.diagram("root").startswith("graph TD")
         assert "stateDiagram" in console.diagram(HOSTILE)
         assert console.diagram(f"root/{HOSTILE}") == console.diagram(HOSTILE)
-        with pytest.raises(LookupError, match="no worker and no flow called 'x'"):
+        with pytest.raises(LookupError, match="'x' is neither a worker nor a flow"):
             console.diagram("x")
         hooks.component_closed.announce(broken, component=broken)
 

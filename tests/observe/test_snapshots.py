@@ -114,7 +114,7 @@ async def test_what_is_named_is_looked_at_and_nothing_else(clock: Clock) -> None
 
 
 def test_outside_a_lifetime_somebody_has_to_say_what_to_look_at() -> None:
-    with pytest.raises(LookupError, match="name what to look at"):
+    with pytest.raises(LookupError, match="pass the components"):
         snapshot()
 
 

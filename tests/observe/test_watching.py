@@ -317,7 +317,7 @@ async def test_under_load_nothing_is_heard_between_two_looks(clock: Clock) -> No
 
 
 async def test_what_cannot_be_watched_is_refused(clock: Clock) -> None:
-    with pytest.raises(LookupError, match="no lifetime"):
+    with pytest.raises(LookupError, match="outside a lifetime"):
         watch()
     for interval in (0, -1, float("nan")):
         with pytest.raises(ValueError, match="above 0"):

@@ -66,6 +66,7 @@ class Entry:
     #: The pattern of its route; ``(fallback)`` if no route matched.
     pattern: str | None
     handler: str | None
+    #: The outcome so far.
     what: EventOutcome
     #: The call that it was merged into.
     into: int | None

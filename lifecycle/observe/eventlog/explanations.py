@@ -10,11 +10,11 @@ import heapq
 import logging
 import time
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
 from lifecycle._text import duration, printable, shorten, time_of_day
-from lifecycle.control.patterns import Pattern, quoted
+from lifecycle.control.patterns import Pattern
 from lifecycle.control.routing import MAX_TOPIC
 from lifecycle.errors import InvalidPattern, InvalidTopic
 from lifecycle.observe.eventlog.entries import describe
@@ -37,6 +37,8 @@ _SHOWN, _CLOSE = 3, 50
 _SEGMENTS = 16
 #: From which ratio on a text may be a misspelling of another, from 0 to 1.
 _SIMILAR = 0.8
+
+_SAME = "they differ in case, slashes or blanks"
 
 #: Characters that people write for a slash.
 _SEPARATORS = str.maketrans(".: ", "///")
@@ -259,8 +261,11 @@ def _nearest(kind: Literal["pattern", "topic"], topic: str, texts: Iterable[str]
     plain = _plain(topic)
     found: list[tuple[float, str, str]] = []
     for text in _candidates(plain, [text for text in texts if text != topic and text.count("/") < _SEGMENTS]):
-        pattern = text if kind == "pattern" else quoted(text)
-        if not _fits(pattern, topic) and (similar := _similarity(plain, pattern)) is not None:
+        if kind == "pattern":
+            similar = None if _fits(text, topic) else _similarity(plain, text)
+        else:
+            similar = _spelling(plain, _plain(text))
+        if similar is not None:
             found.append((*similar, text))
     for _, hint, text in heapq.nlargest(_SHOWN, found):
         yield NearMiss(kind, text, hint)
@@ -274,13 +279,24 @@ def _candidates(plain: str, texts: list[str]) -> list[str]:
 
 
 def _similarity(plain: str, pattern: str) -> tuple[float, str] | None:
-    """Return how similar they are and a hint; None if they are not."""
+    """Return how similar a topic and a pattern are, and a hint; None if they are not."""
     other = _plain(pattern)
     if _fits(other, plain):
-        return 1.0, "they differ in case, slashes or blanks"
+        return 1.0, _SAME
     if other.endswith("/*") and _fits(f"{other}*", plain):
         return 1.0, f"* stands for one segment; {pattern + '*'!r} would match"
-    ratio = difflib.SequenceMatcher(None, plain, other).ratio()
+    if "*" not in other:
+        return _spelling(plain, other)
+    # Without the wildcards, and the segments in their places.
+    pairs = zip_longest(plain.split("/"), other.split("/"), fillvalue="")
+    literal = [pair for pair in pairs if "*" not in pair[1]]
+    return _spelling("/".join(own for own, _ in literal), "/".join(segment for _, segment in literal))
+
+
+def _spelling(plain: str, other: str) -> tuple[float, str] | None:
+    if plain and plain == other:
+        return 1.0, _SAME
+    ratio = difflib.SequenceMatcher(None, plain, other).ratio() if plain and other else 0.0
     return (ratio, "they are spelled almost the same") if ratio >= _SIMILAR else None
 
 

@@ -188,7 +188,7 @@ class Writer:
         self.lost += count
         if count and not self._logged:
             self._logged = True
-            _log.error("events are missing in %s: %s; the program goes on (said once)", self._file.path, why)
+            _log.error("events are missing in %s: %s; the program continues (logged once)", self._file.path, why)
 
 
 def _line(record: Record) -> bytes:

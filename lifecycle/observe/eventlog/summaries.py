@@ -1,8 +1,7 @@
-"""What may be told of an event: its class, and the small values in it; never what it carries, and no secrets.
+"""Short texts about events: the class and the small values in it, no bodies and no secrets.
 
-What is wanted of an event is taken from it at once (`digest`), so that nobody keeps the event and what hangs on it. The
-text is made of that only for who reads it (`summary`). No code of the program runs here: what is neither a number nor a
-text is told by its class alone.
+`digest` takes the values from an event at once, so that the event itself is not kept. `summary` makes the text when an
+entry is read. No code of the program runs here: a value that is neither a number nor a text is shown as its class.
 """
 
 from __future__ import annotations
@@ -23,47 +22,47 @@ if TYPE_CHECKING:
 
 __all__ = ["Digest", "digest", "summary"]
 
-#: The class of an event, and what was taken from it.
+#: The class of an event, and the values that were taken from it.
 Digest: TypeAlias = tuple[type[Any], tuple[Any, ...]]
 
-#: How many characters of a text are told, of a name, of a summary and of an error; and how many values.
-_TEXT, _NAME, _LONGEST, _ERROR, _VALUES = 60, 40, 240, 500, 8
-#: An integer of more bits says nothing to a reader, and takes long to print.
+#: Characters of a text, of a name and of a summary that are shown; and the number of values.
+_TEXT, _NAME, _LONGEST, _VALUES = 60, 40, 240, 8
+#: Integers of more bits are not shown, since printing them takes long.
 _BITS = 64
 
-#: The paths that are told as texts; not of a class of the program's own.
+#: The paths that are shown as texts; subclasses of the program are not.
 _PATHS = (PosixPath, WindowsPath, PurePosixPath, PureWindowsPath)
 
-#: As checkers would have it.
+#: With the type that checkers need.
 _class: Callable[[Any], type[Any]] = type
 
 
 class _Text(str):
-    """A text that is told as it is, without quotes."""
+    """A text that is shown without quotes."""
 
     __slots__ = ()
 
 
 def digest(event: Any) -> Digest:
-    """What may be told of ``event``; cheap, and never fails."""
+    """Return the values of ``event`` to show; cheap, and never raises."""
     kind = _class(event)
     try:
         return kind, _taker(kind)(event)  # type: ignore[arg-type]  # a class has a hash
-    except Exception:  # noqa: BLE001  # a field of the program's own may do anything when it is looked at
+    except Exception:  # noqa: BLE001  # a property of the program's own may raise anything
         return kind, ()
 
 
 def summary(taken: Digest) -> str:
-    """A short text about an event."""
+    """Return a short text about an event."""
     kind, values = taken
     if kind is Event:
-        return shorten(_told(*values), _LONGEST) if values else ""
+        return shorten(_shown(*values), _LONGEST) if values else ""
     if kind in _SPECIAL:
-        told = _told("", *values)
+        text = _shown("", *values)
     else:
         names = _names(kind)  # type: ignore[arg-type]  # a class has a hash
-        told = ", ".join(f"{name}={_told(name, value)}" for name, value in zip(names, values, strict=False))
-    return shorten(f"{_class_name(kind)}({told})", _LONGEST)
+        text = ", ".join(f"{name}={_shown(name, value)}" for name, value in zip(names, values, strict=False))
+    return shorten(f"{_class_name(kind)}({text})", _LONGEST)
 
 
 # -- taking ------------------------------------------------------------------------------------------------------
@@ -71,7 +70,7 @@ def summary(taken: Digest) -> str:
 
 @functools.lru_cache(512)
 def _taker(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
-    """How to take from events of ``kind``."""
+    """Return a function that takes the values from events of ``kind``."""
     if kind is Event:
         return lambda event: () if event.data is None else (event.topic, _kept(event.data, deep=True))
     special = _SPECIAL.get(kind)
@@ -83,7 +82,7 @@ def _taker(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
 
 @functools.lru_cache(512)
 def _names(kind: type[Any]) -> tuple[str, ...]:
-    """The fields that a record shows of itself."""
+    """Return the names of the fields in the repr of a record."""
     shown = [each.name for each in fields(kind) if each.repr and each.name != "topic"] if is_dataclass(kind) else []
     return tuple(shown[:_VALUES])
 
@@ -93,7 +92,7 @@ def _arguments(event: CommandEvent) -> str:
 
 
 def _typed(event: LineEvent) -> _Text:
-    # Who knows what it was typed for.
+    # It may have been a password.
     return _Text(f"{len(event.line)} characters")
 
 
@@ -104,7 +103,7 @@ def _files(event: FileBatch) -> _Text:
 
 
 def _kept(value: Any, *, deep: bool) -> Any:
-    """What is kept of a value: itself where it is small, and else what it is."""
+    """Return a small value itself, and a description of any other."""
     kind = _class(value)
     if value is None or kind is bool or kind is float:
         return value
@@ -140,24 +139,24 @@ def _key(key: Any) -> str:
 
 
 def _class_name(kind: type[Any]) -> str:
-    # Not what a metaclass of the program may say of it.
+    # Not __name__, which a metaclass of the program may override.
     return shorten(type.__dict__["__name__"].__get__(kind), _NAME)
 
 
-#: Events of the library that have one thing to tell.
+#: Events of the library with one value to show.
 _SPECIAL: dict[type, Callable[[Any], str]] = {CommandEvent: _arguments, LineEvent: _typed, FileBatch: _files}
 
 
-# -- telling -----------------------------------------------------------------------------------------------------
+# -- showing -----------------------------------------------------------------------------------------------------
 
 
-def _told(name: str, value: Any) -> str:
-    """A kept value as text; of a secret nothing."""
+def _shown(name: str, value: Any) -> str:
+    """Return a kept value as text, and a secret as ``***``."""
     if type(value) is _Text:
         return str(value)
     if value is not None and is_secret(name):
         return HIDDEN
     if type(value) is dict:
         kept = cast("dict[str, Any]", value)
-        return "{" + ", ".join(f"{key}: {_told(key, each)}" for key, each in kept.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_shown(key, each)}" for key, each in kept.items()) + "}"
     return repr(masked(shorten(value, _TEXT))) if type(value) is str else repr(value)

@@ -267,7 +267,7 @@ def _contents(state: Any) -> Sequence[object]:
         return list(cast("Mapping[object, object]", state).values())
     if isinstance(state, Sequence) and not isinstance(state, (str, bytes, bytearray)):
         return cast("Sequence[object]", state)
-    # An object with a state() is no record, and has one to give.
+    # An object with a state() is not a record itself.
     if not callable(getattr(state, "state", None)) and any(hasattr(state, name) for name in _PROGRAM):
         return [getattr(state, name, None) for name in _PROGRAM]
     raise TypeError(

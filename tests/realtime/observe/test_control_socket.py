@@ -208,7 +208,7 @@ def test_no_directory_is_made_below_a_home_that_is_relative(monkeypatch: pytest.
     for name in ("XDG_RUNTIME_DIR", "RUNTIME_DIRECTORY", "XDG_STATE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", "somewhere")
-    assert sockets.reserve() is None
+    assert sockets.fallback() is None
 
 
 def test_a_program_runs_without_a_socket_where_there_is_no_place_for_one(runtime: Path) -> None:
@@ -236,7 +236,7 @@ async def test_other_names_are_taken_as_they_are(runtime: Path) -> None:
 
 
 def test_what_is_no_text_is_no_name() -> None:
-    with pytest.raises(TypeError, match="7 is no name"):
+    with pytest.raises(TypeError, match="must be text such as 'api', got 7"):
         ControlSocket(7)  # type: ignore[arg-type]  # what users do
 
 
@@ -273,7 +273,7 @@ async def test_a_directory_that_others_may_use_is_refused(runtime: Path, caplog:
 async def test_a_link_to_a_directory_is_refused(runtime: Path) -> None:
     (runtime / "mine").mkdir(0o700)
     (runtime / "lifecycle").symlink_to(runtime / "mine")
-    await refused("it is no directory; remove it")
+    await refused("it is not a directory; remove it")
     assert list((runtime / "mine").iterdir()) == []
 
 

@@ -77,7 +77,7 @@ def post(body: bytes, kind: str = "application/json", target: str = "/api/comman
         (b"GET /api/events?pattern=[ HTTP/1.0\r\n\r\n", 400, "malformed pattern"),
         (b"GET /api/events/stream?pattern=[ HTTP/1.0\r\n\r\n", 400, "malformed pattern"),
         (b"GET /api/explain HTTP/1.0\r\n\r\n", 400, "give the topic"),
-        (b"GET /api/diagram?of=%00 HTTP/1.0\r\n\r\n", 404, "there is no worker and no flow called"),
+        (b"GET /api/diagram?of=%00 HTTP/1.0\r\n\r\n", 404, "is neither a worker nor a flow"),
     ],
 )
 async def test_what_is_wrong_is_refused_in_words(runtime: Path, request_: bytes, status: int, told: str) -> None:

@@ -69,7 +69,7 @@ def test_the_prompt_of_the_program_is_here(env: Env, shop: Running) -> None:
         child.send("\x03")
         child.expect(r"\x1b\[[JK]")
         child.send("\x03")
-        child.expect_exact("Ctrl+D leaves, and shop goes on")
+        child.expect_exact("Ctrl+D leaves, and shop continues")
         assert "has ended" not in leaves(child)
     shop.process.send_signal(signal.SIGUSR1)
     shop.until("shipped alpha")
