@@ -113,3 +113,7 @@ __all__ = [
     "recover",
     "timeout",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

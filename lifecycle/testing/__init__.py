@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["Clock", "FakeSignals", "ManualSource", "Recorder", "VirtualLoop", "running"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 class Recorder:
     """A handler that keeps every event it is given, in ``events``."""
 

@@ -16,7 +16,7 @@ from lifecycle.control.taps import add_relay
 from lifecycle.testing import Clock, running
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
 TOLD = ("delivery_accepted", "event_merged", "handler_started", "handler_passed", "delivery_ended")
 
@@ -292,3 +292,169 @@ async def test_a_handler_is_not_where_whoever_emitted_was(clock: Clock) -> None:
     async with running(router):
         await asyncio.create_task(emit())
     assert seen == ["", "", ""]
+
+
+# -- directly and through lanes -----------------------------------------------------------------------------------
+
+
+class Both:
+    """A router with handlers that behave as a case says, and the calls that they got."""
+
+    def __init__(self) -> None:
+        self.router = Router()
+        self.calls: list[str] = []
+
+    def route(self, pattern: str, error: BaseException | None = None) -> None:
+        self.router.handle(pattern, self.handler(pattern, error))
+
+    def handler(self, name: str, error: BaseException | None = None) -> Callable[[Event], None]:
+        def handle(_event: Event) -> None:
+            self.calls.append(name)
+            if error is not None:
+                raise error
+
+        return handle
+
+    async def result(self, sent: Awaitable[object]) -> tuple[list[str], str]:
+        """The calls of one event, and its error."""
+        self.calls.clear()
+        try:
+            await sent
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # to be compared
+            return list(self.calls), repr(error)
+        return list(self.calls), ""
+
+
+def exact_passes_to_glob(both: Both) -> None:
+    both.route("a/b", NotHandled("no"))
+    both.route("a/*")
+
+
+def all_pass(both: Both) -> None:
+    both.route("a/b", NotHandled("no"))
+    both.route("**", NotHandled("nor I"))
+
+
+def all_pass_to_the_fallback(both: Both) -> None:
+    all_pass(both)
+    both.router.fallback(both.handler("fallback"))
+
+
+def no_route_but_a_fallback_that_passes(both: Both) -> None:
+    both.router.fallback(both.handler("fallback", NotHandled("not even I")))
+
+
+def no_route(_both: Both) -> None: ...
+
+
+def no_route_but_a_tap(both: Both) -> None:
+    both.router.tap("a/*", both.handler("tap"))
+
+
+def a_tap_and_its_error(both: Both) -> None:
+    both.router.tap("a/*", both.handler("tap", OSError("its own")))
+    both.route("a/b")
+
+
+def dropped_by_the_first(both: Both) -> None:
+    both.route("a/b", Dropped("enough"))
+    both.route("a/*")
+    both.router.fallback(both.handler("fallback"))
+
+
+def an_error_of_the_second(both: Both) -> None:
+    both.route("a/b", NotHandled("no"))
+    both.route("a/*", OSError("down"))
+    both.route("**")
+
+
+def a_stray_cancellation_of_the_second(both: Both) -> None:
+    both.route("a/b", NotHandled("no"))
+    both.route("a/*", asyncio.CancelledError())
+
+
+def a_handler_that_removes_the_next_route_and_passes(both: Both) -> None:
+    def remove(_event: Event) -> None:
+        both.calls.append("a/b")
+        both.router.remove("a/*")
+        raise NotHandled
+
+    both.router.handle("a/b", remove, replace=True)
+    both.router.handle("a/*", both.handler("a/*"), replace=True)
+    both.route("**")
+
+
+def a_handler_that_replaces_the_next_route_and_passes(both: Both) -> None:
+    def replace(_event: Event) -> None:
+        both.calls.append("a/b")
+        both.router.handle("a/*", both.handler("new"), replace=True)
+        raise NotHandled
+
+    both.router.handle("a/b", replace)
+    both.route("a/*")
+
+
+def a_handler_that_removes_itself_and_passes(both: Both) -> None:
+    def remove(_event: Event) -> None:
+        both.calls.append("a/b")
+        both.router.remove("a/b")
+        raise NotHandled
+
+    both.router.handle("a/b", remove, replace=True)
+    both.route("a/*")
+
+
+def a_relay_that_passes_the_event_on_to_no_route(both: Both) -> None:
+    async def send(_event: Event) -> bool:
+        both.calls.append("relay")
+        return True
+
+    add_relay(both.router, "a/*", send)
+    both.router.fallback(both.handler("fallback"))
+
+
+def a_relay_that_takes_the_event(both: Both) -> None:
+    async def send(_event: Event) -> bool:
+        both.calls.append("relay")
+        return False
+
+    add_relay(both.router, "a/*", send)
+    both.route("a/b")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        exact_passes_to_glob,
+        all_pass,
+        all_pass_to_the_fallback,
+        no_route_but_a_fallback_that_passes,
+        no_route,
+        no_route_but_a_tap,
+        a_tap_and_its_error,
+        dropped_by_the_first,
+        an_error_of_the_second,
+        a_stray_cancellation_of_the_second,
+        a_handler_that_removes_the_next_route_and_passes,
+        a_handler_that_replaces_the_next_route_and_passes,
+        a_handler_that_removes_itself_and_passes,
+        a_relay_that_passes_the_event_on_to_no_route,
+        a_relay_that_takes_the_event,
+    ],
+)
+async def test_dispatch_and_emit_make_the_same_calls_with_the_same_result(case: Callable[[Both], None]) -> None:
+    results = []
+    for way in ("dispatch", "emit"):
+        both = Both()
+        case(both)
+
+        async def send(router: Router = both.router, way: str = way) -> None:
+            if way == "dispatch":
+                await router.dispatch(Event("a/b"))
+            else:
+                await (await router.emit(Event("a/b")))
+
+        async with running(both.router):
+            results.append(await both.result(send()))
+    assert results[0] == results[1]
+    assert results[0] != ([], "")
