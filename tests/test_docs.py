@@ -576,7 +576,6 @@ OF_THE_HOUSE = {
     "InputSource": "is_terminal take use_commands",
     "Job": "row see",
     "MemoryStore": "fence discard",
-    "HookObserver": "close",
     "JobQueue": "begin",
     "Presence": "close is_gone lives",
     "ParameterizedForEach": "rebind",

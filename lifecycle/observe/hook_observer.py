@@ -23,29 +23,28 @@ class HookObserver(Auxiliary):
     If it is left because the program ends, it listens until the shutdown hooks have run, so that it sees those too.
     """
 
-    _taken: ClassVar[str] = "looks on already; make another"
+    _taken: ClassVar[str] = "is open already; make another"
 
     def __init__(self) -> None:
         super().__init__()
         self._lifetime: Lifetime | None = None
 
-    async def close(self) -> None:
-        """Stop listening now; it may be called any number of times."""
-        await self._held.aclose()
-
     async def _open(self, held: AsyncExitStack) -> None:
         # If it was left while the program ended, it still listens.
-        await self.close()
+        await self._stop()
         life = current_life.get(None)
         self._lifetime = None if life is None else life.lifetime
         self._begin(held, self._lifetime)
         if life is not None:
-            life.flush_hooks.add(self.close)
-            held.callback(life.flush_hooks.discard, self.close)
+            life.flush_hooks.add(self._stop)
+            held.callback(life.flush_hooks.discard, self._stop)
 
     async def _leave(self) -> None:
         if self._lifetime is None or not self._lifetime.stopping:
-            await self.close()
+            await self._stop()
+
+    async def _stop(self) -> None:
+        await self._held.aclose()
 
     def _begin(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:
         """Begin to listen; ``held`` gets what ends it."""

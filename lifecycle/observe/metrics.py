@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 from lifecycle import hooks
 from lifecycle._masking import error_masked
 from lifecycle._text import component_name, shorten, utf8
+from lifecycle.control.router import Router
 from lifecycle.control.source_runner import source_name
+from lifecycle.workers.model import WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -444,21 +446,24 @@ class GaugeReader:
 
 
 def _read(component: Any, into: Readings) -> None:
-    if callable(getattr(component, "lanes", None)):
+    if isinstance(component, Router):
         for lane in component.lanes():
             _add(into[LANES], (lane.name,), lane.waiting)
-    elif isinstance(getattr(component, "runs", None), tuple):
+        return
+    # The runs of `Flows`, whose state() would describe every item of them.
+    if isinstance(getattr(component, "runs", None), tuple):
         for run in component.runs:
             _add(into[FLOWS], (run.name, run.state), 1)
-    elif hasattr(component, "status"):
-        _read_worker(component.state(), component, into)
+        return
+    state = component.state()
+    if isinstance(state, WorkerState):
+        _read_worker(state, component, into)
     else:
-        state = component.state()
         for name, depth in getattr(state, "depths", {}).items():
             _add(into[INBOXES if state.kind == "inbox" else JOBS], (state.name, name), depth)
 
 
-def _read_worker(state: Any, worker: Any, into: Readings) -> None:
+def _read_worker(state: WorkerState, worker: Any, into: Readings) -> None:
     """Count a worker and its children; only the statistics of a pool are asked of ``worker`` itself."""
     _add(into[WORKERS], (state.kind, state.status), 1)
     if state.kind == "pool" and worker is not None and state.status in ("running", "suspended"):

@@ -18,7 +18,7 @@ from lifecycle.control import Event, Router
 from lifecycle.observe import Dashboard
 from lifecycle.observe.console import Console
 from lifecycle.observe.http.api import SharedMessages
-from lifecycle.observe.http.live import Figures, Latencies, _entries, _merged, live, memory_of, page_files
+from lifecycle.observe.http.live import Figures, Latencies, live, memory_of, merged, page_files
 from lifecycle.runtime import lifetime
 from lifecycle.testing import running
 
@@ -178,11 +178,16 @@ def test_memory_is_that_of_processes_which_are_there() -> None:
 async def test_what_happens_while_the_first_message_is_sent_is_in_the_next(clock: Clock) -> None:
     router = Router()
     router.handle("**", lambda _: None)
-    async with lifetime(signals=False), running(router), Console() as console, aclosing(_entries(console)) as messages:
+
+    async def next_entries(messages: AsyncGenerator[bytes]) -> bytes:
+        return await anext(message async for message in messages if message.startswith(b"event: entries"))
+
+    async with lifetime(signals=False), running(router), Console() as console:
         await (await router.emit(Event("before")))
-        assert b'"before"' in await anext(messages)
-        await (await router.emit(Event("meanwhile")))
-        assert b'"meanwhile"' in await anext(messages)
+        async with aclosing(live(console, Figures(Latencies(), console), SharedMessages())) as messages:
+            assert b'"before"' in await next_entries(messages)
+            await (await router.emit(Event("meanwhile")))
+            assert b'"meanwhile"' in await next_entries(messages)
 
 
 async def test_a_stream_that_is_cancelled_twice_ends_what_it_reads_all_the_same() -> None:
@@ -198,7 +203,7 @@ async def test_a_stream_that_is_cancelled_twice_ends_what_it_reads_all_the_same(
             ended.append(name)
 
     async def read() -> None:
-        async with aclosing(_merged(slow_to_end("one"), slow_to_end("other"))) as messages:
+        async with aclosing(merged(slow_to_end("one"), slow_to_end("other"))) as messages:
             await anext(messages)
 
     task = asyncio.create_task(read())

@@ -257,7 +257,7 @@ async def test_it_counts_nothing_before_and_after_and_says_what_it_has_counted()
         await (await router.emit(Event("job")))
         async with metrics:
             await (await router.emit(Event("job")))
-            with pytest.raises(RuntimeError, match="looks on already"):
+            with pytest.raises(RuntimeError, match="is open already"):
                 await metrics.__aenter__()
         await (await router.emit(Event("job")))
     assert value(metrics, "lifecycle_handler_duration_seconds_count", pattern="job") == 1

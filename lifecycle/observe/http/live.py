@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from lifecycle.observe.console import Console
     from lifecycle.observe.eventlog.entries import Entry
 
-__all__ = ["Figures", "Latencies", "Latency", "live", "memory_of", "page_app", "page_files"]
+__all__ = ["Figures", "Latencies", "Latency", "live", "memory_of", "merged", "page_app", "page_files"]
 
 #: The content type of each file that is served; others, such as licences, are not.
 _TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
@@ -126,7 +126,7 @@ async def live(console: Console, figures: Figures, shared: SharedMessages) -> As
     """Yield messages ``change``, ``entries`` and ``figures`` until closed; each is encoded once for all pages."""
     pids: dict[str, int] = {}
     sources = _changes(console, shared, pids), _entries(console), _figures(figures, pids)
-    async with aclosing(_merged(*sources)) as messages:
+    async with aclosing(merged(*sources)) as messages:
         async for message in messages:
             yield message
 
@@ -189,7 +189,7 @@ async def _figures(figures: Figures, pids: dict[str, int]) -> AsyncGenerator[byt
         pause = _FIGURES_INTERVAL
 
 
-async def _merged(*sources: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+async def merged(*sources: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
     """Yield the messages of all sources as they come, until one ends."""
     async with AsyncExitStack() as resources:
         upcoming: dict[asyncio.Task[bytes], AsyncGenerator[bytes]] = {}
