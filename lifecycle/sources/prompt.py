@@ -50,7 +50,7 @@ class PromptSource:
         self._commands = CommandSet(commands)
         self._history = None if history is None else Path(history).expanduser()
         self._toolbar = toolbar
-        self._input = InputSource(commands=commands, fallback=fallback)
+        self._input = InputSource(commands=self._commands, fallback=fallback)
         self._session: PromptSession | None = None
 
     def __repr__(self) -> str:
@@ -69,7 +69,6 @@ class PromptSource:
     def use_commands(self, commands: Commands) -> None:
         """Accept these commands too, unless some were given explicitly; a router calls this with its own."""
         self._commands.use(commands)
-        self._input.use_commands(commands)
 
     def discard_rest(self) -> None:
         """When the source is cancelled, drop the lines that have come and were not emitted."""
