@@ -1,9 +1,9 @@
-"""What is kept alive.
+"""Workers and supervision.
 
-A worker is started once, ends once, and says truthfully how. `ProcessWorker` runs a program with all its processes,
-`ContainerWorker` a container, `TaskWorker` an async function and `ThreadWorker` a plain one; `BaseWorker` is for kinds
-of one's own. A `Gate` holds loops where they can be held, and `handover` tells who was started again what became of the
-life before. A `Supervisor` keeps workers running: a `Spec` for each says how.
+A worker starts once, ends once, and reports how. `ProcessWorker` runs a program with all its processes,
+`ContainerWorker` a container, `TaskWorker` an async function and `ThreadWorker` a plain one; `BaseWorker` is for your
+own kinds. A `Gate` suspends loops at a safe point, and `handover` returns the result of the previous life of a worker
+that was restarted. A `Supervisor` keeps workers running; a `Spec` defines how it treats each of them.
 """
 
 from lifecycle._lazy import lazy_names

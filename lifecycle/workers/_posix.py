@@ -44,9 +44,10 @@ __all__ = [
 
 #: Seconds for members of a group that were killed to be gone.
 _LAST_WAIT: Final = 1.0
-#: Seconds for a signal that stops to take effect, and between two checks whether it has.
+#: Seconds for a signal that stops to take effect, and between two checks whether it has, at first and at most.
 _STOPS: Final = 5.0
-_PAUSE: Final = 0.001
+_FIRST_PAUSE: Final = 0.001
+_LONGEST_PAUSE: Final = 0.05
 #: Turns of the loop after which a batch begins even if more requests come.
 _MAX_TURNS: Final = 32
 
@@ -190,11 +191,12 @@ async def stopped(pid: int | None, wanted: Callable[[], bool]) -> None:
 
     It is polled for a limited time, since a process that waits for a disk stops only after that.
     """
-    until = asyncio.get_running_loop().time() + _STOPS
+    until, pause = asyncio.get_running_loop().time() + _STOPS, _FIRST_PAUSE
     while pid is not None and wanted() and asyncio.get_running_loop().time() < until:
         if _is_stopped(pid):
             return
-        await asyncio.sleep(_PAUSE)
+        await asyncio.sleep(pause)
+        pause = min(_LONGEST_PAUSE, pause * 2)
 
 
 def _is_stopped(pid: int) -> bool:

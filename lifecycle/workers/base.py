@@ -131,7 +131,7 @@ class BaseWorker:
         self._created_at = time.time()
         self._started_at: float | None = None
         self._start_called: float | None = None  # by the loop's clock
-        # The start, while it goes on; what completes with the end; the record of the end.
+        # The task of the start; the future that completes with the end; the record of the end.
         self._starting: asyncio.Task[WorkerFailed | None] | None = None
         self._life: asyncio.Future[End | None] | None = None
         self._exit: Exit | None = None
@@ -193,7 +193,7 @@ class BaseWorker:
 
         Raises:
             InvalidTransition: if it was started or stopped before; the message names its state.
-            WorkerFailed: if it could not start, or was stopped meanwhile; the cause says more.
+            WorkerFailed: if it could not start, or was stopped meanwhile; the cause has the details.
         """
         self._machine.to(Status.STARTING)
         self._start_called = asyncio.get_running_loop().time()
@@ -234,7 +234,7 @@ class BaseWorker:
         if status is not Status.STOPPING:
             self._machine.to(Status.STOPPING)
             if self._starting is not None:
-                # In this turn of the loop, so that the start cannot go on in a worker that stops.
+                # In this turn of the loop, so that the start cannot continue in a worker that stops.
                 self._starting.cancel()
                 self._begin_termination()
             elif (asking := self._call_terminate(force=False)) is not None:
@@ -363,7 +363,7 @@ class BaseWorker:
     # -- a stop: ask, wait for the grace period, force, wait a little, and give up ----------------------------------
 
     def _call_terminate(self, *, force: bool) -> asyncio.Future[None] | None:
-        """Ask for the end or force it; what it returns, if anything, is done when that has been said."""
+        """Call `_terminate`; if that is async, return a future for its completion."""
         try:
             asking = self._terminate(force=force)
         except Exception:  # noqa: BLE001  # logged; the end must come all the same
@@ -418,7 +418,7 @@ class BaseWorker:
         self._termination = asyncio.create_task(self._terminate_all(asking), name=f"stop of {self.name}")
 
     async def _terminate_all(self, asking: asyncio.Future[None] | None) -> None:
-        """End the start, if it goes on, and the life, in a task of its own: callers may give up waiting."""
+        """End the start, if there is one, and the life, in a task of its own: callers may give up waiting."""
         try:
             if self._starting is not None and not self._starting.done():
                 self._was_abandoned = not await self._within_grace(self._starting)
@@ -488,7 +488,7 @@ RESUME_ID: Final = "LIFECYCLE_RESUME_ID"
 PREV_EXIT: Final = "LIFECYCLE_PREV_EXIT"
 ATTEMPT: Final = "LIFECYCLE_ATTEMPT"
 
-# Of the task or the thread that runs here; a process has its environment instead.
+# The handover of the running task or thread; a process has its environment instead.
 _variables: ContextVar[Mapping[str, str] | None] = ContextVar("lifecycle_handover", default=None)
 
 

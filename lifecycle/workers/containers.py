@@ -195,7 +195,7 @@ class ContainerWorker(BaseWorker):
 
     def _raise_if_refused(self, change: str, error: BaseException) -> None:
         if isinstance(error, EngineRefused | EngineLost):
-            raise InvalidTransition(f"{self.name!r} cannot be {change}: its engine says: {error}") from error
+            raise InvalidTransition(f"{self.name!r} cannot be {change}: its engine answered: {error}") from error
 
     # -- the life -----------------------------------------------------------------------------------------------
 
@@ -334,7 +334,7 @@ class EngineRefused(Exception):
 
 
 class EngineLost(Exception):
-    """The engine did not answer; the message says why."""
+    """The engine did not answer; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)

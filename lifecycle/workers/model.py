@@ -142,7 +142,7 @@ class End:
     """How a worker ended, as its kind saw it; `exit_of` decides whether that was wanted."""
 
     error: BaseException | None = None
-    #: Of a process; negative for a signal. None where there is no such thing.
+    #: The exit code of a process, or minus the number of the signal that killed it; else None.
     exit_code: int | None = None
     #: The last of its stderr.
     stderr: str = ""
@@ -164,9 +164,9 @@ class Exit:
     """The end of a worker; there is one for each, and it never changes."""
 
     status: Status
-    #: What went wrong; None if nothing did, also for a stop that was obeyed.
+    #: The error, if there was one; None also for a stop that was obeyed.
     error: BaseException | None = None
-    #: Of a process; minus the number of the signal that killed it. None where there is no such thing.
+    #: The exit code of a process, or minus the number of the signal that killed it; else None.
     exit_code: int | None = None
     #: The number of the signal that killed a process.
     signal: int | None = None
@@ -194,7 +194,7 @@ class WorkerState:
     status: Status
     pid: int | None = None
     exit_code: int | None = None
-    #: What went wrong, as text.
+    #: The error, as text.
     error: str | None = None
     restarts: int = 0
     #: "closed", or "open" for a child that its supervisor has given up.
@@ -219,7 +219,7 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What was going on when a worker ended."""
+    """The circumstances of the end of a worker."""
 
     #: A stop was asked for.
     asked: bool
@@ -245,7 +245,7 @@ def exit_of(name: str, end: End, how: Circumstances, *, duration: float) -> Exit
 
 
 def final_status(end: End, *, asked: bool, forced: bool, sent: int | None = None) -> Status:
-    """Return the final status of a worker that ended as ``end`` says; the first rule that fits decides.
+    """Return the final status of a worker with that ``end``; the first rule that fits decides.
 
     Args:
         end: how it ended.
@@ -275,7 +275,7 @@ def _error(name: str, status: Status, end: End, how: Circumstances) -> BaseExcep
     if status is Status.KILLED:
         return WorkerFailed(f"{name!r} did not stop in time and was {'abandoned' if how.abandoned else 'killed'}")
     if end.error is not None and (stderr := end.stderr.strip()):
-        # For readers who see only the error: in a traceback, or in the group that a supervisor gives up with.
+        # The error may be shown without the exit: in a traceback, or in the group with which a supervisor gives up.
         end.error.add_note(f"the last of its stderr:\n{stderr}")
     return end.error
 

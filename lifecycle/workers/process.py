@@ -1,6 +1,6 @@
 """A program run as a worker: the leader of a process group that lives and ends as one.
 
-How its streams are set up and read is `stdio`'s matter, and how an end is noticed is `_platform`'s.
+`stdio` sets up and reads its streams, `_posix` notices its end, and `containment` ends what has left the group.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ __all__ = ["ProcessWorker"]
 
 
 class ProcessWorker(BaseWorker):
-    """A program, with all the processes that come of it.
+    """A program, with all its descendants.
 
     It runs in a session of its own, without input, and inherits no descriptor but those of ``inherit``. However it
     ends, nothing of it is left: a stop sends ``stop_signal`` to the whole process group, waits up to ``stop_timeout``
-    seconds for all of it, and then kills what is left; when the leader ends by itself, the rest is killed at once. What
-    has left the group (a daemon) is killed with the rest, and all of it when this program ends, however that may be, as
-    far as ``contain`` reaches.
+    seconds for all of it, and then kills what is left; when the leader ends by itself, the rest is killed at once. A
+    process that has left the group (a daemon) is killed with the rest, and all of it when this program ends for any
+    reason, as far as ``contain`` reaches.
 
     Args:
-        name: what it is called in messages and states.
-        argv: the command, a word each; no shell reads it.
-        env: what its environment has over ours, and over ``TRACEPARENT``, the span that it is started under.
+        name: its name in messages and states.
+        argv: the command and its arguments; no shell reads them.
+        env: variables over our environment, and over ``TRACEPARENT``, the span in which it is started.
         cwd: the directory that it runs in; by default ours.
-        stop_signal: what asks it to stop.
+        stop_signal: the signal that asks it to stop.
         stop_timeout: seconds that it then has, before it is killed.
         output: called with each line, without its end, and "stdout" or "stderr". By default lines go to the log
             ``lifecycle.workers.<name>`` at level INFO. It is called in the loop; if it raises, that is logged.
@@ -58,16 +58,16 @@ class ProcessWorker(BaseWorker):
         contain: how its processes are held together: ``"group"``, its process group alone; ``"guard"``, also a guard,
             one small process for all workers, that finds the others by descent and by a cookie in the environment,
             and ends all when this program is gone; ``"cgroup"``, which holds all that does not move itself out of it,
-            and ``"pidns"`` (a pid namespace), which nothing leaves. What was asked for and cannot be had fails the
-            start. ``"auto"`` is a cgroup where one may be made, else a guard, else, where there is no Linux, the
-            group. `state` shows what it is.
-        detached: whether it may outlive us, and leave behind what it likes, unless it is stopped.
+            and ``"pidns"`` (a pid namespace), which no process leaves. If a level cannot be had, the start fails.
+            ``"auto"`` is a cgroup if one can be made, else a guard, else, outside Linux, the group. `state` shows the
+            level.
+        detached: whether it, and any process that it leaves behind, may outlive us, unless it is stopped.
         inherit: open descriptors, from 3 on, that it has under the same numbers, such as a listening socket; they
             have to stay open here until it has been started.
 
     Raises:
         ValueError: for settings that cannot work; the message names them.
-        TypeError: for a command that is not made of words, or an ``output`` that is no plain function.
+        TypeError: for an argument that is not a string or a path, or an ``output`` that is not a plain function.
     """
 
     kind: ClassVar[str] = "process"
@@ -90,7 +90,9 @@ class ProcessWorker(BaseWorker):
     ) -> None:
         super().__init__(name, stop_timeout=stop_timeout)
         if stop_signal not in signal.valid_signals():
-            raise ValueError(f"stop_signal={stop_signal!r} is no signal of this system; give one of `signal.Signals`")
+            raise ValueError(
+                f"stop_signal={stop_signal!r} is not a signal of this system; give one of `signal.Signals`"
+            )
         check_number("start_timeout", start_timeout)
         if not start_timeout > 0:
             raise ValueError(f"start_timeout={start_timeout!r} leaves no time to start; give more than 0 seconds")
@@ -105,25 +107,25 @@ class ProcessWorker(BaseWorker):
         self._stdio = stdio or Pipes(output, logging.getLogger(f"lifecycle.workers.{name}"))
         if isinstance(self._ready, Line):
             if not isinstance(self._stdio, LineSource):
-                raise ValueError(  # noqa: TRY004  # either would do; it is the two together that cannot work
+                raise ValueError(  # noqa: TRY004  # each is valid, but not the two together
                     f"ready={ready!r} of {name!r} needs to read lines, which {stdio!r} does not"
                 )
             self._stdio.listen(self._ready.search)
         self._containment = Containment(name, Level.wanted(contain, detached=detached))
-        # The number of the group, while it is certainly ours: until the leader is reaped.
+        # The number of the group, until the leader is reaped: then it may pass to another group.
         self._group: int | None = None
         for key, value in (env or {}).items():
             check_env(key, value)
             self._env[key] = value
 
     def _state_as(self, name: str, **known: Any) -> WorkerState:
-        """Its state with what only its supervisor knows."""
+        """Return its state with the facts of its supervisor."""
         return replace(super()._state_as(name, **known), contain=self._containment.level)
 
     async def suspend(self) -> None:
         """Stop the whole group by SIGSTOP, wherever it is: nothing is drained. Nothing happens if it is suspended.
 
-        It returns when the leader is seen to be stopped. Whoever gives up waiting, leaves it running.
+        It returns when the leader has stopped. Cancelling the call leaves it running.
 
         Raises:
             InvalidTransition: if it does not run.
@@ -141,7 +143,7 @@ class ProcessWorker(BaseWorker):
             raise
 
     async def resume(self) -> None:
-        """Let the group go on. Nothing happens if it runs.
+        """Continue the group. Nothing happens if it runs.
 
         Raises:
             InvalidTransition: if it is neither suspended nor running.
@@ -150,14 +152,14 @@ class ProcessWorker(BaseWorker):
             self._signal(signal.SIGCONT)
 
     def send_signal(self, signum: int, *, group: bool = False) -> None:
-        """Send ``signum`` to the leader, or to all of its ``group``; never to a stranger with a number of old.
+        """Send ``signum`` to the leader, or to all of its ``group``; never to another process that has its number now.
 
         Nothing happens before it is started and after its end.
         """
         if group:
             self._signal(signum)
         elif self._containment.level is Level.PIDNS:
-            # Between us and the command are those who hold it; they don't mind.
+            # Between us and the command are the processes that hold it, which ignore signals.
             self._signal(signum)
         elif self._group is not None:
             with suppress(ProcessLookupError):
@@ -186,7 +188,7 @@ class ProcessWorker(BaseWorker):
         return self._watch(self._pid)
 
     async def _undo(self, pid: int) -> None:
-        """Take back a start that was hardly one."""
+        """Kill a process that was started, but cannot be held."""
         self._close()
         self._signal(signal.SIGKILL)
         await self._group_life(pid)
@@ -214,7 +216,7 @@ class ProcessWorker(BaseWorker):
             self._containment.remember_descendants(self._group)
         if force:
             self._containment.kill()
-        # A group that is suspended, or that suspended itself, could not hear the signal.
+        # A stopped group would not get the signal.
         self._signal(signal.SIGKILL if force else signal.SIGCONT)
         if not force and self._stop_signal is not None:
             self._signal(self._stop_signal)
@@ -234,33 +236,33 @@ class ProcessWorker(BaseWorker):
             self._ready.close()
 
     async def _group_life(self, pid: int) -> int | None:
-        """Wait for the end of the leader, and see to it that nothing is left: its exit code."""
+        """Wait for the end of the leader, and kill what is left of all of it; return the exit code."""
         try:
             return await self._reaped(pid)
         finally:
             await self._containment.clear()
 
     async def _reaped(self, pid: int) -> int | None:
-        """Wait for the end of the leader, see to it that nothing of its group is left, and reap it: its exit code.
+        """Wait for the end of the leader, kill what is left of its group, and reap it; return its exit code.
 
         Until it is reaped, which comes last for this reason, no other group can have its number.
         """
         kill, empty = True, False
         try:
             await _posix.process_end(pid)
-            # Now: if its group takes its time, whoever reaps orphans here may take the leader for one.
+            # At once: while its group ends, other code of this program that reaps orphans may reap the leader.
             code = _posix.exit_code(pid)
             if self.status is Status.STOPPING:
                 empty = self._containment.is_empty()
                 if not empty:
                     # Each member had the signal; it has until the grace period ends, when `_terminate` kills it.
                     await _posix.group_end(pid)
-            # One that is detached leaves behind what it likes, unless it is asked to end.
+            # A detached one may leave processes behind, unless it is asked to end.
             kill = self.status is Status.STOPPING or self._containment.level is not Level.DETACHED
             if kill:
                 self._signal(signal.SIGKILL)
         except asyncio.CancelledError:
-            # The loop is being closed over a worker that nobody stopped.
+            # The loop is being closed over a worker that was not stopped.
             if self._containment.level is not Level.DETACHED:
                 self._signal(signal.SIGKILL)
                 await _posix.process_end(pid)
@@ -269,7 +271,7 @@ class ProcessWorker(BaseWorker):
             self._group = None
             await self._containment.reap(pid)
         if kill and not empty:
-            # When a worker has ended, nothing of it is seen any more.
+            # When a worker has ended, its processes are gone.
             await _posix.group_gone(pid)
         return code
 
@@ -279,7 +281,7 @@ class ProcessWorker(BaseWorker):
 
 
 def _span() -> dict[str, str]:
-    """Under which span it is started, as W3C writes it; OpenTelemetry reads it in many languages."""
+    """Return the variable for the current span, as W3C defines it; OpenTelemetry reads it in many languages."""
     traceparent = current_span.get()
     return {"TRACEPARENT": traceparent} if traceparent else {}
 

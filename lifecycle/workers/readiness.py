@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from lifecycle._util import reason_of
@@ -38,25 +38,22 @@ __all__ = ["Line", "Readiness", "not_ready", "parse_ready"]
 _STDERR_SHOWN: Final = 1000
 
 
-class Readiness(Protocol):
+class Readiness:
     """When one process counts as ready; it serves one life. As text it completes "it did not …"."""
 
-    @property
-    def reason(self) -> str:
-        """Why it is not ready yet, if that is known, or an empty string."""
-        ...
+    #: Why it is not ready yet, if that is known.
+    reason: str = ""
 
     def prepare(self, command: Command) -> Command:
         """Prepare for the start of ``command``, and return what is to be started. Raises OSError."""
-        ...
+        return command
 
     def reached(self, is_ours: Callable[[int], bool]) -> Awaitable[object]:
-        """Complete when it is ready; ``is_ours`` tells the pids of its processes. The caller may cancel it."""
-        ...
+        """Complete when it is ready; ``is_ours`` recognises the worker's processes. The caller may cancel it."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Close what it holds open, once the process has ended or was not started; any number of times."""
-        ...
 
 
 def parse_ready(text: str) -> Readiness:
@@ -113,19 +110,16 @@ def _last(text: str) -> str:
 
 # -- a line of output --------------------------------------------------------------------------------------------------
 
-
 #: Characters of a line that are searched: an expression may take a time that grows with their square.
 _SEARCHED: Final = 4096
 
 
-class Line:
+class Line(Readiness):
     """Ready when a line that it writes, to either stream, matches the regular expression ``pattern``.
 
     Raises:
         ValueError: for a pattern that is not a regular expression.
     """
-
-    reason = ""
 
     def __init__(self, pattern: str) -> None:
         if not pattern:
@@ -156,17 +150,13 @@ class Line:
         assert self._found is not None, "it was prepared"
         return self._found
 
-    def close(self) -> None:
-        """Nothing is held open."""
-
 
 # -- a port ------------------------------------------------------------------------------------------------------------
-
 
 _MAX_PORT: Final = 65_535
 
 
-class Port:
+class Port(Readiness):
     """Ready when something that was not there before accepts TCP connections on port ``number`` of 127.0.0.1 or ::1.
 
     Raises:
@@ -177,7 +167,6 @@ class Port:
         if not (number.isascii() and number.isdigit()) or not 0 < int(number) <= _MAX_PORT:
             raise ValueError(f"N is a number from 1 to {_MAX_PORT}")
         self.number: int = int(number)
-        self.reason: str = ""
         self._listeners = _Listeners(self.number)
 
     def __str__(self) -> str:
@@ -191,9 +180,6 @@ class Port:
     async def reached(self, is_ours: Any) -> None:  # noqa: ARG002  # another process may rightly listen for it
         """Poll it."""
         await _poll(self._answers)
-
-    def close(self) -> None:
-        """Nothing is held open."""
 
     async def _answers(self) -> bool:
         if not (await self._accepts(socket.AF_INET, "127.0.0.1") or await self._accepts(socket.AF_INET6, "::1")):
@@ -215,13 +201,12 @@ class Port:
 
 # -- a URL -------------------------------------------------------------------------------------------------------------
 
-
 #: Seconds for one answer: a server that accepts connections before it can serve may have lost one.
 _ANSWER_TIMEOUT: Final = 5.0
 _PORTS: Final = {"http": 80, "https": 443}
 
 
-class Url:
+class Url(Readiness):
     """Ready when a GET of ``url`` is answered with a status of 200 to 399; a redirection is not followed.
 
     Raises:
@@ -232,7 +217,6 @@ class Url:
         parts = urlsplit(url)
         if not parts.hostname or any(each.isspace() for each in url):
             raise ValueError("a URL has a host, and no spaces")
-        self.reason: str = ""
         self._url = url
         # Without a password, for messages.
         self._shown = url.replace(f"{parts.netloc}", parts.netloc.rpartition("@")[2], 1)
@@ -256,9 +240,6 @@ class Url:
         timeout = aiohttp.ClientTimeout(total=_ANSWER_TIMEOUT)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             await _poll(lambda: self._answers(session))
-
-    def close(self) -> None:
-        """Nothing is held open."""
 
     async def _answers(self, session: aiohttp.ClientSession) -> bool:
         import aiohttp
@@ -286,7 +267,6 @@ def _is_here(host: str) -> bool:
 
 # -- a notice ----------------------------------------------------------------------------------------------------------
 
-
 _VARIABLE: Final = "NOTIFY_SOCKET"
 #: Bytes of a notice; systemd, too, ignores what is longer.
 _SIZE: Final = 4096
@@ -298,7 +278,7 @@ _STATUS_SHOWN: Final = 200
 _SENDER: Final = struct.Struct("3i")
 
 
-class Notice:
+class Notice(Readiness):
     """Ready when one of the worker's processes sends ``READY=1`` to NOTIFY_SOCKET.
 
     The process is given a socket as NOTIFY_SOCKET, by sd_notify(3). Its name is abstract: nothing is left of it however
@@ -311,7 +291,6 @@ class Notice:
     """
 
     def __init__(self) -> None:
-        self.reason: str = ""
         self._socket: socket.socket | None = None
         self._ready: asyncio.Future[None] | None = None
         self._is_ours: Callable[[int], bool] = _none
@@ -388,7 +367,6 @@ def _sender(ancillary: list[tuple[int, int, bytes]]) -> int:
 
 
 # -- polling, and who listens on a port --------------------------------------------------------------------------------
-
 
 #: Seconds between the first two checks, and at most between two.
 _FIRST_PAUSE: Final = 0.01

@@ -85,7 +85,7 @@ class AutoShutdown(StrEnum):
 
 
 class OnLimit(StrEnum):
-    """What a supervisor does when its budget of restarts is used up."""
+    """The reaction of a supervisor to a budget of restarts that is used up."""
 
     #: It stops its children and ends FAILED, so that its parent may restart all of it.
     ESCALATE = "escalate"
@@ -249,7 +249,7 @@ CONTROL_EXCEPTIONS: Final = (DoNotRestart, StopTree, SystemExit, KeyboardInterru
 
 
 class Verdict(Enum):
-    """What follows from the end of a child."""
+    """The consequence of the end of a child."""
 
     #: It is restarted, with those that its supervisor's strategy names.
     RESTART = auto()

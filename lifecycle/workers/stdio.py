@@ -63,12 +63,12 @@ Stream: TypeAlias = Literal["stdout", "stderr"]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is executed: nothing else is looked up or inherited after this."""
+    """A command with its environment and directory: nothing else is looked up or inherited after this."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: str | None = None
-    #: Descriptors that it has besides its streams, under the numbers that they have here.
+    #: Descriptors that it inherits besides its streams, under the same numbers.
     inherit: Sequence[int] = ()
 
 
@@ -91,7 +91,7 @@ def check_argv(name: str, argv: tuple[str | os.PathLike[str], ...]) -> tuple[str
 
 
 def check_program(command: Command) -> None:
-    """Look for the program before it is passed to `env`, whose error would not say what is wrong.
+    """Look for the program before it is passed to `env`, whose error would not name the fault.
 
     Raises:
         OSError: if it is not there, may not be executed, or would be taken for a variable.
@@ -388,7 +388,7 @@ class Lines:
     """
 
     def __init__(self) -> None:
-        # The parts of the line whose end has not come yet; joined only once, so that long lines stay linear.
+        # The parts of the line that is not complete; joined only once, so that long lines stay linear.
         self._begun: list[bytes] = []
         self._size = 0
 

@@ -36,23 +36,24 @@ class Supervisor(BaseWorker):
     """A worker that keeps others running: its children, each described by a `Spec`.
 
     `start` starts them in order, each when the one before it is running; if one cannot start, those before it are
-    stopped and the start fails. A child that ends is started again as its spec says, after its backoff, together with
-    those that ``strategy`` names. `stop` stops them, the last first.
+    stopped and the start fails. A child that ends is restarted by the rules of its spec, after its backoff, together
+    with the siblings that ``strategy`` names. `stop` stops the children, the last first.
 
     If it fails inside an ``async with`` block, for instance because its ``intensity`` is exceeded, the body of the
-    block is cancelled, and the block raises the error, as a task group does. Leave it in the task that entered it.
+    block is cancelled, and the block raises the error, as a task group does. Leave the block in the task that entered
+    it.
 
     A child that raises `DoNotRestart` stays down; one that raises `StopTree`, `SystemExit` or `KeyboardInterrupt` is
     the end of this supervisor and of those above it: they end FAILED with that error.
 
     Args:
-        name: what it is called in messages and states.
+        name: its name in messages and states.
         specs: its children; more can be added at any time.
-        strategy: who is started again with a child.
-        intensity: how many restarts of all children are allowed in which time; by default there is no limit.
+        strategy: which siblings are restarted with a child.
+        intensity: how many restarts of all children are allowed in which time; by default any number.
         on_limit: what to do when that is spent: ``"escalate"`` stops the children and ends FAILED with
             `RestartLimitReached`; ``"pause"`` waits with the restart until it is allowed again.
-        auto_shutdown: whether it ends (FINISHED) when significant children have ended and are not started again.
+        auto_shutdown: whether it ends (FINISHED) when significant children have ended and are not restarted.
         stop_order: ``"parallel"`` stops children at once, also before the restart of a group.
 
     Raises:
@@ -147,7 +148,7 @@ class Supervisor(BaseWorker):
         """Stop the child ``name`` if it is at work, start it, and return when it runs.
 
         It counts in no budget, and closes its circuit. While suspended it starts with the resume. Cancelling the call
-        only ends the wait: the start goes on, and the policy of the child decides what follows if it fails.
+        only ends the wait: the start continues, and the policy of the child decides what follows if it fails.
 
         Raises:
             KeyError: if there is no such child.
@@ -316,7 +317,7 @@ class Supervisor(BaseWorker):
             raise failure
 
     def _interrupt_block(self) -> None:
-        """It fails: the body of its block must not go on as if the children ran."""
+        """Cancel the body of the block: it must not continue as if the children ran."""
         if self._block is not None and not self._interrupted:
             self._interrupted = True
             self._block.cancel(f"the supervisor {self.name!r} failed")

@@ -30,12 +30,12 @@ class TaskWorker(BaseWorker):
     """A task of this loop that runs ``fn``.
 
     It is stopped by cancelling it; what it does about that has ``stop_timeout`` seconds. A task cannot be killed: one
-    that goes on after its grace period is cancelled once more and then abandoned, which is logged with its stack.
+    that ignores its grace period is cancelled once more and then abandoned, which is logged with its stack.
     A function that takes a `Gate` can be suspended where it awaits ``gate.checkpoint()``. A `SystemExit` or
     `KeyboardInterrupt` that it raises is the error of its `Exit`; a supervisor takes that for the end of the tree.
 
     Args:
-        name: what it is called in messages and states.
+        name: its name in messages and states.
         fn: async, of no argument or of a `Gate`.
         stop_timeout: seconds that it has to end.
 
@@ -45,7 +45,7 @@ class TaskWorker(BaseWorker):
     """
 
     kind: ClassVar[str] = "task"
-    # It had a grace period; one more turn of the loop shows whether the second cancellation ended it.
+    # After its grace period, one more turn of the loop shows whether the second cancellation ended it.
     _last_wait: ClassVar[float] = 0.0
 
     def __init__(self, name: str, fn: Work, *, stop_timeout: float = 10.0) -> None:
@@ -62,7 +62,7 @@ class TaskWorker(BaseWorker):
     async def suspend(self) -> None:
         """Return when every loop of it is held at the gate. Nothing happens if it is suspended.
 
-        Whoever gives up waiting, leaves it running.
+        Cancelling the call leaves it running.
 
         Raises:
             InvalidTransition: if it does not run, ends meanwhile, or its function takes no gate.
@@ -72,12 +72,12 @@ class TaskWorker(BaseWorker):
         gate = self._require_gate()
         if self.status is Status.RUNNING:
             await self._closed(gate)
-        # Meanwhile somebody else may have suspended it, too.
+        # Meanwhile another call may have suspended it, too.
         if self._machine.state is not Status.SUSPENDED:
             self._machine.to(Status.SUSPENDED)
 
     async def resume(self) -> None:
-        """Let it go on. Nothing happens if it runs.
+        """Open its gate. Nothing happens if it runs.
 
         Raises:
             InvalidTransition: if it is neither suspended nor running.
@@ -137,11 +137,11 @@ class ThreadWorker(BaseWorker):
     """A thread that runs ``fn``, for work that blocks.
 
     ``fn`` is given an event that is set to stop it: it should wait with ``stop.wait(seconds)`` and look at
-    ``stop.is_set()`` wherever it can end. A thread cannot be killed: one that goes on after ``stop_timeout`` seconds
-    is abandoned, which is logged with its stack; it does not hold up the end of the program.
+    ``stop.is_set()`` wherever it can end. A thread cannot be killed: one that still runs after ``stop_timeout``
+    seconds is abandoned, which is logged with its stack; it does not hold up the end of the program.
 
     Args:
-        name: what it is called in messages and states.
+        name: its name in messages and states.
         fn: plain, of a `threading.Event`.
         stop_timeout: seconds that it has to end.
 
@@ -151,7 +151,7 @@ class ThreadWorker(BaseWorker):
     """
 
     kind: ClassVar[str] = "thread"
-    # Nothing was done to it that could show now.
+    # Forcing does nothing to a thread, so there is nothing to wait for.
     _last_wait: ClassVar[float] = 0.0
 
     def __init__(self, name: str, fn: Callable[[threading.Event], object], *, stop_timeout: float = 10.0) -> None:
@@ -168,7 +168,7 @@ class ThreadWorker(BaseWorker):
 
         def run() -> None:
             end = context.run(self._work)
-            # The loop may be closed by now; then nobody waits any more.
+            # The loop may be closed by now; then no caller waits any more.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(_settle, life, end)
 
@@ -193,7 +193,7 @@ class ThreadWorker(BaseWorker):
 
 
 class Gate:
-    """Holds loops where they are fit to be held; what they hold in memory stays.
+    """Suspends loops at a point where they can be; what they have in memory stays.
 
     A loop belongs to the gate from its first `checkpoint` until its task ends. Any number of loops may share one::
 
@@ -209,9 +209,9 @@ class Gate:
         # The tasks that came by and have not ended, and those of them that are held now.
         self._loops: set[asyncio.Task[Any]] = set()
         self._held: set[asyncio.Task[Any]] = set()
-        # Whether a loop ever came: before that nobody can say that all are held.
+        # Whether a loop ever came: before that, it is unknown whether all are held.
         self._known = False
-        # Set whenever who waits for all loops has to look again.
+        # Set whenever a caller that waits for all loops has to check again.
         self._moved = asyncio.Event()
         self._waiting = 0
 
@@ -224,13 +224,13 @@ class Gate:
         return not self._open.is_set() and self._known and self._loops <= self._held
 
     async def checkpoint(self) -> None:
-        """Go on at once, or wait here while the gate is closed; a stop (a cancellation) ends the wait."""
+        """Return at once, or wait here while the gate is closed; a stop (a cancellation) ends the wait."""
         task = asyncio.current_task()
         assert task is not None, "a coroutine that awaits runs in a task"
         if task not in self._loops:
             self._enrol(task)
         if self._open.is_set():
-            # Or a loop that has nothing else to wait for would let nobody close the gate.
+            # Otherwise a loop that awaits nothing else would keep other tasks from closing the gate.
             await asyncio.sleep(0)
         while not self._open.is_set():
             await self._stay(task)
@@ -238,7 +238,7 @@ class Gate:
     async def suspend(self, timeout: float | None = None) -> None:
         """Close the gate and return when every loop is held at it; one that has ended is not waited for.
 
-        Who gives up waiting, also by cancellation, opens it again, unless somebody else suspended it too.
+        If the call is cancelled or times out, the gate opens again, unless another call has closed it too.
 
         Raises:
             TimeoutError: if a loop has not come by within ``timeout`` seconds.
@@ -257,7 +257,7 @@ class Gate:
             self._waiting -= 1
 
     def resume(self) -> None:
-        """Open the gate; every loop goes on. Nothing happens if it is open."""
+        """Open the gate; every loop continues. Nothing happens if it is open."""
         # Those that were held are on their way: a suspension that follows waits until they come by again.
         self._held.clear()
         self._open.set()
@@ -325,7 +325,7 @@ def _check(name: str, fn: Any) -> None:
 
 
 def _takes_one(fn: Callable[..., Any]) -> bool:
-    """Return whether ``fn`` can be called with one positional argument, as far as its signature tells."""
+    """Return whether ``fn`` can be called with one positional argument, as far as its signature shows."""
     try:
         inspect.signature(fn).bind(None)
     except TypeError:

@@ -1,7 +1,7 @@
-r"""A terminal of the child's own: a `Stdio` for programs that ask whether they talk to one.
+r"""A terminal of the child's own: a `Stdio` for programs that check whether they have one.
 
-The child is the leader of a new session whose controlling terminal it is: colours, ``/dev/tty``, window size and job
-control work as in a real one. What it writes is passed on as bytes, since a screen is not made of lines::
+The child leads a new session with this controlling terminal: colours, ``/dev/tty``, window size and job
+control work as in a real one. Its output is passed on as bytes, since a screen is not made of lines::
 
     terminal = Terminal(sys.stdout.buffer.write, rows=24, columns=80)
     worker = ProcessWorker("app", "python", "app.py", stdio=terminal)
@@ -57,7 +57,7 @@ class Terminal:
         self._room: asyncio.Future[None] | None = None
 
     def resize(self, rows: int, columns: int) -> None:
-        """Set the size; a process that runs is told by SIGWINCH."""
+        """Set the size; a process that runs gets SIGWINCH."""
         self._size = (rows, columns)
         if self._ours is not None:
             termios.tcsetwinsize(self._ours, self._size)
@@ -65,7 +65,7 @@ class Terminal:
     async def write(self, data: bytes) -> None:
         """Type ``data`` into it; waits while the process does not read.
 
-        What is typed for a process that has not started, or has ended, is lost.
+        Data for a process that has not started, or has ended, is lost.
         """
         async with self._writing:
             while data and self._ours is not None:
@@ -102,12 +102,12 @@ class Terminal:
             await self._reader.drain(asyncio.get_running_loop().time() + DRAIN)
 
     def close(self) -> None:
-        """Stop reading, and let go of who writes."""
+        """Stop reading, and release callers that write."""
         if self._reader is not None:
             self._reader.close()
 
     def tail(self) -> str:
-        """The end of all that was written: on a terminal, errors are not told apart."""
+        """Return the end of all output: on a terminal, errors are not separate."""
         return str(self._tail)
 
     def _take(self, data: bytes) -> None:
@@ -126,7 +126,7 @@ class Terminal:
             self._has_failed = True
 
     def _hang_up(self) -> None:
-        """The reader is about to close the descriptor, whose number somebody else may have then."""
+        """Drop the descriptor, which the reader is about to close: its number may be reused then."""
         if self._room is not None and self._ours is not None:
             asyncio.get_running_loop().remove_writer(self._ours)
             self._room.cancel()
@@ -179,7 +179,7 @@ def _spawn(command: Command, terminal: str) -> int:
 
 
 def _inheritable() -> list[int]:
-    """What a child would have of ours besides the standard streams."""
+    """Return the descriptors that a child would inherit besides the standard streams."""
     found: list[int] = []
     for entry in os.listdir("/dev/fd"):  # noqa: PTH208  # names are all that is wanted
         fd = int(entry)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lifecycle.workers.containment.process_scan import Identity
     from lifecycle.workers.stdio import Command
 
-    #: What a sweep is to find: the processes with a cookie, and some that are known already.
+    #: The processes with a cookie, and some that are known already.
     _Wanted: TypeAlias = tuple[bytes, set[Identity]]
 
 __all__ = ["Containment", "Level", "PidnsCheck", "pidns_check"]
@@ -79,7 +79,7 @@ class Level(StrEnum):
 
 
 class _Needs(NamedTuple):
-    """What a level needs."""
+    """The needs of a level."""
 
     #: The guard process, and a cookie in the environment.
     guard: bool = False
@@ -90,7 +90,7 @@ class _Needs(NamedTuple):
     required: bool = True
 
 
-#: What each level needs, and what it reaches beyond the one before.
+#: The needs of each level, and its reach beyond that of the level before.
 _NEEDS: Final = {
     # Nothing.
     Level.DETACHED: _Needs(),
@@ -98,11 +98,11 @@ _NEEDS: Final = {
     Level.GROUP: _Needs(),
     # Descendants and processes with its cookie, also when this program was killed.
     Level.GUARD: _Needs(guard=True),
-    # Whatever came of it, but for a process that moves itself into the cgroup above.
+    # All its descendants, but for a process that moves itself into the cgroup above.
     Level.CGROUP: _Needs(guard=True, cgroup="before"),
-    # Whatever came of it.
+    # All its descendants.
     Level.PIDNS: _Needs(guard=True, pidns=True),
-    # What there is of the cgroup, the guard and the group.
+    # The most of the cgroup, the guard and the group that can be had.
     Level.AUTO: _Needs(guard=True, cgroup="after", required=False),
 }
 
@@ -166,7 +166,7 @@ class Containment:
         except OSError as error:
             raise self._refusal(str(error)) from error
         if self._cgroup is not None and self._cookie is not None and self._needs.cgroup == "after":
-            # It may take longer than the start itself. What forks before is found by its cookie.
+            # It may take longer than the start itself. Processes that it forks before are found by its cookie.
             self._move = Move(self._cgroup, pid, self._cookie)
             self._moving = self._move.begin()
             self._moving.add_done_callback(self._moved)
@@ -189,7 +189,7 @@ class Containment:
         return self._cookie is not None and has_cookie(pid, self._cookie.encode())
 
     def is_empty(self) -> bool:
-        """Return whether only the leader is left, which has ended; False if that cannot be told at once."""
+        """Return whether only the leader is left, which has ended; False if that is not certain at once."""
         return self._cgroup is not None and self._is_enclosed and self._cgroup.remove_if_empty()
 
     def kill(self) -> None:
@@ -227,7 +227,7 @@ class Containment:
 
     @property
     def _is_enclosed(self) -> bool:
-        """Whether its cgroup certainly holds all that came of it, so that no scan is needed.
+        """Whether its cgroup certainly has all its descendants, so that no scan is needed.
 
         Not for ``"cgroup"``, for workers that are not trusted: a process of our user can move itself into the cgroup
         above.
@@ -330,7 +330,7 @@ _IGNORED: Final = "HUP,QUIT,USR1,USR2,PIPE,ALRM,STKFLT,XCPU,XFSZ,VTALRM,PROF,IO,
 _OUTSIDE: Final = ("env", f"--ignore-signal={_IGNORED}", "unshare")
 #: The command is not the last one of the shell, which would become it.
 _SHELL: Final = ("sh", "-c", '"$@"; exit $?', "sh")
-#: What the command is before it is itself: it no longer ignores signals, and it reports its arrival.
+#: The last steps before the command itself: signals are no longer ignored, and its arrival is reported.
 _LAST: Final = ("env", "--default-signal", "sh", "-c", '{ [ -p "$0" ] && echo >"$0"; } 2>/dev/null; exec "$@"')
 #: Seconds for the check whether there can be one.
 _CHECK: Final = 10.0
@@ -370,7 +370,7 @@ class PidnsCheck:
 
 
 def _why_refused(flags: tuple[str, ...]) -> str:
-    """Try `unshare` with ``flags``; return an empty string if it works. Raises OSError if that cannot be told."""
+    """Try `unshare` with ``flags``; return an empty string if it works. Raises OSError if the answer is unknown."""
     command = ("unshare", *flags, "true")
     try:
         done = subprocess.run(  # noqa: S603  # our own arguments

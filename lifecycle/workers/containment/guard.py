@@ -1,7 +1,7 @@
 """The guard process from the side of the program that it guards: it ends what is left when this program is gone.
 
 There is one for all workers of this program, in all threads and loops: it is started with the first of them and ends
-with the last. What it has to end stands in a log in memory that both share, which it reads when this program has ended.
+with the last. Both share a log in memory of all that is to be ended, which the guard reads when this program has ended.
 Writing there never waits, however busy the guard is. If the guard is killed, the next worker starts another, which has
 the same log. `guard_main` is its program. Here are also the cookies by which it finds processes.
 """

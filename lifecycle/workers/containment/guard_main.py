@@ -43,7 +43,7 @@ _ENGINE_TIMEOUT = 60.0
 
 
 class Guard:
-    """What the parent has, by its log."""
+    """The processes and containers of the parent, as its log lists them."""
 
     def __init__(self, runtime: bytes) -> None:
         self._runtime = runtime

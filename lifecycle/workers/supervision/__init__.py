@@ -1,3 +1,3 @@
-"""How a supervisor decides: one task, the `loop`, about each `child`; `stopping` them, and who may `watch`."""
+"""The parts of a supervisor: the `loop` that decides, each `child`, `stopping` them, and the streams of `watch`."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""A child of a supervisor: it stays while the workers that stand for it come and go.
+"""A child of a supervisor: it stays while its workers come and go.
 
 It counts, starts a worker and probes it, but decides nothing: that is the business of the supervisor's `loop`.
 """
@@ -65,7 +65,7 @@ class Child:
         self.worker: Worker | None = None
         #: Whether the worker is at work: from the end of its start to its end.
         self.live: bool = False
-        #: The start, while it goes on.
+        #: The task of the start, if there is one.
         self.starting: asyncio.Task[BaseException | None] | None = None
         self._idle_status = Status.CREATED
         # When that or the health changed, in seconds since the epoch.
@@ -307,7 +307,7 @@ async def _answer(worker: Any, timeout: float) -> ProbeResult:
     except asyncio.CancelledError:
         if was_cancelled():
             raise
-        # What the probe awaited was cancelled by other code.
+        # Other code cancelled what the probe awaited.
         return ProbeResult(healthy=False, message="cancelled")
     except Exception as error:  # noqa: BLE001  # it is the answer
         return ProbeResult(healthy=False, message=error_text(error))

@@ -375,7 +375,7 @@ class SupervisorLoop:
         self.note(child)
 
     def _open_circuit(self, child: Child) -> None:
-        """Give ``child`` up; its siblings and the supervisor go on."""
+        """Give ``child`` up; its siblings and the supervisor continue."""
         backoff, name = child.spec.backoff, child.spec.name
         many = f"more than {backoff.max_restarts} restart{'s'[: backoff.max_restarts != 1]} within {backoff.within:g} s"
         _log.error("%r is given up after %s", name, many)
@@ -630,7 +630,7 @@ class StartQueue:
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
-        # Only the first is being started. The number tells the timer of this content from those of earlier ones.
+        # Only the first is being started. The number identifies the timer of this content.
         self._children: list[Child] = []
         self._number = 0
         self._waiting = False
