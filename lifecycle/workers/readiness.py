@@ -163,6 +163,8 @@ class Port(Readiness):
         ValueError: for a text that is not the number of a port.
     """
 
+    reason: str = ""
+
     def __init__(self, number: str) -> None:
         if not (number.isascii() and number.isdigit()) or not 0 < int(number) <= _MAX_PORT:
             raise ValueError(f"N is a number from 1 to {_MAX_PORT}")
@@ -212,6 +214,8 @@ class Url(Readiness):
     Raises:
         ValueError: for a text that is not a URL.
     """
+
+    reason: str = ""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -289,6 +293,8 @@ class Notice(Readiness):
     before its notice is read cannot be identified, and is ignored; the leader always is there, and `systemd-notify`
     waits.
     """
+
+    reason: str = ""
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
