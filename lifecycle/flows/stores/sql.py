@@ -17,7 +17,7 @@ from lifecycle.flows.records import DISCARDED, UNENDED, Change, FlowRow, JobRow,
 from lifecycle.flows.stores.base import discarded, lost, lost_job, other_flow, storable, unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from lifecycle.flows.records import Batch, Claim, FailedDelivery
     from lifecycle.flows.stores.presence import Presence
@@ -86,6 +86,9 @@ class Database(Protocol):
         ...
 
 
+_NOTHING: Mapping[str, Any] = {}
+
+
 class _Lists:
     """``{among[name]}``: the comparison with a list of values."""
 
@@ -114,6 +117,8 @@ class Dialect:
     types: Mapping[str, str] = field(default_factory=dict[str, str])
     #: Whether an owner is known to live by `Presence`, and reading needs no transaction that writes.
     local: bool = False
+    #: How a list of values is filled in; None: as it is.
+    encode_list: Callable[[list[Any]], Any] | None = None
     _texts: dict[str, str] = field(default_factory=dict[str, str])
 
     def text(self, template: str) -> str:
@@ -131,13 +136,18 @@ class Dialect:
             )
         return text
 
-    def do(self, template: str, **values: Any) -> Statement:
+    def do(self, template: str, values: Mapping[str, Any] = _NOTHING) -> Statement:
         """Return a statement whose rows are not wanted."""
         return Statement(self.text(template), values)
 
-    def ask(self, template: str, **values: Any) -> Statement:
+    def ask(self, template: str, values: Mapping[str, Any] = _NOTHING) -> Statement:
         """Return a statement whose rows are wanted."""
         return Statement(self.text(template), values, asked=True)
+
+    def listed(self, values: Iterable[Any]) -> Any:
+        """Return ``values`` as they are filled in for ``{among[name]}``."""
+        values = list(values)
+        return values if self.encode_list is None else self.encode_list(values)
 
 
 # -- the tables --------------------------------------------------------------------------------------------------------
@@ -288,8 +298,8 @@ class SQLStore:
     async def create(self, flow: FlowRow) -> bool:
         """Insert a new flow; False if its id is taken, and then nothing is written."""
         values = flow._asdict() | {"stamp": next(self._stamps)}
-        done = self._sql.ask(_CREATED, **values)
-        (created,) = await self._database.run(self._sql.ask(_CREATE, **values), done=[done])
+        done = self._sql.ask(_CREATED, values)
+        (created,) = await self._database.run(self._sql.ask(_CREATE, values), done=[done])
         return bool(created)
 
     async def load(self, id: str) -> Snapshot:  # noqa: A002  # what it is
@@ -298,7 +308,7 @@ class SQLStore:
         Raises:
             FlowError: if there is no flow with that id.
         """
-        (rows,) = await self._database.read(self._sql.ask(_LOAD, id=id))
+        (rows,) = await self._database.read(self._sql.ask(_LOAD, {"id": id}))
         if not rows:
             raise unknown(id)
         return _snapshots(rows)[id]
@@ -311,8 +321,8 @@ class SQLStore:
             FlowError: if there is no flow with that id.
         """
         values = {"id": id, "owner": owner, "seen": seen, "stamp": next(self._stamps)}
-        taken = self._sql.ask(_TAKEN, **values)
-        (rows,) = await self._database.run(self._sql.do(_TAKE, **values), taken, done=[taken])
+        taken = self._sql.ask(_TAKEN, values)
+        (rows,) = await self._database.run(self._sql.do(_TAKE, values), taken, done=[taken])
         if not rows:
             await self.load(id)
             raise lost(id, seen)
@@ -326,7 +336,7 @@ class SQLStore:
             JournalError: if the database cannot be written.
         """
         stamp = next(self._stamps)
-        done = self._sql.ask(_COMMITTED, flow=batch.flow, epoch=batch.epoch, stamp=stamp)
+        done = self._sql.ask(_COMMITTED, {"flow": batch.flow, "epoch": batch.epoch, "stamp": stamp})
         (held,) = await self._database.run(committing(self._sql, batch, stamp), done=[done])
         if not held:
             raise lost(batch.flow, batch.epoch)
@@ -338,18 +348,20 @@ class SQLStore:
         if states:
             wanted.append("f.state {among[states]}")
         text = _FIND.replace("WHICH", " AND ".join(wanted) or "true")
-        (rows,) = await self._database.read(self._sql.ask(text, name=name, states=list(map(str, states))))
+        (rows,) = await self._database.read(
+            self._sql.ask(text, {"name": name, "states": self._sql.listed(map(str, states))})
+        )
         return [FlowRow._make(row) for row in rows]
 
     async def changes(self, id: str, *, after: int = 0, limit: int = 500) -> list[Change]:  # noqa: A002  # what it is
         """Return the changes of a flow after the one with that number; results are only text."""
-        (rows,) = await self._database.read(self._sql.ask(_CHANGES, id=id, after=after, limit=limit))
+        (rows,) = await self._database.read(self._sql.ask(_CHANGES, {"id": id, "after": after, "limit": limit}))
         return [Change._make(row) for row in rows]
 
     async def delete(self, id: str) -> bool:  # noqa: A002  # what it is
         """Delete a flow; False if there is none."""
         first, *rest = _DELETE
-        works = [self._sql.ask(first, id=id), *(self._sql.do(each, id=id) for each in rest)]
+        works = [self._sql.ask(first, {"id": id}), *(self._sql.do(each, {"id": id}) for each in rest)]
         (found,) = await self._database.run(*works)
         return bool(found)
 
@@ -374,18 +386,18 @@ def committing(sql: Dialect, batch: Batch, stamp: int) -> Guarded:
         "error": storable(batch.error),
         "stamp": stamp,
     }
-    then: list[Statement | Rows] = [sql.do(each, **values) for each in sql.then]
+    then: list[Statement | Rows] = [sql.do(each, values) for each in sql.then]
     if batch.steps:
         steps = [(flow, *row) for row in batch.steps]
         then.append(Rows("lifecycle_flow_steps", ("flow", *StepRow._fields), steps, key="flow, name"))
     if batch.taken_back:
-        then.append(sql.do(_TAKE_BACK, flow=flow, taken_back=batch.taken_back))
+        then.append(sql.do(_TAKE_BACK, {"flow": flow, "taken_back": batch.taken_back}))
     if batch.changes:
         then.append(Rows("lifecycle_flow_changes", _CHANGE, [_CHANGE_OF(change) for change in batch.changes]))
     if batch.sent:
         sent = [(row.id, row.topic, row.data, 0.0) for row in batch.sent]
         then.append(Rows("lifecycle_outbox", ("id", "topic", "data", "until"), sent))
-    return Guarded(sql.ask(sql.guard, **values), then)
+    return Guarded(sql.ask(sql.guard, values), then)
 
 
 def _snapshots(rows: list[Row]) -> dict[str, Snapshot]:
@@ -536,12 +548,12 @@ class SQLJobs:
     async def add(self, row: JobRow) -> JobRow:
         """Insert ``row`` unless its id exists, and return the stored job."""
         values = row._asdict()
-        ((kept,),) = await self._database.run(self._sql.do(_ADD, **values), self._sql.ask(_ONE, id=row.id))
+        ((kept,),) = await self._database.run(self._sql.do(_ADD, values), self._sql.ask(_ONE, values))
         return JobRow._make(kept)
 
     async def get(self, id: str, *, now: float) -> JobRow | None:  # noqa: A002  # what it is
         """Return one job, or None."""
-        rows = await self._look(now, self._sql.ask(_ONE, id=id))
+        rows = await self._look(now, self._sql.ask(_ONE, {"id": id}))
         return JobRow._make(rows[0]) if rows else None
 
     async def rows(
@@ -550,7 +562,8 @@ class SQLJobs:
         """Return the jobs in those states, in order: at most ``limit``, and those ``after`` a rank and a number."""
         rank, number = after or (-1, -1)
         most = _EVERY if limit is None else limit
-        page = self._sql.ask(_PAGE, states=list(map(str, states)), rank=rank, number=number, limit=most)
+        values = {"states": self._sql.listed(map(str, states)), "rank": rank, "number": number, "limit": most}
+        page = self._sql.ask(_PAGE, values)
         return list(map(JobRow._make, await self._look(now, page)))
 
     async def take(self, flows: Collection[str] | None, claim: Claim, limit: int) -> list[JobRow]:
@@ -558,15 +571,15 @@ class SQLJobs:
         if flows is not None and not flows:
             return []
         values = self._values(flows, claim, limit)
-        done = self._sql.ask(_CLAIMED, **values)
+        done = self._sql.ask(_CLAIMED, values)
         (rows,) = await self._run(claim.now, *self._claiming(flows, values), done=[done])
         return _in_order(rows)
 
     async def begin(self, flows: Collection[str], claim: Claim, limit: int) -> list[tuple[JobRow, Snapshot | None]]:
         """Do `take` and `adopt` in one transaction; None for a flow that `adopt` refuses."""
         values = self._values(flows, claim, limit)
-        adopting, begun = self._sql.do(_ADOPT_CLAIMED, **values), self._sql.ask(_BEGUN, **values)
-        done = [self._sql.ask(_CLAIMED, **values), begun]
+        adopting, begun = self._sql.do(_ADOPT_CLAIMED, values), self._sql.ask(_BEGUN, values)
+        done = [self._sql.ask(_CLAIMED, values), begun]
         rows, flows_ = await self._run(claim.now, *self._claiming(flows, values), adopting, begun, done=done)
         found = _snapshots(flows_)
         return [(job, found.get(job.id)) for job in _in_order(rows)]
@@ -583,26 +596,29 @@ class SQLJobs:
         else:
             firsts = " UNION ALL ".join(_FIRST_OF.format(place, place) for place in range(len(flows)))
             text = _CLAIM.replace("WHICH", _OF_SEVERAL.format(firsts))
-        return [self._sql.do(_DUE, **values), self._sql.ask(text, **values)]
+        return [self._sql.do(_DUE, values), self._sql.ask(text, values)]
 
     async def compare_and_set(self, old: JobRow, new: JobRow, *, now: float) -> bool:
         """Write ``new`` if the job has the state and the epoch of ``old``; False if not."""
         stamp = next(self._stamps)
         values = new._asdict() | {"old_state": old.state, "old_epoch": old.epoch, "now": now, "stamp": stamp}
         # The expired claims need not be ended before: the time of this one is compared.
-        writing = self._sql.ask(_WRITE, **values)
+        writing = self._sql.ask(_WRITE, values)
         work: Statement | Guarded = writing
         if new.outcome == DISCARDED:
-            words = storable(discarded(new))
-            work = Guarded(writing, [self._sql.do(_DISCARD, id=new.id, flow=new.flow, words=words, at=time.time())])
-        (rows,) = await self._database.run(work, done=[self._sql.ask(_WRITTEN_BY, id=old.id, stamp=stamp)])
+            ending = {"id": new.id, "flow": new.flow, "words": storable(discarded(new)), "at": time.time()}
+            work = Guarded(writing, [self._sql.do(_DISCARD, ending)])
+        (rows,) = await self._database.run(work, done=[self._sql.ask(_WRITTEN_BY, {"id": old.id, "stamp": stamp})])
         return bool(rows)
 
     async def renew(self, rows: Sequence[JobRow], *, now: float, until: float) -> list[JobRow]:
         """Extend those claims until then, and return those that are lost."""
-        claims = [f"{row.epoch}/{row.id}" for row in rows]
-        renewing = self._sql.ask(_RENEW, ids=[row.id for row in rows], claims=claims, until=until)
-        (kept,) = await self._run(now, renewing)
+        values = {
+            "ids": self._sql.listed(row.id for row in rows),
+            "claims": self._sql.listed(f"{row.epoch}/{row.id}" for row in rows),
+            "until": until,
+        }
+        (kept,) = await self._run(now, self._sql.ask(_RENEW, values))
         return [row for row in rows if (row.id, row.epoch) not in set(kept)]
 
     async def adopt(self, row: JobRow, *, now: float) -> Snapshot:
@@ -613,31 +629,30 @@ class SQLJobs:
             FlowError: if a flow with another name has the id; that flow is left alone.
         """
         values = {"id": row.id, "epoch": row.epoch, "owner": row.token, "now": now, "stamp": next(self._stamps)}
-        adopted = self._sql.ask(_ADOPTED, **values)
-        (found,) = await self._run(now, self._sql.do(_ADOPT_ONE, **values), adopted, done=[adopted])
+        adopted = self._sql.ask(_ADOPTED, values)
+        (found,) = await self._run(now, self._sql.do(_ADOPT_ONE, values), adopted, done=[adopted])
         if found:
             return _snapshots(found)[row.id]
-        (named,) = await self._database.read(
-            self._sql.ask("SELECT name FROM lifecycle_flows WHERE id = :id", id=row.id)
-        )
+        (named,) = await self._database.read(self._sql.ask("SELECT name FROM lifecycle_flows WHERE id = :id", values))
         if named and named[0][0] != row.flow:
             raise other_flow(row, named[0][0])
         raise lost_job(row)
 
     async def next(self, *, now: float) -> float | None:
         """Return when the next job will be due or the next claim may expire; None if nothing waits for a time."""
-        ((times,),) = await self._database.read(self._sql.ask(_NEXT, now=now))
+        ((times,),) = await self._database.read(self._sql.ask(_NEXT, {"now": now}))
         return min((each for each in times if each is not None), default=None)
 
     async def unfinished(self, ids: Collection[str]) -> set[str]:
         """Return those of ``ids`` that are ids of jobs that are not complete."""
-        (rows,) = await self._database.read(self._sql.ask(_UNFINISHED, ids=list(ids)))
+        (rows,) = await self._database.read(self._sql.ask(_UNFINISHED, {"ids": self._sql.listed(ids)}))
         return {id for (id,) in rows}  # noqa: A001  # what it is
 
     async def purge(self, *, before: float) -> int:
         """Delete the jobs that were completed before then, with their flows, and return how many they were."""
         works = [
-            self._sql.ask(each) if each.startswith("SELECT") else self._sql.do(each, before=before) for each in _PURGE
+            self._sql.ask(each) if each.startswith("SELECT") else self._sql.do(each, {"before": before})
+            for each in _PURGE
         ]
         (((count,),),) = await self._database.run(*works)
         return int(count)
@@ -655,7 +670,7 @@ class SQLJobs:
         """Return the rows of ``statement``, after the claims that are over have ended."""
         if self._sql.local and self._losses == self._presence.losses:
             # A reader waits for no writer, unless there is a claim to end.
-            over, rows = await self._database.read(self._sql.ask(_OVER, now=now), statement)
+            over, rows = await self._database.read(self._sql.ask(_OVER, {"now": now}), statement)
             if not over:
                 return rows
         (rows,) = await self._run(now, statement)
@@ -663,17 +678,23 @@ class SQLJobs:
 
     async def _run(self, now: float, *works: Statement | Guarded, done: Sequence[Statement] = ()) -> list[list[Row]]:
         """Carry out ``works``, after the claims that are over have ended."""
-        losses = self._presence.losses
-        values = {"now": now, "at": time.time()}
-        ending = [self._sql.do(_MARK_EXPIRED, **values)]
-        if self._sql.local and self._losses != losses:
-            (tokens,) = await self._database.read(self._sql.ask(_TOKENS))
-            if gone := [token for (token,) in tokens if not self._presence.alive(token)]:
-                ending.append(self._sql.do(_MARK_GONE, gone=gone))
-        ending += [self._sql.do(each, **values) for each in _EXPIRE]
-        results = await self._database.run(*ending, *works, done=done)
+        losses, values = self._presence.losses, {"now": now, "at": time.time()}
+        ending = [self._sql.do(each, values) for each in (_MARK_EXPIRED, *_EXPIRE)]
+        first: list[Statement] | list[Guarded] = ending
+        if self._sql.local:
+            if self._losses != losses and (gone := await self._find_gone()):
+                ending.insert(1, self._sql.do(_MARK_GONE, {"gone": self._sql.listed(gone)}))
+            else:
+                # A guard costs less than statements that change nothing, if they need not be sent anywhere.
+                first = [Guarded(self._sql.do(_OVER, values), ending)]
+        results = await self._database.run(*first, *works, done=done)
         self._losses = losses
         return results
+
+    async def _find_gone(self) -> list[str]:
+        """Return the tokens of claims whose processes are gone."""
+        (tokens,) = await self._database.read(self._sql.ask(_TOKENS))
+        return [token for (token,) in tokens if not self._presence.alive(token)]
 
 
 def _in_order(rows: list[Row]) -> list[JobRow]:
@@ -718,32 +739,32 @@ class SQLOutbox:
 
     async def take(self, limit: int, *, now: float, until: float) -> list[OutboxRow]:
         """Lease the first ``limit`` free events until then; a lease that expired before counts as a failure."""
-        taking = self._sql.ask(_TAKE_EVENTS, limit=limit, now=now, until=until)
-        (rows,) = await self._database.run(taking, done=[self._sql.ask(_TAKEN_EVENTS, until=until)])
+        taking = self._sql.ask(_TAKE_EVENTS, {"limit": limit, "now": now, "until": until})
+        (rows,) = await self._database.run(taking, done=[self._sql.ask(_TAKEN_EVENTS, {"until": until})])
         return sorted(map(OutboxRow._make, rows), key=attrgetter("number"))
 
     async def hold(self, numbers: Collection[int], *, until: float) -> None:
         """Change the end of those leases; 0 frees the events."""
-        await self._database.run(self._sql.do(_HOLD, numbers=list(numbers), until=until))
+        await self._database.run(self._sql.do(_HOLD, {"numbers": self._sql.listed(numbers), "until": until}))
 
     async def forget(self, numbers: Collection[int]) -> None:
         """Delete events that were delivered, or dead letters."""
-        await self._database.run(self._sql.do(_FORGET, numbers=list(numbers)))
+        await self._database.run(self._sql.do(_FORGET, {"numbers": self._sql.listed(numbers)}))
 
     async def settle(
         self, *, delivered: Collection[int], freed: Collection[int], failed: Sequence[FailedDelivery]
     ) -> None:
         """Write the results of deliveries in one transaction; those ``freed`` can be taken again at once."""
-        works = [self._sql.do(_FORGET, numbers=list(delivered))] if delivered else []
+        works = [self._sql.do(_FORGET, {"numbers": self._sql.listed(delivered)})] if delivered else []
         if freed:
-            works.append(self._sql.do(_HOLD, numbers=list(freed), until=0.0))
+            works.append(self._sql.do(_HOLD, {"numbers": self._sql.listed(freed), "until": 0.0}))
         for row in failed:
             values = row._asdict() | {
                 "error": storable(row.error),
                 "until": row.until or 0.0,
                 "dead": row.until is None,
             }
-            works.append(self._sql.do(_FAIL, **values))
+            works.append(self._sql.do(_FAIL, values))
         if works:
             await self._database.run(*works)
 
@@ -754,4 +775,4 @@ class SQLOutbox:
 
     async def revive(self, numbers: Collection[int]) -> None:
         """Have dead letters delivered again, as if no delivery had failed."""
-        await self._database.run(self._sql.do(_REVIVE, numbers=list(numbers)))
+        await self._database.run(self._sql.do(_REVIVE, {"numbers": self._sql.listed(numbers)}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from lifecycle.flows.stores.presence import FilePresence, Presence
 from lifecycle.flows.stores.sql import CREATE_FLOWS, CREATE_JOBS, CREATE_OUTBOX, Dialect, Guarded, Rows, SQLStore
@@ -12,7 +12,7 @@ from lifecycle.journal import Journal, Schema
 if TYPE_CHECKING:
     import os
     import sqlite3
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from types import TracebackType
     from typing import Self
 
@@ -42,6 +42,7 @@ _SQLITE = Dialect(
         "clustered": " WITHOUT ROWID",
     },
     local=True,
+    encode_list=json.dumps,
 )
 
 # The first version had the same tables with fewer columns.
@@ -139,14 +140,7 @@ def _carry_out(db: sqlite3.Connection, works: Sequence[Statement | Guarded]) -> 
 
 
 def _execute(db: sqlite3.Connection, statement: Statement) -> list[Row]:
-    return db.execute(statement.text, _adapted(statement.values)).fetchall()
-
-
-def _adapted(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return ``values`` with lists as JSON, which `json_each` reads."""
-    if any(type(value) is list for value in values.values()):
-        return {name: json.dumps(value) if type(value) is list else value for name, value in values.items()}
-    return values
+    return db.execute(statement.text, statement.values).fetchall()
 
 
 def _insert(db: sqlite3.Connection, rows: Rows) -> None:
