@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["RestartProgress", "StopProgress", "bar", "command", "emit", "restart", "stop"]
 
 #: Seconds for a process to end after it has closed its socket. By default a program ends within 25.
-_EXIT_TIMEOUT: Final = 30.0
+EXIT_TIMEOUT: Final = 30.0
 #: The same if another program runs the event loop, which usually continues.
 _EMBEDDED_EXIT_TIMEOUT: Final = 1.0
 #: Seconds for the rest of a response that has begun.
@@ -96,7 +96,7 @@ def stop(request: Request) -> int:
         result, stops = _send_stop(client, _line(request), stream, tree)
         if not stops:
             return _report(client, request, result)
-        timeout = _EMBEDDED_EXIT_TIMEOUT if embedded else _EXIT_TIMEOUT
+        timeout = _EMBEDDED_EXIT_TIMEOUT if embedded else EXIT_TIMEOUT
         if not ends_within(timeout):
             why = "another program runs its event loop" if embedded else f"it has not ended within {timeout:g} s"
             error = f"its lifetime has ended, but its process (pid {client.program.pid}) still runs: {why}"

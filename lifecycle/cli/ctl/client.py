@@ -39,7 +39,7 @@ __all__ = [
 #: The exit status if there is no such program.
 _NO_PROGRAM: Final = 4
 #: Seconds for a question that a program answers at once.
-_TIMEOUT: Final = 10.0
+TIMEOUT: Final = 10.0
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _CHUNK: Final = 65_536
 _OK: Final = 200
@@ -102,16 +102,16 @@ class Client:
 
     def stream(self, target: str, shown: TextIO | None = None, **query: object) -> Stream:
         """Open a stream of events, which ends when the reader of ``shown`` has gone."""
-        exchange = Exchange(self.program, _with_query(target, query), timeout=_TIMEOUT)
+        exchange = Exchange(self.program, _with_query(target, query), timeout=TIMEOUT)
         try:
-            return Stream(exchange, shown, timeout=_TIMEOUT)
+            return Stream(exchange, shown, timeout=TIMEOUT)
         except BaseException:
             exchange.__exit__(None, None, None)
             raise
 
     def _get(self, target: str, query: dict[str, object]) -> bytes:
-        with Exchange(self.program, _with_query(target, query), timeout=_TIMEOUT) as exchange:
-            return exchange.body(until=monotonic() + _TIMEOUT)
+        with Exchange(self.program, _with_query(target, query), timeout=TIMEOUT) as exchange:
+            return exchange.body(until=monotonic() + TIMEOUT)
 
 
 def choose(name: str | None) -> Client:

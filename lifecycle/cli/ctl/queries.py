@@ -25,7 +25,7 @@ __all__ = ["EntryBuffer", "commands", "diagram", "dump", "explain", "ps", "route
 
 _COUNTS: Final = ("handled", "failed", "dropped", "held")
 #: Seconds for the responses of all programs.
-_PS_TIMEOUT: Final = 5.0
+PS_TIMEOUT: Final = 5.0
 #: Bytes of a description of a program; usual is some hundred.
 _LARGEST_DESCRIPTION: Final = 64 * 1024
 #: No program started later, in seconds since 1970.
@@ -33,7 +33,7 @@ _LATEST_START: Final = 1e11
 #: Past events that are shown first.
 _RECENT: Final = 10
 #: Seconds after which an event that has not ended is shown.
-_SLOW: Final = 1.0
+SLOW: Final = 1.0
 #: The states of an event that has not ended.
 _IN_PROGRESS: Final = frozenset({"queued", "held", "running"})
 #: Characters of the longest state, and of a topic.
@@ -60,12 +60,12 @@ def ps(request: Request) -> int:
 
 def _ask(programs: list[Program]) -> list[tuple[Program, dict[str, Any]]]:
     """Return the description of each program; all requests are sent before the first response is waited for."""
-    until = monotonic() + _PS_TIMEOUT
+    until = monotonic() + PS_TIMEOUT
     with ExitStack() as stack:
         exchanges: list[tuple[Program, Exchange]] = []
         for program in programs:
             try:
-                exchange = Exchange(program, "/api/program", timeout=_PS_TIMEOUT)
+                exchange = Exchange(program, "/api/program", timeout=PS_TIMEOUT)
             except GoneError:
                 continue  # it has ended meanwhile
             exchanges.append((program, stack.enter_context(exchange)))
@@ -223,7 +223,7 @@ class EntryBuffer:
         for message in messages:
             self._entries.pop(message.get("id"), None)
             if message.get("what") in _IN_PROGRESS:
-                self._entries[message["id"]] = time.monotonic() + _SLOW, message
+                self._entries[message["id"]] = time.monotonic() + SLOW, message
             else:
                 yield message
 

@@ -61,7 +61,7 @@ class Process:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     #: What is added to the first port to make its PORT; None: it gets none.
     port: int | None = None
-    env_file: Path | None = option("F", "KEY=VALUE lines for this process, besides those of .env", options.path)
+    env_file: Path | None = option("F", "KEY=VALUE lines for this process, in addition to those of .env", options.path)
     #: As in `ProcessWorker`.
     ready: str | None = option("WHEN", "when it counts as started, such as port:8000", options.ready)
     start_timeout: float = option("S", "how long it has for that", options.interval, default=30.0, number=True)

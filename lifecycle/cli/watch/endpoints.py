@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["AnnouncedWebhook", "LiveReload"]
 
 #: Pages that wait at a time.
-_MAX_PAGES: Final = 200
+MAX_PAGES: Final = 200
 #: Seconds for the head of a request, and for sending.
 _TIMEOUT: Final = 10.0
 
@@ -136,7 +136,7 @@ class LiveReload:
             case [b"GET", b"/live.js", _]:
                 await _send(writer, _head("200 OK", "text/javascript") + _SCRIPT)
             case [b"GET", path, _] if asked := _EVENTS.fullmatch(path):
-                if len(self._clients) > _MAX_PAGES:
+                if len(self._clients) > MAX_PAGES:
                     await _send(writer, _head("503 Service Unavailable", "text/plain") + "too many pages\n")
                 else:
                     await self._stream(int(asked[1] or 0) / 1000, reader, writer)

@@ -175,13 +175,13 @@ class Session:
 # -- whether a file has changed ------------------------------------------------------------------------------------
 
 #: Files that are remembered, those that changed last.
-_MAX_FILES: Final = 20_000
+MAX_FILES: Final = 20_000
 #: Bytes of a file that is read; a larger one is compared by size and time.
-_MAX_SIZE: Final = 1024 * 1024
+MAX_SIZE: Final = 1024 * 1024
 #: Bytes of all files that are read at the start.
-_MAX_READ: Final = 64 * 1024 * 1024
+MAX_READ: Final = 64 * 1024 * 1024
 #: Files per call in a thread.
-_BATCH: Final = 200
+BATCH: Final = 200
 _IGNORED: Final = Rules((), DEFAULT_IGNORES)
 
 
@@ -222,11 +222,11 @@ class Contents:
 
     async def learn(self, roots: Iterable[Path], counts: Callable[[Path], bool]) -> AsyncGenerator[int]:
         """Remember the files at and below ``roots`` that count; yields their number after each batch."""
-        walk, left = _files(roots), _MAX_READ
-        while found := await asyncio.to_thread(lambda: list(islice(walk, _BATCH))):
+        walk, left = _files(roots), MAX_READ
+        while found := await asyncio.to_thread(lambda: list(islice(walk, BATCH))):
             prints = await asyncio.to_thread(_fingerprints, [path for path in found if counts(path)], self._until, left)
             left -= sum(each.size for each in prints.values() if each.digest is not None)
-            if len(self._known) + len(prints) > _MAX_FILES:
+            if len(self._known) + len(prints) > MAX_FILES:
                 return
             # A change that was seen meanwhile is newer.
             self._known = prints | self._known
@@ -243,7 +243,7 @@ class Contents:
         before = self._known.pop(path, None)
         if now is not None:
             self._known[path] = now
-            if len(self._known) > _MAX_FILES:
+            if len(self._known) > MAX_FILES:
                 del self._known[next(iter(self._known))]
         return change != "modified" or now is None or before is None or not now.same(before)
 
@@ -262,7 +262,7 @@ def _fingerprints(paths: Collection[Path], until: int | None = None, most: float
     """The states of the files that can be opened and were last changed before ``until``, reading ``most`` bytes."""
     found: dict[Path, _Fingerprint] = {}
     for path in paths:
-        if (one := _fingerprint(path, until, min(most, _MAX_SIZE))) is not None:
+        if (one := _fingerprint(path, until, min(most, MAX_SIZE))) is not None:
             found[path] = one
             most -= one.size if one.digest is not None else 0
     return found

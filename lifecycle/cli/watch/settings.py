@@ -40,7 +40,7 @@ class Settings:
     paths: tuple[Path, ...] = (Path(),)
     #: Without the dots; none, and no ``include``: all files count.
     ext: tuple[str, ...] = option("py,toml", "watch only files with these endings", options.extensions, many=True)
-    include: tuple[Glob, ...] = option("GLOB", "watch these paths too, besides --ext", options.globs, many=True)
+    include: tuple[Glob, ...] = option("GLOB", "watch these paths too, in addition to --ext", options.globs, many=True)
     ignore: tuple[Glob, ...] = option("GLOB", "never react to these paths", options.globs, many=True)
     gitignore: bool = option(None, "react to paths that git ignores, too", default=True)
     on: tuple[Rule, ...] = option(

@@ -85,7 +85,7 @@ def test_an_event_that_takes_its_time_is_shown_before_its_end(monkeypatch: pytes
     assert list(held.add([entry(1, "queued")])) == []
     assert 0 < (held.timeout() or 0) <= 1
     assert list(held.due()) == []
-    monkeypatch.setattr(queries, "_SLOW", 0.0)
+    monkeypatch.setattr(queries, "SLOW", 0.0)
     assert list(held.add([entry(2, "running"), entry(1, "running")])) == []
     assert [each["id"] for each in held.due()] == [2, 1]
     assert list(held.add([entry(1, "handled")])) == [entry(1, "handled")]
@@ -99,7 +99,7 @@ def test_a_process_that_does_not_end_is_not_waited_for_indefinitely(
     sockets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
     """The process that listens is this test."""
-    monkeypatch.setattr(actions, "_EXIT_TIMEOUT", 0.01)
+    monkeypatch.setattr(actions, "EXIT_TIMEOUT", 0.01)
     life = {"id": "lifetime", "kind": "lifetime", "parent": None, "name": "lifetime", "stopping": False}
     done = {"outcome": "handled", "delivery": None, "error": None, "answer": None}
     stopping = answer(json.dumps({"lifetime": {"stopping": True}}))

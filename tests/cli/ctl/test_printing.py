@@ -18,6 +18,7 @@ from lifecycle.observe import nodes as nodes_of
 from lifecycle.observe import snapshot
 from lifecycle.workers import Spec, Supervisor, TaskWorker
 
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 HOSTILE = "a\n\x1b[2J\x9b1m\r'\"<b>[red][/]\u202e🐙"
 
 
@@ -62,7 +63,7 @@ def test_a_sheet_at_a_terminal_fits_it_and_obeys_nothing(terminal: Terminal) -> 
 
 def test_no_column_gives_up_all_of_its_room_for_others(terminal: Terminal) -> None:
     assert show(Table(("name", "pattern", *(["numbers"] * 4)), [("n" * 30, "p" * 30, *(["1"] * 4))]))
-    heading, row = printing._COLOUR.sub("", terminal.getvalue()).splitlines()
+    heading, row = COLOUR.sub("", terminal.getvalue()).splitlines()
     assert heading.split()[:2] == ["name", "pattern"]
     assert all(re.fullmatch("(n|p){9,}…", cell) for cell in row.split()[:2])
 
@@ -128,7 +129,7 @@ def test_an_event_is_one_line_that_says_all() -> None:
 def test_an_event_fits_the_terminal_and_is_whole_where_it_is_looked_at(terminal: Terminal) -> None:
     long = {**ENTRY, "error": "e" * 500}
     for wide in (60, 200):
-        text = printing._COLOUR.sub("", entry_line(long, width=wide))
+        text = COLOUR.sub("", entry_line(long, width=wide))
         assert len(text) <= wide
         assert text.endswith("…")
     assert "e" * 500 not in entry_line(long)

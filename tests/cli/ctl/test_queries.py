@@ -110,8 +110,8 @@ def test_who_does_not_answer_keeps_nobody(
     sockets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The system takes the connections of a program that stands still."""
-    monkeypatch.setattr(queries, "_PS_TIMEOUT", 0.1)
-    monkeypatch.setattr(client, "_TIMEOUT", 0.1)
+    monkeypatch.setattr(queries, "PS_TIMEOUT", 0.1)
+    monkeypatch.setattr(client, "TIMEOUT", 0.1)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(sockets / "stuck.sock"))
         listener.listen()
@@ -154,7 +154,7 @@ def test_ps_survives_whatever_one_program_answers(
 def test_an_answer_that_comes_bit_by_bit_is_not_waited_for(
     sockets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, "_PS_TIMEOUT", 0.2)
+    monkeypatch.setattr(queries, "PS_TIMEOUT", 0.2)
     ended = threading.Event()
 
     def drip(listener: socket.socket) -> None:
@@ -183,7 +183,7 @@ def test_an_answer_that_comes_bit_by_bit_is_not_waited_for(
 def test_an_answer_without_end_is_not_waited_for(
     sockets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: str, head: bytes
 ) -> None:
-    monkeypatch.setattr(client, "_TIMEOUT", 0.2)
+    monkeypatch.setattr(client, "TIMEOUT", 0.2)
     ended = threading.Event()
 
     def drip(listener: socket.socket) -> None:
@@ -214,7 +214,7 @@ def test_many_that_do_not_answer_are_waited_for_together(
     sockets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where each would take nearly as long as there is."""
-    monkeypatch.setattr(queries, "_PS_TIMEOUT", 0.1)
+    monkeypatch.setattr(queries, "PS_TIMEOUT", 0.1)
     waited: list[float | None] = []
     monkeypatch.setattr(Exchange, "set_timeout", lambda _, seconds: waited.append(seconds))
     with ExitStack() as stuck:

@@ -95,7 +95,7 @@ async def test_a_file_that_cannot_be_read_counts(tmp_path: Path) -> None:
 
 
 async def test_of_a_large_file_the_time_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_MAX_SIZE", 3)
+    monkeypatch.setattr(session, "MAX_SIZE", 3)
     path = tmp_path / "large"
     path.write_text("1234")
     known = made_long_ago()
@@ -124,7 +124,7 @@ async def test_large_files_are_not_read_and_a_new_size_counts(tmp_path: Path) ->
 
 
 async def test_at_the_start_only_so_much_is_read_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_MAX_READ", 10)
+    monkeypatch.setattr(session, "MAX_READ", 10)
     paths = [tmp_path / name for name in "abcd"]
     for path in paths:
         path.write_text("1234")
@@ -158,8 +158,8 @@ async def test_only_what_counts_is_read(tmp_path: Path) -> None:
 
 
 async def test_it_never_remembers_more_than_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_MAX_FILES", 3)
-    monkeypatch.setattr(session, "_BATCH", 2)
+    monkeypatch.setattr(session, "MAX_FILES", 3)
+    monkeypatch.setattr(session, "BATCH", 2)
     paths = [tmp_path / name for name in "abcde"]
     for path in paths:
         path.write_text(path.name)
