@@ -132,4 +132,4 @@ def test_a_port_that_is_taken_is_said_and_nothing_is_started(watch: Any) -> None
 def test_to_wait_for_the_port_that_we_listen_at_is_refused(watch: Any) -> None:
     seen = watch("--socket", "127.0.0.1:8000", "--ready", "port:8000", ready=False)
     seen.ends(2)
-    assert "--ready port:8000 says nothing" in seen.err.read_text()
+    assert "--ready port:8000 is always true" in seen.err.read_text()

@@ -240,7 +240,7 @@ class TestWithAndWithoutAPrompt:
 
     def test_lines_on_our_terminal_are_not_read_which_is_said(self, terminal: Any) -> None:
         seen = terminal("--ready", "line:up 1", "--no-prompt")
-        seen.sees("needs to read what the command writes")
+        seen.sees("needs to read the output of the command")
         seen.ends(2)
 
     @pytest.mark.parametrize("policy", ["never", "always"])

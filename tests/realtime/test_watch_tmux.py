@@ -204,7 +204,7 @@ def test_the_demo_does_what_its_first_lines_say(screen: Screen, tmp_path: Path) 
     screen.sees("resumed")
     screen.types("help")
     screen.sees("reload +Do what a change would")
-    screen.sees("restart +Stop the command and start it anew")
+    screen.sees("restart +Restart the command")
     screen.types("quit")
     screen.sees(r"shell>\s*$")
     assert screen.processes() == []

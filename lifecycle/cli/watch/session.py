@@ -122,7 +122,7 @@ class Session:
         """Let changes and webhooks wait; the command continues."""
         if self._held is None:
             self._held, self._held_request = FileBatch({}), ""
-        self._console.info("held; what changes waits for release")
+        self._console.info("held; changes wait for release")
 
     async def release(self, _: object) -> None:
         """Act on everything that waited, all at once."""

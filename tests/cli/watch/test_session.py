@@ -190,7 +190,7 @@ class TestPause:
         await rig.edit(a_py="x = 1")
         await rig.edit(b_py="x = 1")
         assert (rig.runner.asked, rig.runner.noted, rig.session.held) == ([], [], True)
-        assert "held; what changes waits for release" in rig.said.getvalue()
+        assert "held; changes wait for release" in rig.said.getvalue()
 
         await rig.session.release(None)
         assert rig.runner.asked == [("change", "changed: a.py, b.py")]
