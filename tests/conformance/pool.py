@@ -89,7 +89,7 @@ class Walk:
         """Go on.
 
         Raises:
-            InvalidTransition: if there is no such move, or not for that reason.
+            InvalidTransition: for an impossible move, or a wrong reason.
             ValueError: if the table of moves and the projection do not agree.
         """
         entered = {to for point in self._points for to in moves(point) if to.phase is target is not self.phase}
@@ -125,7 +125,7 @@ _HEALTH = {Phase.READY: "healthy", Phase.DEGRADED: "unhealthy"}
 
 
 def check(vector: Json) -> list[str]:
-    """What is different from the recording; nothing where all is well."""
+    """Return the differences from the recording."""
     walk = Walk()
     found: dict[str, Json] = {"error_at": None, "error": None}
     for number, (word, reason) in enumerate(vector["steps"]):

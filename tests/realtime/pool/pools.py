@@ -1,4 +1,4 @@
-"""What the tests of whole pools share: pools of `tests.realtime.pool.tasks`, and ways to wait for what they do."""
+"""The helpers of tests of whole pools: pools of `tests.realtime.pool.tasks`, and ways to wait for what they do."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pool_of(target: str = "Desk", *, size: tuple[int, int] = (1, 1), **how: Any)
 
 
 async def started(*paths: Path) -> None:
-    """Return when the calls that were told to make these files have begun."""
+    """Return when these files exist, which their calls create when they begin."""
     await until(lambda: all(path.exists() for path in paths))
 
 
@@ -45,7 +45,7 @@ def ready(pool: Pool) -> int:
 
 
 def gone(pid: int | None) -> bool:
-    """Whether there is no such process, or only what is left of it to be reaped."""
+    """Whether a process has ended; it may be a zombie."""
     assert pid is not None
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:  # noqa: PTH123  # as short as it gets
@@ -56,7 +56,7 @@ def gone(pid: int | None) -> bool:
 
 @contextmanager
 def heard(hook: Hook, pool: Pool) -> Iterator[list[dict[str, Any]]]:
-    """What the hook announces of the pool."""
+    """The announcements of the hook for the pool."""
     said: list[dict[str, Any]] = []
 
     def hear(sender: object, **what: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the workers of the tests here serve; each is imported in the worker only."""
+"""The targets of the workers of these tests, imported in workers only."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Plain:
         return lines
 
     def fork(self) -> int:
-        """Have a child that lives on, with all that we have open, and tells its number."""
+        """Fork a child that keeps running with all open descriptors, and return its pid."""
         child = os.fork()
         if child == 0:
             time.sleep(1000)
@@ -156,7 +156,7 @@ class Plain:
 
 
 class Loop:
-    """Async methods, beside one that is not."""
+    """Async methods and a plain one."""
 
     def __init__(self) -> None:
         # There is a loop already when it is made.
@@ -225,7 +225,7 @@ class Broken:
 
 
 class Slow:
-    """Takes for ever to be made."""
+    """Never finishes its constructor."""
 
     def __init__(self, started: str) -> None:
         touch(started)

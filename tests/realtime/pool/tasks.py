@@ -1,4 +1,4 @@
-"""What the pools of the tests serve; imported in their workers only."""
+"""The targets of the pools of these tests, imported in workers only."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Desk(Plain):
             touch(closed)
 
     def die_once(self, died: str) -> int:
-        """End with the first call, whoever gets it."""
+        """Exit during the first call."""
         if not Path(died).exists():
             touch(died)
             os._exit(7)
@@ -94,7 +94,7 @@ class Desk(Plain):
 
 
 class Flawed:
-    """Cannot be made; says how often that was tried."""
+    """Its constructor fails, and reports the number of attempts."""
 
     def __init__(self, tries: str) -> None:
         with open(tries, "a", encoding="utf-8") as file:  # noqa: PTH123  # as short as it gets
@@ -128,7 +128,7 @@ def descend(depth: int) -> None:
 
 
 class Fickle:
-    """Can be made as long as there is no file."""
+    """Its constructor works until a file exists."""
 
     def __init__(self, spoilt: str) -> None:
         if Path(spoilt).exists():
@@ -194,7 +194,7 @@ def large_and_unreadable() -> Any:
 
 
 class Quits:
-    """A value whose code ends the program that reads it."""
+    """A value that exits the program that decodes it."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data

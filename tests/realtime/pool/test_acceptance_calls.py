@@ -1,4 +1,4 @@
-"""What a caller may rely on, whatever a call does: P2-P10 and P20 of the acceptance list."""
+"""The guarantees for callers, whatever a call does: P2-P10 and P20 of the acceptance list."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 async def occupied(pool: Pool, path: Path, count: int) -> list[asyncio.Task[int]]:
-    """So many calls that have begun, and go on until ``path / "release"`` is there."""
+    """Start calls that run until ``path / "release"`` is there."""
     places = [path / f"started-{number}" for number in range(count)]
     calls = [asyncio.create_task(pool.call("wait_for", str(place), str(path / "release"))) for place in places]
     await started(*places)

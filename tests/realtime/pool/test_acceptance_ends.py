@@ -182,7 +182,7 @@ async def test_p28_a_loop_closed_over_a_pool_leaves_a_warning_and_no_process(
     app.until("pids ")
     app.until("collected")
     workers = pids_in(app.text)
-    # While the program goes on.
+    # While the program runs.
     await until(lambda: all(map(gone, workers)))
     assert app.process.poll() is None
     assert "ResourceWarning: <Pool 'pool'" in app.text
@@ -200,7 +200,7 @@ async def test_a_suspended_pool_lets_running_calls_finish_and_others_wait(tmp_pa
         await until(lambda: pool.stats().queued == 1)
         (tmp_path / "release").touch()
         pid = await running
-        # Its worker is there, and is not given to anybody.
+        # Its worker runs, and gets no calls.
         assert pool.members()[0].phase is Phase.READY
         with pytest.raises(TimeoutError, match="queued"):
             await pool.call("pid", deadline=0.05)

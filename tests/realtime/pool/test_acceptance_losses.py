@@ -1,4 +1,4 @@
-"""What becomes of workers that are lost, and of those who wait for them: P1, P11, P17-P19, P21 of the acceptance list.
+"""Lost workers and the calls that wait for them: P1, P11, P17-P19, P21 of the acceptance list.
 
 Each row of the table of recoveries is here or in `test_acceptance_calls`, and each action is heard where it happens.
 """
@@ -247,7 +247,7 @@ async def test_a_recovered_worker_gets_calls_again() -> None:
 
 
 async def test_a_worker_that_starts_unhealthy_gets_no_calls_until_it_recovers() -> None:
-    """It says that it is ready, and does not answer the first question."""
+    """It is ready, and does not answer the first health check."""
     pool = Pool(
         "pool",
         python(WORKER + DEAF_AT_FIRST),
@@ -297,7 +297,7 @@ async def test_a_worker_that_does_not_answer_dumps_its_stacks(tmp_path: Path, ca
 
 @pytest.mark.parametrize("concurrency", [1, 2])
 async def test_a_stack_dump_does_not_interrupt_a_call(tmp_path: Path, concurrency: int) -> None:
-    """Whoever looks at a thread that goes on meanwhile may crash."""
+    """To walk the stack of a thread that keeps running may crash."""
     begun, release = tmp_path / "begun", tmp_path / "release"
     async with pool_of("spin", concurrency=concurrency) as pool:
         (worker,) = pool.members()
@@ -312,7 +312,7 @@ async def test_a_stack_dump_does_not_interrupt_a_call(tmp_path: Path, concurrenc
 
 
 async def test_a_call_that_holds_the_interpreter_may_run_until_its_deadline(tmp_path: Path) -> None:
-    """Many checks are missed meanwhile; a call with a deadline is no reason to kill."""
+    """Many checks fail meanwhile, which are excused until the deadline of the call."""
     heartbeat = Heartbeat(every=0.02, timeout=0.2, misses=3)
     async with pool_of(heartbeat=heartbeat) as pool:
         with heard(hooks.pool_recovered, pool) as recovered, heard(hooks.health_checked, pool) as checked:
@@ -346,7 +346,7 @@ async def test_a_call_whose_deadline_is_infinite_may_hold_the_interpreter(tmp_pa
 
 
 async def test_a_call_that_cannot_be_stopped_takes_the_others_of_its_worker_with_it(tmp_path: Path) -> None:
-    """Who gave it up has what he wanted; the others are told what became of their worker."""
+    """The cancelled caller gets its cancellation; the others learn how their worker ended."""
     async with pool_of("Loop", concurrency=2) as pool:
         beside = asyncio.create_task(pool.call("sleep", str(tmp_path / "started")))
         await started(tmp_path / "started")

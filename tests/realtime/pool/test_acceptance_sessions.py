@@ -1,6 +1,6 @@
-"""Where calls of a session go, and what they are told when that is gone: P14, P15 and P27 of the acceptance list.
+"""Where calls of a session go, and how they fail when its worker is gone: P14, P15 and P27 of the acceptance list.
 
-P16, the age of a session to the millisecond, is told in virtual time in ``tests/workers/pool/test_sessions.py``.
+P16, the age of a session to the millisecond, is tested in virtual time in ``tests/workers/pool/test_sessions.py``.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ async def test_a_call_that_waits_for_its_worker_starts_no_other(tmp_path: Path) 
 
 
 async def test_a_call_that_waits_for_its_worker_fails_when_that_is_lost(tmp_path: Path) -> None:
-    """And not again: with the next call the session begins anew."""
+    """Only once: the next call starts the session again."""
     async with pool_of(size=(2, 2), sessions=STRICT) as pool:
         call = await occupy(pool, tmp_path, "a")
         waiting = [asyncio.create_task(pool.call("pid", session="a")) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""The worker in Perl of the protocol's page does what the page says, and the page's tables are what is checked."""
+"""The worker in Perl of the page on the protocol works, and the tables of the page match the code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.realtime.pool.workers import chunks, outcome
 if TYPE_CHECKING:
     from tests.realtime.pool.workers import Spawn
 
-# The worker is a worker, whose life is a task; it ends with the fixture.
+# The life of a worker is a task, which ends with the fixture.
 pytestmark = pytest.mark.keeps_tasks
 
 PAGE = Path(__file__).parents[3] / "docs/reference/pool-protocol.md"

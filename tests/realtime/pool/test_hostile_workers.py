@@ -1,4 +1,4 @@
-"""Programs that are no workers, or bad ones: each is found out, and what it was asked for fails at once."""
+"""Programs that are not valid workers: each is detected, and its calls fail at once."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.realtime.pool.workers import LIMIT, outcome, python
 if TYPE_CHECKING:
     from tests.realtime.pool.workers import Spawn, Up
 
-# The worker is a worker, whose life is a task; it ends with the fixture.
+# The life of a worker is a task, which ends with the fixture.
 pytestmark = pytest.mark.keeps_tasks
 
-#: What a worker without this library has to do, in the least that does it.
+#: A minimal worker without this library.
 WORKER = f"""
 import json, os, struct, sys, time
 

@@ -1,4 +1,4 @@
-"""P24: callers of all kinds, and somebody who kills and stops workers at random; what must be true is true all along.
+"""P24: callers of all kinds while workers are killed and stopped at random; the invariants always hold.
 
 Three seconds in the suite; ``LIFECYCLE_CHAOS`` is another number of seconds (`make chaos`: five minutes). Nothing is
 said about how many calls succeed: that is the machine's. Each call has one outcome, and is carried out once at most;
@@ -96,7 +96,7 @@ class Storm:
                     break
 
     async def weather(self) -> None:
-        """Kills somebody every 20 ms, as long as there is somebody else to do the work."""
+        """Kills a worker every 20 ms, as long as another one can work."""
         while not self.over:
             await asyncio.sleep(0.02)
             # Not always the same one before it is ready: the pool would wait ever longer before it tries again.

@@ -1,4 +1,4 @@
-"""What becomes of what should not have been asked for, and what is said about it."""
+"""Misuse of a pool, and its errors."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_a_stream_has_one_consumer_at_a_time() -> None:
 async def test_a_worker_terminated_from_outside_fails_its_call_with_the_signal(
     tmp_path: Path, target: str, concurrency: int
 ) -> None:
-    """It is no answer of the function that it was broken off there."""
+    """The cancellation there is not an answer of the function."""
     async with pool_of(target, concurrency=concurrency) as pool:
         call = asyncio.create_task(pool.call("spin", str(tmp_path / "started")))
         await started(tmp_path / "started")
@@ -122,7 +122,7 @@ async def test_a_worker_that_ends_before_it_is_ready_reports_how(command: str, h
 
 
 async def test_the_excuse_of_a_call_does_not_depend_on_earlier_calls(tmp_path: Path) -> None:
-    """The one before it had all the time that there is, for which nobody waits without an answer."""
+    """The earlier call had an infinite deadline."""
     heartbeat = Heartbeat(every=0.02, timeout=0.05, misses=2)
     async with pool_of(heartbeat=heartbeat) as pool:
         await pool.call("pid", deadline=math.inf)

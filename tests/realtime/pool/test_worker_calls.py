@@ -1,4 +1,4 @@
-"""What a worker in Python answers: results, errors, streams; in its main thread, in threads, and in a loop."""
+"""The answers of a worker in Python: results, errors and streams, from its main thread, threads and a loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.realtime.pool.workers import Spawn
 
-# The worker is a worker, whose life is a task; it ends with the fixture.
+# The life of a worker is a task, which ends with the fixture.
 pytestmark = pytest.mark.keeps_tasks
 
 KINDS = [("Plain", 1), ("Plain", 4), ("Loop", 4)]
@@ -161,7 +161,7 @@ async def test_a_stream_fails_after_its_earlier_values(up: Spawn, served: str, c
 
 
 async def test_a_slow_consumer_delays_the_stream_and_pings_are_answered(up: Spawn) -> None:
-    """Of a thousand blocks of 1 MiB no more than the window is ever here, or on its way."""
+    """Of a thousand blocks of 1 MiB at most the window is unacknowledged."""
     worker = await up("Plain")
     request = worker.call("blocks", 1000, 1024 * 1024, window=4)
     rss = psutil.Process().memory_info().rss

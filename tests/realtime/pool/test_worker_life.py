@@ -1,4 +1,4 @@
-"""How a worker begins and ends: what cannot be set up says why, and nobody is left when the parent is gone."""
+"""The start and the end of a worker process: failures are reported, and nothing outlives the parent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.realtime.pool.workers import Spawn
 
-# The worker is a worker, whose life is a task; it ends with the fixture.
+# The life of a worker is a task, which ends with the fixture.
 pytestmark = pytest.mark.keeps_tasks
 
 SERVED = "tests.realtime.pool.served"
@@ -95,7 +95,7 @@ async def test_bye_cancels_calls_that_do_not_finish_in_time(
     request = worker.call(function, str(tmp_path / "started"))
     await until(tmp_path / "started")
     worker.connection.bye(0.05)
-    # Nobody here took it back.
+    # The parent did not cancel it.
     assert isinstance(await outcome(request), ConnectionClosed)
     await worker.end()
     assert not worker.broken
@@ -179,7 +179,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("function", ["", "spin", "sleep"])
 async def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path, function: str) -> None:
-    """Whether the worker is idle or busy, and without anybody who looks after it from outside."""
+    """Whether the worker is idle or busy, and without a guard process."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PARENT, function, str(tmp_path / "started"), stdout=asyncio.subprocess.PIPE
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.realtime.pool.workers import Spawn, Up
 
-# The worker is a worker, whose life is a task; it ends with the fixture.
+# The life of a worker is a task, which ends with the fixture.
 pytestmark = pytest.mark.keeps_tasks
 
 

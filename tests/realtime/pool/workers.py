@@ -43,7 +43,7 @@ class Up:
         return self.connection.call(spec_of(function, *args, **kwargs), window=window)
 
     async def result(self, function: str, *args: Any, **kwargs: Any) -> Any:
-        """What the call comes to; an error is returned, too."""
+        """Return the outcome of a call; an error is returned, too."""
         return await outcome(self.call(function, *args, **kwargs))
 
     async def end(self) -> Exit:
@@ -107,5 +107,5 @@ async def until(path: Path) -> str:
 
 
 def python(code: str) -> list[str]:
-    """A program that is no worker of ours."""
+    """The command of another program."""
     return [sys.executable, "-c", code]

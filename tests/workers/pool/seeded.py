@@ -1,4 +1,4 @@
-"""What the pools of `test_seed` call into."""
+"""The targets of the pools of `test_seed`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Commands:
     """The seed's commands, and the ways in which they go wrong."""
 
     def test_command(self, **_arguments: object) -> dict[str, int]:
-        """Say who answers."""
+        """Return the id of this process."""
         return {"worker_id": os.getpid()}
 
     def fail(self) -> None:

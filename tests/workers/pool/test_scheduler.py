@@ -44,7 +44,7 @@ class Game:
         self.places = [Place(name) for name in "abc"]
         self.offered: set[Place] = set()
         self.paused = False
-        #: Who waits, first to last: the waiter and what it waits for.
+        #: The waiting calls in order of arrival, each with the worker that it waits for.
         self.queue: list[tuple[Waiter, Place | None]] = []
         #: One entry for each slot that is taken.
         self.taken: list[Place] = []
@@ -99,7 +99,7 @@ class Game:
         self._wait(place, fussy=True)
 
     def _wait(self, wanted: Place | None, *, fussy: bool = False) -> None:
-        # Who waits for any slot, does so only where there is none.
+        # A call waits for any worker only if no slot is free.
         if wanted is None and any(map(self.free, self.places)):
             return
 
@@ -246,7 +246,7 @@ async def test_a_call_that_waits_for_one_worker_keeps_its_rank(
 async def test_a_waiter_cancelled_in_the_step_of_the_release_gets_no_slot(
     asker: Callable[[], tuple[Waiter, asyncio.Future[Place]]],
 ) -> None:
-    """The classic of all pools: the slot would be on its way to somebody who has left."""
+    """A classic defect of pools: the slot would go to a caller that has left."""
     slots, (a,) = _of("a")
     slots.take()
     (first, gone), (second, stays) = asker(), asker()

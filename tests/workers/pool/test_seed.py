@@ -1,4 +1,4 @@
-"""What the seed of the pool says, fact by fact, with what was wrong in it put right.
+"""The facts of the seed of the pool, with its defects corrected.
 
 The five tests of the seed come first and have its names; below are its facts that no other test has. `FACTS` says of
 each of F1 to F39 what holds here, and which test holds it to that; "corrected" says where the seed was wrong, with the
@@ -221,7 +221,7 @@ def test_valid_state_transitions() -> None:
 
 
 def test_invalid_state_transitions() -> None:
-    """There is no way to ask for one: no step of the status, the calls and the health of a worker leads there."""
+    """None can be requested: no step of the status, the calls and the health of a worker leads there."""
     walk = Walk()
     with pytest.raises(InvalidTransition, match="initializing -> busy"):
         walk.step(Phase.BUSY, "invalid")
@@ -229,7 +229,7 @@ def test_invalid_state_transitions() -> None:
 
 
 def test_health_status_updates() -> None:
-    """It is healthy, unhealthy or unknown, and who is running and not unhealthy takes work."""
+    """A worker that runs and is not unhealthy takes calls."""
     assert list(Health) == ["unknown", "healthy", "unhealthy"]
     for health in Health:
         phase = phase_of(Status.RUNNING, leased=False, healthy=health is not Health.UNHEALTHY)
@@ -257,7 +257,7 @@ async def execute_in_session(pool: Pool, session: str, command: str, **arguments
 
 
 async def test_worker_health_check_recovery() -> None:
-    """Who does not answer is degraded and gets no calls; who answers again is ready and serves."""
+    """A worker that does not answer is degraded and gets no calls; when it answers again it is ready."""
     async with two_workers(Heartbeat(every=0.05, timeout=0.5, misses=1_000_000)) as pool:
         worker, other = pool.members()
         os.kill(pid_of(worker), signal.SIGSTOP)
@@ -444,7 +444,7 @@ async def test_a_stop_succeeds_in_every_state(tmp_path: Path) -> None:
 
 
 async def test_a_call_has_one_budget_of_sixty_seconds() -> None:
-    """What waits and what works comes out of the same; here, all of it goes with waiting."""
+    """One budget covers the wait and the work; here, the wait uses all of it."""
     async with two_workers() as pool:
         assert inspect.signature(Pool).parameters["deadline"].default == 60.0
         async with pool.lease(), pool.lease():

@@ -32,7 +32,7 @@ def test_a_session_has_one_worker_and_a_worker_many_sessions() -> None:
 
 
 def test_a_session_expires_at_exactly_its_ttl() -> None:
-    """P16: bound at 0 with a ttl of 0.2, it is there at 0.19 and not at 0.2, whoever asks."""
+    """P16: bound at 0 with a ttl of 0.2, it is found at 0.19 and not at 0.2."""
     for ask in (lambda sessions: sessions.find("a", 0.2) is None, lambda sessions: sessions.expire(0.2) == ("a",)):
         sessions = book(ttl=0.2)
         sessions.bind("a", "m1", 0.0)
@@ -117,7 +117,7 @@ def test_a_lost_session_is_reported_once(mode: str) -> None:
 
 
 def test_an_irrelevant_loss_is_not_reported() -> None:
-    """Neither with the mode hint, nor after the ttl, nor when the session was bound anew since."""
+    """Neither in mode hint, nor after the ttl, nor if the session was bound again since."""
     since: dict[str, Callable[[SessionTable], object]] = {
         "hint": lambda _: None,
         "fail": lambda sessions: sessions.bind("a", "m2", 1.0),

@@ -212,7 +212,7 @@ def test_a_pool_needs_a_name() -> None:
 
 
 class Model:
-    """What a worker would serve."""
+    """The target of a worker."""
 
     def predict(self) -> None:
         """Do nothing."""
