@@ -71,7 +71,7 @@ class CallSpec:
         function: the function, or its name.
         args: the arguments.
         kwargs: the keyword arguments.
-        session: the session, whose worker is wanted.
+        session: the session; the call goes to its worker.
         deadline: seconds for everything, from now to the result; by default that of the pool.
         patient: whether it may wait although the queue is full.
 
@@ -596,7 +596,7 @@ class _PipeWriter:
         # None once it is closed.
         self._fd: int | None = fd
         self._loop = asyncio.get_running_loop()
-        # What the pipe did not take, the oldest first; the loop watches the pipe while there is any.
+        # Data that the pipe did not take, the oldest first; the loop watches the pipe while there is any.
         self._buffer: deque[bytes | memoryview] = deque()
         self._ending = False
         os.set_blocking(fd, False)

@@ -146,7 +146,7 @@ class Pool(BaseWorker):
             function: the name of a method of the target, or of the target itself; ``"module:function"`` or a function
                 of a module, for any other.
             args: its arguments.
-            session: the session, whose worker is wanted; see `Sessions`.
+            session: the session; the call goes to its worker, see `Sessions`.
             deadline: seconds for everything; `math.inf` for no limit: only a cancellation ends a call that hangs.
             idempotent: whether it may run twice: it is tried once more if its worker is lost.
             kwargs: its keyword arguments.
@@ -154,11 +154,11 @@ class Pool(BaseWorker):
         Raises:
             RemoteError: if it raised.
             WorkerLost: if its worker ended meanwhile.
-            TimeoutError: if the deadline passed; the message says where the call was.
+            TimeoutError: if the deadline passed; the message contains where the call was.
             PoolBusy: if too many calls wait.
             SessionLost: if the session's worker is gone, or, with ``Sessions(mode="fail")``, busy.
             PoolClosed: if the pool does not run.
-            PoolFailed: if it has given up; the cause says why.
+            PoolFailed: if it has given up; see the cause.
             TypeError, ValueError: for arguments that cannot be sent; nothing was sent then.
         """
         spec = CallSpec(self._settings, function, args, kwargs, session=session, deadline=deadline)
@@ -184,7 +184,7 @@ class Pool(BaseWorker):
         """Return a worker for several calls: ``async with pool.lease() as worker``, then ``await worker.call(…)``.
 
         Args:
-            session: the session, whose worker is wanted.
+            session: the session; its worker is leased.
             deadline: seconds to wait for the worker. Calls have their own deadline.
         """
         return Lease(self._running(), CallSpec(self._settings, "lease", session=session, deadline=deadline))

@@ -224,7 +224,7 @@ def codec(name: str) -> Codec:
 
     Raises:
         ValueError: for an unknown name.
-        ModuleNotFoundError: if the library that it needs is not installed; the message says what to install.
+        ModuleNotFoundError: if the library that it needs is not installed; the message names the package.
     """
     if name not in CODECS:
         raise ValueError(f"codec={name!r} is unknown; give one of {', '.join(map(repr, CODECS))}")

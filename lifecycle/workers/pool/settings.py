@@ -334,7 +334,7 @@ class Target:
         """Return the target of the pool ``name``.
 
         Raises:
-            TypeError, ValueError: for one that workers cannot find; the message says why, and what to do.
+            TypeError, ValueError: for one that workers cannot find; the message contains the reason and the remedy.
         """
         if callable(target):
             raise TypeError(f"target={target!r} of {name!r} is an object of this process; {_instead(target)}")
@@ -350,7 +350,7 @@ def function_name(function: str | Callable[..., Any]) -> str:
     """Return the name by which a worker finds ``function``; ``module:qualname`` for a function of a module.
 
     Raises:
-        TypeError, ValueError: for one that a worker cannot find by name; the message says why, and what to do.
+        TypeError, ValueError: for one that a worker cannot find by name; the message contains the reason and the remedy.
     """
     if isinstance(function, str):
         if ":" in function:

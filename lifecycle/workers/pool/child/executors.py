@@ -93,7 +93,7 @@ class Target:
 
         Raises:
             AttributeError: if there is none.
-            ImportError: if there is no such module.
+            ImportError: if the module does not exist.
         """
         if ":" in function:
             if function not in self._found:
