@@ -171,7 +171,7 @@ class WorkerManager:
                     await worker.wait()
         async with self._starts:
             if worker.status in UNSTARTED:
-                # `_ended` handles the failure.
+                # `_status_changed` handles the failure.
                 with suppress(WorkerFailed):
                     await worker.start()
         if worker.is_up:

@@ -350,7 +350,7 @@ def function_name(function: str | Callable[..., Any]) -> str:
     """Return the name by which a worker finds ``function``; ``module:qualname`` for a function of a module.
 
     Raises:
-        TypeError, ValueError: for one that a worker cannot find by name; the message contains the reason and the remedy.
+        TypeError, ValueError: for one that a worker cannot find; the message contains the reason and the remedy.
     """
     if isinstance(function, str):
         if ":" in function:
