@@ -32,12 +32,12 @@ from lifecycle.flows import Flows
 from lifecycle.flows.definition import Flow, Task
 from lifecycle.flows.outbox import SENT
 from lifecycle.flows.records import Failure
+from lifecycle.flows.run import run_info, step_view
 from lifecycle.flows.states import ENDS, FlowState, JobState
 from lifecycle.flows.stores.base import RESTARTABLE, clock_of, reset_failed
 from lifecycle.flows.stores.postgres import PostgresStore
 from lifecycle.flows.stores.presence import RECOVER, RESUME, SUSPEND
 from lifecycle.flows.stores.sqlite import FLOW_TABLES
-from lifecycle.flows.views import run_info, step_view
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence

@@ -12,14 +12,14 @@ __all__, __getattr__, __dir__ = lazy_names(
     {
         "lifecycle.errors": "AmbiguousDependency ClaimLost FlowError InvalidState MissingDependencies StepFailed",
         ".client": "Flows",
-        ".context": "TaskContext current_task",
         ".decisions": "Options",
         ".definition": "Depth Flow Task graph linear task unordered",
+        ".engine": "current_task",
         ".outbox": "Outbox SentEvent send",
         ".queue": "Job JobQueue JobQueueState",
         ".records": (
-            "Batch Change Claim FailedDelivery Failure FlowRow FlowsState ItemInfo JobRow OutboxRow Priority RunInfo "
-            "Snapshot StepRow StepView"
+            "Batch Change Claim FailedDelivery Failure FlowRow FlowsState ItemInfo "
+            "JobRow OutboxRow Priority RunInfo Snapshot StepRow StepView TaskContext"
         ),
         ".retries": "AlwaysRevert AlwaysRevertAll Attempt ForEach ParameterizedForEach Retry Times Verdict",
         ".run": "Run",

@@ -5,8 +5,6 @@ from lifecycle.errors import InvalidState as InvalidState
 from lifecycle.errors import MissingDependencies as MissingDependencies
 from lifecycle.errors import StepFailed as StepFailed
 from lifecycle.flows.client import Flows as Flows
-from lifecycle.flows.context import TaskContext as TaskContext
-from lifecycle.flows.context import current_task as current_task
 from lifecycle.flows.decisions import Options as Options
 from lifecycle.flows.definition import Depth as Depth
 from lifecycle.flows.definition import Flow as Flow
@@ -15,6 +13,7 @@ from lifecycle.flows.definition import graph as graph
 from lifecycle.flows.definition import linear as linear
 from lifecycle.flows.definition import task as task
 from lifecycle.flows.definition import unordered as unordered
+from lifecycle.flows.engine import current_task as current_task
 from lifecycle.flows.outbox import Outbox as Outbox
 from lifecycle.flows.outbox import SentEvent as SentEvent
 from lifecycle.flows.outbox import send as send
@@ -36,6 +35,7 @@ from lifecycle.flows.records import RunInfo as RunInfo
 from lifecycle.flows.records import Snapshot as Snapshot
 from lifecycle.flows.records import StepRow as StepRow
 from lifecycle.flows.records import StepView as StepView
+from lifecycle.flows.records import TaskContext as TaskContext
 from lifecycle.flows.retries import AlwaysRevert as AlwaysRevert
 from lifecycle.flows.retries import AlwaysRevertAll as AlwaysRevertAll
 from lifecycle.flows.retries import Attempt as Attempt

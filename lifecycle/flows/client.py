@@ -40,23 +40,23 @@ _log = logging.getLogger("lifecycle.flows")
 
 
 class Flows:
-    """Flows that are kept in ``path``, an SQLite file or a PostgreSQL server, or as long as the process lives.
+    """Flows in ``path``, an SQLite file or a PostgreSQL server, or in memory; an async context manager.
 
-    To be entered. When it is left, what runs is suspended: tasks at work have ``stop_timeout`` seconds to end, then
-    they are cancelled; `recover`, or `start` with the same id, goes on from there. A store that takes longer than a few
-    seconds to say that it has it is not waited for.
+    When it is left, running flows are suspended: their tasks have ``stop_timeout`` seconds to end, then they are
+    cancelled. `recover`, or `start` with the same id, continues from there. A store that does not confirm this within a
+    few more seconds is not waited for.
 
     Args:
         path: A file, made if need be, or ``postgresql://user@host:port/database`` (`PostgresStore`); None: memory.
         durable: Whether a change in a file survives a power cut, and not only the death of the process; on a server it
             does, by its own settings.
-        codec: How values become text.
-        options: How flows are run.
-        store: Another store, in the place of ``path``.
+        codec: The serializer of values; None: `JSON`.
+        options: Options for running flows.
+        store: A store to use in place of ``path``.
         stop_timeout: Seconds.
     """
 
-    def __init__(  # where, and how
+    def __init__(  # the settings of a store, and of flows
         self,
         path: str | os.PathLike[str] | None = None,
         *,
@@ -68,13 +68,13 @@ class Flows:
     ) -> None:
         if store is not None and path is not None:
             raise ValueError(f"Flows({path!r}, store={store!r}) has two stores; give one of them")
-        #: Where flows are kept.
+        #: The store of flows.
         self.store: Store = store_at(path, durable=durable) if store is None else store
-        #: Who else has the store open.
+        #: The processes that have the store open.
         self.presence: Presence = self.store.presence()
-        #: What others ask of us, and we of them.
+        #: Commands from and to other processes.
         self.requests: Final = ControlChannel(self.presence)
-        #: Turns values into text.
+        #: The serializer of values.
         self.codec: Final[Codec] = codec or JSON()
         #: Seconds that tasks at work have to end when this is left.
         self.stop_timeout: Final = stop_timeout
@@ -82,7 +82,7 @@ class Flows:
         self._loader = FlowLoader(self.store, self.codec, options or Options(), self.presence, self._threads)
         self._registry = RunRegistry(self._loader, self.requests)
         self._open = False
-        #: Whether all was suspended, and not resumed since: queues claim nothing then.
+        #: Whether all flows are suspended: job queues claim nothing then.
         self.suspended: bool = False
 
     def __repr__(self) -> str:
@@ -92,7 +92,7 @@ class Flows:
         """Open the store.
 
         Raises:
-            JournalError: when its file cannot be opened or written, is no database, or is of a newer version.
+            JournalError: if its file cannot be opened or written, is not a database, or is of a newer version.
         """
         await self.store.__aenter__()
         try:
@@ -108,7 +108,7 @@ class Flows:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Suspend what runs, and close the store."""
+        """Suspend running flows, and close the store."""
         self._open = False
         hooks.component_closed.announce(self, component=self)
         try:
@@ -127,30 +127,30 @@ class Flows:
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """Those that were started or recovered here and have not come to an end, the first first."""
+        """The runs that were started or recovered here and have not ended, in the order of their start."""
         return self._registry.unfinished
 
     def state(self) -> FlowsState:
-        """What can be seen of it now."""
+        """Return the store and the unfinished runs as records."""
         return FlowsState(repr(self.store), tuple(run.info() for run in self.runs))
 
     def start(self, flow: Item, /, *, id: str | None = None, **store: Any) -> Run:  # noqa: A002  # what it is
-        """Carry out ``flow`` in the background, with the values that are given.
+        """Carry out ``flow`` in the background, with the given values.
 
         This returns before anything is stored. ``await flows.start(…).stored()`` returns the run once a crash cannot
         lose it any more.
 
-        The same id again is the same run: one that is finished is not run again, one that a crash interrupted goes on,
-        one that was reset begins. If a live process elsewhere has it, also suspended, this run waits for that process
-        and has its outcome. Values can be left out if this `Flows` has the run; values that differ are refused, here or
-        when the run is awaited.
+        The same id again is the same run: a finished run is not repeated, an interrupted one continues, one that was
+        reset begins. If another live process has it, even suspended, this run waits for that process and has its
+        outcome. Values can be omitted if this `Flows` has the run; values that differ are refused, here or when the run
+        is awaited.
 
         Raises:
-            MissingDependencies: for what a task would not be given; nothing has begun.
-            AmbiguousDependency: for what several tasks of a graph provide and another asks for.
-            FlowError: for a flow that cannot be carried out, a value that nobody asks for or that cannot be kept, an id
-                that is that of another flow, and values other than those that the flow of that id has.
-            TypeError: for what is neither flow nor task, and an id that is no text.
+            MissingDependencies: if a task would not get an argument; nothing has started.
+            AmbiguousDependency: if several tasks of a graph provide a name that another one asks for.
+            FlowError: for a flow that cannot be carried out, a value that no task asks for or that cannot be stored,
+                the id of another flow, and values other than those of the flow with that id.
+            TypeError: for an argument that is neither flow nor task, and an id that is not a string.
         """
         return self._start(flow, id, store, same=True)
 
@@ -176,7 +176,7 @@ class Flows:
         return self._registry.start(plan, row, same=same and bool(store))
 
     def asks(self, flow: Item) -> frozenset[str]:
-        """The names that ``flow`` has to be given, or can be, when it is started: tasks ask for them, and none gives.
+        """Return the names that tasks of ``flow`` ask for and none provides: the values that `start` can be given.
 
         Raises:
             FlowError: for a flow that cannot be carried out.
@@ -185,7 +185,7 @@ class Flows:
         return frozenset(plan.required() - plan.providers.keys())
 
     def adopt(self, flow: Item | Plan, snapshot: Snapshot) -> Run:
-        """Carry out ``flow`` from where ``snapshot`` says, which was taken for us; what a `JobQueue` does with a job.
+        """Carry out ``flow`` from ``snapshot`` on, which was taken for this process; a `JobQueue` calls this for a job.
 
         Raises:
             FlowError: as `start`.
@@ -196,14 +196,14 @@ class Flows:
         return self._registry.adopt(plan, snapshot)
 
     async def leave(self, run: Run, error: Exception) -> None:
-        """Have nothing more to do with ``run``, which is stopped; who waits for it gets ``error``."""
+        """Stop ``run`` and forget it; a caller that waits for it gets ``error``."""
         await run.abandon(error)
         self._registry.forget(run)
 
     async def recover(self, *flows: Item) -> list[Run]:
-        """Go on with what is unfinished of ``flows``, known by their names: suspended, or left by a crash.
+        """Continue the unfinished runs of ``flows``, known by their names: suspended, or interrupted by a crash.
 
-        A flow whose owner lives is left to it, also suspended, and so is the flow of a job.
+        A run that another live process has is left to it, even suspended, and the run of a job is left to a worker.
 
         Raises:
             FlowError: for a flow that cannot be carried out.
@@ -212,12 +212,12 @@ class Flows:
         return await self._registry.recover(*flows)
 
     def _look(self) -> None:
-        """Somebody asks for what is unfinished to be gone on with; who is leaving leaves it to the next."""
+        """Recover what another process has reset, unless these flows are being left."""
         if self._open:
             self._registry.recover_known()
 
     async def suspend(self, *, cancel_after: float | None = None) -> None:
-        """Suspend all that runs now, and wait until nothing of it is at work; see `Run.suspend`.
+        """Suspend all running flows, and wait until nothing is at work; see `Run.suspend`.
 
         A flow that is started after that runs. `JobQueue.work` claims no jobs until `resume`.
         """
@@ -225,7 +225,7 @@ class Flows:
         await asyncio.gather(*[run.suspend(cancel_after=cancel_after) for run in self.runs if run.running])
 
     async def resume(self) -> None:
-        """Go on with all that is suspended here; `JobQueue.work` claims jobs again."""
+        """Continue all flows that are suspended here; `JobQueue.work` claims jobs again."""
         if self.suspended:
             self.suspended = False
             self.presence.notify(RESUMED)
@@ -236,8 +236,8 @@ class Flows:
     def outbox(self, *, max_attempts: int = 100) -> Outbox:
         """Make a source for a router: the events that tasks have sent with `send`, each a `SentEvent`.
 
-        Several may deliver. After ``max_attempts`` failures, which takes about an hour and a half, an event is a dead
-        letter.
+        Several processes may deliver. After ``max_attempts`` failures, which takes about an hour and a half, an event
+        is a dead letter.
 
         Raises:
             ValueError: for a number of attempts below 1.
@@ -245,7 +245,7 @@ class Flows:
         return Outbox(self, max_attempts)
 
     def check_open(self) -> None:
-        """Refuse what needs the store.
+        """Raise an error if the store is not open.
 
         Raises:
             FlowError: unless this is entered.
@@ -358,7 +358,7 @@ class RunRegistry:
     def _recovered(self, task: asyncio.Task[list[Run]]) -> None:
         self._recovering.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.warning("what is to begin anew could not be recovered: %s", reason_of(error))
+            _log.warning("flows that were reset could not be recovered: %s", reason_of(error))
 
     async def wait_recovered(self) -> None:
         """Wait until no recovery is under way."""

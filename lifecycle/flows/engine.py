@@ -13,17 +13,17 @@ import asyncio
 import inspect
 import logging
 import time
+from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle import hooks
 from lifecycle._async import Condition, wait_within
 from lifecycle._util import current_flow
-from lifecycle.flows.context import CURRENT, TaskContext
 from lifecycle.flows.decisions import Scheduler, StepResult
 from lifecycle.flows.execution import NOTHING
 from lifecycle.flows.outbox import Sending
-from lifecycle.flows.records import Failure, StepView
+from lifecycle.flows.records import Failure, StepView, TaskContext
 from lifecycle.flows.serializers import JSON, is_large, keep
 from lifecycle.flows.states import ENGINES, FLOWS, EngineState, FlowState, StepState
 from lifecycle.flows.stores.base import clock_of
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.stores.base import Store
     from lifecycle.states import Machine
 
-__all__ = ["STOP_MARGIN", "THREADS", "Engine"]
+__all__ = ["STOP_MARGIN", "THREADS", "Engine", "current_task"]
 
 _log = logging.getLogger("lifecycle.flows")
 
@@ -315,6 +315,21 @@ class Engine:
             hooks.flow_changed.announce(self._sender, change=change)
 
 
+_CURRENT: ContextVar[TaskContext] = ContextVar("lifecycle_flow_task")
+
+
+def current_task() -> TaskContext:
+    """Return the task that runs.
+
+    Raises:
+        LookupError: outside of a task.
+    """
+    try:
+        return _CURRENT.get()
+    except LookupError:
+        raise LookupError("no task of a flow runs here; call current_task() in a task, or in what it calls") from None
+
+
 class Executor:
     """The functions of one flow that are at work, each in a task of its own, and those that have finished."""
 
@@ -370,7 +385,7 @@ class Executor:
             hooks.flow_task_ended.announce(self._sender, task=task, error=failure)
 
     async def _carry_out(self, call: Call) -> Any:
-        CURRENT.set(_context(self._flow, call))
+        _CURRENT.set(_context(self._flow, call))
         current_flow.set(self._flow)
         with Sending(_key(self._flow, call, call.node.round), self._codec, call.sent):
             if call.pause and not call.reverting:

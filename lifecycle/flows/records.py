@@ -38,6 +38,7 @@ __all__ = [
     "Snapshot",
     "StepRow",
     "StepView",
+    "TaskContext",
     "taken",
 ]
 
@@ -110,6 +111,22 @@ class Change(NamedTuple):
 
 
 # -- descriptions ------------------------------------------------------------------------------------------------------
+
+
+class TaskContext(NamedTuple):
+    """A task, a retry or a revert that runs."""
+
+    #: The id of the flow.
+    flow: str
+    #: The name of the task or retry.
+    name: str
+    #: How often it was started, this time included; above 1 it is tried again, or a crash has interrupted it.
+    attempt: int
+    #: An idempotency key for effects that must happen once: give it to the service that carries them out. It stays the
+    #: same for all attempts, until the task is known to be undone: its revert has succeeded, or the flow was reset.
+    key: str
+    #: Whether the task is being undone.
+    reverting: bool = False
 
 
 class StepView(NamedTuple):

@@ -18,11 +18,12 @@ from lifecycle._async import Condition, wait_within
 from lifecycle._util import error_text, reason_of
 from lifecycle.backoff import Backoff
 from lifecycle.errors import ClaimLost, FlowError, InvalidState
+from lifecycle.flows.definition import Task
 from lifecycle.flows.engine import Engine
 from lifecycle.flows.outbox import SENT
-from lifecycle.flows.plan import Plan, compile_flow
-from lifecycle.flows.records import Failure, Snapshot
-from lifecycle.flows.states import ENDS, EngineState, FlowState, StepState
+from lifecycle.flows.plan import Plan, compile_flow, order_of
+from lifecycle.flows.records import Failure, ItemInfo, RunInfo, Snapshot, StepView
+from lifecycle.flows.states import ENDS, EngineState, FlowState, Intention, StepState
 from lifecycle.flows.stores.presence import AT_REST, FOLLOW, GONE
 
 if TYPE_CHECKING:
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
     from typing import Self
 
     from lifecycle.flows.decisions import Options
-    from lifecycle.flows.definition import Item
-    from lifecycle.flows.records import Change, FlowRow, RunInfo, StepView
+    from lifecycle.flows.definition import Flow, Item
+    from lifecycle.flows.records import Change, FlowRow, StepRow
     from lifecycle.flows.serializers import Codec
     from lifecycle.flows.stores.base import Store
     from lifecycle.flows.stores.presence import Presence
     from lifecycle.journal.threads import LoopThreads
 
-__all__ = ["FlowLoader", "Run"]
+__all__ = ["FlowLoader", "Run", "run_info", "step_view"]
 
 _log = logging.getLogger("lifecycle.flows")
 
@@ -234,8 +235,6 @@ class Run:
 
     def info(self) -> RunInfo:
         """Describe it and how its flow is built; `lifecycle.observe.mermaid.flow` draws the description."""
-        from lifecycle.flows.views import run_info
-
         error = "" if self._error is None else error_text(self._error)
         return run_info(self._plan.flow, self._row._replace(state=self.state, error=error), self.steps)
 
@@ -501,3 +500,48 @@ class _Rest:
     def __await__(self) -> Generator[Any, None, FlowState]:
         yield from self._run.wait_at_rest().__await__()
         return self._run.state
+
+
+# -- descriptions ------------------------------------------------------------------------------------------------------
+
+
+def run_info(flow: Item | None, row: FlowRow, steps: Mapping[str, StepView]) -> RunInfo:
+    """Describe the run ``row``. Without its ``flow`` the steps have no order; steps not in ``steps`` have not begun."""
+    if flow is None:
+        root = ItemInfo(row.name, "", items=tuple(_step_info(name, each) for name, each in steps.items()))
+    else:
+        root = _item_info(flow, steps)
+    return RunInfo(row.id, row.name, row.state, row.error, root)
+
+
+def step_view(row: StepRow) -> StepView:
+    """Describe a stored task or retry as `Run.steps` does."""
+    failed = row.revert_failure or row.failure
+    error = str(Failure.decode(failed)) if failed else ""
+    return StepView(row.kind, StepState(row.state), Intention(row.intention), row.attempt, error)
+
+
+def _item_info(item: Item, steps: Mapping[str, StepView]) -> ItemInfo:
+    if isinstance(item, Task):
+        return _step_info(item.name, steps.get(item.name) or StepView("task"))
+    items, follow = order_of(item)
+    infos = tuple(_item_info(each, steps) for each in items)
+    if item.retry is None:
+        return ItemInfo(item.name, item.pattern, items=infos, follow=follow)
+    return _with_retry(item, infos, follow, steps)
+
+
+def _with_retry(
+    flow: Flow, items: tuple[ItemInfo, ...], follow: tuple[tuple[int, ...], ...], steps: Mapping[str, StepView]
+) -> ItemInfo:
+    """Describe a flow whose first item is its retry, followed by the items that wait for nothing else."""
+    assert flow.retry is not None
+    followers = {place for row in follow for place in row}
+    first = tuple(place + 1 for place in range(len(items)) if place not in followers)
+    moved = tuple(tuple(place + 1 for place in row) for row in follow)
+    retry = _step_info(flow.retry.name, steps.get(flow.retry.name) or StepView("retry"))
+    return ItemInfo(flow.name, flow.pattern, items=(retry, *items), follow=(first, *moved))
+
+
+def _step_info(name: str, view: StepView) -> ItemInfo:
+    return ItemInfo(name, view.kind, view.state, view.intention, view.attempt, view.error)
