@@ -320,7 +320,7 @@ async def test_sources_come_and_go_while_running_also_from_inside_a_handler(cloc
         await (await first.send(Event("a")))
         await (await late.send(Event("b")))
         assert router.state().sources == 1
-        assert first._emit is None
+        assert [source.running for source in router.sources()] == [True]
     assert recorder.topics == ["b"]
 
 
