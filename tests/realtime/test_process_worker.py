@@ -20,7 +20,8 @@ import psutil
 import pytest
 
 from lifecycle.errors import InvalidTransition, WorkerFailed
-from lifecycle.workers import ProcessWorker, Status, _posix, stop_and_wait
+from lifecycle.workers import ProcessWorker, Status, stop_and_wait
+from lifecycle.workers.model import FINAL
 from lifecycle.workers.stdio import Inherited
 from tests.processes import alive, members
 from tests.waiting import until
@@ -647,8 +648,11 @@ async def test_where_there_is_no_pidfd_a_thread_notices_the_end(monkeypatch: pyt
     await until(lambda: members(pgid) == [])
 
 
-def test_a_signal_without_a_name_is_its_number() -> None:
-    assert (_posix.signal_name(15), _posix.signal_name(40)) == ("SIGTERM", "40")
+@pytest.mark.parametrize(("signum", "name"), [(15, "SIGTERM"), (40, "40")])
+async def test_the_error_of_a_killed_process_names_the_signal(signum: int, name: str) -> None:
+    worker = python(f"import os; os.kill(os.getpid(), {signum})")
+    await worker.start()
+    assert f"was killed by signal {signum} ({name})" in str((await worker.wait()).error)
 
 
 # -- chaos --------------------------------------------------------------------------------------------------------
@@ -669,7 +673,7 @@ async def test_chaos_leaves_nothing_behind(seed: int) -> None:
         await asyncio.gather(worker.stop(), worker.stop(0), start, return_exceptions=True)
         exit_ = await worker.wait()
         assert worker.status is exit_.status
-        assert worker._machine.is_final
+        assert worker.status in FINAL
         if pid := worker.state().pid:
             assert members(pid) == []
 
@@ -681,8 +685,8 @@ async def test_chaos_leaves_nothing_behind(seed: int) -> None:
                     await worker.suspend()
                 case 1:
                     await worker.resume()
-                case 2 if worker._group is not None:
-                    os.kill(worker._group, chance.choice([9, 15, signal.SIGSTOP, signal.SIGCONT]))
+                case 2:
+                    worker.send_signal(chance.choice([9, 15, signal.SIGSTOP, signal.SIGCONT]))
                 case 3 if chance.random() < 0.3:
                     await worker.stop(chance.random() * 0.02)
                 case _ if pid is None:

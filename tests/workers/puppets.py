@@ -23,7 +23,13 @@ class Puppet(BaseWorker):
         super().__init__(name)
         self.crew = crew
         self.number = number
+        #: What it was handed over.
+        self.env: dict[str, str] = {}
         self.life: asyncio.Future[End | None] = asyncio.get_running_loop().create_future()
+
+    def set_env(self, name: str, value: str) -> None:
+        super().set_env(name, value)
+        self.env[name] = value
 
     async def _launch(self) -> Awaitable[End | None]:
         if (error := self.crew.fails.get((self.name, self.number))) is not None:

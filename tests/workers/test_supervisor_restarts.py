@@ -681,11 +681,11 @@ async def test_each_start_is_told_of_the_one_before(clock: Clock, crew: Crew) ->
         await clock.settle()
         crew["a"].end()
         await clock.settle()
-        told = [each._env for each in crew.made["a"]]
+        told = [each.env for each in crew.made["a"]]
         assert [each["LIFECYCLE_PREV_EXIT"] for each in told] == ["0", "-9", "-1", "0"]
         assert [each["LIFECYCLE_ATTEMPT"] for each in told] == ["1", "2", "3", "4"]
         (resume_id,) = {each["LIFECYCLE_RESUME_ID"] for each in told}
-        assert resume_id != crew["b"]._env["LIFECYCLE_RESUME_ID"]
+        assert resume_id != crew["b"].env["LIFECYCLE_RESUME_ID"]
 
 
 async def test_a_task_reads_the_same_by_handover(clock: Clock) -> None:

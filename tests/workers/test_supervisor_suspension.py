@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle.errors import InvalidTransition, WorkerFailed
-from lifecycle.workers import Gate, Intensity, ProbeResult, Spec, Status, Supervisor, TaskWorker
+from lifecycle.workers import Gate, Intensity, ProbeResult, Spec, Status, Supervisor, TaskWorker, handover
 from tests.workers.puppets import STEADY, Crew, Puppet, statuses
 
 if TYPE_CHECKING:
@@ -218,8 +218,13 @@ class Patient(TaskWorker):
     """A worker whose probe does what the test says."""
 
     def __init__(self, name: str, answer: Callable[[], object]) -> None:
-        super().__init__(name, forever)
+        super().__init__(name, self._read_handover)
         self._answer = answer
+        self.previous_exit = 0
+
+    async def _read_handover(self) -> None:
+        self.previous_exit = handover().prev_exit
+        await forever()
 
     async def probe(self) -> ProbeResult:
         answer = self._answer()
@@ -283,7 +288,7 @@ async def test_one_that_is_unhealthy_for_long_is_started_again(
         await clock.advance(20)
         assert (len(made), supervisor.workers()[0].restarts, statuses(supervisor)) == (2, 1, {"a": "running"})
         assert made[0].status is Status.STOPPED
-        assert made[1]._env["LIFECYCLE_PREV_EXIT"] == "-1"
+        assert made[1].previous_exit == -1
         assert f"'a' was unhealthy 3 times in a row: {told}" in caplog.text
         await clock.advance(100)
         assert len(made) == 2
@@ -308,7 +313,7 @@ async def test_who_follows_one_that_was_unhealthy_is_told_its_true_exit_code(clo
 
     async with Supervisor("s", Spec("a", make, probe_interval=1, failures=1, restart_unhealthy=True)):
         await clock.advance(1.5)
-        assert [each._env["LIFECYCLE_PREV_EXIT"] for each in made] == ["0", "-15"]
+        assert [each.env["LIFECYCLE_PREV_EXIT"] for each in made] == ["0", "-15"]
 
 
 async def test_ill_health_counts_in_the_budget_and_is_among_the_last_errors(clock: Clock) -> None:

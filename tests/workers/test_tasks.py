@@ -1,18 +1,21 @@
-"""An async function as a worker: its end, its stop, its gate; in virtual time."""
+"""Functions as workers: tasks, their gates, and threads. Tasks run in virtual time, threads in real time."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lifecycle.errors import InvalidTransition
-from lifecycle.workers import Gate, Status, TaskWorker, handover, stop_and_wait
+from lifecycle.workers import Gate, Status, TaskWorker, ThreadWorker, handover, stop_and_wait
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from lifecycle.testing import Clock
 
 
@@ -274,3 +277,206 @@ def plain() -> None: ...
 async def test_functions_that_it_cannot_call_are_refused(fn: Any, told: str) -> None:
     with pytest.raises(TypeError, match=told):
         TaskWorker("w", fn)
+
+
+# -- gates -----------------------------------------------------------------------------------------------------------
+
+
+async def loop(gate: Gate, step: float, log: list[float]) -> None:
+    while True:
+        await gate.checkpoint()
+        await asyncio.sleep(step)
+        log.append(asyncio.get_running_loop().time())
+
+
+async def test_suspend_waits_for_every_loop_that_shares_it(clock: Clock) -> None:
+    gate, log = Gate(), list[float]()
+    async with asyncio.TaskGroup() as group:
+        loops = [group.create_task(loop(gate, step, log)) for step in (1, 3, 7)]
+        await clock.advance(0.5)
+        await gate.suspend()
+        assert (clock.time(), gate.suspended) == (7, True)
+        steps = len(log)
+        await clock.advance(100)
+        assert len(log) == steps
+        gate.resume()
+        await clock.advance(8)
+        assert len(log) > steps
+        for each in loops:
+            each.cancel()
+
+
+async def test_a_loop_that_has_ended_is_not_waited_for(clock: Clock) -> None:
+    gate = Gate()
+
+    async def once() -> None:
+        await gate.checkpoint()
+        await asyncio.sleep(5)
+
+    task = asyncio.create_task(once())
+    await clock.settle()
+    await gate.suspend()
+    assert (clock.time(), task.done()) == (5, True)
+
+
+async def test_a_gate_that_no_loop_has_reached_yet_waits_for_the_first(clock: Clock) -> None:
+    gate, log = Gate(), list[float]()
+    suspension = asyncio.create_task(gate.suspend())
+    await clock.advance(1)
+    assert not suspension.done()
+    task = asyncio.create_task(loop(gate, 1, log))
+    await suspension
+    assert (gate.suspended, log) == (True, [])
+    task.cancel()
+
+
+async def test_a_suspension_that_timed_out_leaves_nothing_behind(clock: Clock) -> None:
+    gate, log = Gate(), list[float]()
+    task = asyncio.create_task(loop(gate, 10, log))
+    await clock.advance(0.5)
+    with pytest.raises(TimeoutError):
+        await gate.suspend(timeout=2)
+    assert not gate.suspended
+    await clock.advance(50)
+    assert len(log) == 5
+    task.cancel()
+
+
+async def test_who_gives_up_does_not_open_it_for_another_who_waits(clock: Clock) -> None:
+    gate, log = Gate(), list[float]()
+    task = asyncio.create_task(loop(gate, 10, log))
+    await clock.settle()
+    patient = asyncio.create_task(gate.suspend())
+    with pytest.raises(TimeoutError):
+        await gate.suspend(timeout=2)
+    await patient
+    assert (clock.time(), gate.suspended) == (10, True)
+    task.cancel()
+
+
+async def test_a_suspend_right_after_a_resume_waits_until_the_loop_comes_by_again(clock: Clock) -> None:
+    gate, log = Gate(), list[float]()
+    task = asyncio.create_task(loop(gate, 10, log))
+    await gate.suspend()
+    gate.resume()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await gate.suspend()
+    assert (clock.time(), gate.suspended) == (10, True)
+    task.cancel()
+
+
+async def test_a_resume_overtakes_a_suspension(clock: Clock) -> None:
+    gate, log = Gate(), list[float]()
+    task = asyncio.create_task(loop(gate, 10, log))
+    await clock.settle()
+    suspension = asyncio.create_task(gate.suspend())
+    await clock.advance(1)
+    gate.resume()
+    with pytest.raises(InvalidTransition, match="resumed before every loop had reached it"):
+        await suspension
+    task.cancel()
+
+
+async def test_a_loop_that_waits_for_nothing_else_lets_others_run(clock: Clock) -> None:
+    gate, rounds = Gate(), 0
+
+    async def spin() -> None:
+        nonlocal rounds
+        while True:
+            rounds += 1
+            await gate.checkpoint()
+
+    task = asyncio.create_task(spin())
+    await gate.suspend()
+    held = rounds
+    await clock.advance(1)
+    assert held == rounds > 0
+    task.cancel()
+
+
+async def test_a_cancelled_loop_leaves_at_once(clock: Clock) -> None:
+    gate = Gate()
+    task = asyncio.create_task(loop(gate, 1, []))
+    await gate.suspend()
+    task.cancel()
+    await asyncio.wait({task})
+    assert task.cancelled()
+    assert repr(gate) == "<Gate: suspended>"
+
+
+# -- threads ---------------------------------------------------------------------------------------------------------
+
+
+async def test_runs_in_a_thread_of_its_own_until_it_is_told_to_stop() -> None:
+    ran: list[str] = []
+
+    def work(stop: threading.Event) -> None:
+        ran.append(threading.current_thread().name)
+        stop.wait(30)
+
+    async with ThreadWorker("crunch", work) as worker:
+        assert (worker.state().kind, worker.status) == ("thread", "running")
+    exit_ = await worker.wait()
+    assert (exit_.status, exit_.error, ran) == ("stopped", None, ["crunch"])
+
+
+@pytest.mark.parametrize("error", [None, ValueError("boom"), SystemExit(2)])
+async def test_a_thread_ends_as_its_function_does(error: BaseException | None) -> None:
+    def work(_: threading.Event) -> None:
+        if error:
+            raise error
+
+    worker = ThreadWorker("t", work)
+    await worker.start()
+    exit_ = await worker.wait()
+    assert (exit_.status, exit_.error) == (("failed" if error else "finished"), error)
+
+
+async def test_a_thread_that_ignores_the_request_is_abandoned_and_reported_with_its_stack(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    release = threading.Event()
+
+    def deaf(_: threading.Event) -> None:
+        release.wait(30)
+
+    worker = ThreadWorker("deaf", deaf, stop_timeout=0.05)
+    await worker.start()
+    exit_ = await stop_and_wait(worker)
+    assert (exit_.status, worker.state().abandoned) == (Status.KILLED, True)
+    assert "'deaf' cannot be ended and is abandoned: deaf, at" in caplog.text
+    assert "in deaf" in caplog.text
+    release.set()
+
+
+async def test_a_thread_reads_its_handover() -> None:
+    seen: list[Mapping[str, str]] = []
+    worker = ThreadWorker("t", lambda _stop: seen.append(handover()))
+    worker.set_env("LIFECYCLE_ATTEMPT", "7")
+    worker.set_env("OTHER", "not told")
+    await worker.start()
+    await worker.wait()
+    assert dict(seen[0]) == {"LIFECYCLE_ATTEMPT": "7"}
+
+
+async def test_the_function_of_a_thread_may_have_optional_arguments() -> None:
+    seen: list[tuple[object, ...]] = []
+
+    async with ThreadWorker("t", lambda *given: seen.append(given)) as worker:
+        await worker.wait()
+    (given,) = seen
+    assert [type(each) for each in given] == [threading.Event]
+
+
+async def asynchronous(stop: object) -> None: ...
+def nothing() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("fn", "told"),
+    [(asynchronous, "is not a plain function"), ("x", "is not a plain function"), (nothing, "one argument")],
+)
+async def test_functions_that_a_thread_cannot_call_are_refused(fn: Any, told: str) -> None:
+    with pytest.raises(TypeError, match=told):
+        ThreadWorker("t", fn)
