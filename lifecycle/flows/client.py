@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
@@ -18,12 +19,11 @@ from lifecycle.flows.records import FlowRow, FlowsState
 from lifecycle.flows.run import FlowLoader, Run
 from lifecycle.flows.serializers import JSON
 from lifecycle.flows.states import ENDS, FlowState
-from lifecycle.flows.stores.base import id_for, store_at
+from lifecycle.flows.stores.base import id_for
 from lifecycle.flows.stores.presence import RESUMED, ControlChannel
 from lifecycle.journal.threads import LoopThreads
 
 if TYPE_CHECKING:
-    import os
     from types import TracebackType
     from typing import Self
 
@@ -69,7 +69,7 @@ class Flows:
         if store is not None and path is not None:
             raise ValueError(f"Flows({path!r}, store={store!r}) has two stores; give one of them")
         #: The store of flows.
-        self.store: Store = store_at(path, durable=durable) if store is None else store
+        self.store: Store = _store_at(path, durable=durable) if store is None else store
         #: The processes that have the store open.
         self.presence: Presence = self.store.presence()
         #: Commands from and to other processes.
@@ -252,6 +252,29 @@ class Flows:
         """
         if not self._open:
             raise FlowError(f"{self!r} is not open; enter it: async with Flows(…) as flows")
+
+
+def _store_at(path: str | os.PathLike[str] | None, *, durable: bool) -> Store:
+    """Return the store for the argument of `Flows`: a file, a server, or None for memory.
+
+    Raises:
+        ValueError: for a URL with another scheme.
+    """
+    if path is None:
+        from lifecycle.flows.stores.memory import MemoryStore
+
+        return MemoryStore()
+    where = str(os.fspath(path))
+    if where.startswith(("postgresql://", "postgres://")):
+        from lifecycle.flows.stores.postgres import PostgresStore
+
+        return PostgresStore(where)
+    if "://" in where:
+        kind = where.partition("://")[0]
+        raise ValueError(f"Flows names a kind of store that is not known, {kind}://; give postgresql://… or a file")
+    from lifecycle.flows.stores.sqlite import SQLiteStore
+
+    return SQLiteStore(path, durable=durable)
 
 
 #: States in which a flow is unfinished.

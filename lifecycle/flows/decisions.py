@@ -382,7 +382,7 @@ class Scheduler:
             return Verdict(answer)
         except ValueError:
             raise FlowError(
-                f"the retry {retry.name!r} said {answer!r} of a failure, which is no verdict; return one of Verdict"
+                f"the retry {retry.name!r} answered {answer!r} to a failure, not a verdict; return one of Verdict"
             ) from None
 
     def _intentions(self, verdict: Verdict, retry: NodeState | None) -> Iterable[tuple[NodeState, Intention]]:
@@ -475,7 +475,7 @@ def _holds(condition: Condition, results: dict[str, Any]) -> object:
         if inspect.iscoroutine(answer):
             answer.close()
         raise FlowError(
-            f"the decider {condition.decider!r} gave what has to be awaited; return whether it is to be done"
+            f"the decider {condition.decider!r} returned an awaitable; return whether the step is to be done"
         )
     return answer
 

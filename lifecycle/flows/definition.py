@@ -119,7 +119,7 @@ class _Checked(NamedTuple):
     timeout: float | None = None
 
 
-#: The parameters of a revert that are no names of data.
+#: The parameters of a revert that do not name values.
 _OF_REVERTS = ("result", "failures", "flow_failures")
 
 
@@ -267,7 +267,7 @@ _TYPES: Mapping[str, tuple[Any, str]] = {
 def _check_types(name: str, settings: TaskSettings) -> None:
     for setting, given in settings.items():
         if setting not in _TYPES:
-            raise TypeError(f"task({setting}={given!r}) of {name!r} is no setting; there are: {', '.join(_TYPES)}")
+            raise TypeError(f"task({setting}={given!r}) of {name!r} is not a setting; there are: {', '.join(_TYPES)}")
         kind, meant = _TYPES[setting]
         if not isinstance(given, kind):
             raise TypeError(f"task({setting}={given!r}) of {name!r} is of a wrong type; give {meant}")
@@ -289,7 +289,7 @@ def _names_in(setting: str, given: str | Iterable[Any]) -> tuple[str, ...]:
     names = (given,) if isinstance(given, str) else tuple(given)
     for each in names:
         if not isinstance(each, str) or not each:
-            raise ValueError(f"{setting} has {each!r}, which is no name; give texts that are not empty")
+            raise ValueError(f"{setting} has {each!r}, which is not a name; give texts that are not empty")
     return names
 
 
@@ -304,7 +304,7 @@ def _check_rebind(settings: _Checked, parameters: _Parameters) -> None:
     if unknown and not parameters.takes_any:
         takes = ", ".join(parameters.names) or "none"
         raise ValueError(
-            f"task {settings.name!r}: rebind names {unknown[0]!r}, which is no parameter of it; it has: {takes}"
+            f"task {settings.name!r}: rebind names {unknown[0]!r}, which is not one of its parameters: {takes}"
         )
 
 
@@ -319,7 +319,7 @@ def _bound(parameters: _Parameters, rebind: Mapping[str, str], requires: tuple[s
 
 # -- retries -----------------------------------------------------------------------------------------------------------
 
-#: The parameters of a retry's functions that are no names of data.
+#: The parameters of a retry's functions that do not name values.
 _OF_RETRIES = frozenset({"history", *_OF_REVERTS})
 
 
@@ -424,10 +424,10 @@ class Flow:
             TypeError: for a decider that is not a function, or is async.
         """
         if decider is not None and not _is_plain(decider):
-            raise TypeError(f"when(…, {decider!r}) is no plain function; what has to be awaited is the work of a task")
+            raise TypeError(f"when(…, {decider!r}) is not a plain function; await in a task instead")
         for item in (u, v):
             if not any(item is each for each in self.items):
-                raise FlowError(f"{item!r} is no item of {self!r}; link what is in it: {_names(self.items)}")
+                raise FlowError(f"{item!r} is not an item of {self!r}; link its items: {_names(self.items)}")
         self._check_order(u, v)
         self.edges.append(Edge(u, v, decider, _depth(depth)))
         return self
@@ -472,7 +472,7 @@ def graph(name: str, *items: Item | Callable[..., Any], retry: Retry | None = No
 
 def _flow(pattern: str, name: Any, items: tuple[Any, ...], retry: Retry | None) -> Flow:
     if not isinstance(name, str) or not name:
-        raise TypeError(f"{pattern}({name!r}, …) is no name; give a text that is not empty")
+        raise TypeError(f"{pattern}({name!r}, …) is not a name; give a text that is not empty")
     if retry is not None and not isinstance(retry, Retry):
         raise TypeError(f"{pattern}({name!r}, retry={retry!r}) has no execute and on_failure; give a retry")
     members = tuple(map(_item, items))

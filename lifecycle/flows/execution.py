@@ -325,7 +325,7 @@ class UnitOfWork:
             self.became_ready.append(node)
 
     def add(self, node: NodeState) -> None:
-        """Write ``node``, on whose state nothing that depends has changed."""
+        """Write ``node``, without counting its neighbors again."""
         self._dirty[node.number] = node
 
     def _next(self) -> tuple[str, int, float]:
@@ -445,8 +445,8 @@ class Values:
                 arguments[parameter] = value
             elif parameter not in function.optional:
                 raise MissingDependencies(
-                    f"{node.kind} {node.name!r} asks for {name!r}, and nobody before it gave that: who provides "
-                    "it was left out, undone, or gave too little"
+                    f"{node.kind} {node.name!r} asks for {name!r}, and no step before it gave that: the step that "
+                    "provides it was skipped, undone, or gave too little"
                 )
         for name in function.specials:
             if name == "history":
@@ -501,7 +501,7 @@ class Values:
 
 
 def _part(value: Any, part: int | str | None) -> Any:
-    """Return the part of a result that a name stands for, or `NOTHING` if the result has no such part."""
+    """Return a part of a result, or `NOTHING` if the result has no such part."""
     if part is None:
         return value
     if not isinstance(value, Mapping if isinstance(part, str) else (list, tuple)):

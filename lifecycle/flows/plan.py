@@ -385,7 +385,7 @@ def precedes(before: tuple[Scope, int], after: tuple[Scope, int]) -> bool:
 
 
 def _level(where: tuple[Scope, int], depth: int) -> tuple[Scope, int]:
-    """Return the same place, seen from a flow around it that is no deeper than ``depth``."""
+    """Return the same place, seen from the flow around it at ``depth``."""
     scope, place = where
     for _ in range(scope.depth - depth):
         assert scope.around is not None

@@ -126,7 +126,7 @@ class Times(_Named):
     ) -> None:
         super().__init__(name=name, provides=provides)
         if attempts < 0:
-            raise ValueError(f"Times({attempts!r}) is no number of attempts; give an integer of 0 or more")
+            raise ValueError(f"Times({attempts!r}) is not a number of attempts; give an integer of 0 or more")
         self.attempts, self.backoff, self.revert_all = attempts, backoff, revert_all
         self._backoff = _backoff(backoff)
 
@@ -239,6 +239,6 @@ def _backoff(given: Backoff | tuple[float, float, float] | float | None) -> Back
         initial, multiplier, maximum = given
     except (TypeError, ValueError):
         raise ValueError(
-            f"Times(backoff={given!r}) is no backoff; give seconds, a Backoff, or (first, factor, longest)"
+            f"Times(backoff={given!r}) is not a backoff; give seconds, a Backoff, or (first, factor, longest)"
         ) from None
     return Backoff(initial, maximum, multiplier, jitter=0.0)

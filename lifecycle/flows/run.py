@@ -42,7 +42,7 @@ __all__ = ["FlowLoader", "Run", "run_info", "step_view"]
 
 _log = logging.getLogger("lifecycle.flows")
 
-#: How often the store is asked about a flow that another process has, which should notify when it comes to rest.
+#: Seconds between two looks at a flow that another process has, which should notify when it comes to rest.
 _POLLING = Backoff(initial=0.1, maximum=5.0)
 #: Engine states that a slow watcher can be behind; older ones are dropped.
 _BACKLOG = 1000
@@ -179,7 +179,7 @@ class Run:
         # Whether the store is known to have it.
         self._stored = False
         self._task: asyncio.Task[None] | None = None
-        # The error that stopped it, if it was no failure of a task.
+        # The error that stopped it, other than a failed task.
         self._error: BaseException | None = None
         # Set if it is to be suspended as soon as it runs: the seconds that its tasks have.
         self._suspend_after: tuple[float | None] | None = None
@@ -225,7 +225,7 @@ class Run:
 
     @property
     def stopped(self) -> bool:
-        """Whether an error stopped it that was no failure of a task; it can be resumed."""
+        """Whether an error other than a failed task stopped it; it can be resumed."""
         return not self.running and self._error is not None
 
     @property
@@ -477,7 +477,7 @@ class Run:
             _log.warning("flow %s %r ends %s: %s", self.name, self.id, self.state, reason_of(error))
 
     def _stop(self, error: Exception) -> None:
-        """Take in an error that is no failure of a task: the stored state stays, and nothing is at work."""
+        """Take in an error other than a failed task: the stored state stays, and nothing is at work."""
         _log.warning("flow %s %r stopped, and can be resumed: %s", self.name, self.id, reason_of(error))
         self._error = error
         flow = None if self._engine is None else self._engine.flow

@@ -55,7 +55,7 @@ class JSON:
             return json.loads(text)
         except ValueError as error:
             raise FlowError(
-                f"{_short(text)} is no JSON ({error}); what is kept was damaged, or by another codec"
+                f"{_short(text)} is not JSON ({error}); what is kept was damaged, or by another codec"
             ) from (error)
 
 

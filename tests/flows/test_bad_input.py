@@ -120,7 +120,7 @@ async def test_a_decider_that_wants_to_be_awaited_fails_the_flow(flows: Flows) -
     log: list[str] = []
     a, b = step("a", log), step("b", log)
     run = flows.start(linear("f", a, b).when(a, b, lambda _: later()))
-    with pytest.raises(FlowError, match="gave what has to be awaited"):
+    with pytest.raises(FlowError, match="returned an awaitable"):
         await run
     assert (run.state, log) == ("FAILURE", ["a"])
 
@@ -157,8 +157,8 @@ async def test_an_id_is_a_text(flows: Flows) -> None:
         ("UPDATE lifecycle_flow_steps SET state = 'ODD'", "flow 'one' is damaged.*'ODD'"),
         ("UPDATE lifecycle_flow_steps SET failure = '5', state = 'FAILURE'", "flow 'one' is damaged"),
         ("UPDATE lifecycle_flows SET state = 'ODD'", "flow 'one' is damaged.*'ODD'"),
-        ("UPDATE lifecycle_flows SET store = '{'", "'{' is no JSON"),
-        ("UPDATE lifecycle_flow_steps SET result = '{'", "'{' is no JSON"),
+        ("UPDATE lifecycle_flows SET store = '{'", "'{' is not JSON"),
+        ("UPDATE lifecycle_flow_steps SET result = '{'", "'{' is not JSON"),
     ],
 )
 async def test_what_somebody_has_damaged_is_named(tmp_path: Path, change: str, text: str) -> None:
@@ -180,7 +180,7 @@ async def test_a_retry_that_raises_or_talks_nonsense_fails_the_flow(flows: Flows
 
     for answer, error, text in (
         (lambda: 1 / 0, ZeroDivisionError, "division"),
-        (lambda: "maybe", FlowError, "'f_retry' said 'maybe' of a failure, which is no verdict"),
+        (lambda: "maybe", FlowError, "'f_retry' answered 'maybe' to a failure, not a verdict"),
     ):
         run = flows.start(linear("f", task(lambda: int("x"), name="a"), retry=Retry(answer)))
         with pytest.raises(error, match=text):
@@ -212,7 +212,7 @@ async def test_a_value_whose_giver_was_left_out_fails_the_flow_before_the_task_b
     a, b = step("a", []), task(lambda: 1, name="b", provides="x")
     c = task(lambda x: x, name="c")
     run = flows.start(linear("f", a, b, c).when(a, b, lambda _: False, depth="step"))
-    with pytest.raises(MissingDependencies, match="task 'c' asks for 'x', and nobody before it gave that"):
+    with pytest.raises(MissingDependencies, match="task 'c' asks for 'x', and no step before it gave that"):
         await run
     assert (run.state, run.steps["c"].state) == ("FAILURE", "PENDING")
 

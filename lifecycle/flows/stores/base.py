@@ -46,7 +46,6 @@ __all__ = [
     "released",
     "reset_failed",
     "storable",
-    "store_at",
     "unknown",
 ]
 
@@ -335,29 +334,6 @@ def clock_of(store: Store) -> Callable[[], float]:
     """Return the clock to use in the running loop: the loop's if it is virtual, as in tests, else that of ``store``."""
     loop = asyncio.get_running_loop()
     return store.time if abs(loop.time() - time.monotonic()) < _APART else loop.time
-
-
-def store_at(path: str | os.PathLike[str] | None, *, durable: bool) -> Store:
-    """Return the store for the argument of `Flows`: a file, a server, or None for memory.
-
-    Raises:
-        ValueError: for a URL with another scheme.
-    """
-    if path is None:
-        from lifecycle.flows.stores.memory import MemoryStore
-
-        return MemoryStore()
-    where = str(os.fspath(path))
-    if where.startswith(("postgresql://", "postgres://")):
-        from lifecycle.flows.stores.postgres import PostgresStore
-
-        return PostgresStore(where)
-    if "://" in where:
-        kind = where.partition("://")[0]
-        raise ValueError(f"Flows names a kind of store that is not known, {kind}://; give postgresql://… or a file")
-    from lifecycle.flows.stores.sqlite import SQLiteStore
-
-    return SQLiteStore(path, durable=durable)
 
 
 # -- resetting a flow in the store -------------------------------------------------------------------------------------
