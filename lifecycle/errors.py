@@ -28,7 +28,7 @@ LifecycleError
 │   ├── PoolBusy                the pool's queue is full
 │   ├── PoolFailed              (also WorkerFailed)
 │   ├── PoolClosed              the pool is closed
-│   └── SessionLost             the member that a session was bound to is gone
+│   └── SessionLost             the worker of the session has ended
 ├── BridgeError
 │   ├── NotLeader               a write of a process that is not the leader
 │   ├── NotPublished            an event was not taken by the bus in time
@@ -238,7 +238,7 @@ class PoolBusy(PoolError):
 
 
 class PoolFailed(PoolError, WorkerFailed):
-    """The pool gave up: its members die faster than its intensity allows; the cause says of what."""
+    """The pool gave up: its workers die faster than its intensity allows; see the cause."""
 
 
 class PoolClosed(PoolError):
@@ -246,7 +246,7 @@ class PoolClosed(PoolError):
 
 
 class SessionLost(PoolError):
-    """The member that the session was bound to is gone, and its state with it."""
+    """The worker of the session has ended, and the state of the session is lost."""
 
 
 class BridgeError(LifecycleError):

@@ -206,22 +206,22 @@ restart_scheduled: Hook = Hook(
 worker_restarted: Hook = Hook("worker_restarted", "A worker was started again. ``worker``, ``restarts``.")
 circuit_opened: Hook = Hook("circuit_opened", "A child is given up until restarted by hand. ``child``, ``restarts``.")
 
-# -- pools: the sender is the pool; a member and a session are told by their names ---------------------------------
+# -- pools: the sender is the pool; ``member`` is the id of a worker, ``session`` a name -----------------------
 
 call_started: Hook = Hook(
     "call_started",
-    "A call begins, before it waits or is sent; announced where it was asked for. ``call``, which has an ``order`` and "
-    "a ``traceparent`` that goes with it.",
+    "A call begins, before it waits or is sent; announced in the caller's context. ``call``, which has a ``spec`` and "
+    "a ``traceparent`` that is sent along.",
 )
 call_ended: Hook = Hook("call_ended", "That call has its outcome. ``call``, ``error`` (None if it returned).")
-call_queued: Hook = Hook("call_queued", "A call waits for a member. ``function``, ``session``.")
+call_queued: Hook = Hook("call_queued", "A call waits for a worker. ``function``, ``session``.")
 call_dispatched: Hook = Hook(
     "call_dispatched",
-    "A call was given to a member. ``function``, ``session``, ``member``, ``waited`` in seconds.",
+    "A call was sent to a worker. ``function``, ``session``, ``member``, ``waited`` in seconds.",
 )
 call_finished: Hook = Hook(
     "call_finished",
-    "A call has its outcome. ``function``, ``session``, ``member`` (None if it never had one), ``waited`` and ``ran`` "
+    "A call has its outcome. ``function``, ``session``, ``member`` (None if it was not sent), ``waited`` and ``ran`` "
     "in seconds, ``error`` (None if it returned).",
 )
 pool_saturated: Hook = Hook("pool_saturated", "A call was refused: the queue is full. ``queued``, ``function``.")
@@ -230,17 +230,17 @@ pool_recovered: Hook = Hook(
     "The pool dealt with a failure. ``action`` (``retry``, ``degrade``, ``remove`` or ``replace``), ``member``, "
     "``reason``, ``error``.",
 )
-member_changed: Hook = Hook("member_changed", "A member went from phase to phase. ``member``, ``change``.")
+member_changed: Hook = Hook("member_changed", "The phase of a worker changed. ``member``, ``change``.")
 health_checked: Hook = Hook(
-    "health_checked", "A member was asked after its health. ``member``, ``result``, ``duration`` in seconds."
+    "health_checked", "The health of a worker was checked. ``member``, ``result``, ``duration`` in seconds."
 )
-session_bound: Hook = Hook("session_bound", "A session has a member now. ``session``, ``member``.")
-session_hit: Hook = Hook("session_hit", "A call went to the member of its session. ``session``, ``member``.")
+session_bound: Hook = Hook("session_bound", "A session was bound to a worker. ``session``, ``member``.")
+session_hit: Hook = Hook("session_hit", "A call went to the worker of its session. ``session``, ``member``.")
 session_missed: Hook = Hook(
-    "session_missed", "A call's session had no member, or not a free one. ``session``, ``member`` (None if none)."
+    "session_missed", "The session of a call had no worker, or not a free one. ``session``, ``member`` (None if none)."
 )
-session_lost: Hook = Hook("session_lost", "A session's member has ended. ``session``, ``member``.")
-session_evicted: Hook = Hook("session_evicted", "A session was forgotten for newer ones. ``session``, ``member``.")
+session_lost: Hook = Hook("session_lost", "The worker of a session has ended. ``session``, ``member``.")
+session_evicted: Hook = Hook("session_evicted", "A session was evicted by newer ones. ``session``, ``member``.")
 
 # -- the runtime: the sender is the lifetime -------------------------------------------------------------------
 
