@@ -65,7 +65,7 @@ def test_an_error_about_a_line_does_not_show_its_secret() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_variable_that_is_set_wins_also_where_another_refers_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_set_variable_wins_also_in_references(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROOT_OF_IT", "/set")
     assert parse_env("ROOT_OF_IT=/file\nA=${ROOT_OF_IT}/a", ".env")["A"] == "/set/a"
 
@@ -88,7 +88,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         read_env(tmp_path / "bytes")
 
 
-def test_a_mark_of_the_encoding_is_no_part_of_the_first_name(tmp_path: Path) -> None:
+def test_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     """Some editors write one."""
     (tmp_path / ".env").write_text("A=1\n", encoding="utf-8-sig")
     assert read_env(tmp_path / ".env") == {"A": "1"}

@@ -1,4 +1,4 @@
-"""`lifecycle flows`: a file of flows is read, its programs are asked, and what failed is begun anew."""
+"""`lifecycle flows` reads files of flows, sends requests to programs, and retries failed flows."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def info(capsys: pytest.CaptureFixture[str]) -> Said:
     return said
 
 
-def test_the_list_says_what_became_of_each(file: Path, info: Said) -> None:
+def test_list_shows_the_state_of_each_flow(file: Path, info: Said) -> None:
     head, *rows = info("list", file)[0].splitlines()
     assert head.split() == ["id", "flow", "state", "changed", "process"]
     assert [row.split()[:3] for row in rows] == [["good", "deploy", "SUCCESS"], ["bad\\x1b", "deploy", "REVERTED"]]
@@ -92,7 +92,7 @@ def test_programs_get_json(file: Path, info: Said) -> None:
     assert [each["new"] for each in shown["changes"]][:2] == ["RUNNING", "RUNNING"]
 
 
-def test_a_flow_is_shown_whole_but_for_secrets_and_what_would_command_the_terminal(file: Path, info: Said) -> None:
+def test_flow_is_shown_without_secrets_and_control_characters(file: Path, info: Said) -> None:
     out, _ = info("show", file)
     assert "\x1b" not in out
     assert "hush" not in out
@@ -122,7 +122,7 @@ def test_secrets_are_masked_at_any_depth_in_errors_and_in_json(tmp_path: Path, i
         assert "bob" in out
 
 
-def test_tasks_stand_in_the_order_in_which_they_began(tmp_path: Path, info: Said) -> None:
+def test_tasks_are_sorted_by_start(tmp_path: Path, info: Said) -> None:
     flow = linear("f", *(task(lambda: None, name=name, provides=None) for name in ("c", "a", "b")))
     asyncio.run(_carried_out(tmp_path / "app.db", flow))
     [shown] = json.loads(info("show", tmp_path / "app.db", "--json")[0])
@@ -136,7 +136,7 @@ async def _carried_out(path: Path, flow: Flow) -> None:
         await flows.start(flow)
 
 
-def test_a_file_without_flows_in_it_is_said_to_be_so(tmp_path: Path, info: Said) -> None:
+def test_file_with_zero_flows_is_reported(tmp_path: Path, info: Said) -> None:
     asyncio.run(_entered(tmp_path / "new.db"))
     assert "there are no flows" in info("list", tmp_path / "new.db")[1]
     assert info("list", tmp_path / "new.db", "--json")[0] == "[]\n"
@@ -152,7 +152,7 @@ async def _entered(path: Path) -> None:
 # -- diagrams --------------------------------------------------------------------------------------------------------
 
 
-def test_a_diagram_has_the_tasks_and_with_the_code_also_what_follows_what(
+def test_diagram_has_tasks_and_with_the_definition_their_links(
     file: Path, info: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loose, _ = info("diagram", file, "good")
@@ -175,7 +175,7 @@ def test_a_diagram_of_another_flow_is_refused(file: Path, info: Said) -> None:
 # -- asking ----------------------------------------------------------------------------------------------------------
 
 
-async def test_the_process_that_runs_a_flow_suspends_it_and_goes_on(tmp_path: Path, info: Said) -> None:
+async def test_running_process_suspends_and_resumes_a_flow(tmp_path: Path, info: Said) -> None:
     begun, go_on, done = asyncio.Event(), asyncio.Event(), list[int]()
 
     async def work() -> None:
@@ -206,7 +206,7 @@ async def test_the_process_that_runs_a_flow_suspends_it_and_goes_on(tmp_path: Pa
         assert "has ended: SUCCESS" in await ask("suspend", file, "f-1", status=FAILED)
 
 
-async def test_what_nobody_runs_waits_for_its_program(tmp_path: Path, info: Said) -> None:
+async def test_flow_without_process_waits_for_its_program(tmp_path: Path, info: Said) -> None:
     file = tmp_path / "app.db"
     async with Flows(file) as flows:
         await flows.start(DEPLOY, id="f-1", ref="v1", token="x").suspend()
@@ -216,7 +216,7 @@ async def test_what_nobody_runs_waits_for_its_program(tmp_path: Path, info: Said
     assert "f-1 is not running" in (await asyncio.to_thread(info, "suspend", file, "f-1"))[1]
 
 
-def test_what_failed_is_begun_anew_when_its_program_starts(file: Path, info: Said) -> None:
+def test_retry_runs_failed_flow_when_its_program_starts(file: Path, info: Said) -> None:
     assert "runs again" in info("retry", file)[1]
     rows = json.loads(info("list", file, "--json")[0])
     assert [row["state"] for row in rows] == ["SUCCESS", "PENDING"]
@@ -237,7 +237,7 @@ def test_what_failed_is_begun_anew_when_its_program_starts(file: Path, info: Sai
     assert BUILT == ["bad\x1b[2J"]
 
 
-async def test_who_carried_it_out_and_lives_begins_anew_at_once(tmp_path: Path, info: Said) -> None:
+async def test_living_process_retries_at_once(tmp_path: Path, info: Said) -> None:
     mended, done = list[bool](), asyncio.Event()
 
     def work() -> None:
@@ -257,7 +257,7 @@ async def test_who_carried_it_out_and_lives_begins_anew_at_once(tmp_path: Path, 
         assert not flows.runs
 
 
-def test_only_what_failed_is_begun_anew(file: Path, info: Said) -> None:
+def test_only_failed_flows_are_retried(file: Path, info: Said) -> None:
     assert "'good' is SUCCESS" in info("retry", file, "good", status=FAILED)[1]
 
 
@@ -306,7 +306,7 @@ def test_a_file_that_is_damaged(file: Path, info: Said) -> None:
     assert "it is damaged" in info("list", file, status=FAILED)[1]
 
 
-def test_a_file_that_somebody_holds_locked(file: Path, info: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locked_file_is_reported(file: Path, info: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lifecycle.journal.database._PATIENCE", 0.01)
     with closing(sqlite3.connect(file, isolation_level=None)) as db:
         db.execute("BEGIN IMMEDIATE")
@@ -314,7 +314,7 @@ def test_a_file_that_somebody_holds_locked(file: Path, info: Said, monkeypatch: 
         db.execute("ROLLBACK")
 
 
-def test_a_flow_whose_values_another_codec_keeps_is_shown(file: Path, info: Said) -> None:
+def test_flow_with_values_of_another_serializer_is_shown(file: Path, info: Said) -> None:
     change(file, "UPDATE lifecycle_flows SET store = 'pickled' WHERE id = 'good'")
     assert "given     pickled" in info("show", file, "good")[0]
 
@@ -332,7 +332,7 @@ def url() -> str:
 
 
 @pytest.mark.engine("postgres")
-def test_what_is_on_a_server_is_shown_and_begun_anew(url: str, info: Said) -> None:
+def test_flows_on_a_server_are_shown_and_retried(url: str, info: Said) -> None:
     asyncio.run(_failed(url))
     assert [row.split()[:3] for row in info("list", url)[0].splitlines()[1:]] == [["bad", "deploy", "REVERTED"]]
     assert "OSError" in info("show", url)[0]
@@ -348,7 +348,7 @@ async def _failed(url: str) -> None:
 
 
 @pytest.mark.engine("postgres")
-async def test_who_carries_out_a_flow_elsewhere_is_named_and_asked(url: str, info: Said) -> None:
+async def test_process_on_another_host_is_named_and_asked(url: str, info: Said) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def first() -> None:
@@ -375,7 +375,7 @@ def test_a_server_without_flows_is_left_as_it_is(url: str, info: Said) -> None:
         assert "holds no flows; give the URL that Flows" in info("list", url, status=USAGE)[1]
 
 
-def test_the_url_of_no_server_is_a_mistake_and_no_password_is_shown(tmp_path: Path, info: Said) -> None:
+def test_wrong_server_url_is_refused_without_its_password(tmp_path: Path, info: Said) -> None:
     for url in ("mysql://me:geheim@here/x", "postgresql://me:geheim@here/x?y"):
         _, told = info("list", url, status=USAGE)
         assert "postgresql://" in told

@@ -1,4 +1,4 @@
-"""`lifecycle inbox`: what others sent is seen, replayed and dropped, and commands nobody's terminal."""
+"""`lifecycle inbox` shows, replays and drops messages, without control characters."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def states(file: Path) -> dict[int, bool]:
         return {entry.id: entry.dead for entry in WEBHOOKS.entries(db)}
 
 
-def test_the_list_says_what_each_letter_is(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_shows_the_state_of_each_message(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inbox", "list", str(file)]) == 0
     out = capsys.readouterr().out
     head, *rows = out.splitlines()
@@ -63,7 +63,7 @@ def test_the_list_says_what_each_letter_is(file: Path, capsys: pytest.CaptureFix
     assert "(cannot be read)" in rows[5]
 
 
-def test_a_letter_is_shown_whole_but_for_secrets_and_what_would_command_the_terminal(
+def test_message_is_shown_without_secrets_and_control_characters(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["inbox", "show", str(file), "1", "6"]) == 0
@@ -112,7 +112,7 @@ def test_dead_letters_are_replayed_and_dropped(file: Path, capsys: pytest.Captur
     assert states(file) == {2: False, 3: False, 4: False}
 
 
-def test_what_is_replayed_begins_anew(file: Path) -> None:
+def test_replayed_message_has_new_attempts(file: Path) -> None:
     assert main(["inbox", "replay", str(file), "3"]) == 0
     with closing(sqlite3.connect(file)) as db:
         entry = WEBHOOKS.get(db, 3)
@@ -133,7 +133,7 @@ def test_what_is_replayed_begins_anew(file: Path) -> None:
         (["list", "{}/.."], USAGE, "no such file"),
     ],
 )
-def test_what_cannot_be_done_is_told_and_changes_nothing(
+def test_impossible_requests_are_reported_and_change_nothing(
     file: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, told: str
 ) -> None:
     before = states(file)
@@ -155,23 +155,21 @@ def test_another_file_is_left_as_it_is(tmp_path: Path, content: bytes, capsys: p
     assert "is not an inbox" in capsys.readouterr().err
 
 
-def test_an_inbox_of_a_newer_program_is_left_to_it(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inbox_of_a_newer_version_is_not_changed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with closing(sqlite3.connect(file)) as db, db:
         db.execute("UPDATE lifecycle_schemas SET version = 9")
     assert main(["inbox", "list", str(file)]) == FAILED
     assert "of version 9, and this program knows them up to 1" in capsys.readouterr().err
 
 
-def test_a_damaged_inbox_is_called_that_and_not_another_file(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_inbox_is_reported_as_damaged(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = file.read_bytes()
     file.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
     assert main(["inbox", "list", str(file)]) == FAILED
     assert "it is damaged" in capsys.readouterr().err
 
 
-def test_what_a_receiver_had_that_is_no_more_waits_and_can_be_replayed(
-    file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_messages_of_a_dead_receiver_wait_and_can_be_replayed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It was killed: the lock is free, whatever the file says."""
     file.with_name("app.db-lock").touch()
     assert main(["inbox", "list", str(file)]) == 0
@@ -179,7 +177,7 @@ def test_what_a_receiver_had_that_is_no_more_waits_and_can_be_replayed(
     assert main(["inbox", "replay", str(file), "2"]) == 0
 
 
-def test_what_a_receiver_has_is_known_by_whatever_name_the_file_is_called(
+def test_messages_of_a_receiver_are_known_by_any_path_of_the_file(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """To take it for nobody's would deliver it twice."""
@@ -196,7 +194,7 @@ def test_what_a_receiver_has_is_known_by_whatever_name_the_file_is_called(
     assert "the receiver is delivering 2 already" in capsys.readouterr().err
 
 
-def test_an_empty_inbox_says_so(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_inbox_is_reported(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inbox", "drop", str(file), "1", "2", "3", "4", "5", "6"]) == 0
     assert main(["inbox", "list", str(file)]) == 0
     seen = capsys.readouterr()
@@ -204,7 +202,7 @@ def test_an_empty_inbox_says_so(file: Path, capsys: pytest.CaptureFixture[str]) 
     assert "nothing waits" in seen.err
 
 
-def test_a_command_has_no_place_there(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_after_dashes_is_refused_there(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inbox", "list", str(file), "--", "ls"]) == USAGE
     for arguments in ([], ["list"], ["show", str(file)], ["burn", str(file)]):
         with pytest.raises(SystemExit) as ended:

@@ -40,7 +40,7 @@ def alone() -> Iterator[None]:
         root.setLevel(level)
 
 
-def test_every_word_of_the_command_is_an_object() -> None:
+def test_every_message_is_a_json_object() -> None:
     stream = io.StringIO()
     console = JsonConsole(stream=stream)
     console.info("one\ntwo")
@@ -70,7 +70,7 @@ def test_what_the_library_logs_is_an_object_with_its_error() -> None:
     assert "ValueError: no" in line["exception"]
 
 
-def test_a_program_that_logs_nothing_itself_shows_what_the_library_logs() -> None:
+def test_program_without_logging_shows_library_warnings() -> None:
     stream = io.StringIO()
     with alone(), program_logging(Console(stream=stream)):
         logging.getLogger("lifecycle.control").info("not this")
@@ -79,7 +79,7 @@ def test_a_program_that_logs_nothing_itself_shows_what_the_library_logs() -> Non
 
 
 @pytest.mark.parametrize("name", ["", "lifecycle"])
-def test_a_program_that_logs_itself_is_left_alone(name: str) -> None:
+def test_program_with_own_logging_is_not_changed(name: str) -> None:
     stream, own = io.StringIO(), io.StringIO()
     logger, handler = logging.getLogger(name), logging.StreamHandler(own)
     with alone(), program_logging(Console(stream=stream)):
@@ -91,7 +91,7 @@ def test_a_program_that_logs_itself_is_left_alone(name: str) -> None:
     assert (stream.getvalue(), own.getvalue()) == ("", "a source failed\n")
 
 
-def test_as_json_everything_that_is_logged_is_there_and_nothing_stays_behind() -> None:
+def test_json_format_logs_everything_and_restores_logging() -> None:
     stream = io.StringIO()
     with alone():
         with program_logging(JsonConsole(stream=stream)):
@@ -130,7 +130,7 @@ def test_a_mistake_on_the_command_line_is_an_object_too(capsys: pytest.CaptureFi
     assert "MODULE:ATTRIBUTE" in line["message"]
 
 
-def test_without_it_people_are_spoken_to(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_is_the_default_format(capsys: pytest.CaptureFixture[str]) -> None:
     assert type(console_for(None)) is Console
     assert type(console_for("text")) is Console
     assert main(["run", "nowhere"]) == 2
@@ -138,7 +138,7 @@ def test_without_it_people_are_spoken_to(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("argv", [["run", "a:b"], ["up"], ["watch", "--", "x"]])
-def test_three_commands_have_it(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_three_commands_have_log_format(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     command, *rest = argv
     assert parse([command, "--log-format", "json", *rest]).log_format == "json"
     with pytest.raises(SystemExit):
@@ -146,11 +146,11 @@ def test_three_commands_have_it(argv: list[str], capsys: pytest.CaptureFixture[s
     assert "give text or json" in capsys.readouterr().err
 
 
-def test_for_watch_it_can_stand_in_the_file() -> None:
+def test_watch_reads_log_format_from_the_file() -> None:
     assert watch_settings({}, {"command": "x", "log_format": "json"}).log_format == "json"
     assert watch_settings({"log_format": "text"}, {"command": "x", "log_format": "json"}).log_format == "text"
 
 
-def test_a_stream_that_was_closed_when_we_began_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_standard_stream_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)
-    JsonConsole().info("nobody hears this")
+    JsonConsole().info("without a stream")

@@ -64,7 +64,7 @@ def test_the_version_of_a_source_that_is_not_installed_is_unknown() -> None:
     [["--version"], ["ctl", "ps", "--json"], ["flows", "list", "app.db"], ["flows", "show", "app.db", "--json"]],
     ids=" ".join,
 )
-def test_output_that_a_full_disk_does_not_take_is_a_failure(argv: list[str], tmp_path: Path) -> None:
+def test_full_disk_is_a_failure(argv: list[str], tmp_path: Path) -> None:
     async def made() -> None:
         async with Flows(tmp_path / "app.db") as flows:
             await flows.start(linear("f", task(lambda: None, name="t", provides=None)), id="f")
@@ -88,7 +88,7 @@ def test_output_that_a_full_disk_does_not_take_is_a_failure(argv: list[str], tmp
 
 
 @pytest.mark.parametrize("argv", [[], ["wacth"], ["watch", "--nope", "--", "true"], ["run"]])
-def test_what_cannot_be_understood_ends_with_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors_exit_with_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(argv)
     assert stopped.value.code == 2
@@ -106,15 +106,13 @@ def test_what_cannot_be_understood_ends_with_2(argv: list[str], capsys: pytest.C
         (["webhook", "send", "URL", "--scheme", "github", "--secret-env", "S", "--date", ""], "did you mean --data?"),
     ],
 )
-def test_what_is_unknown_is_named_by_the_command_that_does_not_know_it(
-    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_option_is_named_by_its_command(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(argv)
     assert said in capsys.readouterr().err
 
 
-def test_names_may_stand_on_both_sides_of_an_option() -> None:
+def test_names_may_be_on_both_sides_of_an_option() -> None:
     assert parse(["up", "web", "--log-dir", "d", "db"]).names == ["web", "db"]
     assert parse(["watch", "a", "--ext", "py", "b", "--", "true"]).paths == (Path("a"), Path("b"))
 

@@ -24,7 +24,7 @@ def configure(directory: Path, keys: str) -> Path:
     return directory
 
 
-def test_a_command_is_all_it_takes() -> None:
+def test_only_a_command_is_required() -> None:
     assert settings("--", "python", "app.py") == Settings(command=("python", "app.py"))
 
 
@@ -201,7 +201,7 @@ def test_a_wrong_value_ends_with_status_2(argv: list[str], said: str, capsys: py
         (["--webhook", "0.0.0.0:9000", "--", "true"], "can be reached from other machines"),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(argv: list[str], said: str) -> None:
+def test_settings_that_exclude_each_other_are_refused(argv: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         settings(*argv)
 

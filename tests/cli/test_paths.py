@@ -1,4 +1,4 @@
-"""What a changed path leads to."""
+"""The action for a changed path."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def rules(here: Path, **given: Any) -> PathRules:
         (r"\*.py", "a.py", False, False),
     ],
 )
-def test_globs_have_the_manners_of_gitignore(glob: str, path: str, matches: bool, covers: bool) -> None:
+def test_globs_follow_gitignore_rules(glob: str, path: str, matches: bool, covers: bool) -> None:
     assert (Glob(glob).matches(path), Glob(glob).covers(path)) == (matches, covers)
 
 
@@ -70,7 +70,7 @@ def test_everything_restarts_by_default(tmp_path: Path) -> None:
         ("py", "ignore"),
     ],
 )
-def test_ext_and_include_add_up(tmp_path: Path, path: str, action: str) -> None:
+def test_ext_and_include_combine(tmp_path: Path, path: str, action: str) -> None:
     assert rules(tmp_path, ext=("py", "tar.gz"), include=("data/*.csv",)).action(tmp_path / path) == action
 
 
@@ -128,7 +128,7 @@ class TestGitIgnore:
     def test_what_git_ignores_does_not_count(self, repo: Path, path: str, ignored: bool) -> None:
         assert (rules(repo).action(repo / path) == "ignore") is ignored
 
-    def test_it_counts_when_asked_to(self, repo: Path) -> None:
+    def test_watched_file_counts_when_included(self, repo: Path) -> None:
         asked = PathRules(Settings(command=("true",), gitignore=False), repo, git=False)
         assert asked.action(repo / "a.log") == "restart"
 
@@ -181,7 +181,7 @@ def test_names_are_relative_to_here_else_to_the_watched_directory(tmp_path: Path
     assert seen.name(Path("/elsewhere/d.py")) == "elsewhere/d.py"
 
 
-def test_what_our_own_output_goes_to_never_counts(tmp_path: Path) -> None:
+def test_file_of_own_output_never_counts(tmp_path: Path) -> None:
     log, other = tmp_path / "log", tmp_path / "other"
     log.touch()
     other.touch()

@@ -1,4 +1,4 @@
-"""What `lifecycle run` finds, and what it says where it finds nothing."""
+"""`lifecycle run` finds components, and explains what it cannot find."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("attribute", ["main", "router", "service", "service.run"])
-def test_what_can_be_run_is_found(attribute: str) -> None:
+def test_components_are_found(attribute: str) -> None:
     assert len(load(f"loadme:{attribute}")) == 1
 
 
@@ -87,12 +87,12 @@ def test_a_factory_makes_one_or_several(attribute: str, count: int) -> None:
         ("loadme:wrong", True, "returned 1; return async functions"),
     ],
 )
-def test_what_cannot_be_run_is_said(target: str, factory: bool, said: str) -> None:
+def test_targets_that_cannot_run_are_refused(target: str, factory: bool, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         load(target, factory=factory)
 
 
-def test_an_error_inside_the_module_is_its_own() -> None:
+def test_error_inside_the_module_passes() -> None:
     with pytest.raises(ModuleNotFoundError, match="no_such_thing_at_all"):
         load("breaks:main")
     with pytest.raises(ValueError, match="not on a Sunday"):

@@ -1,4 +1,4 @@
-"""What `lifecycle webhook send` refuses before anything is sent: one line that says why, and a status."""
+"""`lifecycle webhook send` refuses mistakes with one line and an exit status."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ URL = "http://127.0.0.1:1/deploy"
 PUBLIC = "whpk_VEVTVFNJR05JTkdLRVlET05PVFVTRVRISVNGT1JBTlk="
 
 
-def test_every_scheme_can_be_asked_for() -> None:
+def test_every_scheme_can_be_chosen() -> None:
     for scheme in SCHEMES:
         assert vars(parse(["webhook", "send", URL, "--scheme", scheme, "--secret-env", "S"]))["scheme"] == scheme
 
 
-def test_what_cannot_be_understood_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     for argv in (
         [],
         ["send"],
@@ -37,7 +37,7 @@ def test_what_cannot_be_understood_ends_with_2(capsys: pytest.CaptureFixture[str
         assert "usage: lifecycle webhook" in capsys.readouterr().err
 
 
-def test_what_cannot_be_sent_is_refused(
+def test_impossible_requests_are_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("NOTHING", raising=False)

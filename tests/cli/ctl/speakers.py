@@ -1,4 +1,4 @@
-"""What listens at a control socket and says whatever a test wants, right or wrong."""
+"""A control socket that sends whatever a test wants, right or wrong."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _speak(listener: socket.socket, answers: list[bytes], asked: list[bytes]) ->
         except OSError:
             return
         with connection, suppress(OSError):
-            # Who only looks whether somebody is there says nothing.
+            # A client that only checks whether the socket accepts sends nothing.
             if question := connection.recv(65_536):
                 asked.append(question)
                 connection.sendall(answers.pop(0) if len(answers) > 1 else answers[0])

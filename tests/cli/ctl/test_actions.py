@@ -1,4 +1,4 @@
-"""What goes on: messages as they come in pieces, events that have not ended, workers that are not yet new."""
+"""Progress: messages in pieces, events that have not ended, workers that have not restarted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def report(*messages: Any) -> bytes:
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
 @pytest.mark.parametrize("size", range(1, 40))
-def test_messages_are_the_same_however_they_are_cut(size: int, ending: str) -> None:
+def test_messages_do_not_depend_on_chunks(size: int, ending: str) -> None:
     values = [{"a": "x\ny: ü🐙\r\n\n"}, None, [1, [2.5]], "data: {}", ""]
     whole = "".join(f"event: x{ending}data: {json.dumps(each)}{ending}{ending}:{ending}{ending}" for each in values)
     data, messages = whole.encode(), Messages()
@@ -43,9 +43,7 @@ def test_messages_are_the_same_however_they_are_cut(size: int, ending: str) -> N
     assert [each for piece in pieces for each in messages.feed(piece)] == values
 
 
-def test_a_stream_that_is_cut_in_a_message_ends_with_the_last_whole_one(
-    sockets: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cut_stream_ends_with_last_complete_message(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with speaker(sockets / "app.sock", report({"dropped": 3}) + b'data: {"id', answer("[]")):
         assert main(["ctl", "tail"]) == 1
     out, err = capsys.readouterr()
@@ -72,14 +70,14 @@ def test_each_event_is_shown_once_at_its_end(sockets: Path, capsys: pytest.Captu
     assert shown(capsys) == [("#1", "handled"), ("#2", "failed"), ("#3", "handled")]
 
 
-def test_for_programs_each_change_is_shown(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_tail_shows_each_change(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     changes = [entry(1, "queued"), entry(1, "running"), entry(1, "handled")]
     with speaker(sockets / "app.sock", report(*changes), answer(json.dumps(changes[:1]))):
         assert main(["ctl", "tail", "--json"]) == 1
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == changes
 
 
-def test_an_event_that_takes_its_time_is_shown_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_event_is_shown_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     held = EntryBuffer()
     assert held.timeout() is None
     assert list(held.add([entry(1, "queued")])) == []
@@ -95,7 +93,7 @@ def test_an_event_that_takes_its_time_is_shown_before_its_end(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_a_process_that_does_not_end_is_not_waited_for_indefinitely(
+def test_process_that_does_not_end_is_waited_for_with_timeout(
     sockets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
     """The process that listens is this test."""
@@ -132,7 +130,7 @@ def worker(status: str, pid: int = 1, **more: Any) -> dict[str, Any]:
     return {"kind": "worker", "status": status, "pid": pid, **more}
 
 
-def test_what_is_left_is_told_of_the_most_that_there_was() -> None:
+def test_stop_progress_counts_from_the_maximum() -> None:
     left = StopProgress()
     assert left.of(tree(a=lane(2, 1), b=lane(0, 1), w=worker("running"), v=worker("finished"))) == (
         0,
@@ -143,7 +141,7 @@ def test_what_is_left_is_told_of_the_most_that_there_was() -> None:
     assert left.of(tree(a=lane(0, 0), w=worker("stopped"))) == (5, 5, "")
 
 
-def test_those_are_new_that_run_and_are_others_than_before_or_gone() -> None:
+def test_restarted_workers_are_counted_as_new() -> None:
     pool = {"kind": "pool"}
     members = {f"m{number}": worker("running", number, parent="model") for number in range(3)}
     known = tree(model=pool, **members)
@@ -158,12 +156,12 @@ def test_those_are_new_that_run_and_are_others_than_before_or_gone() -> None:
     assert renewal.of(known) == (3, 3, "")
 
 
-def test_of_a_name_that_nobody_has_there_is_nothing_to_tell() -> None:
+def test_restart_progress_of_unknown_name_is_empty() -> None:
     known = tree(w=worker("running"))
     assert RestartProgress(known, "nobody").of(known) == (0, 0, "")
 
 
-def test_a_bar_is_drawn_only_for_what_there_is_to_do_and_gone_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_bar_appears_only_with_work_and_disappears(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = io.StringIO()
     screen = Console(file=drawn, force_terminal=True, width=60)
     monkeypatch.setattr(actions, "rich_console", lambda *, errors: screen)
@@ -183,7 +181,7 @@ def test_in_a_pipe_each_step_is_a_line(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().err == "[lifecycle] stopping app: 2 events\n[lifecycle] stopping app: 1 event\n"
 
 
-def test_in_a_pipe_nothing_is_told_of_steps_back(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_in_a_pipe_omits_steps_back(capsys: pytest.CaptureFixture[str]) -> None:
     """A worker that crashes again and again has ended, and has not."""
     with bar("stopping app") as draw:
         for done in (0, 1, 0, 1, 0, 2, 3):

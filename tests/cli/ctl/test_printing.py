@@ -1,4 +1,4 @@
-"""What a person sees of answers: nothing that a terminal obeys, everything that there is to say."""
+"""Printed answers are complete and contain no control characters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOSTILE = "a\n\x1b[2J\x9b1m\r'\"<b>[red][/]\u202e🐙"
 
 
 class Terminal(io.StringIO):
-    """A text file that says it is a terminal."""
+    """A text file that poses as a terminal."""
 
     encoding = "utf-8"
 
@@ -34,7 +34,7 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     terminal = Terminal()
-    # Not that of the whole process, which pytest sets anew for each phase of a test.
+    # pytest replaces sys.stdout in each phase of a test.
     monkeypatch.setattr(printing, "sys", SimpleNamespace(stdout=terminal, stderr=terminal))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "60")
@@ -45,14 +45,14 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 SHEET = Table(("name", "status"), [(HOSTILE, "running"), ("b" * 100, "failed")])
 
 
-def test_a_sheet_in_a_pipe_is_whole_and_plain() -> None:
+def test_table_in_a_pipe_is_complete_and_plain() -> None:
     heading, first, second = SHEET.plain().splitlines()
     assert heading.split() == ["name", "status"]
     assert first == "a\\n\\x1b[2J\\x9b1m\\r'\"<b>[red][/]\\u202e🐙".ljust(100) + "  running"
     assert second == f"{'b' * 100}  failed"
 
 
-def test_a_sheet_at_a_terminal_fits_it_and_obeys_nothing(terminal: Terminal) -> None:
+def test_table_at_a_terminal_fits_and_escapes_control_characters(terminal: Terminal) -> None:
     assert show(SHEET)
     _, first, second = terminal.getvalue().splitlines()
     assert "\\x1b[2J\\x9b1m\\r'\"<b>[red][/]\\u202e" in first
@@ -61,7 +61,7 @@ def test_a_sheet_at_a_terminal_fits_it_and_obeys_nothing(terminal: Terminal) -> 
     assert "\x1b[31mfailed" in second
 
 
-def test_no_column_gives_up_all_of_its_room_for_others(terminal: Terminal) -> None:
+def test_no_column_shrinks_to_nothing(terminal: Terminal) -> None:
     assert show(Table(("name", "pattern", *(["numbers"] * 4)), [("n" * 30, "p" * 30, *(["1"] * 4))]))
     heading, row = COLOUR.sub("", terminal.getvalue()).splitlines()
     assert heading.split()[:2] == ["name", "pattern"]
@@ -85,18 +85,18 @@ def test_without_rich_a_terminal_gets_what_a_pipe_gets(terminal: Terminal, monke
     assert terminal.getvalue() == SHEET.plain()
 
 
-def test_of_what_a_program_prints_its_colours_are_kept_and_nothing_else(terminal: Terminal) -> None:
+def test_program_output_keeps_only_colours(terminal: Terminal) -> None:
     show_output([{"text": "\x1b[1;31mred\x1b[0m\n\x1b[2J\x1b]0;title\x07\tend\n"}, {"dropped": 7}])
     shown = terminal.getvalue()
     assert shown == "\x1b[1;31mred\x1b[0m\n\\x1b[2J\\x1b]0;title\\x07\tend\n\n(7 characters are not shown)\n"
 
 
-def test_of_what_a_program_prints_a_pipe_gets_no_colours(capsys: pytest.CaptureFixture[str]) -> None:
+def test_program_output_in_a_pipe_has_no_colours(capsys: pytest.CaptureFixture[str]) -> None:
     show_output([{"text": "\x1b[31mred\x1b[0m\n"}])
     assert capsys.readouterr().out == "\\x1b[31mred\\x1b[0m\n"
 
 
-def test_what_a_process_at_a_terminal_prints_ends_its_lines_as_others_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_terminal_line_endings_are_normalised(capsys: pytest.CaptureFixture[str]) -> None:
     show_output([{"text": "one\r\ntwo\r\n"}])
     assert capsys.readouterr().out == "one\ntwo\n"
 
@@ -118,7 +118,7 @@ ENTRY: dict[str, Any] = {
 }
 
 
-def test_an_event_is_one_line_that_says_all() -> None:
+def test_event_is_one_line() -> None:
     line = entry_line(ENTRY)
     assert line.isprintable()
     for part in (":00.250 #12    failed     a\\n", "with 3 merged, ", "attempt 2", "12.5 ms"):
@@ -126,7 +126,7 @@ def test_an_event_is_one_line_that_says_all() -> None:
     assert entry_line({**ENTRY, "into": 5, "error": None, "duration": 1.25}).count("into #5") == 1
 
 
-def test_an_event_fits_the_terminal_and_is_whole_where_it_is_looked_at(terminal: Terminal) -> None:
+def test_event_fits_the_terminal_and_is_complete_in_trace(terminal: Terminal) -> None:
     long = {**ENTRY, "error": "e" * 500}
     for wide in (60, 200):
         text = COLOUR.sub("", entry_line(long, width=wide))
@@ -137,7 +137,7 @@ def test_an_event_fits_the_terminal_and_is_whole_where_it_is_looked_at(terminal:
     assert printing.width() == 60
 
 
-def test_what_an_event_comes_to_has_no_width_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+def test_event_in_a_pipe_is_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
     assert printing.width() is None
 
 
@@ -215,11 +215,11 @@ WORKER = {
     ],
     ids=lambda value: value["kind"] if isinstance(value, dict) else "",
 )
-def test_what_is_not_as_always_is_told(node: dict[str, Any], report: str) -> None:
+def test_unusual_states_are_shown(node: dict[str, Any], report: str) -> None:
     assert details(node) == report
 
 
-def test_what_there_is_a_lot_of_is_left_out() -> None:
+def test_routine_nodes_are_hidden() -> None:
     assert not is_shown({"kind": "route", "status": "running"})
     assert not is_shown({"kind": "lane", "status": "idle"})
     assert is_shown({"kind": "lane", "status": "busy"})
@@ -229,7 +229,7 @@ LIFETIME = {"kind": "lifetime", "status": "running", "stopping": False}
 LOG = {"kind": "component", "class": "EventLog", "status": "running", "state": {"path": None}}
 
 
-def test_what_only_says_that_all_is_well_is_left_out() -> None:
+def test_healthy_details_are_omitted() -> None:
     assert not is_shown(LIFETIME)
     assert is_shown({**LIFETIME, "tasks_crashed": 1})
     assert is_shown({**LIFETIME, "status": "stopping", "stopping": True, "reason": "cancel"})
@@ -239,7 +239,7 @@ def test_what_only_says_that_all_is_well_is_left_out() -> None:
     assert is_shown({"kind": "component", "class": "Cache", "status": "running"})
 
 
-def test_a_flow_and_the_tasks_in_it_are_two_levels() -> None:
+def test_flow_and_its_tasks_are_two_levels() -> None:
     """Its outermost task is itself."""
     tree = Tree()
     kinds = {"f": "flow", "f/trip": "item", "f/trip/hotel": "item", "f/trip/way": "item", "f/trip/way/bus": "item"}

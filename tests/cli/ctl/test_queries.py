@@ -1,4 +1,4 @@
-"""Asking a program: which one, and what is said where the answer is none, or not what it should be."""
+"""Queries of a program: choosing it, and missing or invalid responses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def said(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]
     return status, out, err
 
 
-def test_a_question_loads_nothing_that_takes_long(sockets: Path) -> None:
+def test_ps_imports_nothing_heavy(sockets: Path) -> None:
     program = "import sys; from lifecycle.cli import main; main(sys.argv[1:]); print(*sys.modules)"
     with speaker(sockets / "app.sock", PROGRAM):
         asked = subprocess.run(
@@ -48,7 +48,7 @@ def test_a_question_loads_nothing_that_takes_long(sockets: Path) -> None:
 # -- which program -------------------------------------------------------------------------------------------------
 
 
-def test_where_no_program_runs_the_status_is_4(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_exit_with_4_without_a_program(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = said(capsys, "routes")
     assert (status, out) == (4, "")
     assert "no program runs here that could be asked" in err
@@ -61,7 +61,7 @@ def test_a_program_of_another_name_is_named(sockets: Path, capsys: pytest.Captur
     assert err == "[lifecycle] no program called 'shpo' runs here; there is\n[lifecycle]   shop\n"
 
 
-def test_of_several_one_has_to_be_named(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_of_several_programs_has_to_be_named(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with speaker(sockets / "a.sock", ROUTES), speaker(sockets / "b.sock", ROUTES):
         status, _, err = said(capsys, "routes", "--json")
         assert status == 2
@@ -69,7 +69,7 @@ def test_of_several_one_has_to_be_named(sockets: Path, capsys: pytest.CaptureFix
         assert said(capsys, "-p", "b", "routes", "--json") == (0, "[]\n", "")
 
 
-def test_a_socket_whose_program_has_ended_is_none(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_socket_of_ended_program_is_ignored(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with speaker(sockets / "app.sock", ROUTES):
         pass
     (sockets / "app.sock").touch()
@@ -77,24 +77,22 @@ def test_a_socket_whose_program_has_ended_is_none(sockets: Path, capsys: pytest.
     assert said(capsys, "-p", "app", "routes")[0] == 4
 
 
-def test_ps_without_any_program_says_so_and_is_no_failure(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ps_without_programs_is_not_a_failure(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "ps") == (0, "", "[lifecycle] no program runs here that could be asked\n")
 
 
-def test_ps_of_a_name_that_nobody_has_ends_with_4(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ps_of_unknown_name_exits_with_4(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "-p", "app", "ps")[0] == 4
 
 
-def test_of_several_whose_names_end_in_numbers_one_has_to_be_named(
-    sockets: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_of_several_numbered_programs_has_to_be_named(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with speaker(sockets / "app-1.sock", ROUTES), speaker(sockets / "app-2.sock", ROUTES):
         status, _, err = said(capsys, "-p", "app", "routes")
     assert status == 2
     assert err.splitlines()[0] == "[lifecycle] several programs are called 'app'; name one with -p:"
 
 
-def test_ps_shows_also_who_answers_nonsense(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ps_shows_programs_with_invalid_responses(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with speaker(sockets / "good.sock", PROGRAM), speaker(sockets / "bad.sock", b"what?\r\n\r\n"):
         status, out, _ = said(capsys, "ps")
         assert status == 0
@@ -106,7 +104,7 @@ def test_ps_shows_also_who_answers_nonsense(sockets: Path, capsys: pytest.Captur
     assert success["status"] == "running"
 
 
-def test_who_does_not_answer_keeps_nobody(
+def test_silent_program_does_not_block(
     sockets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The system takes the connections of a program that stands still."""
@@ -151,7 +149,7 @@ def test_ps_survives_whatever_one_program_answers(
     assert report in odd.get("error", "")
 
 
-def test_an_answer_that_comes_bit_by_bit_is_not_waited_for(
+def test_slow_response_times_out_as_a_whole(
     sockets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "PS_TIMEOUT", 0.2)
@@ -180,7 +178,7 @@ def test_an_answer_that_comes_bit_by_bit_is_not_waited_for(
 
 @pytest.mark.parametrize("head", [b"", STREAM, STREAM + b"data: "], ids=["head", "comments", "message"])
 @pytest.mark.parametrize("words", ["status", "status --json", "status --watch", "stop"])
-def test_an_answer_without_end_is_not_waited_for(
+def test_endless_response_times_out(
     sockets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: str, head: bytes
 ) -> None:
     monkeypatch.setattr(client, "TIMEOUT", 0.2)
@@ -210,7 +208,7 @@ def test_an_answer_without_end_is_not_waited_for(
     assert "does not answer" in err
 
 
-def test_many_that_do_not_answer_are_waited_for_together(
+def test_silent_programs_share_one_timeout(
     sockets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where each would take nearly as long as there is."""
@@ -249,7 +247,7 @@ def test_many_that_do_not_answer_are_waited_for_together(
     ],
     ids=range(12),
 )
-def test_an_answer_that_is_none_is_a_failure_in_one_line(
+def test_invalid_response_is_a_failure_in_one_line(
     sockets: Path, capsys: pytest.CaptureFixture[str], given: bytes, report: str
 ) -> None:
     with speaker(sockets / "app.sock", given):
@@ -288,7 +286,7 @@ def test_json_of_another_form_is_a_failure_in_one_line(
     assert err.count("\n") == 1
 
 
-def test_an_answer_that_comes_in_pieces_is_one(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_response_in_pieces_is_joined(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"router": "r", "pattern": f"topic/{number}", "handler": "h", "place": "f:1"} for number in range(5000)]
     with speaker(sockets / "app.sock", answer(json.dumps(rows))):
         status, out, _ = said(capsys, "routes")
@@ -296,9 +294,7 @@ def test_an_answer_that_comes_in_pieces_is_one(sockets: Path, capsys: pytest.Cap
     assert len(out.splitlines()) == 5001
 
 
-def test_of_a_route_what_it_has_had_is_told_and_a_lane_that_it_shares(
-    sockets: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_routes_show_counts_and_shared_lanes(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     counts = {"routed": 4, "handled": 3, "failed": 1, "dropped": 0, "held": 0}
     rows = [
         {"router": "r", "pattern": "a/*", "handler": "h", "busy": "queue", "lane": "a/*", **counts},
@@ -313,7 +309,7 @@ def test_of_a_route_what_it_has_had_is_told_and_a_lane_that_it_shares(
     )
 
 
-def test_what_is_asked_is_quoted(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_query_is_quoted(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = answer('{"lines": ["a", "b\\u001b[2J"]}')
     with speaker(sockets / "app.sock", lines) as asked:
         assert said(capsys, "explain", "a b&c=#/ü\n") == (0, "a\nb\\x1b[2J\n", "")
@@ -340,7 +336,7 @@ def test_a_command_that_is_not_carried_out_ends_with_1(
     assert json.loads(out)["outcome"] == what
 
 
-def test_words_reach_the_program_as_they_were_typed(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_reach_the_program_as_typed(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with speaker(sockets / "app.sock", outcome("handled", answer="it is\tdone\x07")) as asked:
         assert said(capsys, "deploy", "two words", "it's", "--json", "-p")[:2] == (0, "it is\tdone\\x07\n")
         said(capsys, "suspend", "--json")

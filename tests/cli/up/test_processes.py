@@ -1,4 +1,4 @@
-"""What `lifecycle up` reads: its command line, Procfiles, tables, environments; and the order of the starts."""
+"""`lifecycle up` reads its command line, Procfiles, tables and environments, and orders the starts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TestProcfile:
         )
         assert found[0].argv == ("/bin/sh", "-c", "python app.py --port $PORT")
 
-    def test_the_end_of_one_is_the_end_of_all(self) -> None:
+    def test_end_of_an_essential_process_stops_all(self) -> None:
         [only] = parse_procfile("web: a", FILE)
         assert only.essential
         assert not only.comes_back(failed=True)
@@ -55,12 +55,12 @@ class TestProcfile:
             ("web: a\nb: c\nweb: d", "Procfile:3: web is there already, in line 1; give it another name"),
         ],
     )
-    def test_a_line_that_is_none_is_named(self, text: str, told: str) -> None:
+    def test_wrong_line_is_named(self, text: str, told: str) -> None:
         with pytest.raises(ConfigError, match=told):
             parse_procfile(text, FILE)
 
     @pytest.mark.parametrize("content", [b"web: \xff", b"", b"# nothing\n", None])
-    def test_a_file_that_says_nothing_is_named(self, tmp_path: Path, content: bytes | None) -> None:
+    def test_file_without_processes_is_named(self, tmp_path: Path, content: bytes | None) -> None:
         file = tmp_path / "Procfile"
         if content is None:
             file.mkdir()
@@ -71,7 +71,7 @@ class TestProcfile:
 
 
 class TestTables:
-    def test_a_table_can_say_everything(self, tmp_path: Path, tables: Callable[[str], tuple[Process, ...]]) -> None:
+    def test_table_can_set_every_key(self, tmp_path: Path, tables: Callable[[str], tuple[Process, ...]]) -> None:
         (tmp_path / "src").mkdir()
         text = """
             [up]
@@ -111,7 +111,7 @@ class TestTables:
             ),
         )
 
-    def test_one_that_is_restarted_or_watched_may_end_alone(self, tables: Callable[[str], tuple[Process, ...]]) -> None:
+    def test_restarted_or_watched_process_may_end_alone(self, tables: Callable[[str], tuple[Process, ...]]) -> None:
         found = tables("""
             [up]
             a = "x"
@@ -131,9 +131,7 @@ class TestTables:
         assert [(each.stop_signal, each.restart) for each in found] == [(signal.SIGINT, "on_failure")]
 
     @pytest.mark.parametrize("ready", ["line:listening on .*", "http://127.0.0.1:8000/health", "notify"])
-    def test_what_makes_a_process_ready_is_passed_on(
-        self, tables: Callable[[str], tuple[Process, ...]], ready: str
-    ) -> None:
+    def test_readiness_condition_is_passed_on(self, tables: Callable[[str], tuple[Process, ...]], ready: str) -> None:
         assert tables(f"up.web = {{ command = 'x', ready = '{ready}' }}")[0].ready == ready
 
     @pytest.mark.parametrize(
@@ -173,7 +171,7 @@ class TestTables:
 
 
 class TestOrder:
-    def test_each_starts_behind_those_that_it_is_after(self, tables: Callable[[str], tuple[Process, ...]]) -> None:
+    def test_processes_start_after_their_dependencies(self, tables: Callable[[str], tuple[Process, ...]]) -> None:
         found = tables("""
             [up]
             web = { command = "x", after = ["api", "cache"] }
@@ -186,15 +184,15 @@ class TestOrder:
         assert names.index("db") < names.index("api") < names.index("web")
         assert names.index("cache") < names.index("web")
 
-    def test_without_that_the_order_is_that_of_the_file(self, tables: Callable[[str], tuple[Process, ...]]) -> None:
+    def test_order_without_dependencies_is_that_of_the_file(self, tables: Callable[[str], tuple[Process, ...]]) -> None:
         assert [each.name for each in tables("up.b = 'x'\nup.c = 'x'\nup.a = 'x'")] == ["b", "c", "a"]
 
-    def test_a_circle_is_shown(self, tables: Callable[[str], tuple[Process, ...]]) -> None:
+    def test_dependency_cycle_is_shown(self, tables: Callable[[str], tuple[Process, ...]]) -> None:
         text = "up.a = { command = 'x', after = 'b' }\nup.b = { command = 'x', after = 'a' }\nup.c = 'x'"
         with pytest.raises(ConfigError, match=r"(a after b after a|b after a after b); take one `after` away"):
             tables(text)
 
-    def test_names_choose_and_what_was_not_chosen_is_not_waited_for(
+    def test_names_select_processes_and_others_are_not_waited_for(
         self, tables: Callable[[str], tuple[Process, ...]]
     ) -> None:
         found = tables("up.web = { command = 'x', after = 'db' }\nup.db = 'x'")
@@ -219,13 +217,13 @@ class TestFiles:
         procfile = write(tmp_path / "a" / "Procfile", "web: x")
         assert find_file(below) == procfile
 
-    def test_files_without_the_table_are_passed_over(self, tmp_path: Path) -> None:
+    def test_files_without_the_table_are_skipped(self, tmp_path: Path) -> None:
         write(tmp_path / "pyproject.toml", "[tool.lifecycle.watch]\n")
         write(tmp_path / "lifecycle.toml", "[other]\n")
         with pytest.raises(ConfigError, match=r"no Procfile, no lifecycle\.toml with \[up\.NAME\] and no pyproject"):
             find_file(tmp_path)
 
-    def test_a_file_that_was_named_has_to_be_there_and_to_say_something(self, tmp_path: Path) -> None:
+    def test_named_file_must_exist_and_have_processes(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="Procfile: no such file"):
             read_file(tmp_path / "Procfile")
         file = write(tmp_path / "pyproject.toml", "[tool]\n")
@@ -238,9 +236,7 @@ class TestEnvironment:
     def _no_port(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("PORT", raising=False)
 
-    def test_its_own_is_stronger_than_ours_and_ours_than_the_files(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_own_env_overrides_ours_and_ours_the_files(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         shared = write(tmp_path / ".env", "A=shared\nB=shared\nC=shared\nD=shared\n")
         own = write(tmp_path / "own.env", "B=file\nC=file\nD=file\n")
         monkeypatch.setenv("C", "ours")
@@ -259,7 +255,7 @@ class TestEnvironment:
             with pytest.raises(ConfigError, match=f"PORT='{wrong}' is not a first port"):
                 environment(worker, shared)
 
-    def test_a_table_has_none(self, tmp_path: Path) -> None:
+    def test_process_of_a_table_has_no_port(self, tmp_path: Path) -> None:
         assert "PORT" not in environment(Process("web", "x", cwd=tmp_path), tmp_path / ".env")
 
 
@@ -268,7 +264,7 @@ class TestCommandLine:
         arguments = parse(["up", "-f", "a/Procfile", "--log-dir", "log", "web", "db"])
         assert (arguments.file, arguments.names, arguments.log_dir) == (Path("a/Procfile"), ["web", "db"], Path("log"))
 
-    def test_a_command_has_no_place_here(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_command_after_dashes_is_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["up", "--", "python", "app.py"]) == 2
         assert "takes no command" in capsys.readouterr().err
 

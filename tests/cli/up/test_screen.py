@@ -1,4 +1,4 @@
-"""What `lifecycle up` shows: the lines of its processes, and what became of each at the end."""
+"""`lifecycle up` prints the lines of its processes, and a summary."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class TestOutcomes:
             (Outcome(state("a", Status.FAILED, ran=None, exit_code=3)), 3),
         ],
     )
-    def test_the_code_is_that_of_a_shell(self, ended: Outcome, code: int) -> None:
+    def test_exit_code_is_that_of_a_shell(self, ended: Outcome, code: int) -> None:
         assert exit_status([ended]) == code
 
     @pytest.mark.parametrize(("cause", "code"), [(FileNotFoundError(), 127), (PermissionError(), 126), (None, 1)])
-    def test_one_that_cannot_be_executed_has_the_code_of_a_shell(self, cause: OSError | None, code: int) -> None:
+    def test_program_that_cannot_be_executed_has_exit_code_of_a_shell(self, cause: OSError | None, code: int) -> None:
         error = RuntimeError("cannot start")
         error.__cause__ = cause
         ended = Outcome(state("a", Status.FAILED, ran=None), Exit(Status.FAILED, error))
@@ -51,7 +51,7 @@ class TestOutcomes:
         assert exit_status([late, early]) == 4
         assert exit_status([]) == 0
 
-    def test_a_line_for_each_says_how_it_ended(self) -> None:
+    def test_summary_has_a_line_per_process(self) -> None:
         outcomes = [
             Outcome(state("web", Status.STOPPED, exit_code=-15, restarts=1)),
             Outcome(state("worker", Status.FAILED, exit_code=3, ran=75.0, restarts=3, circuit="open")),
@@ -71,10 +71,10 @@ class TestOutcomes:
             "slow    not ready",
         ]
 
-    def test_where_all_was_stopped_before_any_began_there_is_no_line(self) -> None:
+    def test_not_started_processes_have_no_duration(self) -> None:
         assert summary([]) == []
 
-    def test_an_end_is_told_in_the_words_of_the_worker(self) -> None:
+    def test_end_is_described_by_the_worker_error(self) -> None:
         assert describe_end(state("a", Status.FINISHED)) == "finished after 2.0 s"
         error = "'a' exited with status 3"
         assert describe_end(state("a", Status.FAILED, error=error)) == "exited with status 3 after 2.0 s"
@@ -102,14 +102,14 @@ class Deaf(io.StringIO):
 
 
 class TestScreen:
-    def test_each_line_stands_behind_an_aligned_name(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_each_line_follows_an_aligned_name(self, capsys: pytest.CaptureFixture[str]) -> None:
         with Screen(["web", "my-worker"], log_dir=None, on_reader_gone=pytest.fail) as screen:
             screen.output("web")("one", "stdout")
             screen.output("my-worker")("two", "stderr")
             screen.console.info("three")
         assert capsys.readouterr() == ("web       | one\nmy-worker | two\n", "system    | three\n")
 
-    def test_colours_end_with_the_line_and_a_line_begun_anew_begins_behind_the_name(
+    def test_colours_end_with_the_line_and_carriage_return_repeats_the_prefix(
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
         screen = Screen(["web"], log_dir=None, on_reader_gone=pytest.fail)
@@ -117,7 +117,7 @@ class TestScreen:
         screen.output("web")("10%\r20%", "stdout")
         assert capsys.readouterr().out == "web    | \x1b[31mred\x1b[0m\nweb    | 10%\rweb    | 20%\n"
 
-    def test_at_a_terminal_names_have_colours_unless_nobody_wants_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_names_have_colours_at_a_terminal_unless_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for wanted in (True, False):
             monkeypatch.setenv("TERM", "xterm")
             monkeypatch.setenv("NO_COLOR", "" if wanted else "1")
@@ -144,7 +144,7 @@ class TestScreen:
         ):
             pass
 
-    def test_a_full_disk_ends_nothing_and_is_told_once(
+    def test_full_disk_ends_nothing_and_is_reported_once(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         (tmp_path / "web.log").symlink_to("/dev/full")
@@ -155,12 +155,12 @@ class TestScreen:
         assert shown == "web    | one\nweb    | two\n"
         assert said == f"system | {tmp_path}/web.log: No space left on device; lines of web are lost (reported once)\n"
 
-    def test_nor_does_one_that_standard_output_goes_to(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_own_output_file_never_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with io.FileIO("/dev/full", "w") as full:
             monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(full, write_through=True))
             Screen(["web"], log_dir=None, on_reader_gone=pytest.fail).output("web")("one", "stdout")
 
-    def test_who_reads_no_more_is_told_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_gone_reader_is_reported_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         told: list[None] = []
         with (tmp_path / "file").open("w") as file:
             stream = Deaf()
@@ -171,7 +171,7 @@ class TestScreen:
         assert told == [None]
         assert not screen.is_read
 
-    def test_a_character_that_the_terminal_does_not_know_loses_no_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_unknown_character_loses_no_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
         stream = io.TextIOWrapper(raw := io.BytesIO(), "ascii")
         monkeypatch.setattr(sys, "stdout", stream)
         Screen(["web"], log_dir=None, on_reader_gone=pytest.fail).output("web")("höhe", "stdout")

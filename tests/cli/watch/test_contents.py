@@ -1,4 +1,4 @@
-"""A touch is no change: what files hold is remembered, within bounds."""
+"""A touch is not a change: the contents of files are remembered, within limits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def changed(known: Contents, path: Path, change: Change = "modified") -> b
     return path in await known.changed({path: change})
 
 
-async def test_a_touch_of_a_file_that_was_learned_is_no_change(tmp_path: Path) -> None:
+async def test_touch_of_known_file_is_not_a_change(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text("1")
     known = made_long_ago()
@@ -47,7 +47,7 @@ async def test_a_touch_of_a_file_that_was_learned_is_no_change(tmp_path: Path) -
     assert not await changed(known, path)
 
 
-async def test_what_changed_before_it_was_read_counts_once(tmp_path: Path) -> None:
+async def test_change_before_reading_counts_once(tmp_path: Path) -> None:
     known = Contents()
     path = tmp_path / "a.py"
     path.write_text("1")
@@ -56,7 +56,7 @@ async def test_what_changed_before_it_was_read_counts_once(tmp_path: Path) -> No
     assert not await changed(known, path)
 
 
-async def test_what_is_read_late_does_not_hide_what_changed_meanwhile(tmp_path: Path) -> None:
+async def test_late_reading_does_not_hide_changes(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text("1")
     known = made_long_ago()
@@ -66,7 +66,7 @@ async def test_what_is_read_late_does_not_hide_what_changed_meanwhile(tmp_path: 
     assert await changed(known, path)
 
 
-async def test_what_came_or_went_always_counts(tmp_path: Path) -> None:
+async def test_added_and_deleted_files_always_count(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text("1")
     known = made_long_ago()
@@ -78,7 +78,7 @@ async def test_what_came_or_went_always_counts(tmp_path: Path) -> None:
     assert await changed(known, path, "added")
 
 
-async def test_permissions_belong_to_it(tmp_path: Path) -> None:
+async def test_changed_permissions_are_a_change(tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
     path.write_text("1")
     known = made_long_ago()
@@ -94,7 +94,7 @@ async def test_a_file_that_cannot_be_read_counts(tmp_path: Path) -> None:
     assert await changed(known, tmp_path / "pipe")
 
 
-async def test_of_a_large_file_the_time_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_file_is_compared_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "MAX_SIZE", 3)
     path = tmp_path / "large"
     path.write_text("1234")
@@ -123,7 +123,7 @@ async def test_large_files_are_not_read_and_a_new_size_counts(tmp_path: Path) ->
     assert not await changed(known, small)
 
 
-async def test_at_the_start_only_so_much_is_read_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bytes_read_at_the_start_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "MAX_READ", 10)
     paths = [tmp_path / name for name in "abcd"]
     for path in paths:
@@ -157,7 +157,7 @@ async def test_only_what_counts_is_read(tmp_path: Path) -> None:
     assert {path.name for path in files if not await changed(known, path)} == {"a.py", "e.py"}
 
 
-async def test_it_never_remembers_more_than_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_remembered_files_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "MAX_FILES", 3)
     monkeypatch.setattr(session, "BATCH", 2)
     paths = [tmp_path / name for name in "abcde"]

@@ -1,4 +1,4 @@
-"""Pages in browsers are told when another run is ready."""
+"""Pages reload when another run is ready, and the webhook prints its address."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Page:
-    """Somebody who asks for ``path``."""
+    """The client of a request."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -60,7 +60,7 @@ async def asking(port: int, line: bytes) -> AsyncIterator[Page]:
             await writer.wait_closed()
 
 
-async def test_each_page_hears_of_the_next_run_that_is_ready() -> None:
+async def test_each_page_reloads_with_the_next_ready_run() -> None:
     async with serving() as (server, port):
         server.notify()
         async with asking(port, b"GET /events?age=0") as one, asking(port, b"GET /events") as other:
@@ -76,7 +76,7 @@ async def test_each_page_hears_of_the_next_run_that_is_ready() -> None:
             assert await one.reader.read() == b"\n"
 
 
-async def test_a_page_that_is_older_than_the_run_hears_so_at_once_however_late_it_asks() -> None:
+async def test_page_older_than_the_run_reloads_at_once() -> None:
     async with serving() as (server, port):
         server.notify()
         for _ in range(2):
@@ -92,7 +92,7 @@ async def test_before_the_first_run_is_ready_no_page_is_old() -> None:
         assert await page.hears() == "reload"
 
 
-async def test_the_script_is_one_for_pages_of_any_origin() -> None:
+async def test_script_is_allowed_for_any_origin() -> None:
     async with serving() as (_, port), asking(port, b"GET /live.js") as script:
         head = await script.head()
         assert "text/javascript" in head
@@ -113,7 +113,7 @@ async def test_closed_page_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None
                     accepted = "200 OK" in await page.head()
 
 
-async def test_what_ends_closes_the_pages() -> None:
+async def test_shutdown_closes_the_pages() -> None:
     async with serving() as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /events HTTP/1.1\r\n\r\n")
@@ -134,12 +134,12 @@ async def test_what_ends_closes_the_pages() -> None:
         (b"GET /events?age=" + b"9" * 400, "404"),
     ],
 )
-async def test_anything_else_is_not_there(line: bytes, status: str) -> None:
+async def test_other_paths_are_404(line: bytes, status: str) -> None:
     async with serving() as (_, port), asking(port, line) as page:
         assert (await page.head()).split()[1] == status
 
 
-async def test_a_head_that_is_too_long_or_has_no_end_is_cut_off() -> None:
+async def test_too_long_request_head_is_refused() -> None:
     async with serving() as (_, port):
         async with asking(port, b"GET /" + b"x" * 200_000) as page:
             with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
@@ -151,7 +151,7 @@ async def test_a_head_that_is_too_long_or_has_no_end_is_cut_off() -> None:
         writer.close()
 
 
-async def test_of_too_many_pages_the_last_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_pages_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoints, "MAX_PAGES", 1)
     async with serving() as (_, port), asking(port, b"GET /events") as one:
         await one.connected()

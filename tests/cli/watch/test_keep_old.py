@@ -1,4 +1,4 @@
-"""With ``--keep-old`` a run begins beside the one before it, and one of the two is left in the end."""
+"""With ``--keep-old`` a run begins next to the old one, and one of the two remains."""
 
 from __future__ import annotations
 
@@ -73,9 +73,7 @@ async def begin(rig: one.Rig, clock: Clock, name: str = "a") -> None:
     await clock.settle()
 
 
-async def test_the_new_one_begins_beside_the_old_and_takes_its_place_when_it_is_ready(
-    rig: one.Rig, clock: Clock
-) -> None:
+async def test_successor_starts_next_to_the_old_run_and_replaces_it_when_ready(rig: one.Rig, clock: Clock) -> None:
     await begin(rig, clock)
     await clock.advance(5)
     assert at_work(rig) == [1, 2]
@@ -90,7 +88,7 @@ async def test_the_new_one_begins_beside_the_old_and_takes_its_place_when_it_is_
     assert rig.told().count("ready: app") == 2
 
 
-async def test_it_does_so_again_and_again(rig: one.Rig, clock: Clock) -> None:
+async def test_repeated_replacement_works(rig: one.Rig, clock: Clock) -> None:
     for number in range(2, 6):
         rig.change(f"{number}")
         await clock.advance(2)
@@ -98,9 +96,7 @@ async def test_it_does_so_again_and_again(rig: one.Rig, clock: Clock) -> None:
     assert rig.launcher.changes[1:] == [{f"{number}": "modified"} for number in range(2, 6)]
 
 
-async def test_one_that_ends_before_it_is_ready_leaves_the_old_and_its_changes_are_told_again(
-    rig: one.Rig, clock: Clock
-) -> None:
+async def test_successor_that_ends_before_ready_leaves_the_old_run_and_its_changes(rig: one.Rig, clock: Clock) -> None:
     await begin(rig, clock)
     rig.child.end(1)
     await clock.advance(10)
@@ -114,7 +110,7 @@ async def test_one_that_ends_before_it_is_ready_leaves_the_old_and_its_changes_a
     assert (at_work(rig), rig.launcher.changes[-1]) == ([3], {"a": "modified", "b": "modified"})
 
 
-async def test_one_that_cannot_be_made_leaves_the_old(rig: one.Rig, clock: Clock) -> None:
+async def test_successor_that_cannot_be_made_leaves_the_old_run(rig: one.Rig, clock: Clock) -> None:
     rig.launcher.refuses = True
     rig.change("a")
     await clock.advance(10)
@@ -127,7 +123,7 @@ async def test_one_that_cannot_be_made_leaves_the_old(rig: one.Rig, clock: Clock
     assert at_work(rig) == [2]
 
 
-async def test_a_change_overtakes_one_that_is_not_ready(rig: one.Rig, clock: Clock) -> None:
+async def test_change_replaces_successor_that_is_not_ready(rig: one.Rig, clock: Clock) -> None:
     await begin(rig, clock, "a")
     rig.launcher.hangs = False
     rig.change("b")
@@ -146,7 +142,7 @@ async def test_a_change_while_the_old_one_stops_waits_for_its_end(rig: one.Rig, 
     assert at_work(rig) == [3]
 
 
-async def test_an_old_one_that_ends_meanwhile_does_not_end_the_new_one(rig: one.Rig, clock: Clock) -> None:
+async def test_end_of_the_old_run_does_not_end_the_new_one(rig: one.Rig, clock: Clock) -> None:
     await begin(rig, clock)
     rig.launcher.children[0].end(1)
     await clock.settle()
@@ -156,7 +152,7 @@ async def test_an_old_one_that_ends_meanwhile_does_not_end_the_new_one(rig: one.
     assert at_work(rig) == [2]
 
 
-async def test_where_both_end_the_next_change_starts_one(rig: one.Rig, clock: Clock) -> None:
+async def test_change_starts_a_run_after_both_have_ended(rig: one.Rig, clock: Clock) -> None:
     await begin(rig, clock)
     rig.launcher.children[0].end(1)
     await clock.settle()
@@ -169,7 +165,7 @@ async def test_where_both_end_the_next_change_starts_one(rig: one.Rig, clock: Cl
     assert (at_work(rig), rig.launcher.changes[-1]) == ([3], {"a": "modified", "b": "modified"})
 
 
-async def test_one_that_crashed_is_followed_as_ever(rig: one.Rig, clock: Clock) -> None:
+async def test_crashed_run_is_replaced_without_overlap(rig: one.Rig, clock: Clock) -> None:
     rig.change("a")
     await clock.advance(2)
     rig.child.end(3)
@@ -181,7 +177,7 @@ async def test_one_that_crashed_is_followed_as_ever(rig: one.Rig, clock: Clock) 
 
 
 @having(restart="on_failure")
-async def test_the_policy_holds_for_the_one_that_was_kept_and_for_the_new_one(rig: one.Rig, clock: Clock) -> None:
+async def test_restart_policy_applies_to_kept_and_new_runs(rig: one.Rig, clock: Clock) -> None:
     await begin(rig, clock)
     rig.child.end(1)
     await clock.advance(100)
@@ -197,7 +193,7 @@ async def test_the_policy_holds_for_the_one_that_was_kept_and_for_the_new_one(ri
     assert at_work(rig) == [5]
 
 
-async def test_suspended_nothing_begins_and_resumed_it_begins_beside_the_old(rig: one.Rig, clock: Clock) -> None:
+async def test_successor_starts_next_to_the_old_run_after_resume(rig: one.Rig, clock: Clock) -> None:
     await rig.runner.suspend()
     rig.change("a")
     rig.runner.restart("restart")
@@ -212,9 +208,7 @@ async def test_suspended_nothing_begins_and_resumed_it_begins_beside_the_old(rig
     assert at_work(rig) == [2]
 
 
-async def test_a_suspend_gives_up_one_that_is_not_ready_and_the_resume_begins_it_anew(
-    rig: one.Rig, clock: Clock
-) -> None:
+async def test_suspend_drops_successor_and_resume_starts_it_again(rig: one.Rig, clock: Clock) -> None:
     await begin(rig, clock)
     suspending = asyncio.create_task(rig.runner.suspend())
     await clock.advance(2)
@@ -232,7 +226,7 @@ async def test_a_signal_goes_to_the_old_one_until_the_new_one_is_ready(rig: one.
     assert rig.launcher.signals == [signal.SIGHUP]
 
 
-async def test_to_end_is_to_end_both(rig: one.Rig, clock: Clock) -> None:
+async def test_cancelling_ends_both_runs(rig: one.Rig, clock: Clock) -> None:
     await begin(rig, clock)
     rig.task.cancel()
     await clock.advance(3)
@@ -240,7 +234,7 @@ async def test_to_end_is_to_end_both(rig: one.Rig, clock: Clock) -> None:
     assert at_work(rig) == []
 
 
-async def test_an_end_of_all_while_one_begins_is_no_mistake(rig: one.Rig, clock: Clock) -> None:
+async def test_shutdown_during_a_start_is_not_an_error(rig: one.Rig, clock: Clock) -> None:
     await begin(rig, clock)
     rig.launcher.children[0].end(-signal.SIGINT, StopTree("Ctrl+C"))
     await clock.advance(3)
@@ -258,6 +252,6 @@ class TestSettings:
             ({"ready": "notify", "prompt": False}, "--no-prompt one terminal"),
         ],
     )
-    def test_what_does_not_go_together_is_refused(self, given: dict[str, Any], said: str) -> None:
+    def test_commands_refuse_conflicting_settings(self, given: dict[str, Any], said: str) -> None:
         with pytest.raises(UsageError, match=said):
             Settings(command=("app",), keep_old=True, **given)

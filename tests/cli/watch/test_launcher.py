@@ -1,4 +1,4 @@
-"""What a child is told, and how what it shows gets above the prompt."""
+"""The environment and the program of a run, and its output above the prompt."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_lines_are_written_whole(capsys: pytest.CaptureFixture[str]) -> None:
     assert seen == ["", "one\r\n", "two\n", "", "ä\n"]
 
 
-def test_colours_are_kept_and_no_line_is_held_back_for_ever(capsys: pytest.CaptureFixture[str]) -> None:
+def test_colours_are_kept_and_long_lines_are_written(capsys: pytest.CaptureFixture[str]) -> None:
     screen = AboveThePrompt()
     screen.write(b"\x1b[31mred\x1b[0m\n")
     screen.write(b"." * 100_000)
@@ -70,7 +70,7 @@ def test_a_shell_gets_one_line() -> None:
     assert arguments(["echo", "a", "|", "cat"], shell=True, env=env) == ("/bin/sh", "-c", "echo a | cat")
 
 
-def test_why_a_program_cannot_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reason_why_a_program_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("app.py").touch()
     Path("dir").mkdir()
@@ -86,14 +86,14 @@ def test_why_a_program_cannot_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 class TestInterpreter:
-    def test_a_python_is_itself(self) -> None:
+    def test_python_is_its_own_interpreter(self) -> None:
         assert interpreter([sys.executable, "app.py"], ENV) == sys.executable
         assert interpreter(["/opt/x/python3.13t", "-m", "app"], ENV) == "/opt/x/python3.13t"
 
-    def test_a_console_script_names_it(self, tmp_path: Path) -> None:
+    def test_shebang_of_console_script_names_the_interpreter(self, tmp_path: Path) -> None:
         assert interpreter([script(tmp_path / "flask", f"#!{sys.executable}\n")], ENV) == sys.executable
 
-    def test_a_script_may_ask_env_for_it(self, tmp_path: Path) -> None:
+    def test_shebang_may_use_env(self, tmp_path: Path) -> None:
         (tmp_path / "python3").symlink_to(sys.executable)
         found = interpreter([script(tmp_path / "app", "#!/usr/bin/env -S python3 -u\n")], {"PATH": str(tmp_path)})
         assert found == str(tmp_path / "python3")
@@ -104,9 +104,9 @@ class TestInterpreter:
         assert interpreter([script(tmp_path / "app", text)], ENV) == f"{tmp_path}/python"
 
     @pytest.mark.parametrize("text", ["#!/bin/sh\nexec python app.py\n", "\x7fELF", "", "#!\n", "#!'\n"])
-    def test_others_are_not_known(self, tmp_path: Path, text: str) -> None:
+    def test_interpreter_of_other_programs_is_unknown(self, tmp_path: Path, text: str) -> None:
         assert interpreter([script(tmp_path / "app", text)], ENV) is None
 
-    def test_a_runner_or_what_is_gone_is_not_known(self) -> None:
+    def test_interpreter_behind_a_runner_is_unknown(self) -> None:
         assert interpreter(["/usr/bin/uv", "run", "app.py"], ENV) is None
         assert interpreter(["/no/such/thing"], ENV) is None

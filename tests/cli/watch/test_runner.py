@@ -123,7 +123,7 @@ class Rig:
         self.runner.change(f"changed: {name}")
 
     def told(self) -> str:
-        """What was said since the last time."""
+        """The messages since the last call."""
         told = self.said.getvalue()
         self.said.truncate(0)
         self.said.seek(0)
@@ -165,7 +165,7 @@ async def test_a_child_that_crashed_is_shown_and_waits_for_the_next_change(rig: 
     rig.child.end(3)
     await clock.advance(60)
     assert rig.starts == 1
-    # How long it ran is told by the clock on the wall.
+    # The duration is real time.
     assert re.search(r"exited with status 3 after \d+\.\d s; waiting for a change", rig.said.getvalue())
 
     rig.change("app.py")
@@ -179,9 +179,7 @@ async def test_a_child_that_died_of_a_signal_is_shown_with_its_name(rig: Rig, cl
     assert "killed by SIGSEGV" in rig.said.getvalue()
 
 
-async def test_a_child_that_cannot_start_waits_for_the_next_change_and_keeps_its_changes_to_itself(
-    rig: Rig, clock: Clock
-) -> None:
+async def test_failed_start_waits_for_next_change_and_keeps_its_changes(rig: Rig, clock: Clock) -> None:
     rig.launcher.refuses = True
     rig.change("a")
     await clock.advance(2)
@@ -216,7 +214,7 @@ async def test_queued_changes_lead_to_one_run_after_the_end(rig: Rig, clock: Clo
 
 
 @having(busy="drop")
-async def test_dropped_changes_lead_to_no_run_but_are_told_to_the_next(rig: Rig, clock: Clock) -> None:
+async def test_dropped_changes_start_nothing_but_reach_the_next_run(rig: Rig, clock: Clock) -> None:
     rig.change("a")
     rig.child.end(0)
     await clock.advance(100)
@@ -228,13 +226,13 @@ async def test_dropped_changes_lead_to_no_run_but_are_told_to_the_next(rig: Rig,
 
 
 @having(busy="drop")
-async def test_restart_by_hand_is_above_every_policy(rig: Rig, clock: Clock) -> None:
+async def test_manual_restart_overrides_every_policy(rig: Rig, clock: Clock) -> None:
     rig.runner.restart("restart")
     await clock.advance(2)
     assert rig.starts == 2
 
 
-async def test_a_signal_goes_to_the_child_and_starts_one_where_none_runs(rig: Rig, clock: Clock) -> None:
+async def test_signal_goes_to_running_child_or_starts_one(rig: Rig, clock: Clock) -> None:
     rig.runner.signal(signal.SIGHUP, "changed: a")
     await clock.advance(2)
     assert (rig.launcher.signals, rig.starts) == ([signal.SIGHUP], 1)
@@ -257,7 +255,7 @@ async def test_a_change_of_a_suspended_child_waits_for_resume(rig: Rig, clock: C
     assert rig.launcher.changes == [{}, {"a": "modified"}]
 
 
-async def test_a_change_while_it_resumes_leads_to_no_run_of_its_own(rig: Rig, clock: Clock) -> None:
+async def test_change_while_resuming_starts_no_extra_run(rig: Rig, clock: Clock) -> None:
     await rig.runner.suspend()
     rig.change("a")
     resuming = asyncio.create_task(rig.runner.resume())
@@ -271,7 +269,7 @@ async def test_a_change_while_it_resumes_leads_to_no_run_of_its_own(rig: Rig, cl
     assert rig.starts == 2
 
 
-async def test_resume_without_a_change_goes_on(rig: Rig, clock: Clock) -> None:
+async def test_resume_without_a_change_continues(rig: Rig, clock: Clock) -> None:
     await rig.runner.suspend()
     await rig.runner.suspend()
     await rig.runner.resume()
@@ -308,7 +306,7 @@ async def test_cancelling_stops_the_child_first(rig: Rig, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("rig", [{}, {"restart": "always"}], indirect=True)
-async def test_an_end_that_the_user_wished_for_is_the_last(rig: Rig, clock: Clock) -> None:
+async def test_ctrl_c_in_the_foreground_ends_everything(rig: Rig, clock: Clock) -> None:
     rig.told()
     rig.child.end(-signal.SIGINT, StopTree("Ctrl+C"))
     await clock.settle()
@@ -319,7 +317,7 @@ async def test_an_end_that_the_user_wished_for_is_the_last(rig: Rig, clock: Cloc
 
 class TestThePolicy:
     @having(restart="on_failure")
-    async def test_a_crash_is_answered_after_a_wait_that_grows(self, rig: Rig, clock: Clock) -> None:
+    async def test_crash_restarts_after_growing_backoff(self, rig: Rig, clock: Clock) -> None:
         for wait in ("0.1", "0.2", "0.4"):
             starts = rig.starts
             rig.child.end(3)
@@ -330,22 +328,20 @@ class TestThePolicy:
             assert rig.starts == starts + 1
 
     @having(restart="on_failure")
-    async def test_on_failure_a_good_end_is_the_end(self, rig: Rig, clock: Clock) -> None:
+    async def test_on_failure_does_not_restart_after_success(self, rig: Rig, clock: Clock) -> None:
         rig.child.end(0)
         await clock.advance(100)
         assert rig.starts == 1
         assert re.search(r"exited with status 0 after \d+\.\d s; waiting for a change", rig.told())
 
     @having(restart="always")
-    async def test_always_means_after_a_good_end_too(self, rig: Rig, clock: Clock) -> None:
+    async def test_always_restarts_after_success(self, rig: Rig, clock: Clock) -> None:
         rig.child.end(0)
         await clock.advance(1)
         assert rig.starts == 2
 
     @having(restart="always")
-    async def test_what_crashes_again_and_again_is_given_up_until_something_changes(
-        self, rig: Rig, clock: Clock
-    ) -> None:
+    async def test_repeated_crashes_are_given_up_until_a_change(self, rig: Rig, clock: Clock) -> None:
         for retry in range(8):
             rig.child.end(1)
             await clock.advance(0.12 * 2**retry)
@@ -366,7 +362,7 @@ class TestThePolicy:
         assert rig.starts == 11
 
     @having(restart="always")
-    async def test_a_change_does_not_wait_for_the_end_of_a_backoff(self, rig: Rig, clock: Clock) -> None:
+    async def test_change_does_not_wait_for_backoff(self, rig: Rig, clock: Clock) -> None:
         for _ in range(6):
             rig.child.end(1)
             await clock.advance(4)
@@ -379,7 +375,7 @@ class TestThePolicy:
         assert (rig.starts, rig.launcher.changes[-1]) == (starts + 1, {"app.py": "modified"})
 
     @having(restart="on_failure")
-    async def test_a_start_that_fails_is_tried_again_and_tells_the_changes_again(self, rig: Rig, clock: Clock) -> None:
+    async def test_failed_start_is_retried_with_its_changes(self, rig: Rig, clock: Clock) -> None:
         rig.launcher.refuses = True
         rig.change("a")
         await clock.advance(1.05)
@@ -406,7 +402,7 @@ class TestReadiness:
         await clock.advance(2)
 
     @having(ready="port:8000")
-    async def test_it_is_said_when_it_is_there(self, rig: Rig, clock: Clock) -> None:
+    async def test_ready_is_reported(self, rig: Rig, clock: Clock) -> None:
         await self.hang(rig, clock)
         assert "ready" not in rig.told()
         rig.child.be_ready()
@@ -414,9 +410,7 @@ class TestReadiness:
         assert "ready: app" in rig.told()
 
     @having(ready="port:8000")
-    async def test_a_change_interrupts_a_start_that_hangs_and_its_changes_are_told_again(
-        self, rig: Rig, clock: Clock
-    ) -> None:
+    async def test_change_interrupts_hanging_start_and_keeps_its_changes(self, rig: Rig, clock: Clock) -> None:
         await self.hang(rig, clock)
         rig.launcher.hangs = False
         rig.change("b")
@@ -438,7 +432,7 @@ class TestReadiness:
         assert (rig.starts, rig.child.status) == (2, Status.STARTING)
 
     @having(ready="port:8000")
-    async def test_one_that_ends_before_waits_for_a_change(self, rig: Rig, clock: Clock) -> None:
+    async def test_run_that_ends_before_ready_waits_for_a_change(self, rig: Rig, clock: Clock) -> None:
         await self.hang(rig, clock)
         rig.child.end(1)
         await clock.advance(100)
@@ -446,7 +440,7 @@ class TestReadiness:
         assert rig.starts == 2
 
     @having(ready="port:8000", restart="on_failure")
-    async def test_or_for_what_the_policy_says(self, rig: Rig, clock: Clock) -> None:
+    async def test_end_before_ready_follows_the_restart_policy(self, rig: Rig, clock: Clock) -> None:
         await self.hang(rig, clock)
         rig.child.end(1)
         await clock.settle()
@@ -456,7 +450,7 @@ class TestReadiness:
         assert (rig.starts, rig.child.status) == (3, Status.RUNNING)
 
     @having(ready="port:8000")
-    async def test_a_start_that_is_suspended_is_made_anew_with_the_resume(self, rig: Rig, clock: Clock) -> None:
+    async def test_start_during_suspension_is_repeated_on_resume(self, rig: Rig, clock: Clock) -> None:
         await self.hang(rig, clock)
         suspending = asyncio.create_task(rig.runner.suspend())
         await clock.advance(2)
@@ -469,7 +463,7 @@ class TestReadiness:
         assert rig.launcher.changes == [{}, {"a": "modified"}, {"a": "modified"}]
 
 
-async def test_what_is_asked_for_before_it_runs_is_not_lost(clock: Clock) -> None:
+async def test_request_before_the_start_is_not_lost(clock: Clock) -> None:
     rig = Rig(postpone=True)
     rig.change("a")
     await clock.settle()
@@ -478,7 +472,7 @@ async def test_what_is_asked_for_before_it_runs_is_not_lost(clock: Clock) -> Non
     assert rig.launcher.changes == [{"a": "modified"}]
 
 
-async def test_a_change_at_the_very_end_starts_nothing_and_breaks_nothing(rig: Rig, clock: Clock) -> None:
+async def test_change_during_shutdown_starts_nothing(rig: Rig, clock: Clock) -> None:
     rig.change("a")
     await clock.advance(0.5)
     rig.child.end(-signal.SIGINT, StopTree("Ctrl+C"))

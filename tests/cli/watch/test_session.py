@@ -1,4 +1,4 @@
-"""What a change, a webhook or a word at the prompt leads to."""
+"""Reactions to changes, webhooks and commands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class FakeRunner(Runner):
-    """Writes down what it is asked."""
+    """Records its requests."""
 
     alive = True
 
@@ -104,7 +104,7 @@ async def test_a_rule_can_send_a_signal_in_place_of_a_restart(tmp_path: Path) ->
     ]
 
 
-async def test_a_signal_takes_the_place_of_every_restart(tmp_path: Path) -> None:
+async def test_signal_replaces_every_restart(tmp_path: Path) -> None:
     rig = Rig(tmp_path, signal=signal.SIGUSR1)
     await rig.edit(a_py="")
     await rig.session.reload(ReloadEvent())
@@ -127,7 +127,7 @@ class TestBrokenFiles:
         assert f'File "{tmp_path / "a.py"}", line 1' in rig.said.getvalue()
         assert "SyntaxError" in rig.said.getvalue()
 
-    async def test_what_was_broken_keeps_it_until_mended(self, tmp_path: Path) -> None:
+    async def test_broken_file_keeps_the_old_process_until_fixed(self, tmp_path: Path) -> None:
         rig = Rig(tmp_path)
         await rig.edit(a_py="def f(:")
         await rig.edit(b_py="x = 1")
@@ -137,7 +137,7 @@ class TestBrokenFiles:
         assert rig.runner.asked == [("change", "changed: a.py")]
         assert rig.runner.noted == ["a.py", "b.py", "a.py"]
 
-    async def test_what_was_broken_may_be_deleted(self, tmp_path: Path) -> None:
+    async def test_broken_file_may_be_deleted(self, tmp_path: Path) -> None:
         rig = Rig(tmp_path)
         await rig.edit(a_py="def f(:")
         (tmp_path / "a.py").unlink()
@@ -150,12 +150,12 @@ class TestBrokenFiles:
         await rig.edit(a_py="def f(:")
         assert "not started" in rig.said.getvalue()
 
-    async def test_the_check_can_be_left_out(self, tmp_path: Path) -> None:
+    async def test_check_can_be_disabled(self, tmp_path: Path) -> None:
         rig = Rig(tmp_path, check=False)
         await rig.edit(a_py="def f(:")
         assert rig.runner.asked == [("change", "changed: a.py")]
 
-    async def test_a_mistake_in_the_env_file_keeps_it_too(self, tmp_path: Path) -> None:
+    async def test_broken_env_file_keeps_the_old_process(self, tmp_path: Path) -> None:
         rig = Rig(tmp_path, env_file=tmp_path / "vars.env")
         await rig.edit(vars_env="WHO you\n")
         assert rig.runner.asked == []
@@ -184,7 +184,7 @@ async def test_a_file_that_is_broken_keeps_the_old_process_from_a_webhook_too(tm
 
 
 class TestPause:
-    async def test_what_changes_meanwhile_leads_to_one_run(self, tmp_path: Path) -> None:
+    async def test_changes_while_held_lead_to_one_run(self, tmp_path: Path) -> None:
         rig = Rig(tmp_path)
         rig.session.hold(None)
         await rig.edit(a_py="x = 1")
@@ -198,7 +198,7 @@ class TestPause:
         await rig.edit(c_py="x = 1")
         assert rig.runner.noted == ["a.py", "b.py", "c.py"]
 
-    async def test_what_is_as_it_was_leads_to_none(self, tmp_path: Path) -> None:
+    async def test_unchanged_files_lead_to_no_run(self, tmp_path: Path) -> None:
         rig = Rig(tmp_path)
         await rig.edit(a_py="x = 1")
         rig.runner.asked.clear()
@@ -208,7 +208,7 @@ class TestPause:
         await rig.session.release(None)
         assert rig.runner.asked == []
 
-    async def test_a_second_hold_forgets_nothing_and_a_second_release_says_so(self, tmp_path: Path) -> None:
+    async def test_second_hold_keeps_changes_and_second_release_is_reported(self, tmp_path: Path) -> None:
         rig = Rig(tmp_path)
         rig.session.hold(None)
         await rig.edit(a_py="x = 1")
@@ -218,7 +218,7 @@ class TestPause:
         assert rig.runner.asked == [("change", "changed: a.py")]
         assert "it is not held" in rig.said.getvalue()
 
-    async def test_requests_from_outside_wait_and_those_by_hand_do_not(self, tmp_path: Path) -> None:
+    async def test_webhooks_wait_while_held_and_manual_commands_do_not(self, tmp_path: Path) -> None:
         rig = Rig(tmp_path)
         rig.session.hold(None)
         await rig.edit(a_py="x = 1")
@@ -271,20 +271,20 @@ async def test_what_cannot_be_compiled_is_shown_with_file_line_and_caret(tmp_pat
         ("empty.py", b""),
     ],
 )
-async def test_what_is_no_fault(tmp_path: Path, name: str, content: bytes | None) -> None:
+async def test_files_without_syntax_errors(tmp_path: Path, name: str, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
     assert await syntax_errors(sys.executable, [tmp_path / name]) == {}
 
 
 @pytest.mark.parametrize("content", [b"x = '\xff'\n", b"x = 1\0\n", b"\tx\n y\n"])
-async def test_bytes_that_are_no_source_are_a_fault(tmp_path: Path, content: bytes) -> None:
+async def test_undecodable_source_is_an_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.py").write_bytes(content)
     assert list(await syntax_errors(sys.executable, [tmp_path / "x.py"])) == [tmp_path / "x.py"]
 
 
 @pytest.mark.parametrize("text", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho hello\n", "#!/bin/sh\nsleep 60\n", None])
-async def test_where_no_answer_comes_nothing_is_found(tmp_path: Path, text: str | None) -> None:
+async def test_check_without_an_answer_finds_no_error(tmp_path: Path, text: str | None) -> None:
     """A Python that fails, babbles, hangs or is not there must not keep a restart back."""
     python, source = tmp_path / "python", tmp_path / "bad.py"
     source.write_text("def f(:\n")
