@@ -197,12 +197,6 @@ class _Bodies:
             ConnectionError: when the client disconnects.
         """
         try:
-            return await self._read_slowly(request)
-        except web.RequestPayloadError:
-            raise Refused(400, _MALFORMED) from None
-
-    async def _read_slowly(self, request: web.BaseRequest) -> bytes:
-        try:
             async with asyncio.timeout(self._timeout) as clock:
                 everywhere = _slow_of.setdefault(asyncio.get_running_loop(), {})
                 everywhere[clock] = self
@@ -216,6 +210,8 @@ class _Bodies:
                 finally:
                     everywhere.pop(clock, None)
                     self._held -= self._slow.pop(clock, 0)
+        except web.RequestPayloadError:
+            raise Refused(400, _MALFORMED) from None
         except TimeoutError:
             if self._given_up:
                 raise Refused.for_now(503, self._given_up) from None

@@ -19,7 +19,6 @@ from lifecycle.sources._http.server import Listener, Refused, json_response, pro
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Awaitable, Callable, Generator
-    from types import TracebackType
 
     from aiohttp import web
 
@@ -159,13 +158,21 @@ class WebhookServer:
 
     async def _hand_over(self, event: WebhookEvent, key: str) -> None:
         """Return when the event is in its lane, or handled if that is waited for."""
-        with self._in_flight.waiting():
+        in_flight, task = self._in_flight, _this_task()
+        in_flight.begin_waiting(task)
+        try:
             if key and self._cache is not None:
                 await self._deliver_once(self._cache, event, key)
             else:
                 delivery = await self._emitted(event)
                 if self._settings.handled:
                     await self._wait_handled(delivery)
+        except asyncio.CancelledError:
+            if in_flight.is_given_up(task):
+                raise Refused.for_now(503, _STOPPING) from None
+            raise
+        finally:
+            in_flight.end_waiting(task)
 
     async def _deliver_once(self, cache: _IdempotencyCache, event: WebhookEvent, key: str) -> None:
         async def take() -> Delivery | None:
@@ -260,29 +267,18 @@ class _InFlight:
         if self._fewer is not None and not self._fewer.done():
             self._fewer.set_result(None)
 
-    def waiting(self) -> _Waiting:
-        """Return a block in which the current task waits for space.
-
-        Raises:
-            Refused: 503 when it is given up.
-        """
-        return _Waiting(self)
-
     def begin_waiting(self, task: asyncio.Task[object]) -> None:
         """``task`` waits for space from here on."""
         self._waiting.add(task)
 
-    def end_waiting(self, task: asyncio.Task[object], error: BaseException | None) -> None:
-        """``task`` does not wait any more: there was space, or ``error`` ended the wait."""
-        given_up = isinstance(error, asyncio.CancelledError) and self._is_ours(task)
+    def end_waiting(self, task: asyncio.Task[object]) -> None:
+        """``task`` does not wait any more."""
         self._waiting.discard(task)
         self._given_up.discard(task)
-        if given_up:
-            raise Refused.for_now(503, _STOPPING) from None
 
     @contextmanager
     def following(self) -> Generator[None]:
-        """Run a block, inside `waiting`, in which the current task waits for its handler.
+        """Run a block in which the current task waits for its handler, and no longer for space.
 
         Raises:
             Refused: 504 when it is given up: not 503, since a sender that repeats it may have it handled twice.
@@ -294,7 +290,7 @@ class _InFlight:
         try:
             yield
         except asyncio.CancelledError:
-            if self._is_ours(task):
+            if self.is_given_up(task):
                 raise Refused(_STILL_RUNNING, f"{_STOPPING}, and its handler still runs") from None
             raise
         finally:
@@ -315,27 +311,9 @@ class _InFlight:
                     self._fewer = asyncio.get_running_loop().create_future()
                     await self._fewer
 
-    def _is_ours(self, task: asyncio.Task[object]) -> bool:
-        """Return whether we cancelled it, to be answered, and not aiohttp, which ends the connection."""
+    def is_given_up(self, task: asyncio.Task[object]) -> bool:
+        """Return whether `give_up` cancelled it, to be answered, and not aiohttp, which ends the connection."""
         return task in self._given_up and not task.uncancel()
-
-
-class _Waiting:
-    """A block in which the current task waits; a generator would cost more than all else that is done here."""
-
-    __slots__ = ("_in_flight", "_task")
-
-    def __init__(self, in_flight: _InFlight) -> None:
-        self._in_flight = in_flight
-        self._task = _this_task()
-
-    def __enter__(self) -> None:
-        self._in_flight.begin_waiting(self._task)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._in_flight.end_waiting(self._task, error)
 
 
 def _this_task() -> asyncio.Task[object]:

@@ -126,17 +126,13 @@ class Listener:
             async with asyncio.timeout(_LAST_REQUESTS):
                 await self._connections.all_asked.wait()
 
-    def refuse(self) -> None:
-        """Accept no connections from now on; requests in flight continue."""
+    async def aclose(self) -> None:
+        """Accept no more, and close every connection after its last answer."""
         if self._file is not None:
             self._file.remove()
             self._file = None
         if self._acceptor is not None:
             self._acceptor.close()
-
-    async def aclose(self) -> None:
-        """Close every connection, after its last answer."""
-        self.refuse()
         try:
             # Requests that came in this very turn are answered, then idle connections closed.
             await asyncio.sleep(0)
