@@ -114,10 +114,10 @@ async def test_where_nothing_fits_it_says_who_has_it_and_what_is_near(clock: Clo
     router.handle("file/*", slow)
     async with EventLog() as log, running(router):
         told = log.explain("File/added")
-        assert told.verdict == "no route fits, and there is no fallback: nobody gets it"
+        assert told.verdict == "no route matches, and there is no fallback: no handler gets it"
         assert "  'file/*' is near (pattern): they differ in case, slashes or blanks" in told.lines
         router.fallback(build)
-        assert log.explain("File/added").verdict == "no route fits: the fallback, build, has it"
+        assert log.explain("File/added").verdict == "no route matches: the fallback, build, has it"
 
 
 async def test_topics_that_were_seen_are_near_too(clock: Clock) -> None:

@@ -239,8 +239,8 @@ def _verdict(views: Sequence[_View], matches: Sequence[Match]) -> str:
         return f"it goes to {first.handler} ({first.pattern!r}), and {first.would}"
     fallbacks = [view.state.fallback for view in views if view.state.fallback is not None]
     if fallbacks:
-        return f"no route fits: the fallback, {fallbacks[0]}, has it"
-    return "no route fits, and there is no fallback: nobody gets it"
+        return f"no route matches: the fallback, {fallbacks[0]}, has it"
+    return "no route matches, and there is no fallback: no handler gets it"
 
 
 def _to_dict(record: Any) -> dict[str, Any]:

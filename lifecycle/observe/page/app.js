@@ -1,4 +1,4 @@
-// The page as a whole: what is drawn, when, and what keys and commands do.
+// The page: drawing, keys and commands.
 
 import { render } from "./vendor/lit-html/lit-html.js";
 import { Dialogs } from "./dialogs.js";
@@ -16,7 +16,7 @@ import { Workers } from "./workers.js";
 
 const LINKS = { open: "live", connecting: "connecting", closed: "not connected", resting: "resting", refused: "locked" };
 
-// Milliseconds between two drawings of what was heard.
+// Milliseconds between two drawings.
 const PACE = 200;
 
 class App {
@@ -39,7 +39,7 @@ class App {
     this.stores = new Stores(this);
     this.inspector = new Inspector(this);
     this.dialogs = new Dialogs(this);
-    this.live = new Live((name, data) => this.#heard(name, data));
+    this.live = new Live((name, data) => this.#receive(name, data));
   }
 
   start() {
@@ -57,14 +57,14 @@ class App {
     this.live.start();
   }
 
-  /** However much has changed, it is drawn once a frame. */
+  /** Draw once per frame, however much has changed. */
   draw() {
     if (this.#due) return;
     this.#due = true;
     requestAnimationFrame(() => this.drawNow());
   }
 
-  /** What happens in the program is drawn a few times a second, however much it is; what somebody does, at once. */
+  /** Draw events of the program a few times per second at most, and input of the user at once. */
   drawSoon() {
     if (this.#due || this.#later) return;
     this.#later = setTimeout(this.draw, Math.max(0, this.#drawn + PACE - performance.now()));
@@ -98,14 +98,14 @@ class App {
     this.command(["restart", this.pathOf(node)]);
   }
 
-  /** The names from the root on, as the command knows a worker. */
+  /** The path of a worker, from the root on, for commands. */
   pathOf(node) {
     const names = [];
     for (let each = node; each && each.kind !== "program"; each = this.store.nodes.get(each.parent)) names.unshift(each.name);
     return names.join("/");
   }
 
-  /** Whether somebody is there to start it anew: the supervisor above it, or the pool itself. */
+  /** Whether it can be restarted: by a supervisor above it, or because it is a pool. */
   restarts(node) {
     return node.kind === "pool" || (this.store.nodes.get(node.parent)?.kind === "supervisor" && node.kind !== "member");
   }
@@ -155,12 +155,12 @@ class App {
     });
   }
 
-  // -- what is heard -------------------------------------------------------------------------------------------
+  // -- messages ------------------------------------------------------------------------------------------------
 
-  #heard(name, data) {
+  #receive(name, data) {
     if (name === "open") {
       this.#link = "open";
-      // A stream begins with everything; until it is there, what was known stands.
+      // A stream begins with everything; until it arrives, the last state is shown.
       this.#anew = new Set(["change", "entries"]);
     } else if (name === "closed" || name === "refused") {
       this.#link = data === "resting" ? "resting" : name;
@@ -214,7 +214,7 @@ class App {
     } catch { /* for now, then */ }
   }
 
-  // -- what is drawn -------------------------------------------------------------------------------------------
+  // -- drawing ------------------------------------------------------------------------------------------------
 
   #sections() {
     return [

@@ -1,4 +1,4 @@
-// What is asked in between: the token, a confirmation, a command line, and which keys there are.
+// The dialogs: the token, a confirmation, the command line, and the list of keys.
 
 import { live } from "./vendor/lit-html/directives/live.js";
 import { visible } from "./format.js";
@@ -20,7 +20,7 @@ export class Dialogs {
   #said = [];
   #asked = 0;
   #past = [];
-  // Where the recalled line stands in the past; behind its end is the draft.
+  // The index of the recalled line in the history; after its end is the draft.
   #place = 0;
   #draft = "";
 
@@ -44,7 +44,7 @@ export class Dialogs {
 
   // -- the token -----------------------------------------------------------------------------------------------
 
-  /** Ask for the token, then do ``after``. */
+  /** Ask for the token, then call ``after``. */
   unlock(after, wrong = "") {
     this.#after = after;
     this.#wrong = wrong;
@@ -107,7 +107,7 @@ export class Dialogs {
     this.#complete();
   }
 
-  /** What became of a line: the last thirty are kept. */
+  /** Add the outcome of a line; the last thirty are kept. */
   note(line, text, look) {
     this.#said = [...this.#said.slice(-29), { line, text, look, key: (this.#asked += 1) }];
     this.app.draw();
@@ -135,7 +135,7 @@ export class Dialogs {
     this.app.draw();
   };
 
-  /** The line at ``place`` in the past, or the draft. */
+  /** Show the line at ``place`` in the history, or the draft. */
   #recall(place) {
     if (place < 0 || place > this.#past.length) return;
     if (this.#place === this.#past.length) this.#draft = this.#line;

@@ -1,4 +1,4 @@
-// The events, newest first, with what became of each.
+// The events, newest first, with their outcomes.
 
 import { clock, count, duration, matcher, rate, visible } from "./format.js";
 import { html, icon, nothing, panel, Rows, spark, status } from "./parts.js";
@@ -25,7 +25,7 @@ export class Events {
 
   draw() {
     const { store } = this.app;
-    // Who has scrolled down reads: nothing may move under the eyes.
+    // Once the user has scrolled down, rows must not move.
     if (this.rows.top > 0 && !this.#frozen) this.#freeze("scroll");
     if (this.rows.top <= 0 && this.#frozen?.why === "scroll") this.#frozen = null;
     const items = this.#frozen?.items ?? this.#items();
@@ -37,7 +37,7 @@ export class Events {
         <select aria-label="Filter events by fate" @change=${this.#chosen}>${FATES.map(([value, said]) => html`<option value=${value}>${said}</option>`)}</select>
         <button class="small" aria-pressed=${this.paused} @click=${() => this.toggle()} title="Pause (p)">${icon(this.paused ? "play" : "pause")}<span>${this.paused ? "Go on" : "Pause"}</span></button>`,
       body: html`<div class="table events" role="table" aria-label="Events">
-        <div class="head" role="row">${["Time", "Fate", "Topic", "Route", "Took"].map((word) => html`<span role="columnheader">${word}</span>`)}</div>
+        <div class="head" role="row">${["Time", "Outcome", "Topic", "Route", "Took"].map((word) => html`<span role="columnheader">${word}</span>`)}</div>
         ${fresh ? html`<button class="fresh" @click=${() => this.resume()}>${count(fresh)} newer</button>` : nothing}
         ${items.length ? this.rows.draw(items, (entry) => entry.id, this.#row, { label: "Events, newest first" }) : html`<p class="empty">${store.entries.size ? "No event fits the filter." : "No event yet."}</p>`}
         ${store.missed ? html`<p class="foot">${count(store.missed)} changes came too fast to be shown; counts and rates have them all.</p>` : nothing}

@@ -1,4 +1,4 @@
-// Flows as diagrams that live: each task where it stands, laid out in layers.
+// Flows as live diagrams: tasks with their states, laid out in layers.
 
 import { Graph, layout } from "./vendor/dagre/dagre.esm.js";
 import { tone, visible } from "./format.js";
@@ -7,7 +7,7 @@ import { bar, html, nothing, panel, repeat, status, svg } from "./parts.js";
 const HEIGHT = 30, PAD = 22, MOST = 24, WIDEST = 220;
 
 export class Flows {
-  // Shapes by flow: they are laid out anew only when the flow is built differently.
+  // Layouts by flow: computed again only when the structure of the flow changes.
   #laid = new Map();
   #open = new Set();
   #closed = new Set();
@@ -103,7 +103,7 @@ function signature(store, id) {
   return items(store, id).map((item) => `${item.id}>${JSON.stringify(item.follow)}(${signature(store, item.id)})`).join(";") + JSON.stringify(store.nodes.get(id)?.follow ?? "");
 }
 
-/** Boxes, frames around flows in flows, and edges from the last of one thing to the first of the next. */
+/** Add boxes, frames around nested flows, and edges from the last part of one item to the first of the next. */
 function laidOut(store, id) {
   const graph = new Graph({ compound: true });
   graph.setGraph({ rankdir: "LR", nodesep: 14, ranksep: 34, marginx: 10, marginy: 10 });
@@ -121,7 +121,7 @@ function laidOut(store, id) {
   return { boxes, frames, edges, width: Math.ceil(Number.isFinite(width) ? width : 0), height: Math.ceil(Number.isFinite(height) ? height : 0) };
 }
 
-/** Puts what is below ``id``; returns its first and its last leaves. */
+/** Add the descendants of ``id``; return its first and its last leaves. */
 function put(store, graph, id, frame, outermost) {
   const below = items(store, id);
   const ends = below.map((item) => {

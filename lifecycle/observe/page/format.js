@@ -1,10 +1,10 @@
-// How values are said: short, of even width, and never able to pretend to be something else.
+// How values are shown: short, of constant width, and never as something else.
 
 const CONTROLS = /[\u0000-\u001f]/g;
-// What turns the direction of text around, and what nobody sees.
+// Characters that change the direction of text, and invisible ones.
 const UNSEEN = /[\u007f-\u009f\u200b\u200e\u200f\u2028-\u202e\u2060\u2066-\u2069\ufeff]/g;
 
-/** A name as one line in which every character can be seen. */
+/** Return a name as one line with every character visible. */
 export function visible(text) {
   return String(text ?? "")
     .replace(CONTROLS, (char) => String.fromCharCode(0x2400 + char.charCodeAt(0)))
@@ -19,7 +19,7 @@ export function duration(seconds) {
   return seconds < 60 ? `${seconds.toFixed(1)} s` : age(seconds);
 }
 
-/** Of something that goes on: two units at most, and no jitter. */
+/** Format a growing duration: two units at most, without jitter. */
 export function age(seconds) {
   if (seconds == null || !Number.isFinite(seconds)) return "–";
   const whole = Math.max(0, Math.floor(seconds));
@@ -55,7 +55,7 @@ export function clock(epoch) {
   return `${time}.${String(date.getMilliseconds()).padStart(3, "0")}`;
 }
 
-/** A word as the program's own command line reads it. */
+/** Quote a word for the program's command line. */
 export function quoted(word) {
   return /^[\w./@:+,=-]+$/.test(word) ? word : `"${word.replace(/[\\"]/g, "\\$&")}"`;
 }
@@ -64,7 +64,7 @@ export function quoted(word) {
 export function matcher(pattern) {
   const text = pattern.trim();
   if (!text || text === "**") return () => true;
-  // A plain word is looked for anywhere: that is what somebody who types one means.
+  // A plain word is searched anywhere in the topic.
   if (!/[*?[\\/]/.test(text)) return (topic) => topic.toLowerCase().includes(text.toLowerCase());
   const expression = text.split("/").map(segment).join("").replace(/^\\\/|^\//, "");
   try {
@@ -96,7 +96,7 @@ const TONES = {
 };
 const BY_STATUS = new Map(Object.entries(TONES).flatMap(([tone, names]) => names.map((name) => [name, tone])));
 
-/** Which of seven looks a status has; those that nobody has to care for look alike. */
+/** Return one of seven looks for a status; unimportant ones look the same. */
 export function tone(status) {
   return BY_STATUS.get(String(status ?? "").toLowerCase()) ?? "off";
 }

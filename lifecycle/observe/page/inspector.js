@@ -1,4 +1,4 @@
-// What was clicked, in full: a node and what can be done with it, or an event and the tree it belongs to.
+// The selected item in full: a node with its commands, or an event with its tree.
 
 import { age, bytes, clock, duration, tone, visible } from "./format.js";
 import { told } from "./net.js";
@@ -78,7 +78,7 @@ export class Inspector {
     return html`<bdi>${visible(value)}</bdi>`;
   }
 
-  /** Names and plain values, a line each. */
+  /** Names and plain values, one per line. */
   #table(value) {
     const pairs = Object.entries(value);
     if (Array.isArray(value) || !pairs.length || pairs.some(([, each]) => each !== null && typeof each === "object")) return undefined;

@@ -1,8 +1,8 @@
-// The way to the program: requests with the token, and one stream that tells all that happens.
+// The connection to the program: requests with the token, and one stream with all changes.
 
 const KEY = "lifecycle.token";
 
-// Milliseconds until a page that is not seen rests, and until a silent connection is given up: the program sends figures
+// Milliseconds until a hidden page disconnects, and until a silent connection is given up: the program sends figures
 // every 2 seconds, and a comment every 15.
 const RESTING = 30_000, SILENT = 20_000;
 
@@ -13,7 +13,7 @@ export class Refused extends Error {
   }
 }
 
-/** The token stands in the fragment, which no server is sent; it leaves the address bar at once. */
+/** Take the token from the fragment, which no server receives, and remove it from the address bar. */
 export function takeToken() {
   const given = new URLSearchParams(location.hash.slice(1)).get("token");
   if (!given) return;
@@ -21,7 +21,7 @@ export function takeToken() {
   history.replaceState(null, "", location.pathname);
 }
 
-// Where storage is switched off, the token is kept as long as the page is.
+// Without storage, the token is kept as long as the page is open.
 let kept = "";
 
 export const token = {
@@ -44,7 +44,7 @@ export const token = {
 export async function ask(path, { body, signal, as } = {}) {
   const headers = {};
   const own = as ?? token.get();
-  // A header holds bytes; anything else could not be right either.
+  // A header holds bytes; any other token is wrong anyway.
   if (own) headers.Authorization = `Bearer ${/^[\x21-\x7e]+$/.test(own) ? own : "-"}`;
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const answer = await fetch(path, {
@@ -72,19 +72,19 @@ async function reason(answer) {
   }
 }
 
-/** Follows the program for as long as the page is seen; `tell` gets ("open" | "closed" | "refused" | event, data). */
+/** Follows the program while the page is visible; `notify` gets ("open" | "closed" | "refused" | event, data). */
 export class Live {
-  #tell;
+  #notify;
   #abort = null;
-  // Each wait has a timer of its own: to try again, to rest, and to give up a connection that is silent.
+  // A timer each: to try again, to disconnect a hidden page, and to give up a silent connection.
   #again = 0;
   #rest = 0;
   #silence = 0;
   #wait = 250;
 
-  constructor(tell) {
-    this.#tell = tell;
-    // A page that nobody sees costs the program nothing, and leaves the browser its connections.
+  constructor(notify) {
+    this.#notify = notify;
+    // A hidden page costs the program nothing, and leaves the browser its connections.
     document.addEventListener("visibilitychange", () => (document.hidden ? this.#restSoon() : this.#wake()));
   }
 
@@ -110,7 +110,7 @@ export class Live {
     clearTimeout(this.#rest);
     this.#rest = setTimeout(() => {
       this.stop();
-      this.#tell("closed", "resting");
+      this.#notify("closed", "resting");
     }, RESTING);
   }
 
@@ -119,10 +119,10 @@ export class Live {
     this.start();
   }
 
-  /** The program sends something every few seconds: a connection without it is dead, though nothing says so. */
+  /** Give up a connection without messages: the program sends one every few seconds. */
   #expectMore(abort) {
     clearTimeout(this.#silence);
-    this.#silence = setTimeout(() => abort.abort(new Error("nothing was heard for too long")), SILENT);
+    this.#silence = setTimeout(() => abort.abort(new Error("no message for too long")), SILENT);
   }
 
   async #follow() {
@@ -130,21 +130,21 @@ export class Live {
     try {
       this.#expectMore(abort);
       const answer = await ask("/api/live", { signal: abort.signal });
-      this.#tell("open");
+      this.#notify("open");
       await this.#read(answer.body.pipeThrough(new TextDecoderStream()).getReader(), abort);
       throw new Error("the stream has ended");
     } catch (error) {
-      // It was stopped; perhaps another follows already.
+      // It was stopped; another connection may exist already.
       if (this.#abort !== abort) return;
       clearTimeout(this.#silence);
       this.#abort = null;
       if (error.status === 401 && token.get()) {
-        // A program that was started again may have another token. Perhaps it can be watched without one.
+        // A restarted program may have another token, or need none for reading.
         token.set("");
         this.start();
         return;
       }
-      this.#tell(error.status === 401 ? "refused" : "closed", error.message);
+      this.#notify(error.status === 401 ? "refused" : "closed", error.message);
       if (error.status === 401) return;
       this.#again = setTimeout(() => this.start(), this.#wait);
       this.#wait = Math.min(5000, this.#wait * 1.6);
@@ -170,6 +170,6 @@ export class Live {
       if (line.startsWith("event: ")) name = line.slice(7);
       else if (line.startsWith("data: ")) data += line.slice(6);
     }
-    if (data) this.#tell(name, JSON.parse(data));
+    if (data) this.#notify(name, JSON.parse(data));
   }
 }

@@ -1,4 +1,4 @@
-// Small things that every panel is made of.
+// The parts that panels are made of.
 
 import { html, nothing, svg } from "./vendor/lit-html/lit-html.js";
 import { repeat } from "./vendor/lit-html/directives/repeat.js";
@@ -26,7 +26,7 @@ export function icon(name) {
   return html`<svg class="icon ${FILLED.has(name) ? "filled" : ""}" viewBox="0 0 16 16" aria-hidden="true">${svg`<path d=${PATHS[name]}></path>`}</svg>`;
 }
 
-/** A status by shape, colour and word: no one of them alone. */
+/** A status by shape, colour and word, so that none of them is needed alone. */
 export function status(word, said = word) {
   return html`<span class="status ${tone(word)}"><i class="dot"></i>${visible(said)}</span>`;
 }
@@ -68,12 +68,12 @@ export function panel(id, title, { note = nothing, tools = nothing, body, wide =
   </section>`;
 }
 
-/** Rows of one height, of which only those that can be seen are in the document. */
+/** Rows of one height, of which only the visible ones are in the document. */
 export class Rows {
   top = 0;
   view = 480;
   #watched = null;
-  // Asking for a height would have all laid out at once, at each drawing.
+  // Reading a height would force a layout at each drawing.
   #sizes = new ResizeObserver(([{ contentRect }]) => {
     const height = Math.round(contentRect.height);
     if (!height || height === this.view) return;
@@ -81,7 +81,7 @@ export class Rows {
     this.changed();
   });
 
-  /** Rows of so many pixels; at least and at most so many of them have room. */
+  /** The row height in pixels; the minimum and maximum of visible rows. */
   constructor(id, height, changed, { least = 4, most = 14 } = {}) {
     this.id = id;
     this.height = height;
@@ -115,7 +115,7 @@ export class Rows {
     return `${this.id}-${place}`;
   }
 
-  /** After each drawing: how much of the rows can be seen is known from now on. */
+  /** Measure the visible part after each drawing. */
   measure() {
     const element = document.getElementById(this.id);
     if (element === this.#watched) return;
@@ -134,7 +134,7 @@ export class Rows {
     }
   }
 
-  /** From row to row with the arrows: what is focused is the button of a row. */
+  /** Move from row to row with the arrow keys; the button of a row is focused. */
   #step = (event) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (!step) return;

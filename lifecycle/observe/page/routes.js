@@ -1,4 +1,4 @@
-// Routes: how much comes to each, and how long their handlers take.
+// Routes: their rates, and the latencies of their handlers.
 
 import { count, duration, rate, visible } from "./format.js";
 import { html, nothing, panel, Rows, spark } from "./parts.js";
@@ -14,7 +14,7 @@ export class Routes {
   }
 
   draw() {
-    // What every program is lent, `command/[s]top` and its like, is of interest once it was used.
+    // The built-in commands, such as `command/[s]top`, are of interest once they were used.
     const routes = this.app.store.of("route").filter((route) => route.routed || !LENT.test(route.pattern));
     const items = routes.filter((route) => `${route.pattern} ${route.handler}`.toLowerCase().includes(this.#filter));
     return panel("routes", "Routes", {

@@ -1,4 +1,4 @@
-// What the page knows: the nodes of the program, how they change, and the last events. All of it is bounded.
+// The state of the page: the nodes of the program, their changes, and the last events. All of it is bounded.
 
 export const SAMPLES = 60;
 const MOST_ENTRIES = 2000;
@@ -10,7 +10,7 @@ export class Store {
     this.kinds = new Map();
     this.figures = { latency: {}, memory: {}, cpu: null };
     this.entries = new Map();
-    // How many events were heard of, and how many changes came too fast.
+    // The number of events so far, and of changes that came too fast.
     this.seen = 0;
     this.missed = 0;
     this.series = new Map();
@@ -18,7 +18,7 @@ export class Store {
     this.skew = 0;
   }
 
-  /** Nothing is known any more: a stream begins with everything. */
+  /** Forget everything: a new stream begins with all nodes. */
   clear() {
     this.nodes.clear();
     this.children.clear();
@@ -41,7 +41,7 @@ export class Store {
     this.missed += dropped;
     for (const entry of entries) {
       if (!this.entries.has(entry.id)) this.seen += 1;
-      // One that has changed keeps its place.
+      // An entry that has changed keeps its place.
       this.entries.set(entry.id, entry);
     }
     for (const id of this.entries.keys()) {
@@ -63,7 +63,7 @@ export class Store {
     return ids?.size ? this.nodes.get(ids.values().next().value) : undefined;
   }
 
-  /** Once a second: how much each counter grew since the last time. */
+  /** Once per second, compute the rate of each counter. */
   sample() {
     let [events, failures] = [0, 0];
     for (const route of this.of("route")) this.#grow(`${route.id}|rate`, route.routed);

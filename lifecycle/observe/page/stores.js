@@ -1,4 +1,4 @@
-// Pools, sources and lanes, inboxes and queues: what waits where.
+// Pools, sources and lanes, inboxes and queues: how much waits in each.
 
 import { count, duration, tone, visible } from "./format.js";
 import { bar, dot, html, icon, meter, nothing, panel, repeat, status } from "./parts.js";
@@ -83,7 +83,7 @@ export class Stores {
 
 const OWN = new Set(["id", "kind", "parent", "name", "status", "error", "details"]);
 
-/** What a component counts, at the first or second level. */
+/** The counts of a component, at the first or second level. */
 function numbers(node) {
   const found = [];
   for (const [name, value] of Object.entries(node)) {

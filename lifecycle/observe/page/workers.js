@@ -1,4 +1,4 @@
-// The supervisor tree: every worker, supervisor, pool and member, with what it is at.
+// The supervisor tree: every worker, supervisor, pool and pool worker, with its status.
 
 import { age, bytes, count, tone, visible } from "./format.js";
 import { dot, html, icon, nothing, panel, Rows, status } from "./parts.js";
