@@ -14,8 +14,8 @@ __all__, __getattr__, __dir__ = lazy_names(
         ".client": "Flows",
         ".decisions": "Options",
         ".definition": "Depth Flow Task graph linear task unordered",
-        ".engine": "current_task",
-        ".outbox": "Outbox SentEvent send",
+        ".engine": "current_task send",
+        ".outbox": "Outbox SentEvent",
         ".queue": "Job JobQueue JobQueueState",
         ".records": (
             "Batch Change Claim FailedDelivery Failure FlowRow FlowsState ItemInfo "

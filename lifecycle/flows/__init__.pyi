@@ -14,9 +14,9 @@ from lifecycle.flows.definition import linear as linear
 from lifecycle.flows.definition import task as task
 from lifecycle.flows.definition import unordered as unordered
 from lifecycle.flows.engine import current_task as current_task
+from lifecycle.flows.engine import send as send
 from lifecycle.flows.outbox import Outbox as Outbox
 from lifecycle.flows.outbox import SentEvent as SentEvent
-from lifecycle.flows.outbox import send as send
 from lifecycle.flows.queue import Job as Job
 from lifecycle.flows.queue import JobQueue as JobQueue
 from lifecycle.flows.queue import JobQueueState as JobQueueState

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, Final
 from lifecycle import hooks
 from lifecycle._async import Condition, wait_within
 from lifecycle._util import current_flow
+from lifecycle.errors import FlowError, InvalidTopic
 from lifecycle.flows.decisions import Scheduler, StepResult
 from lifecycle.flows.execution import NOTHING
-from lifecycle.flows.outbox import Sending
-from lifecycle.flows.records import Failure, StepView, TaskContext
+from lifecycle.flows.records import Failure, OutboxRow, StepView, TaskContext
 from lifecycle.flows.serializers import JSON, is_large, keep
 from lifecycle.flows.states import ENGINES, FLOWS, EngineState, FlowState, StepState
-from lifecycle.flows.stores.base import clock_of
+from lifecycle.flows.stores.base import clock_of, is_storable
 from lifecycle.journal.threads import LoopThreads
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.stores.base import Store
     from lifecycle.states import Machine
 
-__all__ = ["STOP_MARGIN", "THREADS", "Engine", "current_task"]
+__all__ = ["STOP_MARGIN", "THREADS", "Engine", "current_task", "send"]
 
 _log = logging.getLogger("lifecycle.flows")
 
@@ -315,7 +315,28 @@ class Engine:
             hooks.flow_changed.announce(self._sender, change=change)
 
 
-_CURRENT: ContextVar[TaskContext] = ContextVar("lifecycle_flow_task")
+class _Running:
+    """A function that runs: its context, and the events that it sends."""
+
+    def __init__(self, flow: str, call: Call, codec: Codec) -> None:
+        self.context = _context(flow, call)
+        self._prefix = _key(flow, call, call.node.round)
+        self._codec, self._rows = codec, call.sent
+        #: Whether the function has ended.
+        self.over: bool = False
+
+    def send(self, topic: str, data: Any) -> str:
+        """Add an event, and return its id."""
+        if self.over:
+            raise FlowError(f"send({topic!r}) came after {self._prefix} had ended; send before the task returns")
+        row = OutboxRow(f"{self._prefix}/{len(self._rows) + 1}", topic, keep(self._codec, data)[0])
+        self._rows.append(row)
+        return row.id
+
+
+_RUNNING: ContextVar[_Running] = ContextVar("lifecycle_flow_task")
+#: Characters of a topic; the same as for what a router takes.
+_LONGEST_TOPIC = 1024
 
 
 def current_task() -> TaskContext:
@@ -325,9 +346,37 @@ def current_task() -> TaskContext:
         LookupError: outside of a task.
     """
     try:
-        return _CURRENT.get()
+        return _RUNNING.get().context
     except LookupError:
         raise LookupError("no task of a flow runs here; call current_task() in a task, or in what it calls") from None
+
+
+def send(topic: str, data: Any = None) -> str:
+    """Send an event from a task or its revert; `Flows.outbox` delivers it.
+
+    It is stored in the transaction that stores the task's success: a task that fails or is interrupted has sent
+    nothing. It may be delivered more than once, and then has the same id. The id consists of the id of the flow, the
+    name of the task, how often the task was started afresh, and the number of the event in it.
+
+    Returns:
+        The id.
+
+    Raises:
+        LookupError: outside of a task.
+        InvalidTopic: for a topic that is empty, too long, or not a string.
+        FlowError: for data that cannot be kept, and once the task has ended.
+    """
+    try:
+        running = _RUNNING.get()
+    except LookupError:
+        raise LookupError("no task of a flow runs here; call send() in a task, or in what it calls") from None
+    if not _is_topic(topic):
+        raise InvalidTopic(f"send({topic!r}) has no topic that a router takes; give 1 to {_LONGEST_TOPIC} characters")
+    return running.send(topic, data)
+
+
+def _is_topic(topic: object) -> bool:
+    return isinstance(topic, str) and 0 < len(topic) <= _LONGEST_TOPIC and is_storable(topic)
 
 
 class Executor:
@@ -385,9 +434,10 @@ class Executor:
             hooks.flow_task_ended.announce(self._sender, task=task, error=failure)
 
     async def _carry_out(self, call: Call) -> Any:
-        _CURRENT.set(_context(self._flow, call))
+        running = _Running(self._flow, call, self._codec)
+        _RUNNING.set(running)
         current_flow.set(self._flow)
-        with Sending(_key(self._flow, call, call.node.round), self._codec, call.sent):
+        try:
             if call.pause and not call.reverting:
                 await wait_within(call.pause, self._suspended)
             function = _function(call)
@@ -397,6 +447,8 @@ class Executor:
             if call.node.step is None or call.reverting or call.node.step.timeout is None:
                 return await self._call(function, call.arguments)
             return await self._call_within(call.node.step.timeout, call.node.step, call.arguments)
+        finally:
+            running.over = True
 
     async def _call(self, function: StepFunction, arguments: dict[str, Any]) -> Any:
         if function.in_thread:

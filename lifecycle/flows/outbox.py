@@ -1,4 +1,4 @@
-"""Events that tasks send: `send` stores them with the task's success, and `Outbox` delivers them after that.
+"""`Outbox`: delivers the events that tasks send, which `send` has stored with the success of the task.
 
 Several processes may deliver from one store. A process that takes an event holds a lease on it, renews the lease while
 the event is delivered, and deletes the event when it was handled. If the process dies, another one takes the event, so
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,10 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from lifecycle._async import wait_within
 from lifecycle._util import error_text, reason_of
 from lifecycle.backoff import Backoff
-from lifecycle.errors import FlowError, InvalidTopic, JournalError
+from lifecycle.errors import FlowError, JournalError
 from lifecycle.flows.records import UNENDED, FailedDelivery, OutboxRow
-from lifecycle.flows.serializers import keep
-from lifecycle.flows.stores.base import clock_of, is_storable, storable
+from lifecycle.flows.stores.base import clock_of, storable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -29,72 +27,12 @@ if TYPE_CHECKING:
     from lifecycle.flows.stores.base import Store
     from lifecycle.flows.stores.presence import Presence
 
-__all__ = ["SENT", "Outbox", "Sending", "SentEvent", "send"]
+__all__ = ["SENT", "Outbox", "SentEvent"]
 
 _log = logging.getLogger("lifecycle.flows")
 
 #: News that there may be something to deliver.
 SENT = "sent"
-
-#: Characters of a topic; the same as for what a router takes.
-_LONGEST = 1024
-
-
-class Sending:
-    """The events that the function with ``key`` sends while it runs."""
-
-    def __init__(self, key: str, codec: Codec, rows: list[OutboxRow]) -> None:
-        self._key, self._codec, self._rows = key, codec, rows
-        # Whether the function has ended.
-        self._over = False
-
-    def __enter__(self) -> None:
-        _SENDING.set(self)
-
-    def __exit__(self, *_: object) -> None:
-        self._over = True
-
-    def add(self, topic: str, data: Any) -> str:
-        """Add an event, and return its id."""
-        if self._over:
-            raise FlowError(f"send({topic!r}) came after {self._key} had ended; send before the task returns")
-        row = OutboxRow(f"{self._key}/{len(self._rows) + 1}", topic, keep(self._codec, data)[0])
-        self._rows.append(row)
-        return row.id
-
-
-_SENDING: ContextVar[Sending] = ContextVar("lifecycle_flow_sending")
-
-
-def send(topic: str, data: Any = None) -> str:
-    """Send an event from a task or its revert; `Flows.outbox` delivers it.
-
-    It is stored in the transaction that stores the task's success: a task that fails or is interrupted has sent
-    nothing. It may be delivered more than once, and then has the same id. The id consists of the id of the flow, the
-    name of the task, how often the task was started afresh, and the number of the event in it.
-
-    Returns:
-        The id.
-
-    Raises:
-        LookupError: outside of a task.
-        InvalidTopic: for a topic that is empty, too long, or not a string.
-        FlowError: for data that cannot be kept, and once the task has ended.
-    """
-    try:
-        sending = _SENDING.get()
-    except LookupError:
-        raise LookupError("no task of a flow runs here; call send() in a task, or in what it calls") from None
-    if not _is_topic(topic):
-        raise InvalidTopic(f"send({topic!r}) has no topic that a router takes; give 1 to {_LONGEST} characters")
-    return sending.add(topic, data)
-
-
-def _is_topic(topic: object) -> bool:
-    return isinstance(topic, str) and 0 < len(topic) <= _LONGEST and is_storable(topic)
-
-
-# -- delivering --------------------------------------------------------------------------------------------------------
 
 #: Seconds of a lease on an event; and events that are delivered at a time.
 _LEASE, _ROOM = 10.0, 64

@@ -391,7 +391,7 @@ class Run:
             if engine is not None:
                 await engine.prepare(write=False)
                 state = await engine.run()
-                if state in ENDS:
+                if state in ENDS and hooks.flow_ended.receivers:
                     hooks.flow_ended.announce(self, state=state, error=engine.error())
             self._log_failure()
         except Exception as error:  # noqa: BLE001  # raised where the run is awaited
