@@ -13,7 +13,19 @@ from typing import TYPE_CHECKING
 from lifecycle.errors import FlowError
 from lifecycle.flows.records import DISCARDED, Snapshot, taken
 from lifecycle.flows.states import ENDS, FlowState, JobState
-from lifecycle.flows.stores.base import claimed, discarded, expired, flow_of, lost, lost_job, other_flow, unknown
+from lifecycle.flows.stores.base import (
+    JobStore,
+    OutboxStore,
+    Store,
+    claimed,
+    discarded,
+    expired,
+    flow_of,
+    lost,
+    lost_job,
+    other_flow,
+    unknown,
+)
 from lifecycle.flows.stores.presence import Presence
 from lifecycle.journal.database import SteadyClock
 
@@ -27,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["MemoryStore"]
 
 
-class MemoryStore:
+class MemoryStore(Store):
     """A `Store` of dictionaries, which keeps its rows when it is left and loses them with the object."""
 
     def __init__(self) -> None:
@@ -51,7 +63,6 @@ class MemoryStore:
         """Close nothing."""
 
     async def create(self, flow: FlowRow) -> bool:
-        """Insert a new flow; False if its id is taken, and then nothing is written."""
         if flow.id in self._flows:
             return False
         self._flows[flow.id] = flow
@@ -60,22 +71,11 @@ class MemoryStore:
         return True
 
     async def load(self, id: str) -> Snapshot:  # noqa: A002  # what it is
-        """Return a flow with its steps.
-
-        Raises:
-            FlowError: if there is no flow with that id.
-        """
         if id not in self._flows:
             raise unknown(id)
         return Snapshot(self._flows[id], dict(self._steps[id]))
 
     async def take(self, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # what it is
-        """Give the flow whose epoch is ``seen`` to ``owner``, raise its epoch by one, and return it.
-
-        Raises:
-            ClaimLost: if its epoch is another; another process was quicker.
-            FlowError: if there is no flow with that id.
-        """
         flow = (await self.load(id)).flow
         if flow.epoch != seen:
             raise lost(id, seen)
@@ -83,11 +83,6 @@ class MemoryStore:
         return await self.load(id)
 
     async def commit(self, batch: Batch) -> None:
-        """Write the changes of one phase of the engine, all of them or none.
-
-        Raises:
-            ClaimLost: if another process has taken the flow since.
-        """
         flow = self._flows.get(batch.flow)
         if flow is None or flow.epoch != batch.epoch:
             raise lost(batch.flow, batch.epoch)
@@ -105,7 +100,6 @@ class MemoryStore:
         self._outbox.add(batch.sent)
 
     async def flows(self, *, name: str | None = None, states: Collection[str] = ()) -> list[FlowRow]:
-        """Return the flows with that name and in one of those states, the oldest first; without arguments, all."""
         return [
             flow
             for flow in self._flows.values()
@@ -113,32 +107,26 @@ class MemoryStore:
         ]
 
     async def changes(self, id: str, *, after: int = 0, limit: int = 500) -> list[Change]:  # noqa: A002  # what it is
-        """Return the changes of a flow after the one with that number; results are only text."""
         changes = self._changes.get(id, [])
         # Numbers are in order, and one is missing only where a commit failed.
         start = next((place for place in range(min(after, len(changes)), 0, -1) if changes[place - 1].seq <= after), 0)
         return [change._replace(result=None) for change in changes[start : start + limit]]
 
     async def delete(self, id: str) -> bool:  # noqa: A002  # what it is
-        """Delete a flow; False if there is none."""
         self._steps.pop(id, None)
         self._changes.pop(id, None)
         return self._flows.pop(id, None) is not None
 
     def presence(self) -> Presence:
-        """Return the presence of this process alone."""
         return Presence()
 
     def time(self) -> float:
-        """Return seconds since the epoch; setting the system's clock does not move them."""
         return self._clock.time()
 
     def outbox(self) -> _Outbox:
-        """Return the events that tasks have sent and that are not delivered yet."""
         return self._outbox
 
     def jobs(self, presence: Presence) -> MemoryJobs:  # noqa: ARG002  # no other process has this store
-        """Return the jobs that are kept beside the flows."""
         return self._jobs
 
     def fence(self, id: str, owner: str, *, name: str) -> str:  # noqa: A002  # what it is
@@ -162,7 +150,7 @@ class MemoryStore:
             self._flows[id] = ended
 
 
-class MemoryJobs:
+class MemoryJobs(JobStore):
     """A `JobStore` in a dictionary, beside a `MemoryStore`."""
 
     def __init__(self, flows: MemoryStore) -> None:
@@ -174,35 +162,30 @@ class MemoryJobs:
         self._claimed: set[str] = set()
 
     async def add(self, row: JobRow) -> JobRow:
-        """Insert ``row`` unless its id exists, and return the stored job."""
         if row.id not in self._rows:
             self._count += 1
             self._put(row._replace(number=self._count))
         return self._rows[row.id]
 
     async def get(self, id: str, *, now: float) -> JobRow | None:  # noqa: A002  # what it is
-        """Return one job, or None."""
         self._expire(now)
         return self._rows.get(id)
 
     async def rows(
         self, *states: str, now: float, after: tuple[int, int] | None = None, limit: int | None = None
     ) -> list[JobRow]:
-        """Return the jobs in those states, in order: at most ``limit``, and those ``after`` a rank and a number."""
         self._expire(now)
         found = (row for row in self._rows.values() if row.state in states)
         later = (row for row in found if after is None or (row.rank, row.number) > after)
         return sorted(later, key=_place)[:limit]
 
     async def take(self, flows: Collection[str] | None, claim: Claim, limit: int) -> list[JobRow]:
-        """Claim the first ``limit`` jobs that are due, of those ``flows`` or of any; fewer if there are fewer."""
         self._expire(claim.now)
         waiting = (self._rows[each] for *_, each in self._waiting)
         ready = (row for row in waiting if row.due <= claim.now and (flows is None or row.flow in flows))
         return [self._put(claimed(row, claim)) for row in list(islice(ready, limit))]
 
     async def begin(self, flows: Collection[str], claim: Claim, limit: int) -> list[tuple[JobRow, Snapshot | None]]:
-        """Do `take` and `adopt` in one transaction; None for a flow that `adopt` refuses."""
         begun: list[tuple[JobRow, Snapshot | None]] = []
         for row in await self.take(flows, claim, limit):
             try:
@@ -212,7 +195,6 @@ class MemoryJobs:
         return begun
 
     async def compare_and_set(self, old: JobRow, new: JobRow, *, now: float) -> bool:
-        """Write ``new`` if the job has the state and the epoch of ``old``; False if not."""
         self._expire(now)
         row = self._rows.get(old.id)
         if row is None or (row.state, row.epoch) != (old.state, old.epoch):
@@ -238,7 +220,6 @@ class MemoryJobs:
             del self._waiting[bisect_left(self._waiting, _place(row))]
 
     async def renew(self, rows: Sequence[JobRow], *, now: float, until: float) -> list[JobRow]:
-        """Extend those claims until then, and return those that are lost."""
         self._expire(now)
         for row in rows:
             if self._has(row):
@@ -250,12 +231,6 @@ class MemoryJobs:
         return found is not None and (found.state, found.epoch) == (JobState.CLAIMED, row.epoch)
 
     async def adopt(self, row: JobRow, *, now: float) -> Snapshot:
-        """Take the flow of a claimed job, or create it.
-
-        Raises:
-            ClaimLost: if the claim is lost.
-            FlowError: if a flow with another name has the id; that flow is left alone.
-        """
         self._expire(now)
         if not self._has(row):
             raise lost_job(row)
@@ -268,17 +243,14 @@ class MemoryJobs:
         return found
 
     async def next(self, *, now: float) -> float | None:
-        """Return when the next job will be due or the next claim may expire; None if nothing waits for a time."""
         ends = [self._rows[each].until for each in self._claimed]
         dues = [self._rows[each].due for *_, each in self._waiting]
         return min([*ends, *(due for due in dues if due > now)], default=None)
 
     async def unfinished(self, ids: Collection[str]) -> set[str]:
-        """Return those of ``ids`` that are ids of jobs that are not complete."""
         return {id for id in ids if id in self._rows and self._rows[id].state != JobState.COMPLETE}  # noqa: A001  # what it is
 
     async def purge(self, *, before: float) -> int:
-        """Delete the jobs that were completed before then, with their flows, and return how many they were."""
         old = [row.id for row in self._rows.values() if row.state == JobState.COMPLETE and row.ended < before]
         for each in old:
             self._remove(each)
@@ -286,7 +258,6 @@ class MemoryJobs:
         return len(old)
 
     async def counts(self) -> dict[str, int]:
-        """Count the jobs in each state but COMPLETE."""
         return {"UNCLAIMED": len(self._waiting), "CLAIMED": len(self._claimed)}
 
     def doubt(self) -> None:
@@ -303,7 +274,7 @@ def _place(row: JobRow) -> tuple[int, int, str]:
     return row.rank, row.number, row.id
 
 
-class _Outbox:
+class _Outbox(OutboxStore):
     """An `OutboxStore` in a dictionary."""
 
     def __init__(self) -> None:
@@ -314,13 +285,11 @@ class _Outbox:
         self._count = 0
 
     def add(self, rows: Sequence[OutboxRow]) -> None:
-        """Insert events."""
         for row in rows:
             self._count += 1
             self._rows[self._count] = row._replace(number=self._count)
 
     async def take(self, limit: int, *, now: float, until: float) -> list[OutboxRow]:
-        """Lease the first ``limit`` free events until then; a lease that expired before counts as a failure."""
         free = (row for number, row in self._rows.items() if self._until.get(number, 0.0) <= now)
         rows = [taken(row, self._until.get(row.number, 0.0)) for row in islice(free, limit)]
         self._rows |= {row.number: row for row in rows}
@@ -328,11 +297,9 @@ class _Outbox:
         return rows
 
     async def hold(self, numbers: Collection[int], *, until: float) -> None:
-        """Change the end of those leases; 0 frees the events."""
         self._until |= {number: until for number in numbers if number in self._rows}
 
     async def forget(self, numbers: Collection[int]) -> None:
-        """Delete events that were delivered, or dead letters."""
         for number in numbers:
             self._rows.pop(number, None)
             self._until.pop(number, None)
@@ -341,7 +308,6 @@ class _Outbox:
     async def settle(
         self, *, delivered: Collection[int], freed: Collection[int], failed: Sequence[FailedDelivery]
     ) -> None:
-        """Write the results of deliveries in one transaction; those ``freed`` can be taken again at once."""
         await self.forget(delivered)
         await self.hold(freed, until=0.0)
         for number, failures, error, until in failed:
@@ -353,11 +319,9 @@ class _Outbox:
         self._rows = dict(sorted(self._rows.items()))
 
     async def dead(self) -> list[OutboxRow]:
-        """Return the dead letters, the oldest first."""
         return [self._dead[number] for number in sorted(self._dead)]
 
     async def revive(self, numbers: Collection[int]) -> None:
-        """Have dead letters delivered again, as if no delivery had failed."""
         for number in numbers:
             if (row := self._dead.pop(number, None)) is not None:
                 self._rows[number], self._until[number] = row._replace(failures=0), 0.0

@@ -14,7 +14,17 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from lifecycle.flows.records import DISCARDED, UNENDED, Change, FlowRow, JobRow, OutboxRow, Snapshot, StepRow
-from lifecycle.flows.stores.base import discarded, lost, lost_job, other_flow, storable, unknown
+from lifecycle.flows.stores.base import (
+    JobStore,
+    OutboxStore,
+    Store,
+    discarded,
+    lost,
+    lost_job,
+    other_flow,
+    storable,
+    unknown,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -287,7 +297,7 @@ _DELETE = (
 )
 
 
-class SQLStore:
+class SQLStore(Store):
     """The `Store` methods on a `Database`."""
 
     def __init__(self, database: Database) -> None:
@@ -296,30 +306,18 @@ class SQLStore:
         self._stamps = itertools.count(time.time_ns())
 
     async def create(self, flow: FlowRow) -> bool:
-        """Insert a new flow; False if its id is taken, and then nothing is written."""
         values = flow._asdict() | {"stamp": next(self._stamps)}
         done = self._sql.ask(_CREATED, values)
         (created,) = await self._database.run(self._sql.ask(_CREATE, values), done=[done])
         return bool(created)
 
     async def load(self, id: str) -> Snapshot:  # noqa: A002  # what it is
-        """Return a flow with its steps.
-
-        Raises:
-            FlowError: if there is no flow with that id.
-        """
         (rows,) = await self._database.read(self._sql.ask(_LOAD, {"id": id}))
         if not rows:
             raise unknown(id)
         return _snapshots(rows)[id]
 
     async def take(self, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # what it is
-        """Give the flow whose epoch is ``seen`` to ``owner``, raise its epoch by one, and return it.
-
-        Raises:
-            ClaimLost: if its epoch is another; another process was quicker.
-            FlowError: if there is no flow with that id.
-        """
         values = {"id": id, "owner": owner, "seen": seen, "stamp": next(self._stamps)}
         taken = self._sql.ask(_TAKEN, values)
         (rows,) = await self._database.run(self._sql.do(_TAKE, values), taken, done=[taken])
@@ -329,12 +327,6 @@ class SQLStore:
         return _snapshots(rows)[id]
 
     async def commit(self, batch: Batch) -> None:
-        """Write the changes of one phase of the engine, all of them or none.
-
-        Raises:
-            ClaimLost: if another process has taken the flow since.
-            JournalError: if the database cannot be written.
-        """
         stamp = next(self._stamps)
         done = self._sql.ask(_COMMITTED, {"flow": batch.flow, "epoch": batch.epoch, "stamp": stamp})
         (held,) = await self._database.run(committing(self._sql, batch, stamp), done=[done])
@@ -342,7 +334,6 @@ class SQLStore:
             raise lost(batch.flow, batch.epoch)
 
     async def flows(self, *, name: str | None = None, states: Collection[str] = ()) -> list[FlowRow]:
-        """Return the flows with that name and in one of those states, the oldest first; without arguments, all."""
         # Only what is given is compared, so that the index on both serves.
         wanted = [] if name is None else ["f.name = :name"]
         if states:
@@ -354,23 +345,19 @@ class SQLStore:
         return [FlowRow._make(row) for row in rows]
 
     async def changes(self, id: str, *, after: int = 0, limit: int = 500) -> list[Change]:  # noqa: A002  # what it is
-        """Return the changes of a flow after the one with that number; results are only text."""
         (rows,) = await self._database.read(self._sql.ask(_CHANGES, {"id": id, "after": after, "limit": limit}))
         return [Change._make(row) for row in rows]
 
     async def delete(self, id: str) -> bool:  # noqa: A002  # what it is
-        """Delete a flow; False if there is none."""
         first, *rest = _DELETE
         works = [self._sql.ask(first, {"id": id}), *(self._sql.do(each, {"id": id}) for each in rest)]
         (found,) = await self._database.run(*works)
         return bool(found)
 
     def jobs(self, presence: Presence) -> SQLJobs:
-        """Return the jobs that are kept beside the flows; ``presence`` tells which of their owners live."""
         return SQLJobs(self._database, presence, self._stamps)
 
     def outbox(self) -> SQLOutbox:
-        """Return the events that tasks have sent and that are not delivered yet."""
         return SQLOutbox(self._database)
 
 
@@ -537,7 +524,7 @@ UNION ALL SELECT 'CLAIMED', (SELECT count(*) FROM lifecycle_jobs WHERE state = '
 """
 
 
-class SQLJobs:
+class SQLJobs(JobStore):
     """A `JobStore` on a `Database`."""
 
     def __init__(self, database: Database, presence: Presence, stamps: itertools.count[int]) -> None:
@@ -546,20 +533,17 @@ class SQLJobs:
         self._losses = -1
 
     async def add(self, row: JobRow) -> JobRow:
-        """Insert ``row`` unless its id exists, and return the stored job."""
         values = row._asdict()
         ((kept,),) = await self._database.run(self._sql.do(_ADD, values), self._sql.ask(_ONE, values))
         return JobRow._make(kept)
 
     async def get(self, id: str, *, now: float) -> JobRow | None:  # noqa: A002  # what it is
-        """Return one job, or None."""
         rows = await self._look(now, self._sql.ask(_ONE, {"id": id}))
         return JobRow._make(rows[0]) if rows else None
 
     async def rows(
         self, *states: str, now: float, after: tuple[int, int] | None = None, limit: int | None = None
     ) -> list[JobRow]:
-        """Return the jobs in those states, in order: at most ``limit``, and those ``after`` a rank and a number."""
         rank, number = after or (-1, -1)
         most = _EVERY if limit is None else limit
         values = {"states": self._sql.listed(map(str, states)), "rank": rank, "number": number, "limit": most}
@@ -567,7 +551,6 @@ class SQLJobs:
         return list(map(JobRow._make, await self._look(now, page)))
 
     async def take(self, flows: Collection[str] | None, claim: Claim, limit: int) -> list[JobRow]:
-        """Claim the first ``limit`` jobs that are due, of those ``flows`` or of any; fewer if there are fewer."""
         if flows is not None and not flows:
             return []
         values = self._values(flows, claim, limit)
@@ -576,7 +559,6 @@ class SQLJobs:
         return _in_order(rows)
 
     async def begin(self, flows: Collection[str], claim: Claim, limit: int) -> list[tuple[JobRow, Snapshot | None]]:
-        """Do `take` and `adopt` in one transaction; None for a flow that `adopt` refuses."""
         values = self._values(flows, claim, limit)
         adopting, begun = self._sql.do(_ADOPT_CLAIMED, values), self._sql.ask(_BEGUN, values)
         done = [self._sql.ask(_CLAIMED, values), begun]
@@ -599,7 +581,6 @@ class SQLJobs:
         return [self._sql.do(_DUE, values), self._sql.ask(text, values)]
 
     async def compare_and_set(self, old: JobRow, new: JobRow, *, now: float) -> bool:
-        """Write ``new`` if the job has the state and the epoch of ``old``; False if not."""
         stamp = next(self._stamps)
         values = new._asdict() | {"old_state": old.state, "old_epoch": old.epoch, "now": now, "stamp": stamp}
         # The expired claims need not be ended before: the time of this one is compared.
@@ -612,7 +593,6 @@ class SQLJobs:
         return bool(rows)
 
     async def renew(self, rows: Sequence[JobRow], *, now: float, until: float) -> list[JobRow]:
-        """Extend those claims until then, and return those that are lost."""
         values = {
             "ids": self._sql.listed(row.id for row in rows),
             "claims": self._sql.listed(f"{row.epoch}/{row.id}" for row in rows),
@@ -622,12 +602,6 @@ class SQLJobs:
         return [row for row in rows if (row.id, row.epoch) not in set(kept)]
 
     async def adopt(self, row: JobRow, *, now: float) -> Snapshot:
-        """Take the flow of a claimed job, or create it.
-
-        Raises:
-            ClaimLost: if the claim is lost.
-            FlowError: if a flow with another name has the id; that flow is left alone.
-        """
         values = {"id": row.id, "epoch": row.epoch, "owner": row.token, "now": now, "stamp": next(self._stamps)}
         adopted = self._sql.ask(_ADOPTED, values)
         (found,) = await self._run(now, self._sql.do(_ADOPT_ONE, values), adopted, done=[adopted])
@@ -639,17 +613,14 @@ class SQLJobs:
         raise lost_job(row)
 
     async def next(self, *, now: float) -> float | None:
-        """Return when the next job will be due or the next claim may expire; None if nothing waits for a time."""
         ((times,),) = await self._database.read(self._sql.ask(_NEXT, {"now": now}))
         return min((each for each in times if each is not None), default=None)
 
     async def unfinished(self, ids: Collection[str]) -> set[str]:
-        """Return those of ``ids`` that are ids of jobs that are not complete."""
         (rows,) = await self._database.read(self._sql.ask(_UNFINISHED, {"ids": self._sql.listed(ids)}))
         return {id for (id,) in rows}  # noqa: A001  # what it is
 
     async def purge(self, *, before: float) -> int:
-        """Delete the jobs that were completed before then, with their flows, and return how many they were."""
         works = [
             self._sql.ask(each) if each.startswith("SELECT") else self._sql.do(each, {"before": before})
             for each in _PURGE
@@ -658,12 +629,10 @@ class SQLJobs:
         return int(count)
 
     async def counts(self) -> dict[str, int]:
-        """Count the jobs in each state but COMPLETE."""
         (rows,) = await self._database.read(self._sql.ask(_COUNTS))
         return {str(state): int(count) for state, count in rows}
 
     def doubt(self) -> None:
-        """Check before the next operation whether every owner lives."""
         self._losses = -1
 
     async def _look(self, now: float, statement: Statement) -> list[Row]:
@@ -731,30 +700,26 @@ _HOLD = "UPDATE lifecycle_outbox SET until = :until WHERE number {among[numbers]
 _FORGET = "DELETE FROM lifecycle_outbox WHERE number {among[numbers]}"
 
 
-class SQLOutbox:
+class SQLOutbox(OutboxStore):
     """An `OutboxStore` on a `Database`."""
 
     def __init__(self, database: Database) -> None:
         self._database, self._sql = database, database.dialect
 
     async def take(self, limit: int, *, now: float, until: float) -> list[OutboxRow]:
-        """Lease the first ``limit`` free events until then; a lease that expired before counts as a failure."""
         taking = self._sql.ask(_TAKE_EVENTS, {"limit": limit, "now": now, "until": until})
         (rows,) = await self._database.run(taking, done=[self._sql.ask(_TAKEN_EVENTS, {"until": until})])
         return sorted(map(OutboxRow._make, rows), key=attrgetter("number"))
 
     async def hold(self, numbers: Collection[int], *, until: float) -> None:
-        """Change the end of those leases; 0 frees the events."""
         await self._database.run(self._sql.do(_HOLD, {"numbers": self._sql.listed(numbers), "until": until}))
 
     async def forget(self, numbers: Collection[int]) -> None:
-        """Delete events that were delivered, or dead letters."""
         await self._database.run(self._sql.do(_FORGET, {"numbers": self._sql.listed(numbers)}))
 
     async def settle(
         self, *, delivered: Collection[int], freed: Collection[int], failed: Sequence[FailedDelivery]
     ) -> None:
-        """Write the results of deliveries in one transaction; those ``freed`` can be taken again at once."""
         works = [self._sql.do(_FORGET, {"numbers": self._sql.listed(delivered)})] if delivered else []
         if freed:
             works.append(self._sql.do(_HOLD, {"numbers": self._sql.listed(freed), "until": 0.0}))
@@ -769,10 +734,8 @@ class SQLOutbox:
             await self._database.run(*works)
 
     async def dead(self) -> list[OutboxRow]:
-        """Return the dead letters, the oldest first."""
         (rows,) = await self._database.read(self._sql.ask(_DEAD))
         return list(map(OutboxRow._make, rows))
 
     async def revive(self, numbers: Collection[int]) -> None:
-        """Have dead letters delivered again, as if no delivery had failed."""
         await self._database.run(self._sql.do(_REVIVE, {"numbers": self._sql.listed(numbers)}))
