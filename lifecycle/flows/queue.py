@@ -1,6 +1,6 @@
 """`JobQueue`: jobs that are enqueued, claimed and completed, by this process or by others that share the store.
 
-A job is a flow that some process shall carry out. `worker` has the loop that claims jobs and carries them out.
+A job is a flow that some process is to carry out. `worker` has the loop that claims jobs and carries them out.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class JobQueue:
     def __init__(self, flows: Flows, *, max_attempts: int = 10, backoff: Backoff = _BACKOFF) -> None:
         if max_attempts < 1:
             raise ValueError(f"JobQueue(max_attempts={max_attempts!r}) could do nothing; give 1 or more")
-        #: What carries out the flows of claimed jobs.
+        #: The flows, which carry out claimed jobs.
         self.flows = flows
         self._store = flows.store.jobs(flows.presence)
         self._max_attempts, self._backoff = max_attempts, backoff
@@ -180,7 +180,7 @@ class JobQueue:
 
     @property
     def store(self) -> JobStore:
-        """What keeps the jobs.
+        """The store of the jobs.
 
         Raises:
             FlowError: unless the flows are entered.
@@ -198,7 +198,7 @@ class JobQueue:
         self.count.renew()
         return JobQueueState(repr(self.flows.store), dict(self.count.figures))
 
-    # -- for who has work ----------------------------------------------------------------------------------------------
+    # -- for the caller that has work ----------------------------------------------------------------------------------
 
     async def enqueue(
         self,
@@ -288,7 +288,7 @@ class JobQueue:
         """Delete the jobs that were completed more than so many seconds ago, with their flows; return their number."""
         return await self.store.purge(before=self.now() - older_than)
 
-    # -- for who does it -----------------------------------------------------------------------------------------------
+    # -- for workers ---------------------------------------------------------------------------------------------------
 
     @overload
     async def claim(self, job: Job, who: str | None = None, *, lease: float = 30.0) -> Job: ...
@@ -402,7 +402,7 @@ class JobQueue:
     def _claim(self, who: str | None, lease: float) -> Claim:
         owner = self.flows.presence.name if who is None else who
         if not owner:
-            raise ValueError(f"claim(who={who!r}) names nobody; say who claims")
+            raise ValueError(f"claim(who={who!r}) is empty; give the name of the owner")
         if not 0 < lease < math.inf:
             raise ValueError(f"claim(lease={lease!r}) is no time to work; give more than 0 seconds")
         now = self.now()

@@ -33,7 +33,7 @@ def ids(jobs: list[Any]) -> list[str]:
 # -- posting -----------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_posted_waits_for_somebody(queue: JobQueue) -> None:
+async def test_an_enqueued_job_is_unclaimed(queue: JobQueue) -> None:
     job = await queue.enqueue("vm", id="vm-43", priority="high", size=5)
     assert (job.id, job.flow, job.state, job.priority) == ("vm-43", "vm", "UNCLAIMED", Priority.HIGH)
     assert (job.owner, job.attempts, job.outcome, job.error) == (None, 0, "", "")
@@ -56,7 +56,7 @@ async def test_without_an_id_each_is_another_job(queue: JobQueue) -> None:
     assert first.id != second.id
 
 
-async def test_the_same_id_is_the_same_job_and_what_it_was_posted_with_first_counts(queue: JobQueue) -> None:
+async def test_the_same_id_is_the_same_job_with_its_first_values(queue: JobQueue) -> None:
     await queue.enqueue("vm", id="a", size=5)
     await queue.claim()
     again = await queue.enqueue("vm", id="a", size=6, priority="low")
@@ -71,12 +71,12 @@ async def test_the_id_of_a_job_of_another_flow_is_refused(queue: JobQueue) -> No
 
 
 @pytest.mark.parametrize("after", [-1.0, math.inf, math.nan])
-async def test_a_delay_that_is_none_is_refused(queue: JobQueue, after: float) -> None:
+async def test_an_invalid_delay_is_refused(queue: JobQueue, after: float) -> None:
     with pytest.raises(ValueError, match="is no time to wait"):
         await queue.enqueue("vm", after=after)
 
 
-async def test_a_priority_that_is_none_is_refused_with_those_that_are(queue: JobQueue) -> None:
+async def test_an_unknown_priority_is_refused_with_the_known_ones(queue: JobQueue) -> None:
     with pytest.raises(ValueError, match="'urgent' is not known; give one of very_high, high, normal, low, very_low"):
         await queue.enqueue("vm", priority="urgent")
 
@@ -87,7 +87,7 @@ async def test_a_value_that_cannot_be_kept_is_refused_and_nothing_is_posted(queu
     assert await queue.jobs() == []
 
 
-async def test_what_is_no_name_is_refused(queue: JobQueue) -> None:
+async def test_a_flow_that_is_not_a_name_is_refused(queue: JobQueue) -> None:
     with pytest.raises(TypeError, match="is not the name of a flow"):
         await queue.enqueue(queue)  # type: ignore[arg-type]  # that is the point
 
@@ -134,7 +134,7 @@ async def test_a_job_is_not_claimed_before_it_is_due_and_then_has_its_place(queu
     assert second.id == "late"
 
 
-async def test_who_names_a_job_does_not_wait_until_it_is_due(queue: JobQueue) -> None:
+async def test_a_named_job_is_claimed_before_it_is_due(queue: JobQueue) -> None:
     job = await queue.claim(await queue.enqueue("vm", after=60), "me")
     assert job.owner == "me"
 
@@ -142,7 +142,7 @@ async def test_who_names_a_job_does_not_wait_until_it_is_due(queue: JobQueue) ->
 # -- claims ------------------------------------------------------------------------------------------------------------
 
 
-async def test_who_claims_a_job_is_its_owner(queue: JobQueue, flows: Flows) -> None:
+async def test_a_claim_makes_the_caller_the_owner(queue: JobQueue, flows: Flows) -> None:
     job = await queue.enqueue("vm")
     assert await queue.claim(job) is job
     assert (job.state, job.owner, job.attempts) == ("CLAIMED", flows.presence.name, 1)
@@ -151,15 +151,15 @@ async def test_who_claims_a_job_is_its_owner(queue: JobQueue, flows: Flows) -> N
 
 
 @pytest.mark.parametrize("who", ["me", "you"])
-async def test_what_is_claimed_cannot_be_claimed(queue: JobQueue, who: str) -> None:
+async def test_a_claimed_job_cannot_be_claimed(queue: JobQueue, who: str) -> None:
     job = await queue.claim(await queue.enqueue("vm", id="a"), "me")
     with pytest.raises(InvalidState, match="'a' is CLAIMED by me already"):
         await queue.claim(job, who)
 
 
-async def test_nobody_is_no_owner_and_no_time_no_lease(queue: JobQueue) -> None:
+async def test_an_empty_owner_and_an_invalid_lease_are_refused(queue: JobQueue) -> None:
     job = await queue.enqueue("vm")
-    with pytest.raises(ValueError, match="names nobody"):
+    with pytest.raises(ValueError, match="is empty; give the name"):
         await queue.claim(job, "")
     for lease in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(ValueError, match="is no time to work"):
@@ -177,7 +177,7 @@ async def test_a_job_that_is_not_there_is_an_error_that_names_it(queue: JobQueue
 
 
 @pytest.mark.parametrize("verb", ["complete", "release", "discard"])
-async def test_only_the_owner_has_a_say(queue: JobQueue, verb: str) -> None:
+async def test_only_the_owner_can_end_a_claim(queue: JobQueue, verb: str) -> None:
     job = await queue.enqueue("vm", id="a")
     with pytest.raises(InvalidState, match=r"UNCLAIMED"):
         await getattr(queue, verb)(job, "me")
@@ -190,14 +190,14 @@ async def test_only_the_owner_has_a_say(queue: JobQueue, verb: str) -> None:
         await getattr(queue, verb)(job, "me")
 
 
-async def test_what_is_known_from_elsewhere_can_be_finished_by_its_owner(queue: JobQueue) -> None:
+async def test_an_owner_can_complete_a_job_seen_before_its_claim(queue: JobQueue) -> None:
     posted = await queue.enqueue("vm")
     await queue.claim()
     await queue.complete(posted)
     assert posted.outcome == "SUCCESS"
 
 
-async def test_what_became_of_a_job_is_kept(queue: JobQueue) -> None:
+async def test_the_outcome_and_error_of_a_job_are_kept(queue: JobQueue) -> None:
     done, dead = await queue.enqueue("vm", id="done"), await queue.enqueue("vm", id="dead")
     await queue.complete(await queue.claim(done), outcome="REVERTED", error="no room")
     await queue.discard(await queue.claim(dead), error="no such image")
@@ -270,7 +270,7 @@ async def test_a_release_without_error_or_delay_undoes_the_claim(queue: JobQueue
 # -- leases ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_claim_ends_with_its_lease_and_who_had_it_has_no_say_any_more(queue: JobQueue, clock: Clock) -> None:
+async def test_a_claim_ends_with_its_lease_and_its_owner_is_refused(queue: JobQueue, clock: Clock) -> None:
     mine = await queue.claim(await queue.enqueue("vm", id="a"), "me", lease=5.0)
     await clock.advance(5)
     assert (await queue.get("a")).state is JobState.UNCLAIMED
@@ -286,7 +286,7 @@ async def test_a_claim_ends_with_its_lease_and_who_had_it_has_no_say_any_more(qu
     await queue.complete(theirs, "you")
 
 
-async def test_the_same_owner_who_claims_again_has_lost_what_he_had(queue: JobQueue, clock: Clock) -> None:
+async def test_a_second_claim_of_the_same_owner_ends_its_first(queue: JobQueue, clock: Clock) -> None:
     job = await queue.enqueue("vm", id="a")
     first = await queue.claim(job, lease=5.0)
     await clock.advance(6)
@@ -308,7 +308,7 @@ async def test_a_lease_can_be_extended_as_long_as_it_lasts(queue: JobQueue, cloc
         await queue.extend(job, 5.0)
 
 
-async def test_a_job_whose_owners_vanish_again_and_again_is_given_up(queue: JobQueue, clock: Clock) -> None:
+async def test_a_job_whose_owners_die_repeatedly_is_discarded(queue: JobQueue, clock: Clock) -> None:
     job = await queue.enqueue("vm", id="a")
     for _ in range(3):
         assert await queue.claim(lease=1.0) is not None
@@ -318,9 +318,7 @@ async def test_a_job_whose_owners_vanish_again_and_again_is_given_up(queue: JobQ
     assert "was gone before it was done" in job.error
 
 
-async def test_the_end_of_a_claim_takes_the_flow_too_so_that_who_had_it_cannot_write(
-    queue: JobQueue, clock: Clock
-) -> None:
+async def test_an_expired_claim_fences_the_flow_against_late_writes(queue: JobQueue, clock: Clock) -> None:
     job = await queue.claim(await queue.enqueue("vm", id="a"), lease=1.0)
     before = await queue.store.adopt(job.row, now=queue.now())
     await clock.advance(2)
@@ -420,7 +418,7 @@ async def test_jobs_that_are_long_complete_are_forgotten_with_their_flows(queue:
     assert await queue.purge(250) == 0
 
 
-async def test_what_cannot_succeed_is_refused_at_once(flows: Flows) -> None:
+async def test_invalid_arguments_are_refused_at_once(flows: Flows) -> None:
     with pytest.raises(ValueError, match="max_attempts=0"):
         JobQueue(flows, max_attempts=0)
     with pytest.raises(ValueError, match="'DONE'"):

@@ -58,7 +58,7 @@ async def test_a_file_that_is_locked_is_said_to_be_and_works_again(queue: JobQue
     assert (await queue.enqueue("grow", id="one")).state == "UNCLAIMED"
 
 
-async def test_what_is_only_read_is_not_held_up_by_a_lock(queue: JobQueue, tmp_path: Path) -> None:
+async def test_reads_do_not_wait_for_a_lock(queue: JobQueue, tmp_path: Path) -> None:
     await pragma(queue, "busy_timeout = 10")
     await queue.enqueue("grow", id="one")
     assert [job.id for job in await queue.jobs()] == ["one"]
@@ -123,7 +123,7 @@ async def test_a_file_that_cannot_be_written_is_said_to_be(queue: JobQueue) -> N
             await call
 
 
-async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "flows.db").write_bytes(b"not a database" * 500)
     with pytest.raises(JournalError, match="is no SQLite database"):
         async with Flows(tmp_path / "flows.db"):
@@ -141,7 +141,7 @@ async def test_jobs_of_a_newer_program_are_refused(tmp_path: Path) -> None:
             pass
 
 
-async def test_values_that_somebody_has_damaged_cost_that_job_alone(queue: JobQueue, tmp_path: Path) -> None:
+async def test_damaged_values_affect_only_their_job(queue: JobQueue, tmp_path: Path) -> None:
     bad, good = await queue.enqueue("grow", size=1), await queue.enqueue("grow", size=2)
     with closing(sqlite3.connect(tmp_path / "flows.db")) as db, db:
         db.execute("UPDATE lifecycle_jobs SET store = '{nonsense' WHERE id = ?", (bad.id,))

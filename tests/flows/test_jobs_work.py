@@ -180,7 +180,7 @@ async def test_they_are_done_in_order_and_no_more_at_once_than_was_said(queue: J
     ]
 
 
-async def test_who_waits_in_another_session_hears_of_the_end(queue: JobQueue, other: JobQueue) -> None:
+async def test_a_waiter_in_another_session_hears_of_the_end(queue: JobQueue, other: JobQueue) -> None:
     async with working(queue, GROW):
         job = await other.enqueue("grow", size=1)
         # News that come over a network are not waited for by a clock that jumps: then all look for themselves.
@@ -247,7 +247,7 @@ async def test_a_worker_that_stops_releases_its_jobs_and_another_continues_them(
     assert calls == ["first", "second", "second"]
 
 
-async def test_what_ends_while_its_worker_stops_is_complete(reopened: Callable[[], Flows]) -> None:
+async def test_a_job_that_ends_while_its_worker_stops_is_complete(reopened: Callable[[], Flows]) -> None:
     began = asyncio.Event()
 
     async def work() -> None:
@@ -303,7 +303,7 @@ async def test_suspended_flows_keep_their_claims_and_go_on(queue: JobQueue, cloc
 # -- claims that are lost ----------------------------------------------------------------------------------------------
 
 
-async def test_who_has_lost_a_claim_stops_and_what_he_still_writes_is_refused(
+async def test_a_worker_that_lost_a_claim_stops_and_its_writes_are_refused(
     queue: JobQueue, other: JobQueue, clock: Clock
 ) -> None:
     """The other's clock is ahead, so that for it the lease is over."""
@@ -355,7 +355,7 @@ async def test_a_task_that_ends_after_the_claim_was_lost_is_not_written(
     assert (steps["work"].state, steps["work"].result) == ("RUNNING", None)
 
 
-async def test_a_worker_that_claims_what_it_has_lost_itself_does_not_do_it_twice_at_once(
+async def test_a_worker_that_reclaims_its_lost_job_does_not_run_it_twice_at_once(
     queue: JobQueue, other: JobQueue, clock: Clock
 ) -> None:
     at_once, most, calls = 0, 0, 0
@@ -430,7 +430,7 @@ async def test_claims_are_extended_soon_after_a_store_that_failed_answers_again(
     assert job.attempts == 1
 
 
-async def test_what_was_posted_is_not_recovered_beside_its_queue(queue: JobQueue) -> None:
+async def test_the_flow_of_a_job_is_not_recovered(queue: JobQueue) -> None:
     async def work() -> None:
         await asyncio.sleep(1000)
 
@@ -461,7 +461,7 @@ async def test_work_that_cannot_be_done_is_refused_before_anything_is_claimed(qu
     assert (await queue.jobs())[0].attempts == 0
 
 
-async def test_a_worker_whose_flows_are_left_ends(reopened: Callable[[], Flows]) -> None:
+async def test_a_worker_ends_when_its_flows_are_closed(reopened: Callable[[], Flows]) -> None:
     async with reopened() as flows:
         work = asyncio.create_task(JobQueue(flows).work({"grow": GROW}))
         await asyncio.sleep(1)
@@ -556,7 +556,7 @@ class _Counting(MemoryStore):
         return self.counted
 
 
-async def test_a_post_wakes_only_workers_of_its_flow(clock: Clock) -> None:
+async def test_a_new_job_wakes_only_workers_of_its_flow(clock: Clock) -> None:
     store = _Counting()
     async with Flows(store=store) as flows:
         queue = JobQueue(flows)

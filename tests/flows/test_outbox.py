@@ -53,7 +53,7 @@ async def routed(flows: Flows, handler: Callable[[Any], Any], *, max_attempts: i
 # -- what is sent ----------------------------------------------------------------------------------------------------
 
 
-async def test_what_a_task_sends_is_stored_with_its_success_in_order(flows: Flows) -> None:
+async def test_sent_events_are_stored_in_order_with_the_success_of_the_task(flows: Flows) -> None:
     await flows.start(sends("deploy/done", "mail/out"), id="one")
     assert await waiting(flows) == [
         ("one/a/1/1", "deploy/done", '{"by":"a"}'),
@@ -66,7 +66,7 @@ async def test_send_returns_the_id_that_the_event_will_have(flows: Flows) -> Non
     assert await run == {"a": "one/a/1/1"}
 
 
-async def test_a_task_that_fails_has_sent_nothing_and_what_undoes_others_may_send(flows: Flows) -> None:
+async def test_a_failed_task_has_sent_nothing_and_a_revert_may_send(flows: Flows) -> None:
     @task
     async def begun() -> None:
         send("begun")
@@ -124,7 +124,7 @@ async def test_a_task_that_was_interrupted_sends_under_the_same_id_when_it_is_do
         assert await waiting(flows) == [("one/a/1/1", "x", "2")]
 
 
-async def test_what_cannot_be_kept_fails_the_task_that_sends_it(flows: Flows) -> None:
+async def test_data_that_cannot_be_stored_fails_the_sending_task(flows: Flows) -> None:
     with pytest.raises(FlowError, match="cannot be kept as JSON"):
         await flows.start(linear("f", task(lambda: send("x", {1, 2}), name="a")))
     assert await waiting(flows) == []
@@ -141,7 +141,7 @@ def test_outside_of_a_task_nothing_can_be_sent() -> None:
         send("x")
 
 
-async def test_what_comes_after_the_task_has_ended_is_refused(flows: Flows) -> None:
+async def test_sending_after_the_task_has_ended_is_refused(flows: Flows) -> None:
     late: list[asyncio.Task[str]] = []
 
     async def lag() -> str:
@@ -159,7 +159,7 @@ async def test_what_comes_after_the_task_has_ended_is_refused(flows: Flows) -> N
 # -- what is delivered -------------------------------------------------------------------------------------------------
 
 
-async def test_a_router_gets_what_was_sent_before_and_what_is_sent_later_in_order(flows: Flows) -> None:
+async def test_a_router_gets_earlier_and_later_events_in_order(flows: Flows) -> None:
     got: list[SentEvent] = []
     await flows.start(sends("one", "two"), id="before")
     async with routed(flows, got.append):
@@ -174,7 +174,7 @@ async def test_a_router_gets_what_was_sent_before_and_what_is_sent_later_in_orde
     assert await waiting(flows) == []
 
 
-async def test_what_fails_or_nobody_takes_comes_again_with_the_same_id(flows: Flows) -> None:
+async def test_a_failed_or_unrouted_event_is_delivered_again_with_the_same_id(flows: Flows) -> None:
     got: list[str] = []
 
     async def fails_twice(event: SentEvent) -> None:
@@ -256,7 +256,7 @@ async def test_an_outbox_without_attempts_is_refused(flows: Flows) -> None:
         flows.outbox(max_attempts=0)
 
 
-async def test_what_is_under_way_when_the_router_ends_is_kept_and_comes_again(flows: Flows) -> None:
+async def test_a_delivery_under_way_when_the_router_ends_is_repeated(flows: Flows) -> None:
     begun = asyncio.Event()
 
     async def never(_: SentEvent) -> None:
@@ -347,14 +347,14 @@ async def outbox(make_store: Callable[[], Store]) -> AsyncIterator[OutboxStore]:
         yield flows.store.outbox()
 
 
-async def test_what_one_has_nobody_else_gets_before_its_time_is_over(outbox: OutboxStore) -> None:
+async def test_a_leased_event_is_not_taken_before_the_lease_ends(outbox: OutboxStore) -> None:
     (first,) = await outbox.take(1, now=10.0, until=20.0)
     assert first.topic == "a"
     assert [row.topic for row in await outbox.take(9, now=10.0, until=30.0)] == ["b", "c"]
     assert [row.topic for row in await outbox.take(9, now=20.0, until=30.0)] == ["a"]
 
 
-async def test_what_is_held_longer_or_given_back_is_free_at_that_time(outbox: OutboxStore) -> None:
+async def test_an_event_is_free_when_its_lease_ends_or_is_released(outbox: OutboxStore) -> None:
     numbers = [row.number for row in await outbox.take(3, now=10.0, until=20.0)]
     await outbox.hold(numbers[:1], until=40.0)
     await outbox.hold(numbers[1:2], until=0.0)
@@ -363,7 +363,7 @@ async def test_what_is_held_longer_or_given_back_is_free_at_that_time(outbox: Ou
     assert [row.topic for row in await outbox.take(9, now=40.0, until=41.0)] == ["a", "b", "c"]
 
 
-async def test_what_is_forgotten_is_gone_and_to_forget_or_hold_it_again_is_nothing(outbox: OutboxStore) -> None:
+async def test_forgetting_or_holding_a_deleted_event_does_nothing(outbox: OutboxStore) -> None:
     numbers = [row.number for row in await outbox.take(3, now=10.0, until=20.0)]
     await outbox.forget(numbers[:2])
     await outbox.forget(numbers[:2])

@@ -64,7 +64,7 @@ async def test_a_schema_that_is_not_there_is_said_to_be(server: postgres.Postgre
         await opened(f"{server.admin}&options=-csearch_path%3Dnowhere")
 
 
-async def test_who_may_not_make_tables_is_told_what_he_lacks(server: postgres.Postgres) -> None:
+async def test_a_role_that_may_not_make_tables_is_told_which_right_it_lacks(server: postgres.Postgres) -> None:
     server.role("nobody")
     url = server.url().replace("//lifecycle@", "//nobody@")
     with pytest.raises(JournalError, match=r"let the role of the URL use it \(GRANT USAGE"):
@@ -81,7 +81,7 @@ async def test_a_server_that_may_only_be_read_is_said_to_be(server: postgres.Pos
 
 
 @pytest.mark.parametrize("url", ["postgresql://[", "postgresql://me:geheim@here/x?y", "postgresql://?nonsense=1"])
-def test_what_is_no_url_is_refused_at_once(url: str) -> None:
+def test_an_invalid_url_is_refused_at_once(url: str) -> None:
     with pytest.raises(ValueError, match="is no URL of a PostgreSQL server") as caught:
         Flows(url)
     assert "geheim" not in str(caught.value)
@@ -107,7 +107,7 @@ def test_without_psycopg_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 # -- the tables --------------------------------------------------------------------------------------------------------
 
 
-async def test_tables_of_somebody_else_are_left_alone(server: postgres.Postgres) -> None:
+async def test_tables_of_another_program_are_left_alone(server: postgres.Postgres) -> None:
     url = server.url()
     with psycopg.connect(url) as db:
         db.execute("CREATE TABLE lifecycle_jobs (mine text)")
@@ -165,7 +165,7 @@ async def test_a_connection_that_is_lost_between_statements_is_reported_once(
 # -- what is asked of it -----------------------------------------------------------------------------------------------
 
 
-async def test_text_that_it_cannot_keep_is_refused_and_costs_nobody_else_anything(server: postgres.Postgres) -> None:
+async def test_text_that_the_server_cannot_keep_is_refused_alone(server: postgres.Postgres) -> None:
     async with Flows(server.cleared()) as flows:
         for id_ in ("a\0b", "\ud800"):
             with pytest.raises(FlowError, match="cannot keep a text with NUL or half a surrogate"):

@@ -31,21 +31,21 @@ async def store(make_store: Callable[[], Store]) -> AsyncIterator[Store]:
         yield store
 
 
-def test_a_store_says_what_it_is(store: Store) -> None:
+def test_the_repr_of_a_store_names_its_place(store: Store) -> None:
     assert re.fullmatch(
         r"<(MemoryStore: 0 flows|SQLiteStore .*flows\.db|PostgresStore postgresql://lifecycle@.*/postgres)>",
         repr(store),
     )
 
 
-async def test_what_is_created_is_there_and_its_id_is_taken(store: Store) -> None:
+async def test_a_created_flow_is_stored_and_its_id_is_taken(store: Store) -> None:
     assert await store.create(FLOW)
     assert not await store.create(FLOW._replace(name="other"))
     assert (await store.load("one")).flow == FLOW
     assert (await store.load("one")).steps == {}
 
 
-async def test_what_is_committed_is_there_all_of_it(store: Store) -> None:
+async def test_a_commit_is_stored_completely(store: Store) -> None:
     await store.create(FLOW)
     first = StepRow("a", "task", "RUNNING", attempt=1, round=1)
     second = StepRow("r", "retry", "SUCCESS", "RETRY", 2, 1, "1", None, None, "[]")
@@ -55,7 +55,7 @@ async def test_what_is_committed_is_there_all_of_it(store: Store) -> None:
     assert (flow.state, flow.seq, flow.at, flow.store) == ("RUNNING", 2, 7.0, FLOW.store)
 
 
-async def test_what_is_committed_later_takes_the_place_of_what_was(store: Store) -> None:
+async def test_a_later_commit_replaces_earlier_rows(store: Store) -> None:
     await store.create(FLOW)
     await store.commit(batch(StepRow("a", "task", "RUNNING")))
     await store.commit(
@@ -66,7 +66,7 @@ async def test_what_is_committed_later_takes_the_place_of_what_was(store: Store)
     assert (flow.store, flow.error) == ('{"y":2}', "full")
 
 
-async def test_who_has_lost_a_flow_writes_nothing_more(store: Store) -> None:
+async def test_a_lost_flow_cannot_be_written(store: Store) -> None:
     await store.create(FLOW)
     taken = await store.take("one", "me", seen=1)
     assert (taken.flow.epoch, taken.flow.owner) == (2, "me")
@@ -94,7 +94,7 @@ async def test_a_flow_that_was_deleted_cannot_be_written(store: Store) -> None:
     assert await store.changes("one") == []
 
 
-async def test_an_id_that_nobody_knows_is_named(store: Store) -> None:
+async def test_an_unknown_id_is_named(store: Store) -> None:
     for asked in (store.load("none"), store.take("none", "me", seen=1)):
         with pytest.raises(FlowError, match="there is no flow 'none' here"):
             await asked
@@ -120,7 +120,7 @@ async def test_changes_come_in_order_and_from_where_one_was(store: Store) -> Non
     assert last == Change("task", "t5", "PENDING", "SUCCESS", None, "", 1, "one", 5, 7.0, "5")
 
 
-async def test_what_was_committed_is_there_when_the_store_is_opened_again(make_store: Callable[[], Store]) -> None:
+async def test_commits_are_there_when_the_store_is_opened_again(make_store: Callable[[], Store]) -> None:
     async with make_store() as store:
         await store.create(FLOW)
         await store.commit(batch(StepRow("a", "task", "RUNNING")))

@@ -278,7 +278,7 @@ class _Outbox(OutboxStore):
     """An `OutboxStore` in a dictionary."""
 
     def __init__(self) -> None:
-        # In the order of their numbers; and until when somebody has one.
+        # In the order of their numbers; and the ends of leases.
         self._rows: dict[int, OutboxRow] = {}
         self._until: dict[int, float] = {}
         self._dead: dict[int, OutboxRow] = {}

@@ -47,16 +47,16 @@ __all__ = [
     "sql",
 ]
 
-#: What comes back, a column after the other.
+#: A row of a result.
 Row = tuple[Any, ...]
 
-#: The oldest version that has all that is asked of it.
+#: The oldest supported version.
 OLDEST = 15
 
-#: Seconds after which the server's clock is read again; by which two clocks may differ that agree; and that a process
-#: which connects waits at most for another to read the clock.
+#: Seconds between two readings of the server's clock; the difference up to which two clocks agree; and the longest wait
+#: of a connecting process for another one to read the clock.
 _LOOK, _APART, _PATIENCE = 10.0, 1.0, 1.0
-#: How often it is tried to note the time while others do.
+#: Tries to write the time while other processes do.
 _TRIES = 10
 
 _READ = b"SELECT extract(epoch FROM clock_timestamp())::float8, correction, seen FROM lifecycle_clock"
@@ -65,11 +65,11 @@ _NOTE = b"""UPDATE lifecycle_clock SET correction = %s, seen = %s WHERE correcti
 # Every process that has the store open holds a lock of this form.
 _OTHERS = b"""SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND pid != pg_backend_pid()
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
-#: The channel of a schema, and the line that has all who hear it read the server's clock.
+#: The channel of a schema, and the line at which every process reads the server's clock.
 CHANNEL, READ_CLOCK = "SELECT 'lifecycle_' || oid FROM pg_namespace WHERE nspname = current_schema()", "look"
 _ASK = f"SELECT pg_notify(({CHANNEL}), '- {READ_CLOCK}')".encode()
 
-#: What a connection has unless the URL says otherwise: somebody who vanishes is missed within half a minute.
+#: Settings unless the URL has others: a peer that vanishes is missed within half a minute.
 _DEFAULTS = {
     "application_name": "lifecycle",
     "connect_timeout": "10",
@@ -80,8 +80,8 @@ _DEFAULTS = {
     "client_encoding": "utf8",
 }
 
-#: Where connecting failed: what libpq's words are known by, as it has no codes; and what to do.
-_CLOSED_DOORS = {
+#: Parts of libpq's messages when connecting fails, as there are no codes; and what to do.
+_REFUSALS = {
     "password authentication failed": "give the right password, in the URL, in PGPASSWORD or in ~/.pgpass",
     "no password supplied": "give the password, in the URL, in PGPASSWORD or in ~/.pgpass",
     "no pg_hba.conf entry": "let this host and user in, in the server's pg_hba.conf",
@@ -92,7 +92,7 @@ _CLOSED_DOORS = {
     "too many": "let the server have more connections (max_connections), or give Flows fewer",
 }
 
-#: SQLSTATE: what is wrong; and what to do.
+#: By SQLSTATE: what is wrong, and what to do.
 _TROUBLES = {
     "25006": "nothing can be written there; if it is a standby, name all hosts and ?target_session_attrs=read-write",
     "42501": "the server does not let us; give the role of the URL the right to (CREATE on the schema)",
@@ -101,28 +101,28 @@ _TROUBLES = {
     "53100": "the server's disk is full; make room",
     "53200": "the server is out of memory; give it more",
     "57014": "the server gave up on it; give it a longer statement_timeout",
-    "55P03": "somebody holds a lock for long; is one stuck in a transaction?",
+    "55P03": "another client holds a lock for long; is one stuck in a transaction?",
 }
-#: What text cannot hold there: NUL, or half a surrogate.
-_UNSAYABLE = ("22021", "22P02", "22P05")
-#: What is gone with another try, on another connection: a standby, a server that starts or stops; a lost race.
+#: For text that the server cannot keep: NUL, or half a surrogate.
+_NOT_STORABLE = ("22021", "22P02", "22P05")
+#: For errors that another try may not meet: a standby, a server that starts or stops, a lost race.
 _PASSING = ("25006", "57P01", "57P02", "57P03", "57P04", "57P05", "40001", "40P01", "08")
 
 
 def _step(off: float, since: float, elapsed: float) -> float:
-    """By how much the server's clock was set.
+    """Return by how much the server's clock was set.
 
     Args:
         off: By how much the time is off from that by our own clock.
         since: Seconds by the server's clock since some process has read it.
         elapsed: Seconds by our own clock since we have read it, which was not later.
     """
-    # Where the server's clock does not show the difference, ours has stood still, or another has seen to it.
+    # If the server's clock does not show the difference, ours has stood still, or another process has corrected it.
     return off if abs(off) > _APART and -_APART <= since - off <= elapsed + _APART else 0.0
 
 
 def _since_boot() -> float:
-    """Seconds since the machine was started, those in which it slept too where the system counts them."""
+    """Return seconds since the machine started, with those in which it slept if the system counts them."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
 
 
@@ -141,15 +141,15 @@ def sql(text: str, **values: Any) -> Query:
 
 
 class Unreachable(Exception):
-    """The server did not take what was sent; a later try may find it willing."""
+    """The server did not accept a query; a later try may succeed."""
 
 
 class AnswerLost(Unreachable):
-    """Nobody knows whether the server carried it out."""
+    """It is unknown whether the server carried out a query."""
 
 
 class Connector:
-    """How to reach the server at ``url``, whose password is shown to nobody."""
+    """Connects to the server at ``url``, whose password no message shows; to be used in threads."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -161,13 +161,13 @@ class Connector:
         try:
             given = conninfo.conninfo_to_dict(url)
         except ProgrammingError:
-            # What libpq says of it may show the password.
+            # libpq's message may show the password.
             raise ValueError(
                 "that is no URL of a PostgreSQL server; give postgresql://user@host:port/database"
             ) from None
         self._given: dict[str, Any] = _DEFAULTS | {name: value for name, value in given.items() if value is not None}
         self._place = _place(self._given)
-        # By how many seconds the time of the store is ahead of the time since the boot, and when that was found out.
+        # By how many seconds the time of the store is ahead of the time since the boot, and when that was determined.
         self._ahead, self._looked = 0.0, -math.inf
         self._looking = threading.Lock()
 
@@ -175,54 +175,54 @@ class Connector:
         return self._place
 
     def connect(self) -> psycopg.Connection[Row]:
-        """A new connection; each statement is a transaction.
+        """Return a new connection; each statement is a transaction.
 
         Raises:
-            Unreachable: where the server did not answer, or not with a yes.
-            JournalError: where it is too old.
+            Unreachable: if the server does not answer, or refuses.
+            JournalError: if it is too old.
         """
         import psycopg
 
         try:
             db = psycopg.connect(**self._given, autocommit=True)
         except psycopg.Error as error:
-            raise Unreachable(f"{self}: {_said(error, _way_in(error))}") from error
+            raise Unreachable(f"{self}: {_with_advice(error, _advice(error))}") from error
         try:
             check_version(f"{self}", db.info.server_version)
         except BaseException as error:
             db.close()
-            raise self.told(db, error) from error
+            raise self.translated(db, error) from error
         return db
 
     # -- the time of the store -----------------------------------------------------------------------------------------
 
     def time(self) -> float:
-        """Seconds since the epoch, on which all agree that have the store open, whatever is done to any clock.
+        """Return seconds since the epoch, the same in all processes with this store, whatever happens to any clock.
 
         It is the server's clock and a correction in the store. A process whose own clock shows that the server's was
-        set changes the correction, so that the time goes on as before.
+        set changes the correction, so that the time continues as before.
         """
         return _since_boot() + self._ahead
 
     def keep_time(self, db: psycopg.Connection[Row]) -> None:
-        """Read the server's clock now and then, from the first `read_clock` on."""
+        """Read the server's clock regularly, after the first `read_clock`."""
         if -math.inf < self._looked < _since_boot() - _LOOK:
             self.read_clock(db)
 
     def read_clock(self, db: psycopg.Connection[Row]) -> None:
-        """Agree with the others on the time."""
+        """Agree with the other processes on the time."""
         if not self._looking.acquire(blocking=False):
             return
         try:
-            alone = self._looked == -math.inf and self._have_it_read(db)
+            alone = self._looked == -math.inf and self._wait_for_readers(db)
             for _ in range(_TRIES):
                 if self._read_clock(db, alone=alone):
                     return
         finally:
             self._looking.release()
 
-    def _have_it_read(self, db: psycopg.Connection[Row]) -> bool:
-        """Let the others read the clock, who know whether it was set; whether there are none."""
+    def _wait_for_readers(self, db: psycopg.Connection[Row]) -> bool:
+        """Let the other processes read the clock, as they know whether it was set; return whether there are none."""
         db.execute(_BEGIN)
         ((_, _, seen),) = db.execute(_READ)
         ((others,),) = db.execute(_OTHERS)
@@ -234,7 +234,7 @@ class Connector:
         return not others
 
     def _read_clock(self, db: psycopg.Connection[Row], *, alone: bool) -> bool:
-        """Read it once; False if another process has written meanwhile."""
+        """Read the clock once; False if another process has written the time meanwhile."""
         before = _since_boot()
         rows = db.execute(_READ).fetchall()
         after = _since_boot()
@@ -244,7 +244,7 @@ class Connector:
         ((raw, correction, seen),) = rows
         at, first = (before + after) / 2, self._looked == -math.inf
         if not first and after - before > _APART:
-            # Where an answer takes so long, it says too little of the time. The next one may be quicker.
+            # An answer that takes so long is too inexact. The next one may be quicker.
             return True
         if alone:
             corrected = max(0.0, seen + correction - raw)
@@ -267,22 +267,22 @@ class Connector:
             answers.append([cursor.fetchall() for each, cursor in pairs if each.asked])
         return answers
 
-    def told(self, db: psycopg.Connection[Row], error: BaseException) -> BaseException:
-        """The same error, for somebody who has to do something about it; others stay as they are."""
+    def translated(self, db: psycopg.Connection[Row], error: BaseException) -> BaseException:
+        """Return the error with what to do about it; an error that is not the server's stays as it is."""
         import psycopg
 
         if isinstance(error, UnicodeEncodeError):
-            return _unsayable(error)
+            return _not_storable(error)
         if not isinstance(error, psycopg.Error):
             return error
         state = error.sqlstate or ""
         if db.closed or db.broken:
             return AnswerLost(f"{self}: the connection was lost ({_one_line(error)})")
         if state.startswith(_PASSING):
-            return Unreachable(f"{self}: {_said(error, _TROUBLES.get(state, ''))}")
-        if state in _UNSAYABLE or (isinstance(error, psycopg.DataError) and not state):
-            return _unsayable(error)
-        return JournalError(f"{self}: {_said(error, _TROUBLES.get(state, 'the server refuses it'))}")
+            return Unreachable(f"{self}: {_with_advice(error, _TROUBLES.get(state, ''))}")
+        if state in _NOT_STORABLE or (isinstance(error, psycopg.DataError) and not state):
+            return _not_storable(error)
+        return JournalError(f"{self}: {_with_advice(error, _TROUBLES.get(state, 'the server refuses it'))}")
 
 
 def _together(db: psycopg.Connection[Row], queries: Sequence[Query]) -> list[psycopg.Cursor[Row]]:
@@ -296,7 +296,7 @@ def _together(db: psycopg.Connection[Row], queries: Sequence[Query]) -> list[psy
             try:
                 cursors.extend(db.execute(*each[:2]) for each in queries)
             except psycopg.Error as error:
-                # A pipeline that is left by an error logs the next one, which says the same.
+                # A pipeline that is left by an error logs the next error, which is the same.
                 failure = error
     except psycopg.Error:
         if failure is None:
@@ -307,7 +307,7 @@ def _together(db: psycopg.Connection[Row], queries: Sequence[Query]) -> list[psy
 
 
 def check_version(place: str, version: int) -> None:
-    """Refuse a server that does not have what is asked of it.
+    """Refuse a server that is too old.
 
     Raises:
         JournalError: naming both versions.
@@ -316,7 +316,7 @@ def check_version(place: str, version: int) -> None:
         raise JournalError(f"{place} is PostgreSQL {version // 10_000}; {OLDEST} or newer is needed")
 
 
-def _unsayable(error: Exception) -> FlowError:
+def _not_storable(error: Exception) -> FlowError:
     return FlowError(f"PostgreSQL cannot keep a text with NUL or half a surrogate in it ({_one_line(error)})")
 
 
@@ -326,12 +326,12 @@ def _place(given: dict[str, Any]) -> str:
     return f"postgresql://{user}{given.get('host', '')}{port}/{given.get('dbname', '')}"
 
 
-def _way_in(error: Exception) -> str:
+def _advice(error: Exception) -> str:
     text = _one_line(error)
-    return next((advice for words, advice in _CLOSED_DOORS.items() if words in text), "")
+    return next((advice for words, advice in _REFUSALS.items() if words in text), "")
 
 
-def _said(error: BaseException, advice: str) -> str:
+def _with_advice(error: BaseException, advice: str) -> str:
     text = _one_line(error)
     return f"{advice} ({text})" if advice else text
 
@@ -342,35 +342,35 @@ def _one_line(error: BaseException) -> str:
 
 # -- connections -------------------------------------------------------------------------------------------------------
 
-#: Seconds that the end waits for a server which says nothing.
+#: Seconds that closing waits for a server that does not answer.
 FAREWELL = 1.0
 
 
 class Cord:
-    """The socket of a connection, which the loop can pull while a thread waits for an answer."""
+    """The socket of a connection, which the loop can shut down while a thread waits for an answer."""
 
     def __init__(self, db: Any) -> None:
-        # Another number of the same socket: that of the connection may soon be somebody else's.
+        # A duplicate of the file descriptor: the connection's own may soon be another file's.
         self._socket = socket.fromfd(db.fileno(), socket.AF_INET, socket.SOCK_STREAM)
         self._lock = threading.Lock()
 
     def pull(self) -> None:
-        """Have who waits for an answer hear that there is none."""
+        """End the wait for an answer."""
         with self._lock, suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Nobody will want to."""
+        """Close the duplicate."""
         with self._lock:
             self._socket.close()
 
 
 class Connection:
-    """A thread with a connection."""
+    """A connection in a thread; it connects when it is first used, and again after it was lost."""
 
     def __init__(self, thread: LoopThread, connector: Connector, loop: asyncio.AbstractEventLoop) -> None:
         self._thread, self._connector, self._loop = thread, connector, loop
-        # The thread's own, and how others end it; None until they are needed, and after they were lost.
+        # The thread's own, and the way to end its wait; None until they are needed, and after they were lost.
         self._db: Any = None
         self._cord: Cord | None = None
 
@@ -379,7 +379,7 @@ class Connection:
         return await self.do(lambda db: self._connector.carry_out(db, works))
 
     async def do(self, use: Callable[[Any], _T]) -> _T:
-        """What ``use`` makes of the connection."""
+        """Return what ``use`` returns for the connection."""
         return await self._loop.run_in_executor(self._thread, self._do, use)
 
     def _do(self, use: Callable[[Any], _T]) -> _T:
@@ -390,7 +390,7 @@ class Connection:
             self._connector.keep_time(self._db)
             return use(self._db)
         except BaseException as error:
-            told = self._connector.told(self._db, error)
+            told = self._connector.translated(self._db, error)
             if isinstance(told, Unreachable):
                 self._drop()
             if told is error:
@@ -398,19 +398,19 @@ class Connection:
             raise told from error
 
     async def close(self) -> None:
-        """Give up the connection, and end the thread; one that hears nothing ends by itself, soon."""
+        """Close the connection, and end the thread, at once or soon."""
         dropping = self._loop.run_in_executor(self._thread, self._drop)
         try:
             await asyncio.wait([dropping], timeout=FAREWELL)
             self.cut()
-            # It hears that at once, unless it is about to connect.
+            # That ends its wait at once, unless it is about to connect.
             await asyncio.wait([dropping], timeout=FAREWELL)
         finally:
             self.cut()
             self._thread.shutdown(wait=dropping.done())
 
     def cut(self) -> None:
-        """Have the thread wait no more for an answer."""
+        """End the thread's wait for an answer."""
         if (cord := self._cord) is not None:
             cord.pull()
 
@@ -424,9 +424,9 @@ class Connection:
 
 # -- the server --------------------------------------------------------------------------------------------------------
 
-#: Seconds that a server may be away before who asks is told so.
+#: Seconds that a server may be away before a query fails.
 PATIENCE = 30.0
-#: Groups that are sent at the same time, and requests of one group.
+#: Groups that are sent at the same time, and requests in one group.
 _SENDERS, _GROUP = 2, 64
 _PAUSE = Backoff(initial=0.02, maximum=1.0, multiplier=2.0, jitter=0.5)
 
@@ -446,7 +446,7 @@ class _Request:
 
 
 class Server:
-    """The server at ``url``, asked by at most ``connections`` at a time; to be opened."""
+    """The server at ``url``, with at most ``connections`` connections; it must be opened."""
 
     def __init__(self, url: str, connections: int) -> None:
         if connections < 1:
@@ -454,11 +454,11 @@ class Server:
         self._connector = Connector(url)
         self._most = connections
         self._loop: asyncio.AbstractEventLoop | None = None
-        # Those that nobody uses, the one that was used last is the last; and all that were made.
+        # The idle connections, the one used last at the end; and all that were made.
         self._idle: list[Connection] = []
         self._connections: list[Connection] = []
         self._free = asyncio.Semaphore(connections)
-        # What waits to be sent, and those who send it; what comes meanwhile goes along with the next.
+        # The requests to be sent, and the tasks that send them; requests that come meanwhile are sent together next.
         self._waiting: deque[_Request] = deque()
         self._sending: set[asyncio.Task[None]] = set()
         self._soon = False
@@ -467,7 +467,7 @@ class Server:
         return repr(self._connector)
 
     def time(self) -> float:
-        """Seconds since the epoch, by the clock that all have in common who have the store open."""
+        """Return seconds since the epoch, by the clock that all processes with this store share."""
         return self._connector.time()
 
     async def read_clock(self) -> None:
@@ -485,7 +485,7 @@ class Server:
         """Connect, and have ``prepare`` called with the first connection.
 
         Raises:
-            JournalError: where the server cannot be reached, lets us not in, or is too old.
+            JournalError: if the server cannot be reached, refuses us, or is too old.
         """
         self._loop, self._free = asyncio.get_running_loop(), asyncio.Semaphore(self._most)
         try:
@@ -497,7 +497,7 @@ class Server:
             raise
 
     async def close(self) -> None:
-        """Let go of the server, after what was begun has ended; one that says nothing is not waited for."""
+        """Close all connections, after the queries under way; a server that does not answer is not waited for."""
         self._loop, connections = None, self._connections
         self._connections, self._idle = [], []
         await asyncio.gather(*[connection.close() for connection in connections])
@@ -509,10 +509,10 @@ class Server:
             await asyncio.wait(self._sending)
 
     async def borrow(self, use: Callable[[Any], _T]) -> _T:
-        """What ``use`` makes of a connection, in a thread, tried once.
+        """Return what ``use`` returns for a connection, in a thread, tried once.
 
         Raises:
-            Unreachable: where there is none to be had, or it was lost.
+            Unreachable: if there is no connection, or it was lost.
         """
         async with self._lent() as connection:
             return await connection.do(use)
@@ -524,7 +524,7 @@ class Server:
             try:
                 yield connection
             except asyncio.CancelledError:
-                # Nobody waits for the answer: the connection may be dead, and others need not wait for it either.
+                # No caller waits for the answer: the connection may be dead, and others need not wait for it either.
                 connection.cut()
                 self._idle.insert(0, connection)
                 raise
@@ -534,12 +534,12 @@ class Server:
             self._idle.append(connection)
 
     async def dial(self, introduce: Callable[[Any], _T]) -> tuple[Any, _T]:
-        """A connection for who needs one of his own, and what ``introduce`` made of it.
+        """Return a separate connection, and what ``introduce`` returned for it.
 
         Raises:
-            Unreachable: where there is none to be had.
+            Unreachable: if there is none.
         """
-        # Whoever takes it out, the thread or the loop, closes what nobody waits for.
+        # The thread or the loop takes out a connection that no caller waits for, and closes it.
         made: list[Any] = []
         unwanted = threading.Event()
 
@@ -548,7 +548,7 @@ class Server:
             try:
                 result = introduce(db)
             except BaseException as error:
-                told = self._connector.told(db, error)
+                told = self._connector.translated(db, error)
                 db.close()
                 raise told from error
             made.append(db)
@@ -588,7 +588,7 @@ class Server:
     # -- in groups -----------------------------------------------------------------------------------------------------
 
     def _send_soon(self) -> None:
-        """Send what waits at the end of this turn of the loop, so that what comes in the same turn goes along."""
+        """Send the waiting requests at the end of this turn of the loop, with those that come in the same turn."""
         if self._waiting and not self._soon and len(self._sending) < _SENDERS and self._loop is not None:
             self._soon = True
             self._loop.call_soon(self._send)
@@ -610,7 +610,7 @@ class Server:
         self._send_soon()
 
     async def _carry_out(self, group: list[_Request]) -> None:
-        """Have all of ``group`` answered: in one transaction, or, where that fails, each in its own."""
+        """Answer all of ``group``: in one transaction, or if that fails, each in its own."""
         try:
             doubtful = False
             if len(group) > 1:
@@ -621,13 +621,13 @@ class Server:
                 each.answer.cancel()
 
     async def _carry_out_together(self, group: list[_Request]) -> bool:
-        """Try it once; whether it is not known if it was carried out."""
+        """Try it once, and return whether it is unknown if it was carried out."""
         try:
             async with self._lent() as connection:
                 answers = await connection.carry_out([each.queries for each in group])
         except AnswerLost:
             return True
-        except Exception:  # noqa: BLE001  # each of them meets its own error alone
+        except Exception:  # noqa: BLE001  # each gets its own error alone
             return False
         for each, answer in zip(group, answers, strict=True):
             if not each.answer.done():
@@ -638,7 +638,7 @@ class Server:
         try:
             async with self._lent() as connection:
                 answer = await self._retry(connection, request, doubtful=doubtful)
-        except Exception as error:  # noqa: BLE001  # whoever asked gets it
+        except Exception as error:  # noqa: BLE001  # the caller gets it
             if not request.answer.done():
                 request.answer.set_exception(error)
         else:

@@ -1,6 +1,6 @@
 """`SQLStore`: flows, jobs and sent events in the tables of a database.
 
-The statements are the same for SQLite and PostgreSQL. The few words that differ stand in braces, and a `Dialect` fills
+The statements are the same for SQLite and PostgreSQL. The few words that differ are in braces, and a `Dialect` fills
 them in: the locks of rows, comparison with a list, and types of columns. A `Database` carries out statements together,
 as one transaction, and sends them to the database in one piece.
 """
@@ -484,7 +484,7 @@ _RENEW = """
 UPDATE lifecycle_jobs SET until = :until
 WHERE state = 'CLAIMED' AND id {among[ids]} AND epoch || '/' || id {among[claims]} RETURNING id, epoch
 """
-# Creates the flows of claimed jobs, or takes them. What is sent a second time does not fence ourselves. A flow with
+# Creates the flows of claimed jobs, or takes them. Sent a second time, it does not fence our own first one. A flow with
 # another name is left alone.
 _ADOPT = f"""
 INSERT INTO lifecycle_flows AS had ({", ".join(_STORED)}, stamp)

@@ -157,7 +157,7 @@ class SQLiteStore(SQLStore):
     """
 
     def __init__(self, path: str | os.PathLike[str], *schemas: Schema, durable: bool = False) -> None:
-        #: What writes the file; open while the store is entered.
+        #: Writes the file; open while the store is entered.
         self.journal: Final = Journal(path, FLOW_TABLES, _JOB_TABLES, _OUTBOX_TABLES, *schemas, durable=durable)
         super().__init__(_File(self.journal))
 
@@ -168,7 +168,7 @@ class SQLiteStore(SQLStore):
         """Open the file.
 
         Raises:
-            JournalError: if it cannot be opened or written, is no database, or is of a newer version.
+            JournalError: if it cannot be opened or written, is not a database, or is of a newer version.
         """
         await self.journal.__aenter__()
         return self
@@ -180,7 +180,7 @@ class SQLiteStore(SQLStore):
         await self.journal.__aexit__(kind, error, traceback)
 
     def presence(self) -> Presence:
-        """Return what tells which processes have this file open: they meet in a directory beside it."""
+        """Return the processes that have this file open: they meet in a directory next to it."""
         path = self.journal.path
         return Presence() if path == ":memory:" else FilePresence(f"{path}-owners")
 

@@ -71,7 +71,7 @@ async def working(queue: JobQueue) -> AsyncIterator[None]:
             await work
 
 
-async def test_what_a_dead_process_had_is_taken_over_long_before_its_lease_ends(tmp_path: Path) -> None:
+async def test_jobs_of_a_dead_process_are_taken_over_long_before_the_lease_ends(tmp_path: Path) -> None:
     async with Flows(tmp_path / "flows.db") as flows, asyncio.timeout(LIMIT):
         queue = JobQueue(flows)
         job = await queue.enqueue("slow", id="one")
@@ -83,7 +83,7 @@ async def test_what_a_dead_process_had_is_taken_over_long_before_its_lease_ends(
         assert results == {"first": str(process.pid), "second": str(os.getpid())}
 
 
-async def test_what_a_dead_process_had_is_free_for_who_looks_later(tmp_path: Path) -> None:
+async def test_jobs_of_a_dead_process_are_free_for_a_process_that_starts_later(tmp_path: Path) -> None:
     async with Flows(tmp_path / "flows.db") as flows:
         await JobQueue(flows).enqueue("slow", id="one")
     async with worker(tmp_path / "flows.db", lease=3600) as process:
@@ -95,7 +95,7 @@ async def test_what_a_dead_process_had_is_free_for_who_looks_later(tmp_path: Pat
         assert "was gone before it was done" in job.error
 
 
-async def test_what_a_living_process_has_is_left_to_it(tmp_path: Path) -> None:
+async def test_jobs_of_a_living_process_are_left_to_it(tmp_path: Path) -> None:
     async with Flows(tmp_path / "flows.db") as flows:
         queue = JobQueue(flows)
         await queue.enqueue("slow", id="one")
@@ -106,7 +106,7 @@ async def test_what_a_living_process_has_is_left_to_it(tmp_path: Path) -> None:
             assert await flows.recover(SLOW) == []
 
 
-async def test_who_was_stopped_for_too_long_has_lost_the_job_and_gives_up_its_flow(tmp_path: Path) -> None:
+async def test_a_process_stopped_beyond_its_lease_has_lost_job_and_flow(tmp_path: Path) -> None:
     async with Flows(tmp_path / "flows.db") as flows, asyncio.timeout(LIMIT):
         queue = JobQueue(flows)
         job = await queue.enqueue("slow", id="one")

@@ -94,7 +94,7 @@ async def test_a_phase_is_written_once_whatever_is_lost(store: PostgresStore, lo
 
 
 @pytest.mark.keeps_tasks
-async def test_what_arrives_after_it_was_sent_again_changes_nothing(store: PostgresStore, lossy: Way) -> None:
+async def test_a_late_request_that_was_sent_again_changes_nothing(store: PostgresStore, lossy: Way) -> None:
     lossy.lose("late")
     await store.commit(batch(1, "RUNNING"))
     await store.commit(batch(2, "SUCCESS"))
@@ -118,7 +118,7 @@ async def test_a_flow_is_taken_once_whatever_is_lost(store: PostgresStore, lossy
 
 @both
 @pytest.mark.keeps_tasks
-async def test_who_has_lost_a_flow_hears_so_whatever_is_lost(store: PostgresStore, lossy: Way, loss: Loss) -> None:
+async def test_the_loss_of_a_flow_is_reported_whatever_is_lost(store: PostgresStore, lossy: Way, loss: Loss) -> None:
     await store.take("one", "you", seen=1)
     lossy.lose(loss)
     with pytest.raises(ClaimLost):
@@ -162,7 +162,7 @@ async def test_events_stay_in_order_whatever_is_lost(store: PostgresStore, lossy
 
 
 @pytest.mark.keeps_tasks
-async def test_who_waits_no_more_for_a_frozen_server_holds_up_nobody_else(store: PostgresStore, lossy: Way) -> None:
+async def test_a_cancelled_query_to_a_frozen_server_holds_up_no_other(store: PostgresStore, lossy: Way) -> None:
     lossy.freeze()
     asking = asyncio.create_task(store.load("one"))
     await asyncio.sleep(0)
@@ -218,7 +218,7 @@ async def test_flows_and_workers_live_through_the_end_of_the_server(mortal: post
             assert await (await posting) == "SUCCESS"
 
 
-async def test_who_is_cut_off_is_heard_and_seen_again() -> None:
+async def test_a_process_that_was_cut_off_is_heard_and_seen_again() -> None:
     server = postgres.server()
     url = f"{server.cleared()}&application_name=cut"
     async with Flows(url) as flows, Flows(url) as others:
@@ -248,7 +248,7 @@ async def working(flows: Flows, *items: Flow, lease: float = 30.0) -> AsyncItera
             await work
 
 
-async def test_a_worker_elsewhere_hears_of_a_job_and_who_waits_of_its_end() -> None:
+async def test_a_worker_elsewhere_hears_of_a_job_and_a_waiter_of_its_end() -> None:
     """With a lease of an hour it would look by itself in twenty minutes."""
     url, one = postgres.server().cleared(), linear("one", task(lambda: 1, name="a"))
     async with Flows(url) as flows, Flows(url) as others, working(flows, one, lease=3600.0) as queue:
@@ -257,7 +257,7 @@ async def test_a_worker_elsewhere_hears_of_a_job_and_who_waits_of_its_end() -> N
             assert await (await JobQueue(others).enqueue("one")) == "SUCCESS"
 
 
-async def test_what_another_runs_is_left_to_him_until_he_is_gone_and_can_be_suspended_from_here() -> None:
+async def test_a_flow_of_another_process_can_be_suspended_and_is_taken_over_when_that_is_gone() -> None:
     begun, never = asyncio.Event(), asyncio.Event()
 
     async def work() -> None:

@@ -28,16 +28,16 @@ async def join(tmp_path: Path) -> AsyncIterator[Callable[[], Presence]]:
     with ExitStack() as stack:
 
         def join() -> Presence:
-            owners = stack.enter_context(closing(FilePresence(tmp_path / "owners")))
-            owners.open()
-            return owners
+            presence = stack.enter_context(closing(FilePresence(tmp_path / "owners")))
+            presence.open()
+            return presence
 
         yield join
 
 
-def heard(owners: Presence, news: str) -> asyncio.Event:
+def heard(presence: Presence, news: str) -> asyncio.Event:
     event = asyncio.Event()
-    owners.listen(news, event.set)
+    presence.listen(news, event.set)
     return event
 
 
@@ -46,7 +46,7 @@ async def soon(event: asyncio.Event) -> None:
         await event.wait()
 
 
-async def test_who_is_there_lives_and_others_do_not(join: Callable[[], Presence]) -> None:
+async def test_present_processes_are_alive_and_others_are_not(join: Callable[[], FilePresence]) -> None:
     first, second = join(), join()
     assert first.alive(second.token)
     assert second.alive(first.token)
@@ -54,7 +54,7 @@ async def test_who_is_there_lives_and_others_do_not(join: Callable[[], Presence]
     assert not first.alive("1-nobody")
 
 
-async def test_a_ring_is_heard_by_all_who_listen_to_it_and_by_nobody_else(join: Callable[[], Presence]) -> None:
+async def test_news_reach_all_their_listeners_and_no_others(join: Callable[[], FilePresence]) -> None:
     first, second, third = join(), join(), join()
     news = [heard(each, "jobs") for each in (first, second, third)]
     other = heard(second, "end of a")
@@ -68,15 +68,15 @@ async def test_a_ring_is_heard_by_all_who_listen_to_it_and_by_nobody_else(join: 
     await soon(other)
 
 
-async def _known(owners: Presence, others: int) -> None:
+async def _known(presence: Presence, others: int) -> None:
     """Until it has heard that so many others came."""
     async with asyncio.timeout(LIMIT):
-        while f"among {others + 1}" not in repr(owners):
+        while f"among {others + 1}" not in repr(presence):
             await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize("news", ["end of \n\\x", "end of ü 名", "end of %41"])
-async def test_news_come_as_they_were_rung(join: Callable[[], Presence], news: str) -> None:
+async def test_news_arrive_unchanged(join: Callable[[], FilePresence], news: str) -> None:
     first, second = join(), join()
     await _known(first, 1)
     event = heard(second, news)
@@ -84,17 +84,17 @@ async def test_news_come_as_they_were_rung(join: Callable[[], Presence], news: s
     await soon(event)
 
 
-async def test_who_does_not_listen_any_more_hears_nothing(join: Callable[[], Presence]) -> None:
-    owners = join()
+async def test_a_removed_listener_hears_nothing(join: Callable[[], FilePresence]) -> None:
+    presence = join()
     calls: list[str] = []
-    silence = owners.listen("jobs", lambda: calls.append("a"))
-    owners.listen("jobs", lambda: calls.append("b"))
+    silence = presence.listen("jobs", lambda: calls.append("a"))
+    presence.listen("jobs", lambda: calls.append("b"))
     silence()
-    owners.notify("jobs")
+    presence.notify("jobs")
     assert calls == ["b"]
 
 
-async def test_who_goes_is_missed_at_once(join: Callable[[], Presence]) -> None:
+async def test_a_process_that_leaves_is_missed_at_once(join: Callable[[], FilePresence]) -> None:
     first, second = join(), join()
     gone = heard(second, GONE)
     await _known(first, 1)
@@ -106,8 +106,8 @@ async def test_who_goes_is_missed_at_once(join: Callable[[], Presence]) -> None:
     assert first.token == ""
 
 
-async def test_an_owner_whose_file_was_deleted_makes_it_again(
-    join: Callable[[], Presence], tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+async def test_a_process_whose_file_was_deleted_makes_it_again(
+    join: Callable[[], FilePresence], tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = join(), join()
     (tmp_path / "owners" / first.token).unlink()
@@ -121,7 +121,7 @@ async def test_an_owner_whose_file_was_deleted_makes_it_again(
         await asyncio.sleep(0.001)
 
 
-async def test_who_comes_back_is_another(join: Callable[[], Presence]) -> None:
+async def test_a_process_that_returns_has_a_new_name(join: Callable[[], FilePresence]) -> None:
     first, second = join(), join()
     before = first.token
     first.close()
@@ -131,29 +131,29 @@ async def test_who_comes_back_is_another(join: Callable[[], Presence]) -> None:
     assert not second.alive(before)
 
 
-async def test_what_the_dead_left_is_swept_away(join: Callable[[], Presence], tmp_path: Path) -> None:
+async def test_files_of_dead_processes_are_deleted(join: Callable[[], FilePresence], tmp_path: Path) -> None:
     (tmp_path / "owners").mkdir()
     os.mkfifo(tmp_path / "owners" / "1-dead")
     (tmp_path / "owners" / "2-dead").touch()
-    owners = join()
-    assert not owners.alive("2-dead")
-    assert [path.name for path in (tmp_path / "owners").iterdir()] == [owners.token]
-    assert owners.losses == 1
+    presence = join()
+    assert not presence.alive("2-dead")
+    assert [path.name for path in (tmp_path / "owners").iterdir()] == [presence.token]
+    assert presence.losses == 1
 
 
-async def test_where_there_are_no_fifos_the_lock_alone_tells(join: Callable[[], Presence], tmp_path: Path) -> None:
+async def test_without_fifos_the_lock_alone_tells_who_lives(join: Callable[[], FilePresence], tmp_path: Path) -> None:
     (tmp_path / "owners").mkdir()
     lock = FileLock(tmp_path / "owners" / "1-plain")
     lock.take()
-    owners = join()
-    assert owners.alive("1-plain")
-    owners.notify("jobs")
+    presence = join()
+    assert presence.alive("1-plain")
+    presence.notify("jobs")
     assert (tmp_path / "owners" / "1-plain").read_bytes() == b""
     lock.release()
-    assert not owners.alive("1-plain")
+    assert not presence.alive("1-plain")
 
 
-async def test_nonsense_in_the_bell_harms_nobody(join: Callable[[], Presence], tmp_path: Path) -> None:
+async def test_nonsense_in_the_fifo_is_harmless(join: Callable[[], FilePresence], tmp_path: Path) -> None:
     first, second = join(), join()
     await _known(first, 1)
     news = heard(first, "jobs")
@@ -167,7 +167,7 @@ async def test_nonsense_in_the_bell_harms_nobody(join: Callable[[], Presence], t
     await soon(news)
 
 
-async def test_who_rings_never_waits_for_who_is_too_busy_to_hear(join: Callable[[], Presence]) -> None:
+async def test_notify_never_waits_for_a_busy_process(join: Callable[[], FilePresence]) -> None:
     first, second = join(), join()
     await _known(first, 1)
     for number in range(10_000):
@@ -178,17 +178,17 @@ async def test_who_rings_never_waits_for_who_is_too_busy_to_hear(join: Callable[
         await asyncio.sleep(0.001)
 
 
-async def test_alone_one_hears_oneself() -> None:
-    owners = Presence()
-    owners.open()
-    news = heard(owners, "jobs")
-    owners.notify("jobs")
+async def test_a_process_alone_hears_its_own_news() -> None:
+    presence = Presence()
+    presence.open()
+    news = heard(presence, "jobs")
+    presence.notify("jobs")
     assert news.is_set()
-    assert owners.token == ""
-    owners.close()
+    assert presence.token == ""
+    presence.close()
 
 
-def test_a_lock_is_held_by_who_took_it_and_asking_is_not_taking(tmp_path: Path) -> None:
+def test_asking_for_a_lock_does_not_take_it(tmp_path: Path) -> None:
     lock, asking = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
     assert not asking.is_held()
     assert not (tmp_path / "lock").exists()
