@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from lifecycle.workers.stdio import Command
 
-__all__ = ["Cgroup", "Move", "own_cgroup"]
+__all__ = ["Cgroup", "own_cgroup"]
 
 #: Seconds for killed processes to be gone from it; on a busy machine they take long.
 _LAST_WAIT: Final = 10.0
@@ -53,6 +53,8 @@ class Cgroup:
         self._path = own / f"lifecycle-{os.getpid()}-{secrets.token_hex(4)}"
         self._name = str(self._path)
         self._gone = False
+        #: Whether it has all processes of its worker, as far as they can be found at all.
+        self.complete: bool = False
         # Logged before it is there: this program may be killed as soon as it is.
         guard_manager.add_cgroup(self._name)
         try:
@@ -110,12 +112,20 @@ class Cgroup:
         return []
 
     def move_if_outside(self, pid: int) -> bool:
-        """Move the process ``pid`` into it unless it is there; return whether it was moved. Raises OSError."""
-        lines = Path(f"/proc/{pid}/cgroup").read_text()
-        if any(self._path.name in line.split("/") for line in lines.splitlines() if line.startswith("0::")):
-            return False
-        self._move(pid)
-        return True
+        """Move the process ``pid`` into it; return False if it is there, or cannot be moved."""
+        with suppress(OSError):
+            lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+            if not any(self._path.name in line.split("/") for line in lines if line.startswith("0::")):
+                self._move(pid)
+                return True
+        return False
+
+    def move_later(self, pid: int, cookie: str) -> asyncio.Future[dict[Cgroup, OSError]]:
+        """Move ``pid``, and what has forked from it, in a thread; until that is done, it must not be reaped.
+
+        The future completes with the moves that were refused.
+        """
+        return _moves.submit((self, pid, cookie.encode()))
 
     def kill(self) -> None:
         """Kill all in it."""
@@ -178,58 +188,33 @@ _SCANS: Final = 2
 _MOVE_LIMIT: Final = 1.0
 
 
-class Move:
-    """The move of the process ``pid``, our child, and of all that came of it, into ``cgroup``."""
-
-    def __init__(self, cgroup: Cgroup, pid: int, cookie: str) -> None:
-        self.cgroup = cgroup
-        self.pid = pid
-        self.cookie: bytes = cookie.encode()
-        #: Why it was refused, if it was.
-        self.error: OSError | None = None
-        #: Whether all are inside, as far as they can be found at all.
-        self.complete = False
-
-    def begin(self) -> asyncio.Future[None]:
-        """Begin it; until it is done, the process must not be reaped."""
-        return _moves.submit(self)
-
-    def move_descendants(self) -> None:
-        """Move the process and its descendants."""
+def _move_all(moves: Sequence[tuple[Cgroup, int, bytes]]) -> dict[Cgroup, OSError]:
+    """Move processes and their descendants into their cgroups, also by cookie; return the moves that were refused."""
+    refused: dict[Cgroup, OSError] = {}
+    moved: dict[bytes, Cgroup] = {}
+    for cgroup, pid, cookie in moves:
         try:
-            self.cgroup.move(self.pid)
+            cgroup.move(pid)
+            moved[cookie] = cgroup
         except OSError as error:
-            self.error = error
-
-    def move_if_outside(self, pid: int) -> bool:
-        """Move the process ``pid`` into it; return False if it is there, or gone."""
-        with suppress(OSError):
-            return self.cgroup.move_if_outside(pid)
-        return False
+            refused[cgroup] = error
+    if moved and _moved_by_cookie(moved):
+        for cgroup in moved.values():
+            cgroup.complete = True
+    return refused
 
 
-def _carry_out(moves: Sequence[Move]) -> None:
-    for move in moves:
-        move.move_descendants()
-    made = {move.cookie: move for move in moves if move.error is None}
-    if made and _moved_by_cookie(made):
-        for move in made.values():
-            move.complete = True
-
-
-def _moved_by_cookie(moves: Mapping[bytes, Move]) -> bool:
+def _moved_by_cookie(cgroups: Mapping[bytes, Cgroup]) -> bool:
     """Move processes that have one of these cookies and are outside; return whether none is left in the end."""
-    scan = CookieScan(moves.__contains__)
+    scan = CookieScan(cgroups.__contains__)
     until, empty = time.monotonic() + _MOVE_LIMIT, 0
     while empty < _SCANS and time.monotonic() < until:
         # Most are inside by now, and are not looked at: that costs time, and again at their end.
-        inside = {pid for move in moves.values() for pid in move.cgroup.members()}
-        found = [pid for pid, _ in scan(inside)]
-        moved = [
-            pid for pid in found for cookie in moves if has_cookie(pid, cookie) and moves[cookie].move_if_outside(pid)
-        ]
+        inside = {pid for cgroup in cgroups.values() for pid in cgroup.members()}
+        pairs = [(pid, each) for pid, _ in scan(inside) for cookie, each in cgroups.items() if has_cookie(pid, cookie)]
+        moved = [pid for pid, cgroup in pairs if cgroup.move_if_outside(pid)]
         empty = 0 if moved else empty + 1
     return empty >= _SCANS
 
 
-_moves: Coalescer[Move, None] = Coalescer(_carry_out, thread="move into cgroups")
+_moves: Coalescer[tuple[Cgroup, int, bytes], dict[Cgroup, OSError]] = Coalescer(_move_all, thread="move into cgroups")

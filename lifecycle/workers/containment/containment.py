@@ -15,12 +15,13 @@ import subprocess
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers import _posix
 from lifecycle.workers._posix import Coalescer
-from lifecycle.workers.containment.cgroup import Cgroup, Move
+from lifecycle.workers.containment.cgroup import Cgroup
 from lifecycle.workers.containment.guard import (
     guard_manager,
     new_cookie,
@@ -123,8 +124,7 @@ class Containment:
         self._has_guard = False
         self._cookie: str | None = None
         self._cgroup: Cgroup | None = None
-        self._move: Move | None = None
-        self._moving: asyncio.Future[None] | None = None
+        self._moving: asyncio.Future[dict[Cgroup, OSError]] | None = None
         self._arrival: _Arrival | None = None
         # Descendants that were seen while their descent could be.
         self._seen: set[Identity] = set()
@@ -167,9 +167,8 @@ class Containment:
             raise self._refusal(str(error)) from error
         if self._cgroup is not None and self._cookie is not None and self._needs.cgroup == "after":
             # It may take longer than the start itself. Processes that it forks before are found by its cookie.
-            self._move = Move(self._cgroup, pid, self._cookie)
-            self._moving = self._move.begin()
-            self._moving.add_done_callback(self._moved)
+            self._moving = self._cgroup.move_later(pid, self._cookie)
+            self._moving.add_done_callback(partial(self._moved, self._cgroup))
         if self._arrival is not None:
             await self._arrival.wait(pid)
 
@@ -232,12 +231,10 @@ class Containment:
         Not for ``"cgroup"``, for workers that are not trusted: a process of our user can move itself into the cgroup
         above.
         """
-        return self._cgroup is not None and self._move is not None and self._move.complete
+        return self._cgroup is not None and self._cgroup.complete
 
-    def _moved(self, moving: asyncio.Future[None]) -> None:
-        assert self._move is not None, "it was begun"
-        error = (None if moving.cancelled() else moving.exception()) or self._move.error
-        if error is not None:
+    def _moved(self, cgroup: Cgroup, moving: asyncio.Future[dict[Cgroup, OSError]]) -> None:
+        if not moving.cancelled() and (error := moving.exception() or moving.result().get(cgroup)):
             _log.warning("%r cannot be moved into a cgroup of its own; it has a guard: %s", self._name, error)
             self.level = Level.GUARD
 
