@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,103 +58,115 @@ def watch(typed: Mapping[str, Any]) -> int:
     _require_paths(settings, typed=bool(typed.get("paths")))
     console = console_for(settings.log_format)
     with handover(settings.socket) as socket, logging_to(console):
-        program = _prepare(settings, here, console, socket)
+        program = _Program(settings, here, console, socket)
         if socket is not None:
             console.info(f"listening on {socket} for the command")
         return program.run(*typed.get("beside", ()))
 
 
-@dataclass(frozen=True, slots=True)
 class _Program:
-    """The components of a watched command."""
+    """The components of a watched command, connected by a router.
 
-    settings: Settings
-    console: Console
-    router: Router
-    launcher: Launcher
-    session: Session
-    runner: Runner
+    Raises:
+        CliError: for every mistake that can be found before anything starts.
+    """
+
+    def __init__(self, settings: Settings, here: Path, console: Console, socket: Handover | None) -> None:
+        self._settings = settings
+        self._console = console
+        mode = stdio_mode(prompt=settings.prompt)
+        foreground = _foreground(settings) if mode == "foreground" else None
+        self._launcher = Launcher(settings, mode, foreground, socket)
+        python = interpreter(self._launcher.argv, os.environ)
+        rules = PathRules(settings, here, git=honours_gitignore(settings, console), outputs=own_output())
+        live = self._live_reload()
+        self._runner = Runner(
+            self._launcher, settings, console, on_ready=live.notify if live is not None else lambda: None
+        )
+        suspender = SuspendHandler()
+        suspender.manage(self._runner)
+        session = self._session = Session(settings, rules, self._runner, console, python=python, suspender=suspender)
+        self._router = Router("watch")
+        if settings.prompt:
+            self._router = _interactive_router(session, suspender, is_terminal=mode == "pty")
+            self._router.handle("command/status", self._show_status, lane="command", replace=True)
+        # From the prompt, or SIGHUP without a terminal.
+        self._router.handle("lifecycle/reload", session.reload)
+        self._add_files(rules)
+        self._add_webhook()
+        if live is not None:
+            self._router.add_source(live)
+        if foreground is not None:
+            _handle_job_control(self._router, foreground)
+        if mode == "pty":
+            _handle_resizing(self._router, self._launcher)
 
     def run(self, *beside: AnyMain) -> int:
+        """Run the components, and those ``beside`` them; return the exit status."""
         from lifecycle.cli.run import OptionalControlSocket, program_name
         from lifecycle.runtime import run
 
         try:
-            control = OptionalControlSocket(program_name("watch", Path.cwd()), self.console)
-            run(control, *beside, self.router, self._main, exit_timeout=max(25.0, self.settings.stop_timeout + 5.0))
+            control = OptionalControlSocket(program_name("watch", Path.cwd()), self._console)
+            run(control, *beside, self._router, self._main, exit_timeout=max(25.0, self._settings.stop_timeout + 5.0))
         except SourceFailed as error:
-            self.console.error(str(error))
+            self._console.error(str(error))
             return FAILED
         return DONE
 
-    def route(self, rules: PathRules) -> None:
-        """Add the handlers and the sources."""
-        settings, session = self.settings, self.session
-        # From the prompt, or SIGHUP without a terminal.
-        self.router.handle("lifecycle/reload", session.reload)
-        if settings.prompt:
-            self.router.handle("command/status", self._show_status, lane="command", replace=True)
-        _add_files(self.router, settings, session, rules)
-        if settings.webhook is not None:
-            from lifecycle.cli.watch.endpoints import AnnouncedWebhook
-
-            self.router.handle("webhook/**", session.webhook)
-            self.router.add_source(AnnouncedWebhook(settings.webhook, settings.secret_env, announce=self.console.info))
-
-    def _show_status(self, _: object) -> None:
-        watched = ", ".join(str(path) for path in self.settings.paths)
-        then = "; held, changes wait for release" if self.session.held else ""
-        reply(f"{self.launcher.name}: {self.runner.describe()}\nwatching {watched}{then}", self.console.info)
-
     async def _main(self) -> None:
         """Run the command; starts after the sources, so that no change is missed."""
-        reading = self.session.learn()
+        reading = self._session.learn()
         # The files of a small program; the others are read while the command runs.
         await anext(reading, None)
         learning = asyncio.create_task(_exhaust(reading), name="read the watched files")
         try:
-            self.console.info(f"watching {', '.join(str(path) for path in self.settings.paths)}")
-            await self.runner.run()
+            self._console.info(f"watching {', '.join(str(path) for path in self._settings.paths)}")
+            await self._runner.run()
         finally:
             learning.cancel()
             await asyncio.wait({learning})
+
+    def _add_files(self, rules: PathRules) -> None:
+        from lifecycle.sources import FileWatchSource
+
+        settings = self._settings
+        debounce = Debounce(settings.wait, max_wait=max(_LONGEST_WAIT, settings.wait), merge=merge_files)
+        self._router.handle("file/*", self._session.files, debounce=debounce)
+        self._router.add_source(
+            FileWatchSource(
+                *settings.paths,
+                filter=lambda _, path: rules.action(path) != "ignore",
+                step=settings.step,
+                poll=settings.poll,
+            )
+        )
+
+    def _add_webhook(self) -> None:
+        if self._settings.webhook is None:
+            return
+        from lifecycle.cli.watch.endpoints import AnnouncedWebhook
+
+        webhook = AnnouncedWebhook(self._settings.webhook, self._settings.secret_env, announce=self._console.info)
+        self._router.handle("webhook/**", self._session.webhook)
+        self._router.add_source(webhook)
+
+    def _live_reload(self) -> LiveReload | None:
+        if self._settings.live is None:
+            return None
+        from lifecycle.cli.watch.endpoints import LiveReload
+
+        return LiveReload(self._settings.live, self._console.info)
+
+    def _show_status(self, _: object) -> None:
+        watched = ", ".join(str(path) for path in self._settings.paths)
+        then = "; held, changes wait for release" if self._session.held else ""
+        reply(f"{self._launcher.name}: {self._runner.describe()}\nwatching {watched}{then}", self._console.info)
 
 
 async def _exhaust(steps: AsyncIterable[object]) -> None:
     async for _ in steps:
         pass
-
-
-def _prepare(settings: Settings, here: Path, console: Console, socket: Handover | None) -> _Program:
-    """Create the components; raises for every mistake before anything starts."""
-    mode = stdio_mode(prompt=settings.prompt)
-    foreground = _foreground(settings) if mode == "foreground" else None
-    launcher = Launcher(settings, mode, foreground, socket)
-    python = interpreter(launcher.argv, os.environ)
-    rules = PathRules(settings, here, git=honours_gitignore(settings, console), outputs=own_output())
-    live = _live_reload(settings, console)
-    runner = Runner(launcher, settings, console, on_ready=live.notify if live is not None else lambda: None)
-    suspender = SuspendHandler()
-    suspender.manage(runner)
-    session = Session(settings, rules, runner, console, python=python, suspender=suspender)
-    router = _interactive_router(session, suspender, is_terminal=mode == "pty") if settings.prompt else Router("watch")
-    program = _Program(settings, console, router, launcher, session, runner)
-    program.route(rules)
-    if live is not None:
-        router.add_source(live)
-    if foreground is not None:
-        _handle_job_control(router, foreground)
-    if mode == "pty":
-        _handle_resizing(router, launcher)
-    return program
-
-
-def _live_reload(settings: Settings, console: Console) -> LiveReload | None:
-    if settings.live is None:
-        return None
-    from lifecycle.cli.watch.endpoints import LiveReload
-
-    return LiveReload(settings.live, console.info)
 
 
 def _require_paths(settings: Settings, *, typed: bool) -> None:
@@ -208,17 +220,3 @@ def _handle_resizing(router: Router, launcher: Launcher) -> None:
 
     router.handle("signal/winch", lambda _: launcher.resize())
     router.add_source(SignalSource(signal.SIGWINCH))
-
-
-def _add_files(router: Router, settings: Settings, session: Session, rules: PathRules) -> None:
-    from lifecycle.sources import FileWatchSource
-
-    debounce = Debounce(settings.wait, max_wait=max(_LONGEST_WAIT, settings.wait), merge=merge_files)
-    router.handle("file/*", session.files, debounce=debounce)
-    source = FileWatchSource(
-        *settings.paths,
-        filter=lambda _, path: rules.action(path) != "ignore",
-        step=settings.step,
-        poll=settings.poll,
-    )
-    router.add_source(source)
