@@ -59,7 +59,7 @@ def lifecycle(here: Path, *argv: str) -> tuple[int, list[dict[str, Any]], list[s
     return ended.returncode, [json.loads(line) for line in ended.stderr.splitlines()], ended.stdout.splitlines()
 
 
-def test_run_logs_everything_with_the_event_that_it_is_about(tmp_path: Path) -> None:
+def test_run_logs_records_with_their_event(tmp_path: Path) -> None:
     status, lines, _ = lifecycle(tmp_path, "run", "--log-format", "json", "app:router")
     assert status == 0
     packing = next(line for line in lines if line["logger"] == "shop")
@@ -77,7 +77,7 @@ def test_an_error_that_ends_the_program_is_one_line(tmp_path: Path) -> None:
     assert "RuntimeError: boom" in line["exception"]
 
 
-def test_up_tells_whose_each_line_is(tmp_path: Path) -> None:
+def test_up_marks_each_line_with_its_process(tmp_path: Path) -> None:
     (tmp_path / "Procfile").write_text("web: echo hello\n")
     status, lines, shown = lifecycle(tmp_path, "up", "--log-format", "json")
     assert status == 0

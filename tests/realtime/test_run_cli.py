@@ -83,14 +83,14 @@ def run(here: Path, *argv: str) -> subprocess.CompletedProcess[str]:
         (["app:leaves"], 7, ""),
     ],
 )
-def test_it_ends_with_the_status_of_what_it_ran(here: Path, argv: list[str], status: int, said: str) -> None:
+def test_exit_status_is_that_of_the_worker(here: Path, argv: list[str], status: int, said: str) -> None:
     ended = run(here, *argv)
     assert ended.returncode == status, ended.stderr
     assert said in ended.stdout
     assert "Traceback" not in ended.stderr
 
 
-def test_the_end_of_a_process_that_failed_is_said(here: Path) -> None:
+def test_failed_process_is_reported(here: Path) -> None:
     assert "5" in run(here, "app:worker", "--factory").stderr
 
 
@@ -112,7 +112,7 @@ def test_an_error_of_the_program_is_shown_whole_and_ends_with_1(here: Path, targ
         ([], "MODULE:ATTRIBUTE"),
     ],
 )
-def test_what_cannot_be_run_ends_with_2(here: Path, argv: list[str], said: str) -> None:
+def test_targets_that_cannot_run_exit_with_2(here: Path, argv: list[str], said: str) -> None:
     ended = run(here, *argv)
     assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
     assert said in ended.stderr

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-#: One that lives until it is stopped, and says what its number is.
+#: Runs until it is stopped, and prints its process id.
 LIVES = "echo up $$; exec sleep 600"
 
 
@@ -33,7 +33,7 @@ def here(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def up(here: Path) -> Iterator[Callable[..., Running]]:
-    """Starts `lifecycle up` beside files that are given by name and text."""
+    """Starts `lifecycle up` with files that are given by name and text."""
     programs: list[Running] = []
 
     def start(text: str, *argv: str, name: str = "Procfile", **env: str) -> Running:
@@ -56,7 +56,7 @@ def pids(text: str) -> list[int]:
 
 
 def wait_gone(numbers: list[int]) -> None:
-    """Whoever ended is perhaps not reaped yet by whoever has it now."""
+    """An ended process may not be reaped yet by its new parent."""
     assert numbers
     end = time.monotonic() + LIMIT
     while any(map(is_alive, numbers)):
@@ -72,7 +72,7 @@ def is_alive(pid: int) -> bool:
 
 
 class TestProcfile:
-    def test_the_first_end_stops_all_and_its_code_is_ours(self, up: Callable[..., Running], here: Path) -> None:
+    def test_first_end_stops_all_and_sets_the_exit_code(self, up: Callable[..., Running], here: Path) -> None:
         program = up(f"""\
             # ours
             web: {LIVES}
@@ -96,7 +96,7 @@ class TestProcfile:
         ), told
         wait_gone(pids(text))
 
-    def test_an_end_without_failure_stops_all_too(self, up: Callable[..., Running]) -> None:
+    def test_success_of_an_essential_process_stops_all(self, up: Callable[..., Running]) -> None:
         text = up(f"web: {LIVES}\njob: true\n").rest(0)
         assert "job finished after" in text
         assert "web  stopped" in text
@@ -105,21 +105,17 @@ class TestProcfile:
         text = up("web: kill -ABRT $$\n").rest(128 + signal.SIGABRT)
         assert "failed, SIGABRT" in text
 
-    def test_a_command_that_is_not_there_is_told_by_the_shell(self, up: Callable[..., Running]) -> None:
+    def test_missing_command_is_reported_by_the_shell(self, up: Callable[..., Running]) -> None:
         text = up("web: no-such-command here\n").rest(127)
         assert re.search(r"web    \| .*no-such-command.*not found", text)
 
-    def test_it_has_a_port_and_what_the_env_file_says_and_no_input(
-        self, up: Callable[..., Running], here: Path
-    ) -> None:
+    def test_process_has_port_and_env_file_and_no_input(self, up: Callable[..., Running], here: Path) -> None:
         (here / ".env").write_text("PORT=7000\nWHO=you\n")
         text = up("a: sleep 600\nb: echo $WHO $PORT; cat; pwd\n", "b", PORT="").rest(0)
         # A variable that is set, if only to nothing, stays; and the port is that of the line, whoever was chosen.
         assert f"b      | you 5100\nb      | {here}\n" in text
 
-    def test_what_has_no_end_is_shown_at_the_end_and_kept_in_the_log(
-        self, up: Callable[..., Running], here: Path
-    ) -> None:
+    def test_incomplete_line_is_shown_at_the_end_and_logged(self, up: Callable[..., Running], here: Path) -> None:
         text = up("a: printf 'one\\ntwo'\n", "--log-dir", "log").rest(0)
         assert "a      | one\na      | two\n" in text
         assert (here / "log" / "a.log").read_text() == "one\ntwo\n"
@@ -127,7 +123,7 @@ class TestProcfile:
 
 class TestStops:
     @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-    def test_ctrl_c_stops_all_with_what_they_started_and_is_no_failure(
+    def test_ctrl_c_stops_all_processes_without_failure(
         self, up: Callable[..., Running], signum: signal.Signals
     ) -> None:
         program = up(f"a: {LIVES}\nb: sh -c '{LIVES}' & {LIVES}\n")
@@ -137,7 +133,7 @@ class TestStops:
         assert len(set(pids(text))) == 3
         wait_gone(pids(text))
 
-    def test_one_that_takes_its_time_keeps_no_other_running(self, up: Callable[..., Running], here: Path) -> None:
+    def test_slow_process_does_not_keep_others_running(self, up: Callable[..., Running], here: Path) -> None:
         program = up("""\
             a: trap 'echo leaving; exit' TERM; echo up $$; while :; do sleep 0.05; done
             b: trap '' TERM; echo up $$; while ! test -e go; do sleep 0.05; done
@@ -149,9 +145,7 @@ class TestStops:
         (here / "go").touch()
         assert re.search(r"b  stopped ", program.rest(0))
 
-    def test_a_hangup_without_a_terminal_ends_it_also_where_files_are_watched(
-        self, tables: Callable[..., Running]
-    ) -> None:
+    def test_sighup_without_a_terminal_stops_up_also_with_watched_files(self, tables: Callable[..., Running]) -> None:
         program = tables(f"""
             [up.a]
             command = "{LIVES}"
@@ -160,7 +154,9 @@ class TestStops:
         program.until("a      | up")
         assert "a  stopped" in program.stop(signal.SIGHUP)
 
-    def test_each_gets_its_own_signal_and_its_last_words_are_shown(self, tables: Callable[..., Running]) -> None:
+    def test_each_process_gets_its_stop_signal_and_its_last_output_is_shown(
+        self, tables: Callable[..., Running]
+    ) -> None:
         program = tables("""
             [up.a]
             command = "trap 'echo hung up; exit 0' HUP; echo up; while :; do sleep 0.05; done"
@@ -171,7 +167,9 @@ class TestStops:
         assert "a      | hung up\n" in text
         assert "a  stopped" in text
 
-    def test_what_does_not_stop_in_time_is_killed_and_counts_as_failure(self, tables: Callable[..., Running]) -> None:
+    def test_process_that_does_not_stop_in_time_is_killed_and_counts_as_failure(
+        self, tables: Callable[..., Running]
+    ) -> None:
         program = tables("""
             [up.a]
             command = "trap '' TERM; echo up $$; while :; do sleep 0.05; done"
@@ -201,7 +199,7 @@ class TestStops:
         assert len(set(pids(program.text))) == 3
         wait_gone(pids(program.text))
 
-    def test_it_ends_quietly_when_nobody_reads_any_more(self, here: Path) -> None:
+    def test_it_ends_quietly_when_the_reader_has_gone(self, here: Path) -> None:
         (here / "Procfile").write_text("a: echo up $$; while :; do echo more; sleep 0.01; done\n")
         line = f"'{sys.executable}' -m lifecycle up | head -1"
         ended = subprocess.run(
@@ -220,7 +218,7 @@ class TestStops:
 
 
 class TestPolicies:
-    def test_one_starts_when_those_that_it_is_after_are_ready(self, tables: Callable[..., Running], here: Path) -> None:
+    def test_process_starts_when_its_dependencies_are_ready(self, tables: Callable[..., Running], here: Path) -> None:
         program = tables(f"""
             [up.web]
             command = "{LIVES}"
@@ -237,7 +235,7 @@ class TestPolicies:
         assert text.index("ready: db") < text.index("started web")
         assert text.index("stopping web") < text.index("stopping db")
 
-    def test_one_that_does_not_get_ready_stops_all_with_a_reason(self, tables: Callable[..., Running]) -> None:
+    def test_process_that_does_not_become_ready_stops_all(self, tables: Callable[..., Running]) -> None:
         text = tables("""
             [up.db]
             command = "sleep 600"
@@ -251,7 +249,7 @@ class TestPolicies:
         assert "db   not ready\n" in text
         assert "web  not started\n" in text
 
-    def test_a_failure_is_answered_by_a_restart_and_too_many_are_given_up(self, tables: Callable[..., Running]) -> None:
+    def test_failure_restarts_until_given_up(self, tables: Callable[..., Running]) -> None:
         program = tables(f"""
             [up.web]
             command = "{LIVES}"
@@ -269,7 +267,7 @@ class TestPolicies:
         assert re.search(r"web    stopped +after [\d.]+ s\n", text)
         assert re.search(r"flaky  failed, status 4 +after [\d.]+ s  given up after 2 restarts\n", text)
 
-    def test_one_that_is_given_up_and_watched_waits_for_a_change(
+    def test_watched_process_that_is_given_up_waits_for_a_change(
         self, tables: Callable[..., Running], here: Path
     ) -> None:
         program = tables("""
@@ -285,9 +283,7 @@ class TestPolicies:
         program.until("a      | up")
         program.stop()
 
-    def test_one_alone_is_restarted_too_and_when_it_is_given_up_nothing_is_left(
-        self, tables: Callable[..., Running]
-    ) -> None:
+    def test_single_process_is_restarted_and_given_up_without_orphans(self, tables: Callable[..., Running]) -> None:
         text = tables("""
             [up.flaky]
             command = "echo attempt $LIFECYCLE_ATTEMPT; exit 4"
@@ -299,7 +295,7 @@ class TestPolicies:
         assert "attempt 4\n" not in text
         assert "given up after 2 restarts" in text
 
-    def test_jobs_may_end_and_when_all_have_so_do_we(self, tables: Callable[..., Running], here: Path) -> None:
+    def test_up_ends_when_all_jobs_have_ended(self, tables: Callable[..., Running], here: Path) -> None:
         program = tables("""
             [up]
             a = { command = "echo done; exit 5", restart = "never" }
@@ -311,9 +307,7 @@ class TestPolicies:
         assert "b finished after" in text
         assert "stopping" not in text
 
-    def test_words_are_executed_without_a_shell_and_a_program_that_is_not_there_is_named(
-        self, tables: Callable[..., Running]
-    ) -> None:
+    def test_words_run_without_a_shell_and_missing_program_is_named(self, tables: Callable[..., Running]) -> None:
         text = tables("""
             [up]
             a = { command = ["echo", "$HOME", "a b"], restart = "never" }
@@ -322,7 +316,7 @@ class TestPolicies:
         assert "b cannot start: the command './no-such-program' does not exist" in text
         assert "Traceback" not in text
 
-    def test_a_change_restarts_whom_it_concerns_and_nobody_else(
+    def test_change_restarts_only_the_processes_that_watch_the_file(
         self, tables: Callable[..., Running], here: Path
     ) -> None:
         for name in ("a.txt", "b.txt"):
@@ -352,7 +346,7 @@ LISTENS = "echo booting; while ! test -e go; do sleep 0.02; done; echo listening
 
 
 class TestOrder:
-    def test_one_that_is_after_no_other_waits_for_no_other(self, tables: Callable[..., Running], here: Path) -> None:
+    def test_independent_process_does_not_wait(self, tables: Callable[..., Running], here: Path) -> None:
         program = tables(f"""
             [up]
             db = {{ command = "{LISTENS}", ready = "line:listening" }}
@@ -366,7 +360,7 @@ class TestOrder:
         program.until("api    | up")
         program.stop()
 
-    def test_one_that_is_after_a_job_waits_for_its_success(self, tables: Callable[..., Running]) -> None:
+    def test_process_after_a_job_waits_for_its_success(self, tables: Callable[..., Running]) -> None:
         program = tables("""
             [up]
             web = { command = "test -e done && echo found || echo missing; exec sleep 600", after = ["migrate"] }
@@ -425,7 +419,7 @@ class TestOrder:
         program.until("ready: db")
         program.stop()
 
-    def test_a_change_that_concerns_several_restarts_them_in_their_order(
+    def test_change_of_several_processes_restarts_them_in_order(
         self, tables: Callable[..., Running], here: Path
     ) -> None:
         for name in ("go", "source"):
@@ -446,7 +440,7 @@ class TestOrder:
         restarted = re.findall(r"(?:ready:|started) (\w+) \(pid \d+, restart 1\)", text)
         assert restarted == ["db", "web"]
 
-    def test_a_job_that_is_restarted_by_hand_has_not_failed(
+    def test_manually_restarted_job_has_not_failed(
         self, tables: Callable[..., Running], here: Path, tmp_path: Path
     ) -> None:
         program = tables(
@@ -464,9 +458,7 @@ class TestOrder:
         assert restart.returncode == 0
         program.stop()
 
-    def test_a_restart_by_hand_takes_the_place_of_a_start(
-        self, tables: Callable[..., Running], here: Path, tmp_path: Path
-    ) -> None:
+    def test_manual_restart_replaces_a_start(self, tables: Callable[..., Running], here: Path, tmp_path: Path) -> None:
         program = tables(
             f"""
             [up]

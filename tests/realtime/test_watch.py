@@ -31,7 +31,7 @@ __all__ = ["here", "watch"]  # fixtures
 FOR_EVER = "all(not time.sleep(0.02) for _ in iter(int, 1))\n"
 
 
-#: Leaves its session and its family, as daemons do, and then says who they are.
+#: Leaves its session and its process tree, as daemons do, and prints the process ids.
 DAEMON = """\
 import os, time
 theirs, ours = os.pipe()
@@ -67,7 +67,7 @@ time.sleep(600)
 
 
 class TestChanges:
-    def test_an_edit_restarts_and_the_child_knows_what_changed(self, watch: Any, here: Path) -> None:
+    def test_edit_restarts_with_the_changes_in_the_environment(self, watch: Any, here: Path) -> None:
         seen = watch()
         seen.seen(r"up 1 \[\]")
         [old] = seen.children()
@@ -139,7 +139,7 @@ class TestChanges:
         write(here / "x", "1")
         seen.seen("begin\nend\nbegin\nend\n")
 
-    def test_postponed_it_starts_with_the_first_change(self, watch: Any, here: Path) -> None:
+    def test_postpone_starts_with_the_first_change(self, watch: Any, here: Path) -> None:
         seen = watch("--postpone")
         seen.said("waiting for the first change")
         write(here / "x", "1")
@@ -169,7 +169,7 @@ class TestChanges:
         seen.said(r"changed: src/new\.txt \(added\); restarting")
         seen.seen("up 1", times=2)
 
-    def test_a_log_of_its_own_beside_the_files_does_not_set_it_off(self, watch: Any, here: Path) -> None:
+    def test_own_log_next_to_watched_files_does_not_trigger_a_restart(self, watch: Any, here: Path) -> None:
         line = shlex.join([sys.executable, "-m", "lifecycle", "watch", "--", sys.executable, "app.py"])
         seen = watch("--shell", "--postpone", "--on", "go=restart", "--ignore", "*", "--", f"exec {line} >log 2>&1")
         seen.said("waiting for the first change")
@@ -182,7 +182,7 @@ class TestChanges:
         assert re.findall("changed: (.*);", log.read_text()) == ["app.py"]
 
     @pytest.mark.parametrize("options", [(), ("--no-prompt",)])
-    def test_a_hangup_reloads_where_there_is_no_terminal(self, watch: Any, options: tuple[str, ...]) -> None:
+    def test_sighup_reloads_without_a_terminal(self, watch: Any, options: tuple[str, ...]) -> None:
         seen = watch(*options)
         seen.seen("up 1")
         seen.process.send_signal(signal.SIGHUP)
@@ -193,7 +193,7 @@ class TestChanges:
 class TestStreams:
     @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "| true", "2>&1 | true"])
     @pytest.mark.parametrize("options", ["", "--no-prompt"])
-    def test_streams_that_are_closed_end_nothing(self, here: Path, closed: str, options: str) -> None:
+    def test_closed_streams_end_nothing(self, here: Path, closed: str, options: str) -> None:
         """Neither the watching nor the command, which goes on and is stopped in order."""
         write(here / "app.py", "import os, time\nopen('pid', 'w').write(f'{os.getppid()} {os.getpid()}.')\n" + LOUD)
         python = shlex.quote(sys.executable)
@@ -239,7 +239,7 @@ class TestEnds:
         assert "Unknown command 'restrat'" in ended.stdout
         assert f"{sys.executable} app.py: " in ended.stderr
 
-    def test_a_child_that_ignores_it_is_killed_with_its_children(self, watch: Any) -> None:
+    def test_command_that_ignores_the_stop_signal_is_killed_with_its_children(self, watch: Any) -> None:
         seen = watch("--stop-timeout", "0.2", "--shell", "--", "trap '' TERM; (sleep 600) & echo up; wait; sleep 600")
         seen.seen("up")
         left = until_blocking(lambda: seen.children() if len(seen.children()) == 2 else None)
@@ -259,7 +259,7 @@ class TestEnds:
 
 
 class TestSupervision:
-    def test_a_crash_is_answered_and_handed_over(self, watch: Any, here: Path) -> None:
+    def test_crash_restarts_and_sets_handover_variables(self, watch: Any, here: Path) -> None:
         write(here / "app.py", FRAIL)
         seen = watch("--restart", "on-failure")
         seen.seen("attempt 3")
@@ -269,13 +269,11 @@ class TestSupervision:
         assert len(seen.said(r"is started again in \d\.\d s: .* exited with status \d")) == 2
         assert "waiting for a change" not in seen.err.read_text()
 
-    def test_always_means_after_a_good_end_too(self, watch: Any) -> None:
+    def test_always_restarts_after_success(self, watch: Any) -> None:
         seen = watch("--restart", "always", "--", sys.executable, "-c", "print('done')")
         seen.seen("done", times=3)
 
-    def test_it_says_when_the_command_is_ready_and_a_change_interrupts_a_start_that_hangs(
-        self, watch: Any, here: Path
-    ) -> None:
+    def test_ready_is_printed_and_change_interrupts_hanging_start(self, watch: Any, here: Path) -> None:
         seen = watch("--ready", "line:^up 2")
         seen.seen("up 1")
         assert "ready:" not in seen.err.read_text()
@@ -284,12 +282,12 @@ class TestSupervision:
         seen.said(r"ready: .* app\.py \(pid \d+\)")
         assert len(seen.children()) == 1
 
-    def test_one_that_is_not_ready_in_time_is_stopped_and_waits_for_a_change(self, watch: Any) -> None:
+    def test_run_that_is_not_ready_in_time_is_stopped_and_waits_for_a_change(self, watch: Any) -> None:
         seen = watch("--ready", "notify", "--start-timeout", "0.1")
         seen.said(r"within 0\.1 s and was stopped; .*; waiting for a change")
         assert seen.children() == []
 
-    def test_what_a_run_left_behind_has_ended_before_the_next_begins(self, watch: Any, here: Path) -> None:
+    def test_processes_of_a_run_end_before_the_next_begins(self, watch: Any, here: Path) -> None:
         write(here / "app.py", DAEMON)
         seen = watch()
         old = [psutil.Process(int(pid)) for pid in seen.seen(r"up (\d+) (\d+)")[0]]
@@ -298,7 +296,7 @@ class TestSupervision:
         assert all(has_ended(each) for each in old)
 
     @pytest.mark.parametrize("options", [(), ("--no-prompt",)])
-    def test_killed_it_leaves_neither_the_command_nor_its_daemon(
+    def test_kill_leaves_neither_the_command_nor_its_daemon(
         self, watch: Any, here: Path, options: tuple[str, ...]
     ) -> None:
         write(here / "app.py", DAEMON)
@@ -338,7 +336,7 @@ class TestWebhook:
         assert self.post(url, self.SECRET, "/") == 202
         seen.said("webhook: POST /; restarting")
 
-    def test_a_port_that_is_taken_is_said(self, watch: Any) -> None:
+    def test_taken_port_is_reported(self, watch: Any) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             seen = watch("--webhook", f"127.0.0.1:{taken.getsockname()[1]}", ready=False)
             seen.ends(1)
@@ -377,7 +375,7 @@ class TestMistakes:
         assert (ended.returncode, said in ended.stderr, ended.stdout) == (status, True, ""), ended.stderr
         assert "Traceback" not in ended.stderr
 
-    def test_a_path_of_the_file_that_does_not_exist_is_its_mistake(self, here: Path) -> None:
+    def test_missing_path_of_the_file_is_a_configuration_error(self, here: Path) -> None:
         (here / "pyproject.toml").write_text("[tool.lifecycle.watch]\npaths = ['gone']\n")
         ended = subprocess.run(
             [sys.executable, "-m", "lifecycle", "watch", "--", "true"],

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["here"]  # a fixture
 
 
-def test_while_it_is_held_the_command_goes_on_and_release_acts_on_what_changed(here: Path, tmp_path: Path) -> None:
+def test_command_continues_while_held_and_release_acts_on_changes(here: Path, tmp_path: Path) -> None:
     out, err = tmp_path / "out", tmp_path / "err"
     with (
         out.open("w") as to_out,

@@ -34,7 +34,7 @@ def test_through_ten_replacements_each_request_is_answered(watch: Any, here: Pat
     assert "did not stop in time" not in seen.err.read_text()
 
 
-def test_one_that_fails_leaves_the_old_one_which_answers_throughout(watch: Any, here: Path) -> None:
+def test_failing_successor_leaves_the_old_run_serving(watch: Any, here: Path) -> None:
     write(here / "app.py", "VALUE = 7\n" + SERVER)
     seen = watch(*OPTIONS)
     seen.said("ready:")
@@ -52,7 +52,7 @@ def test_one_that_fails_leaves_the_old_one_which_answers_throughout(watch: Any, 
     assert len(until_blocking(lambda: seen.children() if len(seen.children()) == 1 else None)) == 1
 
 
-def test_the_old_one_answers_what_it_has_accepted_while_the_new_one_serves(watch: Any, here: Path) -> None:
+def test_old_run_answers_accepted_requests_while_the_new_one_serves(watch: Any, here: Path) -> None:
     write(here / "app.py", "VALUE = 7\n" + SERVER)
     seen = watch(*OPTIONS)
     seen.said("ready:")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["here", "watch"]  # fixtures
 
-#: Says which of its pages was shown: where it was only fetched, that may be to look whether there is one.
+#: Prints which of its pages was shown; a page that was only fetched may be a check of the script.
 PAGES = """\
 import socket
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

@@ -1,4 +1,4 @@
-"""`lifecycle watch --socket`: nobody is refused while one run follows the other."""
+"""`lifecycle watch --socket`: no connection is refused between two runs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def port_of(seen: Any) -> int:
     return int(seen.said(r"listening on 127\.0\.0\.1:(\d+) for the command")[0])
 
 
-def test_through_twenty_reloads_nobody_is_refused_or_reset(watch: Any, here: Path) -> None:
+def test_no_connection_is_refused_or_reset_during_twenty_reloads(watch: Any, here: Path) -> None:
     write(here / "app.py", "VALUE = 7\n" + SERVER)
     seen = watch("--socket", "127.0.0.1:0")
     with clients(port_of(seen)) as answers:
@@ -79,7 +79,7 @@ def test_through_twenty_reloads_nobody_is_refused_or_reset(watch: Any, here: Pat
     assert "did not stop in time" not in seen.err.read_text()
 
 
-def test_who_connects_while_none_runs_is_answered_by_the_next(watch: Any, here: Path) -> None:
+def test_connection_without_a_run_is_answered_by_the_next(watch: Any, here: Path) -> None:
     write(here / "app.py", "raise SystemExit(1)\n")
     seen = watch("--socket", "127.0.0.1:0")
     seen.said("waiting for a change")
@@ -98,7 +98,7 @@ def test_the_command_has_the_socket_and_no_other_descriptor_of_ours(watch: Any, 
     assert seen.seen(r"up 7 \[(.*)\]") == ["0, 1, 2, 3, 4, 5, 6"]
 
 
-def test_at_a_terminal_too(terminal: Any, here: Path) -> None:
+def test_restart_works_at_a_terminal(terminal: Any, here: Path) -> None:
     write(here / "app.py", "VALUE = 7\n" + SERVER)
     seen = terminal("--socket", "127.0.0.1:0")
     seen.sees(r"listening on 127\.0\.0\.1:\d+ ")
@@ -110,7 +110,7 @@ def test_at_a_terminal_too(terminal: Any, here: Path) -> None:
 
 
 @pytest.mark.parametrize("left", ["3</dev/null", "3</dev/null 4</dev/null 5</dev/null"])
-def test_descriptors_that_whoever_started_us_left_open_do_not_matter(watch: Any, here: Path, left: str) -> None:
+def test_inherited_open_descriptors_do_not_matter(watch: Any, here: Path, left: str) -> None:
     write(here / "app.py", "VALUE = 7\n" + SERVER)
     line = (
         f"exec {sys.executable} -m lifecycle watch --socket 127.0.0.1:0 --no-prompt -- {sys.executable} app.py {left}"
@@ -120,7 +120,7 @@ def test_descriptors_that_whoever_started_us_left_open_do_not_matter(watch: Any,
     assert ask(port_of(seen)) == "7"
 
 
-def test_a_port_that_is_taken_is_said_and_nothing_is_started(watch: Any) -> None:
+def test_taken_port_is_reported_and_nothing_starts(watch: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         seen = watch("--socket", f"127.0.0.1:{taken.getsockname()[1]}", ready=False)
         seen.ends(1)
@@ -129,7 +129,7 @@ def test_a_port_that_is_taken_is_said_and_nothing_is_started(watch: Any) -> None
     assert seen.out.read_text() == ""
 
 
-def test_to_wait_for_the_port_that_we_listen_at_is_refused(watch: Any) -> None:
+def test_ready_port_of_the_socket_is_refused(watch: Any) -> None:
     seen = watch("--socket", "127.0.0.1:8000", "--ready", "port:8000", ready=False)
     seen.ends(2)
     assert "--ready port:8000 is always true" in seen.err.read_text()

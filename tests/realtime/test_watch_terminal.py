@@ -1,4 +1,4 @@
-"""`lifecycle watch` at a real terminal: a prompt beside the command, or the terminal lent to it."""
+"""`lifecycle watch` at a real terminal: a prompt next to the command, or the terminal lent to it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ while True:
     time.sleep(0.05)
 """
 
-#: Says its new width; goes before `APP`, whose first line says that signals are heard.
+#: Prints its new width; comes before `APP`, whose first line shows that signals are handled.
 RESIZED = """\
 import os, signal
 def resized(*_):
@@ -96,7 +96,7 @@ class Terminal:
         self.tty.sendcontrol(key)
 
     def children(self) -> list[psutil.Process]:
-        """What it runs, without the guard."""
+        """The processes that it runs, without the guard."""
         return [each for each in self.process.children(recursive=True) if not is_guard(each)]
 
     def ends(self, status: int) -> None:
@@ -179,7 +179,7 @@ class TestPrompt:
         seen.types("quit")
         seen.ends(0)
 
-    def test_restart_and_reload_start_anew(self, terminal: Any) -> None:
+    def test_restart_and_reload_restart_the_command(self, terminal: Any) -> None:
         seen = terminal()
         for word in ("restart", "reload"):
             seen.sees("up 1")
@@ -189,7 +189,7 @@ class TestPrompt:
         seen.types("quit")
         seen.ends(0)
 
-    def test_status_says_how_the_command_does(self, terminal: Any) -> None:
+    def test_status_shows_the_state_of_the_command(self, terminal: Any) -> None:
         seen = terminal()
         seen.sees("up 1")
         [child] = seen.children()
@@ -198,7 +198,7 @@ class TestPrompt:
         seen.types("quit")
         seen.ends(0)
 
-    def test_a_typo_is_answered(self, terminal: Any) -> None:
+    def test_typo_gets_a_suggestion(self, terminal: Any) -> None:
         seen = terminal()
         seen.sees("up 1")
         seen.types("restrat")
@@ -225,26 +225,26 @@ class TestPrompt:
 
 class TestWithAndWithoutAPrompt:
     @pytest.mark.parametrize("options", [(), ("--no-prompt",)])
-    def test_killed_it_leaves_no_command(self, terminal: Any, options: tuple[str, ...]) -> None:
+    def test_kill_leaves_no_command(self, terminal: Any, options: tuple[str, ...]) -> None:
         seen = terminal(*options)
         seen.sees("up 1 True")
         [child] = seen.children()
         seen.process.kill()
         until_blocking(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
 
-    def test_a_line_on_the_terminal_of_its_own_makes_it_ready(self, terminal: Any) -> None:
+    def test_line_on_the_commands_own_terminal_makes_it_ready(self, terminal: Any) -> None:
         seen = terminal("--ready", "line:up 1")
         seen.sees("ready: .*app.py")
         seen.types("quit")
         seen.ends(0)
 
-    def test_lines_on_our_terminal_are_not_read_which_is_said(self, terminal: Any) -> None:
+    def test_ready_line_with_no_prompt_is_refused(self, terminal: Any) -> None:
         seen = terminal("--ready", "line:up 1", "--no-prompt")
         seen.sees("needs to read the output of the command")
         seen.ends(2)
 
     @pytest.mark.parametrize("policy", ["never", "always"])
-    def test_ctrl_c_in_the_command_ends_all_whatever_the_policy(self, terminal: Any, policy: str) -> None:
+    def test_ctrl_c_in_the_command_ends_everything_under_every_policy(self, terminal: Any, policy: str) -> None:
         seen = terminal("--no-prompt", "--restart", policy)
         seen.sees("up 1 True")
         seen.presses("c")
@@ -256,7 +256,7 @@ class TestWithAndWithoutAPrompt:
         ("options", "handler"),
         [(("--stop-signal", "INT"), ""), ((), "import signal\nsignal.signal(15, signal.default_int_handler)\n")],
     )
-    def test_who_ends_by_sigint_for_a_restart_is_not_taken_for_ctrl_c(
+    def test_end_by_sigint_for_a_restart_is_not_ctrl_c(
         self, terminal: Any, here: Path, options: tuple[str, ...], handler: str
     ) -> None:
         write(here / "app.py", "VALUE = 1\n" + handler + APP)
@@ -299,7 +299,7 @@ class TestForeground:
         seen.presses("c")
         seen.ends(0)
 
-    def test_after_a_crash_ctrl_c_is_ours(self, terminal: Any, here: Path) -> None:
+    def test_ctrl_c_after_a_crash_goes_to_watch(self, terminal: Any, here: Path) -> None:
         write(
             here / "app.py",
             "import termios, sys\nmodes = termios.tcgetattr(0)\nmodes[3] &= ~termios.ECHO\n"

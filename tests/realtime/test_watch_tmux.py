@@ -146,7 +146,7 @@ def test_a_restart_in_the_background_leaves_the_shell_its_terminal(screen: Scree
     assert screen.processes() == []
 
 
-def test_a_command_that_reads_in_the_background_stops_with_us(screen: Screen, tmp_path: Path) -> None:
+def test_command_that_reads_in_the_background_stops_with_watch(screen: Screen, tmp_path: Path) -> None:
     (tmp_path / "here" / "app.py").write_text("while True: print('got', input())\n")
     screen.types(watch("--no-prompt"))
     screen.sees("started")
@@ -211,7 +211,7 @@ def test_the_demo_does_what_its_first_lines_say(screen: Screen, tmp_path: Path) 
 
 
 def page(url: str) -> str:
-    """What a browser gets; nothing while the process starts anew."""
+    """The response for a browser; empty during a restart."""
     try:
         with urllib.request.urlopen(url, timeout=LIMIT) as answer:
             return str(answer.read().decode())

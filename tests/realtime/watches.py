@@ -79,7 +79,7 @@ class Watch:
         return f"\n--- out ---\n{self.out.read_text()}--- err ---\n{self.err.read_text()}"
 
     def children(self) -> list[psutil.Process]:
-        """What it runs, without the guard."""
+        """The processes that it runs, without the guard."""
         return [each for each in self.process.children(recursive=True) if not is_guard(each)]
 
     def ends(self, status: int) -> None:

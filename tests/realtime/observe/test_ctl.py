@@ -73,7 +73,7 @@ def test_ps_shows_the_program_and_its_process(ask: Ask, shop: Running) -> None:
     assert (told["name"], told["pid"]) == ("shop", shop.process.pid)
 
 
-def test_status_shows_what_lives_there_and_no_name_is_obeyed(ask: Ask) -> None:
+def test_status_shows_components_and_escapes_names(ask: Ask) -> None:
     status, out, err = ask("status")
     assert (status, err) == (0, "")
     assert re.search(r"^shop +program +running", out, re.MULTILINE)
@@ -84,7 +84,7 @@ def test_status_shows_what_lives_there_and_no_name_is_obeyed(ask: Ask) -> None:
     assert "\x1b" not in out
 
 
-def test_status_for_programs_is_the_snapshot(ask: Ask, shop: Running) -> None:
+def test_status_as_json_is_the_snapshot(ask: Ask, shop: Running) -> None:
     state = json.loads(ask("status", "--json")[1])
     assert state["program"]["pid"] == shop.process.pid
     assert [worker["name"] for worker in state["workers"]] == ["web"]
@@ -104,7 +104,7 @@ def test_status_for_programs_is_the_snapshot(ask: Ask, shop: Running) -> None:
     ],
     ids=" ".join,
 )
-def test_what_is_asked_is_answered(ask: Ask, argv: list[str], told: str) -> None:
+def test_queries_are_answered(ask: Ask, argv: list[str], told: str) -> None:
     status, out, err = ask(*argv)
     assert (status, err) == (0, "")
     assert re.search(told, out)
@@ -112,7 +112,7 @@ def test_what_is_asked_is_answered(ask: Ask, argv: list[str], told: str) -> None
 
 
 @pytest.mark.parametrize("argv", [["routes"], ["commands"], ["explain", "a/b"]], ids=" ".join)
-def test_what_is_asked_can_be_had_as_json(ask: Ask, argv: list[str]) -> None:
+def test_queries_have_json(ask: Ask, argv: list[str]) -> None:
     status, out, err = ask(*argv, "--json")
     assert (status, err) == (0, "")
     assert json.loads(out)
@@ -133,7 +133,7 @@ def test_what_is_asked_can_be_had_as_json(ask: Ask, argv: list[str]) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be_had_ends_with_1_and_a_line(ask: Ask, argv: list[str], told: str) -> None:
+def test_impossible_requests_exit_with_1(ask: Ask, argv: list[str], told: str) -> None:
     status, out, err = ask(*argv)
     assert (status, out) == (1, "")
     assert told in err
@@ -142,14 +142,14 @@ def test_what_cannot_be_had_ends_with_1_and_a_line(ask: Ask, argv: list[str], to
 
 
 @pytest.mark.parametrize("argv", [[], ["tail", "a", "b"], ["emit"], ["emit", "a/b", "{"], ["ps", "--jsn"]])
-def test_what_cannot_be_understood_ends_with_2(ask: Ask, argv: list[str]) -> None:
+def test_usage_errors_exit_with_2(ask: Ask, argv: list[str]) -> None:
     assert ask(*argv)[0] == 2
 
 
 # -- what is told --------------------------------------------------------------------------------------------------
 
 
-def test_a_command_is_carried_out_and_leaves_a_trace(ask: Ask, everywhere: Env, shop: Running) -> None:
+def test_command_runs_and_appears_in_trace(ask: Ask, everywhere: Env, shop: Running) -> None:
     status, out, _ = ask("deploy", "to prod", "--json")
     assert (status, out) == (0, "")
     shop.until("deploying to prod --json")
@@ -163,7 +163,7 @@ def test_a_command_is_carried_out_and_leaves_a_trace(ask: Ask, everywhere: Env, 
     assert re.search(r" #\d+ +handled +  deploy/done ", second)
 
 
-def test_an_event_is_sent_and_its_outcome_told(ask: Ask, shop: Running) -> None:
+def test_event_is_sent_and_its_result_shown(ask: Ask, shop: Running) -> None:
     assert ask("emit", "deploy/now", '{"ref": "v2"}')[0] == 0
     shop.until("deployed deploy/now {'ref': 'v2'}")
     outcome = json.loads(ask("emit", "deploy/again", "--json")[1])
@@ -171,25 +171,25 @@ def test_an_event_is_sent_and_its_outcome_told(ask: Ask, shop: Running) -> None:
     shop.until("deployed deploy/again None")
 
 
-def test_a_word_of_the_program_answers_who_asked(ask: Ask) -> None:
+def test_command_of_the_program_returns_an_answer(ask: Ask) -> None:
     status, out, _ = ask("--", "status")
     assert status == 0
     assert re.search(r"^program +running", out, re.MULTILINE)
 
 
-def test_a_program_is_suspended_and_goes_on(ask: Ask) -> None:
+def test_program_is_suspended_and_resumed(ask: Ask) -> None:
     assert ask("suspend")[0] == 0
     assert ask("resume")[0] == 0
 
 
-def test_a_source_is_held_and_goes_on(ask: Ask) -> None:
+def test_source_is_held_and_released(ask: Ask) -> None:
     assert ask("hold", "letters")[0] == 0
     assert "held" in ask("status")[1]
     assert ask("release", "letters")[0] == 0
     assert "held" not in ask("status")[1]
 
 
-def test_a_worker_is_started_anew(ask: Ask) -> None:
+def test_worker_is_restarted(ask: Ask) -> None:
     status, out, err = ask("restart", "web/one")
     assert (status, out) == (0, "")
     assert "restart web/one: done" in err
@@ -213,12 +213,12 @@ def tailed(env: Env, *argv: str, until: str) -> list[str]:
     [(["tail", "deploy/**"], "deploy/now"), (["status", "--watch"], "one ")],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_who_reads_no_further_does_not_wait_for_more(ask: Ask, everywhere: Env, argv: list[str], until: str) -> None:
+def test_closed_reader_ends_the_command(ask: Ask, everywhere: Env, argv: list[str], until: str) -> None:
     ask("emit", "deploy/now")
     tailed(everywhere, *argv, until=until)
 
 
-def test_what_is_watched_as_json_has_the_form_of_one_look(ask: Ask, everywhere: Env) -> None:
+def test_status_watch_as_json_has_the_form_of_status(ask: Ask, everywhere: Env) -> None:
     [line] = tailed(everywhere, "status", "--watch", "--json", until="program")
     assert json.loads(line).keys() == json.loads(ask("status", "--json")[1]).keys()
 
@@ -265,7 +265,7 @@ def test_ctrl_c_ends_tail_and_leaves_the_program_alone(ask: Ask, everywhere: Env
     assert ask("commands")[0] == 0
 
 
-def test_ctrl_c_leaves_a_command_to_the_program_and_stop_shows_what_is_left_of_it(env: Env, here: Ask) -> None:
+def test_ctrl_c_leaves_a_command_running_and_stop_shows_its_progress(env: Env, here: Ask) -> None:
     with started(env) as program:
         with Asking(env, "emit", "hold/it") as waiting:
             program.until("holding")
@@ -281,7 +281,7 @@ def test_ctrl_c_leaves_a_command_to_the_program_and_stop_shows_what_is_left_of_i
         program.rest()
 
 
-def test_who_waits_for_a_program_that_is_killed_is_told(env: Env, here: Ask) -> None:
+def test_kill_of_the_program_ends_the_waiting(env: Env, here: Ask) -> None:
     with (
         started(env) as program,
         Asking(env, "tail") as tail,
@@ -298,7 +298,7 @@ def test_who_waits_for_a_program_that_is_killed_is_told(env: Env, here: Ask) -> 
     assert here("status")[0] == 4
 
 
-def test_a_stop_that_is_the_program_s_own_is_not_waited_for_and_another_end_is_drawn(env: Env, here: Ask) -> None:
+def test_own_stop_command_is_not_waited_for_and_terminate_shows_progress(env: Env, here: Ask) -> None:
     with started({**env, "STOP": "mine"}) as program:
         assert here("stop")[0] == 0
         program.until("not I")
@@ -309,7 +309,7 @@ def test_a_stop_that_is_the_program_s_own_is_not_waited_for_and_another_end_is_d
         program.rest()
 
 
-def test_of_two_programs_one_has_to_be_named(ask: Ask, everywhere: Env, shop: Running) -> None:
+def test_one_of_two_programs_has_to_be_named(ask: Ask, everywhere: Env, shop: Running) -> None:
     with started(everywhere) as second:
         name = f"shop-{second.process.pid}"
         status, _, err = ask("routes")
@@ -337,7 +337,7 @@ worker = TaskWorker("worker", forever)
 """
 
 
-def test_what_run_runs_has_the_name_of_its_module(env: Env, here: Ask, tmp_path: Path) -> None:
+def test_program_of_run_is_named_after_its_module(env: Env, here: Ask, tmp_path: Path) -> None:
     """Also where no router runs."""
     (tmp_path / "shop.py").write_text(MODULE)
     with started(env, "-m", "lifecycle", "run", "shop:worker", cwd=tmp_path) as program:
@@ -346,7 +346,7 @@ def test_what_run_runs_has_the_name_of_its_module(env: Env, here: Ask, tmp_path:
         program.rest()
 
 
-def test_what_up_runs_is_started_anew_and_stopped(env: Env, here: Ask, tmp_path: Path) -> None:
+def test_processes_of_up_are_restarted_and_stopped(env: Env, here: Ask, tmp_path: Path) -> None:
     place = tmp_path / "my shop"
     place.mkdir()
     (place / "Procfile").write_text("web: echo up; exec sleep 600\n")
@@ -395,7 +395,7 @@ def test_a_stop_of_a_lifetime_inside_another_program_reports_that_the_program_co
         assert program.process.poll() is None
 
 
-def test_a_program_whose_socket_cannot_be_opened_runs_all_the_same(env: Env, tmp_path: Path) -> None:
+def test_program_without_a_control_socket_runs(env: Env, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(MODULE)
     Path(env["XDG_RUNTIME_DIR"], "lifecycle").touch()
     with started(env, "-m", "lifecycle", "run", "shop:worker", cwd=tmp_path) as program:

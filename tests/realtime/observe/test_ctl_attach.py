@@ -47,7 +47,7 @@ def leaves(child: pexpect.spawn[str]) -> str:
     return said
 
 
-def test_the_prompt_of_the_program_is_here(env: Env, shop: Running) -> None:
+def test_attach_opens_the_prompt_of_the_program(env: Env, shop: Running) -> None:
     """Words, candidates and output are the program's; Ctrl+C and Ctrl+D are not."""
     with at_terminal(env, "attach") as child:
         child.expect_exact("shop>")
@@ -140,7 +140,7 @@ def test_a_table_has_colours_and_fits(env: Env, shop: Running) -> None:
     assert "\x1b[31m'" not in out
 
 
-def test_what_is_watched_is_drawn_anew(env: Env, shop: Running) -> None:
+def test_status_watch_draws_again(env: Env, shop: Running) -> None:
     with at_terminal(env, "status", "--watch") as child:
         child.expect(r"letters")
         ctl(env, "hold", "letters")
