@@ -85,7 +85,7 @@ class InboxStore:
         self._dedupe = dedupe
         self._journal = Journal(self.path, QUEUES)
         self._lock = FileLock(lock_path(self.path))
-        self.is_open = False
+        self._is_open = False
 
     async def open(self) -> None:
         """Open the file, or create it.
@@ -93,14 +93,14 @@ class InboxStore:
         Raises:
             JournalError: when it cannot be used; the message has the reason.
         """
-        if not self.is_open:
+        if not self._is_open:
             await self._journal.__aenter__()
-            self.is_open = True
+            self._is_open = True
 
     async def close(self) -> None:
         """Close the file and release the lock; when cancelled, too."""
-        if self.is_open:
-            self.is_open = False
+        if self._is_open:
+            self._is_open = False
             try:
                 await self._journal.__aexit__(None, None, None)
             finally:
@@ -167,12 +167,12 @@ class InboxStore:
         due, text = self._journal.time() + delay, _storable(error)
         await self._journal.run(lambda db: WEBHOOKS.retry(db, number, due=due, error=text))
 
-    async def bury(self, number: int, error: str) -> None:
+    async def discard(self, number: int, error: str) -> None:
         """Store that it failed for good, and is a dead letter."""
         text = _storable(error)
         await self._journal.run(lambda db: WEBHOOKS.discard(db, number, error=text))
 
-    async def give_back(self, numbers: list[int]) -> None:
+    async def release(self, numbers: list[int]) -> None:
         """Release messages that were not delivered."""
         if numbers:
             await self._journal.run(lambda db: WEBHOOKS.release(db, *numbers))

@@ -218,7 +218,7 @@ class InboxDelivery:
             with suppress(JournalError, TimeoutError):
                 async with asyncio.timeout(_LAST_WRITES):
                     await self._wait_written()
-                    await self._store.give_back([message.id for message in (*self._found, *self._ready)])
+                    await self._store.release([message.id for message in (*self._found, *self._ready)])
         finally:
             await self._close()
 
@@ -326,7 +326,7 @@ class InboxDelivery:
                 self._writing = asyncio.get_running_loop().create_task(self._write_done(), name="inbox messages done")
         elif isinstance(error, NotHandled) or message.failures + 1 >= self._inbox.max_attempts:
             _log.error("%s of the inbox is a dead letter now: %s", message.event.topic, stored_error(error))
-            await self._write(lambda store: store.bury(message.id, stored_error(error)))
+            await self._write(lambda store: store.discard(message.id, stored_error(error)))
         else:
             delay = self._inbox.backoff.delay(message.failures)
             await self._write(lambda store: store.retry(message.id, delay, stored_error(error)))
