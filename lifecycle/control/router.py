@@ -295,9 +295,11 @@ class Router:
         """
         try:
             match = self._matches[event.topic]
-            call = match.call
-        except (AttributeError, TypeError):  # no topic, one without a hash, or a match with taps or without a route
-            await self._dispatcher.dispatch(event, self._table.match(event))
+        except (AttributeError, TypeError):  # no topic, or one without a hash
+            match = self._table.match(event)
+        call = match.call
+        if call is None:
+            await self._dispatcher.dispatch(event, match)
             return
         try:
             await call(event)

@@ -315,9 +315,8 @@ class Match:
         self.taps: tuple[Route, ...] = taps
         self._steps = relays + routes
         self.first: Route | None = self._steps[0] if self._steps else None
-        # The first call of a direct dispatch; not set if taps come before it, or if no route matches.
-        if self.first is not None and not taps:
-            self.call: AsyncHandler = self.first.call
+        # The first call of a direct dispatch; None: taps come before it, or no route matches.
+        self.call: AsyncHandler | None = None if taps or self.first is None else self.first.call
         # Whether a relay has had the event, so that it counts as handled even if no route takes it.
         self.was_relayed: bool = was_relayed
         # The same match for an event that a relay has had.
