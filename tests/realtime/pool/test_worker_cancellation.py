@@ -140,11 +140,13 @@ async def test_c_code_that_holds_the_interpreter_answers_nothing(up: Spawn, tmp_
     worker = await up("Plain", stop_timeout=0.0)
     request = worker.call("hold", str(tmp_path / "started"))
     await until(tmp_path / "started")
-    settled = request.cancel("enough")
-    ping = asyncio.ensure_future(worker.connection.ping())
-    # Its stacks are written by C code, which needs no interpreter.
-    worker.process.send_signal(signal.SIGUSR2)
     async with asyncio.timeout(LIMIT):
+        # The call has begun, though it may not be in C code yet.
+        while (await asyncio.wait({ping := worker.connection.ping()}, timeout=0.2))[0]:
+            await asyncio.sleep(0.001)
+        settled = request.cancel("enough")
+        # Its stacks are written by C code, which needs no interpreter.
+        worker.process.send_signal(signal.SIGUSR2)
         while "in hold" not in worker.connection.pipes.tail():
             await asyncio.sleep(0.001)
     assert not settled.done()
