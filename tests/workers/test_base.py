@@ -1,4 +1,4 @@
-"""One start, one end, and a stop that is legal at any time: told with a worker made of futures, in virtual time."""
+"""One start, one end, and a stop that is legal at any time, with a worker made of futures in virtual time."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def announced() -> Iterator[list[str]]:
         hook.disconnect(receiver)
 
 
-async def test_runs_until_it_ends_by_itself(clock: Clock, announced: list[str]) -> None:
+async def test_worker_runs_until_it_ends_by_itself(clock: Clock, announced: list[str]) -> None:
     worker = Puppet()
     assert worker.state().status == "created"
     await worker.start()
@@ -82,14 +82,14 @@ async def test_runs_until_it_ends_by_itself(clock: Clock, announced: list[str]) 
     assert worker.asked == []
 
 
-async def test_is_stopped_by_leaving_its_block(clock: Clock) -> None:
+async def test_leaving_the_block_stops_the_worker(clock: Clock) -> None:
     async with Puppet(obeys=1) as worker:
         assert worker.state().status == "running"
     assert worker.status is Status.STOPPED
     assert worker.asked == [False]
 
 
-async def test_is_killed_past_its_grace_period(clock: Clock, announced: list[str]) -> None:
+async def test_worker_is_killed_after_its_grace_period(clock: Clock, announced: list[str]) -> None:
     async with Puppet(obeys=math.inf, stop_timeout=3) as worker:
         pass
     exit_ = await worker.wait()
@@ -99,7 +99,7 @@ async def test_is_killed_past_its_grace_period(clock: Clock, announced: list[str
     assert announced == ["worker_started", "worker_killed"]
 
 
-async def test_an_end_that_is_an_error_fails_it(clock: Clock, announced: list[str]) -> None:
+async def test_end_with_an_error_is_a_failure(clock: Clock, announced: list[str]) -> None:
     worker = Puppet()
     await worker.start()
     worker.life.set_exception(OSError("boom"))
@@ -108,14 +108,14 @@ async def test_an_end_that_is_an_error_fails_it(clock: Clock, announced: list[st
     assert announced == ["worker_started", "worker_failed"]
 
 
-async def test_a_cancellation_that_nobody_asked_for_fails_it(clock: Clock) -> None:
+async def test_unexpected_cancellation_is_a_failure(clock: Clock) -> None:
     worker = Puppet()
     await worker.start()
     worker.life.cancel()
     assert (await worker.wait()).status is Status.FAILED
 
 
-async def test_a_cancellation_that_was_asked_for_stops_it(clock: Clock) -> None:
+async def test_cancellation_after_a_stop_counts_as_stopped(clock: Clock) -> None:
     worker = Puppet(obeys=math.inf)
     await worker.start()
     stop = asyncio.create_task(worker.stop())
@@ -126,7 +126,7 @@ async def test_a_cancellation_that_was_asked_for_stops_it(clock: Clock) -> None:
     assert (exit_.status, exit_.error) == ("stopped", None)
 
 
-async def test_one_that_cannot_be_killed_is_abandoned_and_named(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_unkillable_worker_is_abandoned_and_logged(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     worker = Puppet("zombie", obeys=math.inf, stop_timeout=2)
     worker.mortal = False
     await worker.start()
@@ -142,7 +142,7 @@ async def test_one_that_cannot_be_killed_is_abandoned_and_named(clock: Clock, ca
 
 
 @pytest.mark.parametrize("how", ["running", "stopped", "finished", "starting"])
-async def test_a_second_start_names_the_state(clock: Clock, how: str) -> None:
+async def test_second_start_names_the_state(clock: Clock, how: str) -> None:
     worker = Puppet(ready=1 if how == "starting" else 0)
     first = asyncio.create_task(worker.start())
     await clock.settle()
@@ -157,7 +157,7 @@ async def test_a_second_start_names_the_state(clock: Clock, how: str) -> None:
     await worker.stop()
 
 
-async def test_a_launch_that_raises_is_a_failed_worker(clock: Clock, announced: list[str]) -> None:
+async def test_launch_that_raises_fails_the_worker(clock: Clock, announced: list[str]) -> None:
     class Stillborn(Puppet):
         async def _launch(self) -> Awaitable[End | None]:
             raise OSError("no such thing")
@@ -171,7 +171,7 @@ async def test_a_launch_that_raises_is_a_failed_worker(clock: Clock, announced: 
     assert announced == ["worker_failed"]
 
 
-async def test_one_that_does_not_get_ready_is_ended_and_failed(clock: Clock) -> None:
+async def test_worker_that_does_not_become_ready_is_ended_and_failed(clock: Clock) -> None:
     class Shy(Puppet):
         async def _until_ready(self) -> None:
             await asyncio.sleep(1)
@@ -184,7 +184,7 @@ async def test_one_that_does_not_get_ready_is_ended_and_failed(clock: Clock) -> 
 
 
 @pytest.mark.parametrize("phase", ["launch", "ready"])
-async def test_a_stop_while_starting_ends_the_start(clock: Clock, phase: str) -> None:
+async def test_stop_while_starting_ends_the_start(clock: Clock, phase: str) -> None:
     worker = Puppet(obeys=1, launch=math.inf) if phase == "launch" else Puppet(obeys=1, ready=math.inf)
     start = asyncio.create_task(worker.start())
     await clock.advance(1)
@@ -196,7 +196,7 @@ async def test_a_stop_while_starting_ends_the_start(clock: Clock, phase: str) ->
         await start
 
 
-async def test_cancelling_who_starts_it_stops_it_first(clock: Clock) -> None:
+async def test_cancelling_start_stops_the_worker(clock: Clock) -> None:
     worker = Puppet(ready=math.inf, obeys=3)
     start = asyncio.create_task(worker.start())
     await clock.advance(1)
@@ -206,7 +206,7 @@ async def test_cancelling_who_starts_it_stops_it_first(clock: Clock) -> None:
     assert (worker.status, clock.time()) == ("stopped", 4)
 
 
-async def test_a_stop_while_a_failed_start_is_cleaned_up_shares_the_end(clock: Clock) -> None:
+async def test_stop_during_the_cleanup_of_a_failed_start_shares_its_end(clock: Clock) -> None:
     class Shy(Puppet):
         async def _until_ready(self) -> None:
             raise WorkerFailed("not today")
@@ -223,7 +223,7 @@ async def test_a_stop_while_a_failed_start_is_cleaned_up_shares_the_end(clock: C
 # -- stopping ---------------------------------------------------------------------------------------------------
 
 
-async def test_stopping_what_never_started_is_the_end_of_it() -> None:
+async def test_worker_that_never_started_can_be_stopped() -> None:
     worker = Puppet()
     await worker.stop()
     await worker.stop()
@@ -233,14 +233,14 @@ async def test_stopping_what_never_started_is_the_end_of_it() -> None:
         await worker.start()
 
 
-async def test_stopping_what_is_pending_is_the_end_of_it() -> None:
+async def test_pending_worker_can_be_stopped() -> None:
     worker = Puppet()
     worker._machine.to(Status.PENDING)
     await worker.stop()
     assert worker.status is Status.STOPPED
 
 
-async def test_stops_at_once_share_one_end(clock: Clock) -> None:
+async def test_concurrent_stops_share_one_end(clock: Clock) -> None:
     worker = Puppet(obeys=1)
     await worker.start()
     waiters = [asyncio.create_task(worker.wait()) for _ in range(3)]
@@ -262,14 +262,14 @@ async def test_the_shortest_of_several_grace_periods_counts(clock: Clock) -> Non
 
 
 @pytest.mark.parametrize("timeout", [0, -1])
-async def test_no_grace_kills_at_once(clock: Clock, timeout: float) -> None:
+async def test_stop_without_grace_kills_at_once(clock: Clock, timeout: float) -> None:
     worker = Puppet(obeys=10)
     await worker.start()
     await worker.stop(timeout)
     assert (worker.status, clock.time()) == ("killed", 0)
 
 
-async def test_the_termination_goes_on_when_who_asked_gives_up(clock: Clock) -> None:
+async def test_termination_continues_when_the_caller_of_stop_is_cancelled(clock: Clock) -> None:
     worker = Puppet(obeys=5)
     await worker.start()
     stop = asyncio.create_task(worker.stop())
@@ -282,7 +282,7 @@ async def test_the_termination_goes_on_when_who_asked_gives_up(clock: Clock) -> 
     assert clock.time() == 5
 
 
-async def test_a_terminate_that_raises_is_logged_and_the_kill_comes_all_the_same(
+async def test_error_of_an_async_terminate_is_logged_and_the_worker_is_killed(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Clumsy(Puppet):
@@ -300,7 +300,7 @@ async def test_a_terminate_that_raises_is_logged_and_the_kill_comes_all_the_same
 # -- around it ----------------------------------------------------------------------------------------------------
 
 
-async def test_any_worker_can_be_asked_how_it_feels(clock: Clock) -> None:
+async def test_probe_of_any_worker_is_healthy_while_it_runs(clock: Clock) -> None:
     worker = Puppet()
     assert await worker.probe() == ProbeResult(healthy=False, message="is created")
     async with worker:
@@ -308,7 +308,7 @@ async def test_any_worker_can_be_asked_how_it_feels(clock: Clock) -> None:
     assert await worker.probe() == ProbeResult(healthy=False, message="is stopped")
 
 
-async def test_the_state_is_a_record_that_json_can_hold(clock: Clock) -> None:
+async def test_state_can_be_written_as_json(clock: Clock) -> None:
     worker = Puppet()
     before = worker.state()
     assert (before.status, before.started_at, before.pid) == ("created", None, None)
@@ -321,7 +321,7 @@ async def test_the_state_is_a_record_that_json_can_hold(clock: Clock) -> None:
         running.status = Status.KILLED  # type: ignore[misc]  # the point of the test
 
 
-async def test_its_environment_is_open_until_it_starts(clock: Clock) -> None:
+async def test_environment_can_be_set_until_the_start(clock: Clock) -> None:
     worker = Puppet()
     worker.set_env("A", "1")
     async with worker:
@@ -330,13 +330,13 @@ async def test_its_environment_is_open_until_it_starts(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("", "x"), ("A=B", "x"), ("A\0", "x"), ("A", "x\0")])
-async def test_what_no_environment_can_hold_is_refused(name: str, value: str) -> None:
+async def test_invalid_environment_variables_are_refused(name: str, value: str) -> None:
     with pytest.raises(ValueError, match="environment"):
         Puppet().set_env(name, value)
 
 
 @pytest.mark.parametrize("how", [{"name": ""}, {"stop_timeout": -1}, {"stop_timeout": math.nan}])
-async def test_settings_that_cannot_work_are_refused(how: dict[str, Any]) -> None:
+async def test_invalid_settings_are_refused(how: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         Puppet(**how)
 
@@ -351,10 +351,10 @@ async def test_settings_that_cannot_work_are_refused(how: dict[str, Any]) -> Non
         ({"stop_timeout": None}, "stop_timeout=None is not a number"),
     ],
 )
-async def test_settings_of_another_kind_are_refused_in_clear_words(how: dict[str, Any], told: str) -> None:
+async def test_settings_of_a_wrong_type_are_refused_with_the_value(how: dict[str, Any], told: str) -> None:
     with pytest.raises(TypeError, match=told):
         Puppet(**how)
 
 
-async def test_its_repr_says_what_it_is() -> None:
+async def test_repr_shows_name_and_status() -> None:
     assert repr(Puppet("api")) == "<Puppet 'api': created>"

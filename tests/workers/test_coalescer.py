@@ -1,8 +1,9 @@
-"""What many want in the same moment is done once for all of them."""
+"""Requests of the same moment share one call, in the loop or in a thread."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,7 +25,7 @@ class Work:
         return len(items)
 
 
-async def test_all_who_ask_in_one_turn_of_the_loop_are_one() -> None:
+async def test_requests_of_one_turn_of_the_loop_are_one_batch() -> None:
     work = Work()
     coalescer = Coalescer(work)
     assert await asyncio.gather(*map(coalescer.submit, range(3))) == [3, 3, 3]
@@ -32,7 +33,7 @@ async def test_all_who_ask_in_one_turn_of_the_loop_are_one() -> None:
     assert work.batches == [[0, 1, 2], [3]]
 
 
-async def test_who_is_cancelled_before_it_is_done_is_left_out() -> None:
+async def test_cancelled_request_is_left_out() -> None:
     work = Work()
     coalescer = Coalescer(work)
     first, second = coalescer.submit(1), coalescer.submit(2)
@@ -43,7 +44,7 @@ async def test_who_is_cancelled_before_it_is_done_is_left_out() -> None:
         await first
 
 
-def test_each_loop_has_a_rush_of_its_own() -> None:
+def test_each_loop_has_its_own_batches() -> None:
     work = Work()
     coalescer = Coalescer(work)
 
@@ -56,3 +57,31 @@ def test_each_loop_has_a_rush_of_its_own() -> None:
     asyncio.run(left())
     assert asyncio.run(asked()) == 1
     assert work.batches[-1] == [2]
+
+
+async def test_in_a_thread_later_requests_are_the_next_batch() -> None:
+    work, begun, go_on = Work(), threading.Event(), threading.Event()
+
+    def slow(items: Sequence[int]) -> int:
+        begun.set()
+        go_on.wait(20)
+        return work(items)
+
+    coalescer = Coalescer(slow, thread="batches")
+    first = coalescer.submit(1)
+    await asyncio.to_thread(begun.wait, 20)
+    later = [coalescer.submit(2), coalescer.submit(3)]
+    go_on.set()
+    assert [await first, *await asyncio.gather(*later)] == [1, 2, 2]
+    assert work.batches == [[1], [2, 3]]
+    assert await coalescer.submit(4) == 1
+
+
+@pytest.mark.parametrize("thread", [None, "batches"])
+async def test_every_caller_gets_the_error_of_its_batch(thread: str | None) -> None:
+    def broken(_: Sequence[int]) -> int:
+        raise OSError("no")
+
+    coalescer = Coalescer(broken, thread=thread)
+    outcomes = await asyncio.gather(coalescer.submit(1), coalescer.submit(2), return_exceptions=True)
+    assert [str(each) for each in outcomes] == ["no", "no"]

@@ -1,4 +1,4 @@
-"""The table is the shared one, and the verdict is a pure function of four facts."""
+"""The transitions match the shared table, and the final status is a pure function of four facts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lifecycle.workers.model import TRANSITIONS, final_status
 DATA: dict[str, Any] = json.loads((Path(__file__).parent.parent / "data" / "worker_transitions.json").read_text())
 
 
-def test_the_table_is_the_shared_one() -> None:
+def test_transitions_match_the_shared_table() -> None:
     assert {old: set(row) for old, row in TRANSITIONS.items()} == {old: set(row) for old, row in DATA["table"].items()}
     assert DATA["initial"] == Status.CREATED
 
@@ -27,7 +27,7 @@ def test_statuses_are_strings() -> None:
     assert Status("running") is Status.RUNNING
 
 
-def test_the_machine_takes_the_table() -> None:
+def test_state_machine_accepts_the_transitions() -> None:
     machine = Machine("w", TRANSITIONS, Status.CREATED)
     machine.to(Status.PENDING)
     machine.to(Status.STOPPED)

@@ -1,4 +1,4 @@
-"""The pure parts of supervision, looked at by themselves: truth tables, and the sums of a budget."""
+"""The pure rules of supervision: truth tables, and the budget of restarts."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("strategy", "who"), [("one_for_one", ["b"]), ("one_for_all", ["a", "b", "c"]), ("rest_for_one", ["b", "c"])]
 )
-def test_who_is_started_again_with_the_one_in_the_middle(strategy: str, who: list[str]) -> None:
+def test_strategy_selects_the_children_that_restart_together(strategy: str, who: list[str]) -> None:
     assert affected(Strategy(strategy), ["a", "b", "c"], "b") == who
 
 
 @pytest.mark.parametrize("significant", [True, False])
 @pytest.mark.parametrize("others", [[], ["b"]])
-def test_a_supervisor_ends_with_a_significant_child_as_it_was_told(significant: bool, others: list[str]) -> None:
+def test_auto_shutdown_decides_whether_a_supervisor_ends(significant: bool, others: list[str]) -> None:
     def ends(how: AutoShutdown) -> bool:
         return ends_with(how, significant=significant, others=others)
 
@@ -37,7 +37,7 @@ def test_a_supervisor_ends_with_a_significant_child_as_it_was_told(significant: 
     assert ends(AutoShutdown.ALL_SIGNIFICANT) is (significant and not others)
 
 
-def test_what_steers_is_found_also_where_it_was_wrapped_and_nothing_else_is() -> None:
+def test_control_exception_is_found_inside_a_wrapping_error() -> None:
     plain, steering = ValueError("x"), StopTree("all of it")
     caused, wrapped, both = ValueError("y"), WorkerFailed("w"), DoNotRestart("enough")
     caused.__cause__, wrapped.__cause__, both.__cause__ = KeyError("k"), steering, steering
@@ -46,7 +46,7 @@ def test_what_steers_is_found_also_where_it_was_wrapped_and_nothing_else_is() ->
     assert [cause_of(error) for error in (plain, caused, wrapped, both)] == [plain, caused, steering, both]
 
 
-def test_a_spent_budget_tells_of_the_restarts_that_spent_it_and_of_the_last_child() -> None:
+def test_used_up_budget_names_the_last_child_and_its_errors() -> None:
     budget = Budget("s", Intensity(1, within=5))
     budget.spend(0, "old", ValueError("long ago"))
     budget.spend(100, "a", ValueError("first"))
@@ -56,7 +56,7 @@ def test_a_spent_budget_tells_of_the_restarts_that_spent_it_and_of_the_last_chil
     assert _last_of(budget, at=102) == ["second", "third"]
 
 
-def test_a_large_budget_tells_of_all_of_them() -> None:
+def test_large_budget_reports_all_errors() -> None:
     budget = Budget("s", Intensity(12, within=5))
     for number in range(12):
         budget.spend(0, "a", ValueError(str(number)))
@@ -64,7 +64,7 @@ def test_a_large_budget_tells_of_all_of_them() -> None:
     assert _last_of(budget, at=1) == [*map(str, range(12)), "third"]
 
 
-def test_a_very_large_budget_tells_of_the_last_hundred_errors() -> None:
+def test_very_large_budget_reports_the_last_hundred_errors() -> None:
     budget = Budget("s", Intensity(1000, within=5))
     for number in range(1000):
         budget.spend(0, "a", ValueError(str(number)))
@@ -81,7 +81,7 @@ def _last_of(budget: Budget, *, at: float) -> list[str]:
     return [str(each) for each in group.exceptions]
 
 
-def test_a_cancellation_that_nobody_asked_for_is_told_with_whose_it_was() -> None:
+def test_budget_reports_an_unexpected_cancellation_with_its_child() -> None:
     cancelled = asyncio.CancelledError()
 
     with pytest.raises(RestartLimitReached, match="'a' was cancelled, and its supervisor did not ask for it") as caught:
@@ -94,7 +94,7 @@ class _Crash(Exception):
     """Unlike those of Python itself, it can be referred to weakly."""
 
 
-def test_a_budget_that_pauses_keeps_no_more_errors_than_it_could_tell_of() -> None:
+def test_pausing_budget_keeps_a_bounded_number_of_errors() -> None:
     budget, kept = Budget("s", Intensity(1, within=1), pauses=True), list[weakref.ref[Exception]]()
     for number in range(30):
         error = _Crash(str(number))
@@ -109,7 +109,7 @@ def test_a_budget_that_pauses_keeps_no_more_errors_than_it_could_tell_of() -> No
 @pytest.mark.parametrize(
     ("most", "words"), [(1, "more than 1 restart within 60 s"), (2, "more than 2 restarts within")]
 )
-async def test_the_log_names_who_is_started_again_and_who_is_given_up(
+async def test_log_names_children_that_restart_and_that_are_given_up(
     clock: Clock, crew: Crew, caplog: pytest.LogCaptureFixture, most: int, words: str
 ) -> None:
     caplog.set_level(logging.WARNING, "lifecycle.workers")
@@ -124,7 +124,7 @@ async def test_the_log_names_who_is_started_again_and_who_is_given_up(
     assert told[most].startswith(f"'a' is given up after {words}")
 
 
-async def test_a_restart_that_waited_for_the_resume_is_still_told_with_its_reason(
+async def test_restart_after_a_resume_is_logged_with_its_reason(
     clock: Clock, crew: Crew, caplog: pytest.LogCaptureFixture
 ) -> None:
     supervisor = Supervisor("s", crew.spec("a"), intensity=Intensity(1, within=60))

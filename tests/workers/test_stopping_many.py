@@ -1,4 +1,4 @@
-"""Stopping many at once: everybody has his own time, whoever obeys costs nothing, and nobody is forgotten."""
+"""Stopping many workers at once, each with its own time-out."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def outcomes(supervisor: Supervisor) -> dict[str, str]:
     return {state.name: state.status for state in supervisor.workers()}
 
 
-async def test_each_has_its_own_time_and_who_obeys_is_not_waited_for(clock: Clock) -> None:
+async def test_each_child_has_its_own_stop_timeout(clock: Clock) -> None:
     specs = [
         Spec("obedient", obedient),
         Spec("slow", taking(4), stop_timeout=5),
@@ -68,14 +68,14 @@ async def test_each_has_its_own_time_and_who_obeys_is_not_waited_for(clock: Cloc
     }
 
 
-async def test_no_time_at_all_kills_at_once(clock: Clock) -> None:
+async def test_stop_timeout_of_zero_kills_at_once(clock: Clock) -> None:
     async with parallel(Spec("a", taking(5), stop_timeout=0), Spec("b", obedient)) as supervisor:
         pass
     assert (clock.time(), outcomes(supervisor)) == (0, {"a": "killed", "b": "stopped"})
     await clock.advance(5)
 
 
-async def test_one_that_is_stopped_by_hand_meanwhile_has_the_shorter_time(clock: Clock) -> None:
+async def test_shorter_timeout_of_a_stop_by_hand_counts(clock: Clock) -> None:
     async with parallel(Spec("a", taking(50), stop_timeout=20)) as supervisor:
         stop = asyncio.create_task(supervisor.stop())
         await clock.advance(1)
@@ -86,7 +86,7 @@ async def test_one_that_is_stopped_by_hand_meanwhile_has_the_shorter_time(clock:
     await clock.advance(50)
 
 
-async def test_a_worker_with_a_stop_of_its_own_has_that_called(clock: Clock) -> None:
+async def test_overridden_stop_is_called(clock: Clock) -> None:
     asked: list[Any] = []
 
     class Own(TaskWorker):
@@ -100,7 +100,7 @@ async def test_a_worker_with_a_stop_of_its_own_has_that_called(clock: Clock) -> 
     assert (asked, outcomes(supervisor)) == ([3], {"own": "stopped", "a": "stopped"})
 
 
-async def test_one_that_cannot_be_asked_is_logged_and_killed_in_time(
+async def test_error_of_terminate_is_logged_and_the_worker_is_killed(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Clumsy(BaseWorker):
@@ -120,7 +120,7 @@ async def test_one_that_cannot_be_asked_is_logged_and_killed_in_time(
     assert "'clumsy' could not be asked to stop" in caplog.text
 
 
-async def test_a_start_that_is_under_way_ends_with_the_others(clock: Clock) -> None:
+async def test_child_that_is_starting_stops_with_the_others(clock: Clock) -> None:
     async def made() -> TaskWorker:
         await asyncio.sleep(100)
         return TaskWorker("slow", obedient)
@@ -137,7 +137,7 @@ async def test_a_start_that_is_under_way_ends_with_the_others(clock: Clock) -> N
             await adding
 
 
-async def test_a_stop_that_is_given_up_goes_on_without_a_task_too(clock: Clock) -> None:
+async def test_cancelled_stop_of_a_supervisor_continues(clock: Clock) -> None:
     worker = TaskWorker("deaf", taking(9), stop_timeout=3)
     await worker.start()
     stop = asyncio.create_task(worker.stop())
@@ -149,7 +149,7 @@ async def test_a_stop_that_is_given_up_goes_on_without_a_task_too(clock: Clock) 
     await clock.advance(9)
 
 
-async def test_what_changed_while_nobody_watched_is_no_news_to_a_watch(clock: Clock) -> None:
+async def test_watch_reports_no_changes_from_before_it_began(clock: Clock) -> None:
     inner = Supervisor("inner", Spec("below", obedient))
     async with Supervisor("outer", Spec("inner", lambda: inner), Spec("beside", obedient)) as outer:
         await inner.stop_child("below")
