@@ -1,4 +1,4 @@
-"""The house: who may look into whom, what an import loads, and that each room says what it offers."""
+"""The structure of the package: which layer imports which, what an import loads, and what each package exports."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import grimp
 import pytest
 
 import lifecycle
@@ -23,7 +24,7 @@ MODULES = sorted(
 STUBS = sorted(ROOT.rglob("__init__.pyi"))
 HEAVY = {"aiohttp", "nats", "opentelemetry", "prometheus_client", "prompt_toolkit", "psycopg", "rich", "watchfiles"}
 
-#: Imports modules one after the other, each with all of ours forgotten before, and tells which could not be imported.
+#: Imports modules one by one, each without the others loaded, and prints those that fail.
 ALONE = """
 import importlib, json, sys, traceback
 failed = {}
@@ -56,27 +57,35 @@ def loaded_by(statement: str) -> set[str]:
     return {name.split(".")[0] for name in python(LOADED.format(statement))}
 
 
-def test_the_rooms_look_only_where_they_may() -> None:
-    """In a process of its own: the linter sets logging up anew, and disables the loggers that are there."""
+def test_packages_import_only_what_their_layer_allows() -> None:
+    """The linter runs in its own process, since it reconfigures logging and disables existing loggers."""
     command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
     checked = subprocess.run(command, cwd=ROOT.parent, capture_output=True, text=True, timeout=60, check=False)
     assert checked.returncode == 0, checked.stdout
 
 
+def test_no_import_circle_has_more_than_three_modules() -> None:
+    """Imports for type checkers count: a reader follows them as well."""
+    graph = grimp.build_graph("lifecycle", cache_dir=None)
+    below = {name: graph.find_upstream_modules(name) for name in graph.modules}
+    circles = {frozenset({name, *(each for each in below[name] if name in below[each])}) for name in below}
+    assert sorted(sorted(each) for each in circles if len(each) > 3) == []
+
+
 @pytest.mark.parametrize("share", range(8))
 def test_every_module_can_be_imported_alone(share: int) -> None:
-    """In shares, so that none takes long."""
+    """The modules are split into shares, so that no test takes long."""
     assert python(ALONE, json.dumps(MODULES[share::8])) == {}
 
 
-def test_the_ways_through_the_house_lead_through_files_that_are_there() -> None:
+def test_files_named_in_the_architecture_page_exist() -> None:
     page = (ROOT.parent / "docs" / "explanation" / "architecture.md").read_text()
     named = set(re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", page))
     assert named
     assert [path for path in sorted(named) if not (ROOT / path).is_file() and not (ROOT.parent / path).is_file()] == []
 
 
-def test_the_ways_through_the_house_name_methods_that_are_there() -> None:
+def test_methods_named_in_the_architecture_page_exist() -> None:
     page = (ROOT.parent / "docs" / "explanation" / "architecture.md").read_text()
     named = set(re.findall(r"`(_?[A-Z]\w+)\.(\w+)`", page))
     words: dict[str, set[str]] = {}
@@ -99,16 +108,16 @@ def test_import_lifecycle_alone_loads_nothing_heavy() -> None:
         "from lifecycle import FileWatchSource, WebhookSource, PromptSource, new_interactive_router, ProcessWorker",
     ],
 )
-def test_what_a_program_imports_loads_no_library_that_it_may_not_need(statement: str) -> None:
+def test_common_imports_load_no_optional_library(statement: str) -> None:
     assert not loaded_by(statement) & HEAVY
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_all_is_sorted_and_names_what_is_there(name: str) -> None:
+def test_all_is_sorted_and_complete(name: str) -> None:
     module = importlib.import_module(name)
-    assert module.__doc__, "a module says what lives in it"
+    assert module.__doc__, "a module has a docstring"
     names = list(module.__all__)
-    # What a lazy table offers is put in order when it is imported, without ruff.
+    # The names of a lazy table are sorted at import, and not by ruff.
     assert names in (sorted(set(names), key=_as_ruff_sorts), sorted(set(names)))
     assert [each for each in names if not hasattr(module, each)] == []
 
@@ -118,7 +127,7 @@ def _as_ruff_sorts(name: str) -> tuple[int, str]:
     return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
 
 
-def test_whatever_one_module_takes_from_another_is_on_offer_there() -> None:
+def test_imported_names_are_exported_by_their_module() -> None:
     taken = {
         (str(node.module), alias.name)
         for name in MODULES
@@ -129,17 +138,17 @@ def test_whatever_one_module_takes_from_another_is_on_offer_there() -> None:
     assert [
         f"{name} from {module}"
         for module, name in sorted(taken)
-        # What is there for type checkers alone cannot be on offer at run time.
+        # Names that exist for type checkers only cannot be exported at run time.
         if f"{module}.{name}" not in MODULES
         and hasattr(importlib.import_module(module), name)
         and name not in importlib.import_module(module).__all__
     ] == []
-    # Through the front door every room would know every other, and the import linter would not see it.
+    # An import from the top level would hide the dependency from import-linter.
     assert [name for module, name in taken if module == "lifecycle" and f"lifecycle.{name}" not in MODULES] == []
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if "." not in name.removeprefix("lifecycle.")])
-def test_the_front_door_and_the_rooms_list_what_they_have(name: str) -> None:
+def test_packages_list_their_exports_in_dir(name: str) -> None:
     module = importlib.import_module(name)
     assert set(module.__all__) <= set(dir(module))
     with pytest.raises(AttributeError, match="no_such_name"):
@@ -156,22 +165,22 @@ def test_no_module_has_the_name_of_something_that_its_package_exports() -> None:
 
 
 @pytest.mark.parametrize("stub", STUBS, ids=lambda stub: str(stub.parent.relative_to(ROOT)))
-def test_what_a_stub_tells_type_checkers_is_what_the_door_beside_it_imports(stub: Path) -> None:
+def test_stubs_and_lazy_packages_export_the_same_names(stub: Path) -> None:
     package = ".".join(("lifecycle", *stub.parent.relative_to(ROOT).parts))
     lines = [line for line in ast.parse(stub.read_text()).body if isinstance(line, ast.ImportFrom)]
-    told = {str(alias.asname): str(line.module) for line in lines for alias in line.names}
-    door = importlib.import_module(package)
-    assert {name for name in told if f"{package}.{name}" not in MODULES} == set(door.__all__)
-    for name, module in told.items():
-        assert getattr(door, name) is getattr(importlib.import_module(module), name)
-    # The import linter reads no stubs: nothing comes in here that is neither the room's own nor of the floor.
-    assert {module for module in told.values() if not f"{module}.".startswith(f"{package}.")} <= {
+    stubbed = {str(alias.asname): str(line.module) for line in lines for alias in line.names}
+    package_module = importlib.import_module(package)
+    assert {name for name in stubbed if f"{package}.{name}" not in MODULES} == set(package_module.__all__)
+    for name, module in stubbed.items():
+        assert getattr(package_module, name) is getattr(importlib.import_module(module), name)
+    # import-linter reads no stubs: they may import from their own package and from the core only.
+    assert {module for module in stubbed.values() if not f"{module}.".startswith(f"{package}.")} <= {
         "lifecycle.backoff",
         "lifecycle.errors",
     }
 
 
-def test_the_first_page_shows_forty_names_in_their_rooms() -> None:
+def test_help_of_lifecycle_shows_forty_names_in_their_packages() -> None:
     shown: dict[str, str] = {}
     for line in str(lifecycle.__doc__).partition("The packages")[2].splitlines():
         if named := re.match(r"(lifecycle\.[\w.]+)  +[a-zA-Z]", line):
