@@ -46,7 +46,7 @@ class Arguments(argparse.Namespace):
 
     #: Carries out the command.
     main: Callable[[Arguments], int]
-    #: What follows ``--``.
+    #: The words after ``--``.
     command: tuple[str, ...]
     #: The error if the command takes nothing after ``--``, with ``{}`` for that.
     no_command: str = ""

@@ -1,4 +1,4 @@
-"""What a changed path leads to, decided by the settings and by what git ignores.
+"""The action for a changed path, decided by the settings and by what git ignores.
 
 Files that our own output goes to never count. Then, in this order: the first rule of ``--on`` that matches;
 ``--ignore``; what git ignores; ``--ext`` and ``--include``. A rule that names a file without wildcards (``--on

@@ -64,7 +64,7 @@ def _interruptible(client: Client) -> Generator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise CliError(f"not waited for any longer; {client.name} goes on with it") from None
+        raise CliError(f"not waited for any longer; {client.name} continues with it") from None
 
 
 def _line(request: Request) -> str:

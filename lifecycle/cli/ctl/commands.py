@@ -176,7 +176,7 @@ def _parse(parser_class: type[argparse.ArgumentParser], program: str | None, wor
 
 def _ctl(arguments: Any) -> int:
     request: Request | None = arguments.request
-    # What follows ``--`` belongs to a command of the program.
+    # Words after ``--`` belong to a command of the program.
     rest: tuple[str, ...] = arguments.command
     if request is None:
         if not rest:

@@ -162,7 +162,7 @@ def is_shown(node: Node, parent: Node | None = None) -> bool:
 
 
 def details(node: Node) -> str:
-    """Return details besides name and status; nothing for most healthy nodes."""
+    """Return details other than name and status; nothing for most healthy nodes."""
     describe = _DETAILS.get(node["kind"])
     found = [*describe(node)] if describe is not None else []
     if error := node.get("error"):
@@ -176,7 +176,7 @@ def _name(node: Node) -> str:
 
 
 def _kind(node: Node) -> str:
-    """The class or type, if it says more than the kind."""
+    """The class or type of a component, else its kind."""
     if node["kind"] == "component":
         return "store" if "store" in node else str(node.get("class", "component"))
     return str(node["type"] if node["kind"] in ("worker", "item") else node["kind"])

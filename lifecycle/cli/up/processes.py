@@ -59,7 +59,7 @@ class Process:
     _: KW_ONLY
     cwd: Path
     env: Mapping[str, str] = field(default_factory=dict[str, str])
-    #: What is added to the first port to make its PORT; None: it gets none.
+    #: Added to the first port to make its PORT; None: it gets none.
     port: int | None = None
     env_file: Path | None = option("F", "KEY=VALUE lines for this process, in addition to those of .env", options.path)
     #: As in `ProcessWorker`.
@@ -90,7 +90,7 @@ class Process:
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """What is executed."""
+        """The program and its arguments."""
         return ("/bin/sh", "-c", self.command) if isinstance(self.command, str) else self.command
 
     @property

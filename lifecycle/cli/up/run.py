@@ -38,7 +38,7 @@ __all__ = ["up"]
 
 #: The name of the supervisor, which no process can have.
 _NAME: Final = "lifecycle up"
-#: Seconds that each process may take besides its stop timeout, before the exit is forced.
+#: Seconds that each process may take in addition to its stop timeout, before the exit is forced.
 _MARGIN: Final = 2.0
 #: Seconds without a change before processes are restarted, and the longest wait for that.
 _QUIET: Final = 0.1

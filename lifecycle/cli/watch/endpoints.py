@@ -1,9 +1,9 @@
-"""What `lifecycle watch` listens on: live reload for pages in browsers, and a webhook.
+"""The servers of `lifecycle watch`: live reload for pages in browsers, and a webhook.
 
 Live reload is a stream of server-sent events and the script that reads it. A page takes part by one script tag. The
-script says how long ago the page was answered, and is told when a run of the command is, or has since
-become, ready: so it does not matter when it was fetched, or how often it has to ask. Then it reloads the page, as soon
-as the server of the page answers.
+script sends how long ago the page was answered, and gets a message when a run of the command is, or has since become,
+ready: so it does not matter when it was fetched, or how often it has to connect. Then it reloads the page, as soon as
+the server of the page answers.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Launcher:
         self._mode = mode
         self._handover = handover
         self._foreground = foreground
-        # Of the last two runs; a closed one ignores its size.
+        # The terminals of the last two runs; a closed one ignores its size.
         self._terminals: list[OwnTerminal] = []
 
     @property

@@ -60,7 +60,7 @@ class Runner:
         # The run that starts next to the current one, and the name of the last such run until the old one has ended.
         self._successor: Spec | None = None
         self._successor_name: str | None = None
-        # What changed since the last start, and what was passed to starts that are not up yet.
+        # The changes since the last start, and those of starts that are not up yet.
         self._changes = FileBatch({})
         self._passed = FileBatch({})
         # Whether a run is requested but not made yet, and the task that waits for the supervisor to make it.
@@ -78,7 +78,7 @@ class Runner:
             self._changes = merge_files(self._changes, FileBatch(changes))
 
     def change(self, why: str) -> None:
-        """React to a change; while the command runs, as the policy ``--busy`` says."""
+        """React to a change; while the command runs, by the policy of ``--busy``."""
         busy = self._settings.busy
         if self._suspended and (busy != "drop" or not self.alive):
             self._console.info(f"{why}; waits for resume")
@@ -133,7 +133,7 @@ class Runner:
 
     @property
     def alive(self) -> bool:
-        """Whether there is a run that was not told to stop."""
+        """Whether there is a run that is not stopping."""
         return self._status in _ALIVE and not self._requested
 
     def describe(self) -> str:
@@ -164,7 +164,7 @@ class Runner:
     async def run(self) -> None:
         """Run the command, again for every request, until cancelled or the user ends it in its terminal."""
         events = self._supervisor.watch()
-        # Ctrl+C is no failure.
+        # Ctrl+C is not a failure.
         with suppress(StopTree):
             async with self._supervisor, self._tasks:
                 self._begun.set()

@@ -1,7 +1,7 @@
-"""What a change, a webhook or a command at the prompt leads to: a restart, a signal, or nothing.
+"""Reactions to changes, webhooks and commands at the prompt: a restart, a signal, or nothing.
 
-A file that was touched, or saved as it was, has not changed. A Python file that cannot be compiled, or a broken
-``--env-file``, is no reason to stop a process that works.
+A file that was touched, or saved as it was, has not changed. If a Python file cannot be compiled, or ``--env-file`` is
+broken, the old process continues.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Session:
         self._suspender = suspender
         self._python = python
         self._contents = Contents()
-        # What changed since `hold`, and the last request from outside; None: nothing is held.
+        # The changes since `hold`, and the last webhook; None: nothing is held.
         self._held: FileBatch | None = None
         self._held_request = ""
         # Files that could not be compiled when they changed. They are checked again with every change.

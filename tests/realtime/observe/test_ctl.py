@@ -271,7 +271,7 @@ def test_ctrl_c_leaves_a_command_running_and_stop_shows_its_progress(env: Env, h
             program.until("holding")
             assert "hold/*" in here("status")[1]
             waiting.process.send_signal(signal.SIGINT)
-            assert "not waited for any longer; shop goes on with it" in waiting.rest(1)
+            assert "not waited for any longer; shop continues with it" in waiting.rest(1)
         with Asking(env, "stop") as stop:
             stop.until("stopping shop: 1 event")
             program.process.send_signal(signal.SIGUSR1)
