@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lifecycle.sources.inbox import Inbox, InboxDelivery
     from lifecycle.sources.signatures.schemes import Verifier, Verify
 
-__all__ = ["Limits", "WebhookSource"]
+__all__ = ["WebhookSource"]
 
 
 class WebhookSource:
