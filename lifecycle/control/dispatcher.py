@@ -222,7 +222,8 @@ class Dispatcher:
         try:
             match = self.table.match(event)
         except InvalidTopic as error:
-            delivery = report.accepted(Delivery(event, parent))
+            delivery = Delivery(event, parent)
+            report.accepted(delivery)
             report.refused(delivery, error)
             return delivery
         for tap in match.taps:
@@ -230,11 +231,11 @@ class Dispatcher:
         route = match.first
         if route is not None:
             route.routed += 1
-            delivery = report.accepted(Delivery(event, parent, route, match))
+        delivery = Delivery(event, parent, route or self.fallback, None if route is None else match)
+        report.accepted(delivery)
+        if route is not None:
             report.routed(delivery, route)
-            return delivery
-        delivery = report.accepted(Delivery(event, parent, self.fallback))
-        if delivery.route is None:
+        elif delivery.route is None:
             report.refused(delivery, _no_route(event))
         else:
             report.unrouted(delivery)
@@ -433,21 +434,17 @@ class Reporter:
 
     # -- under way -------------------------------------------------------------------------------------------------
 
-    def accepted(self, delivery: Delivery) -> Delivery:
+    def accepted(self, delivery: Delivery) -> None:
         """Announce an event that came in; it has a route or the fallback, or is about to fail."""
-        if hooks.delivery_accepted.receivers:
-            hooks.delivery_accepted.announce(self._router, delivery=delivery)
-        return delivery
+        hooks.delivery_accepted.announce(self._router, delivery=delivery)
 
     def routed(self, delivery: Delivery, route: Route) -> None:
         """Announce that an event has a route."""
-        if hooks.event_routed.receivers:
-            hooks.event_routed.announce(self._router, event=delivery.event, pattern=route.text, delivery=delivery)
+        hooks.event_routed.announce(self._router, event=delivery.event, pattern=route.text, delivery=delivery)
 
     def merged(self, delivery: Delivery, route: Route) -> None:
         """Announce that an event was merged into a burst."""
-        if hooks.event_merged.receivers:
-            hooks.event_merged.announce(self._router, event=delivery.event, pattern=route.text, delivery=delivery)
+        hooks.event_merged.announce(self._router, event=delivery.event, pattern=route.text, delivery=delivery)
 
     def started(self, delivery: Delivery, route: Route) -> float:
         """Announce that a handler is about to be called, and return the time of the loop."""
@@ -457,8 +454,7 @@ class Reporter:
 
     def passed(self, delivery: Delivery, route: Route) -> None:
         """Announce that a handler passed its event on."""
-        if hooks.handler_passed.receivers:
-            hooks.handler_passed.announce(self._router, event=delivery.event, pattern=route.text, delivery=delivery)
+        hooks.handler_passed.announce(self._router, event=delivery.event, pattern=route.text, delivery=delivery)
 
     def unrouted(self, delivery: Delivery) -> None:
         """Count an event that no route took; the fallback may still get it."""
