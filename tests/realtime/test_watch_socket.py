@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.realtime.askers import answered, asked_throughout
+from tests.realtime.clients import requesting, response_to
 from tests.realtime.test_watch_terminal import terminal
 from tests.realtime.watches import LIMIT, here, watch, write
 from tests.waiting import until_blocking
@@ -49,12 +49,12 @@ while ended not in select.select([server, ended], [], [])[0]:
 
 def ask(port: int) -> str:
     """The body of the answer, or what went wrong."""
-    return answered(port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", lambda answer: answer.rpartition(b"\r\n\r\n")[2])
+    return response_to(port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", lambda answer: answer.rpartition(b"\r\n\r\n")[2])
 
 
 def clients(port: int, *, number: int = 8, rate: float = 200.0) -> AbstractContextManager[Counter[str]]:
     """So many ask in turns, together ``rate`` times a second, and count their answers."""
-    return asked_throughout(partial(ask, port), number=number, pause=number / rate)
+    return requesting(partial(ask, port), number=number, pause=number / rate)
 
 
 def more(before: int, answers: Counter[str]) -> bool:

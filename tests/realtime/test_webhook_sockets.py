@@ -21,7 +21,7 @@ from lifecycle.control import Router
 from lifecycle.observe import ProbeServer
 from lifecycle.sources import WebhookSource
 from lifecycle.testing import Recorder, running
-from tests.realtime.askers import answered, asked_throughout
+from tests.realtime.clients import requesting, response_to
 from tests.realtime.watches import LIMIT, here, watch, write
 from tests.waiting import until_blocking
 
@@ -238,7 +238,7 @@ run(router, tell)
 def ask(port: int) -> str:
     """The status of one delivery, or what went wrong."""
     request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-    return answered(port, request, lambda answer: answer.partition(b"\r\n")[0])
+    return response_to(port, request, lambda answer: answer.partition(b"\r\n")[0])
 
 
 def more(before: int, answers: Counter[str]) -> bool:
@@ -249,7 +249,7 @@ def test_no_request_is_refused_during_reloads_of_a_watch(watch: Any, here: Path)
     write(here / "app.py", APP)
     seen = watch("--socket", "127.0.0.1:0")
     port = int(seen.said(r"listening on 127\.0\.0\.1:(\d+) for the command")[0])
-    with asked_throughout(partial(ask, port), number=4, pause=0.02) as answers:
+    with requesting(partial(ask, port), number=4, pause=0.02) as answers:
         for reload in range(1, 4):
             seen.seen("up\n", times=reload)
             before = answers.total()

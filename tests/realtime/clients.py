@@ -1,4 +1,4 @@
-"""Clients that ask all the while, and what they were answered."""
+"""Clients that send requests continuously, and count the answers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.programs import LIMIT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["answered", "asked_throughout"]
+__all__ = ["requesting", "response_to"]
 
 
-def answered(port: int, request: bytes, part: Callable[[bytes], bytes]) -> str:
-    """A ``part`` of the answer, which ends with the connection, or what went wrong."""
+def response_to(port: int, request: bytes, part: Callable[[bytes], bytes]) -> str:
+    """Return a ``part`` of the answer, which ends with the connection, or the name of the error."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=LIMIT) as connection:
             connection.sendall(request)
@@ -30,15 +30,15 @@ def answered(port: int, request: bytes, part: Callable[[bytes], bytes]) -> str:
 
 
 @contextmanager
-def asked_throughout(ask: Callable[[], str], *, number: int, pause: float) -> Iterator[Counter[str]]:
-    """So many ask in turns, with a ``pause`` before each time, and count their answers."""
+def requesting(ask: Callable[[], str], *, number: int, pause: float) -> Iterator[Counter[str]]:
+    """Run ``number`` threads that call ``ask`` with a ``pause`` before each call, and count the answers."""
     answers, enough = Counter[str](), Event()
 
-    def asks() -> None:
+    def run_client() -> None:
         while not enough.wait(pause):
             answers[ask()] += 1
 
-    threads = [Thread(target=asks) for _ in range(number)]
+    threads = [Thread(target=run_client) for _ in range(number)]
     for thread in threads:
         thread.start()
     try:
