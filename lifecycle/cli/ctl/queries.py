@@ -7,7 +7,6 @@ import time
 from contextlib import ExitStack
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
 
 from lifecycle._text import duration, printable, shorten, time_of_day
 from lifecycle.cli.ctl.client import Exchange, GoneError, NoProgramError, choose, decoded
@@ -163,6 +162,8 @@ def _show(request: Request, answer: Any, show_answer: Callable[[Any], None]) -> 
 
 def trace(request: Request) -> int:
     """Show an event, its causes and its results."""
+    from urllib.parse import quote  # `ps` starts sooner without it
+
     number = request.arguments["id"].removeprefix("#")
     return _show(request, choose(request.program).get(f"/api/trace/{quote(number, safe='')}"), _show_trace)
 
