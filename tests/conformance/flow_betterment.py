@@ -1,7 +1,7 @@
-"""Where ours is meant to differ from TaskFlow: the names of errors, and the cases that the file marks as its quirks.
+"""Intended differences from TaskFlow: the names of errors, and the cases that the file marks as quirks.
 
-`ERRORS` is the vocabulary. `RULES` say what comes out better with us; each turns what TaskFlow did into what ours does,
-and is applied to no case but those that have a ``quirk``. Both are told in ``docs/reference/flows-taskflow.md``.
+`ERRORS` translates the names. Each of `RULES` turns an outcome of TaskFlow into our better one, and is applied only to
+cases with a ``quirk``. ``docs/reference/flows-taskflow.md`` lists both.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _AT_REST = {"SUCCESS", "FAILURE", "REVERTED", "SUSPENDED"}
 
 
 class Rule(NamedTuple):
-    """What ours does better."""
+    """A difference in which ours is better."""
 
     name: str
     #: Changes what is expected of all steps, in place.
@@ -53,7 +53,7 @@ class Rule(NamedTuple):
 
 
 def bettered(case: Json) -> Json:
-    """The case, with what ours does in the place of a quirk."""
+    """Return the case with our outcome in place of the quirk."""
     if "quirk" not in case:
         return case
     case = copy.deepcopy(case)
@@ -102,7 +102,7 @@ def _what_never_ran_is_pending(case: Json, expected: Sequence[Json]) -> None:
 
 
 def _a_reset_forgets_what_retries_know(case: Json, expected: Sequence[Json]) -> None:
-    """So that the run after it is as the first."""
+    """Make the run after a reset like the first one."""
     if "history" not in case["quirk"]:
         return
     ops = [step["op"] for step in case["steps"]]
@@ -113,7 +113,7 @@ def _a_reset_forgets_what_retries_know(case: Json, expected: Sequence[Json]) -> 
 
 
 def _a_reset_is_whole_or_refused(case: Json, expected: Sequence[Json]) -> None:
-    """From FAILURE it is done; else it is refused before anything has changed, and what follows goes on from there."""
+    """Reset from FAILURE; refuse it otherwise before anything has changed, and continue from there."""
     before: Json = None
     done = refused = False
     for step, wanted in zip(case["steps"], case["expected"], strict=True):

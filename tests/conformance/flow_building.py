@@ -1,4 +1,4 @@
-"""Flows of ours from the flows of a case file. What the format does not know is an error, and never passed over."""
+"""Our flows from the flows of a case file. Anything unknown in the file is an error."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _DOES = {"return", "as", "raise", "fail_first", "then", "add", "plus", "raise_un
 
 
 class Unknown(ValueError):
-    """The file says something that this runner does not know."""
+    """The file has something that this runner does not know."""
 
 
 def only(spec: Json, known: Collection[str], what: str) -> None:
@@ -56,7 +56,7 @@ def only(spec: Json, known: Collection[str], what: str) -> None:
 
 @dataclass
 class World:
-    """What the functions of one case share: it outlasts the engine, as whatever tasks work on would."""
+    """The data that the functions of one case share; it outlasts the engine."""
 
     flags: dict[str, bool] = field(default_factory=dict)
     #: How often a task was executed that fails the first few times.

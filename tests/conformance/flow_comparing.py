@@ -1,4 +1,4 @@
-"""What a step came to beside what the file expects of it, word for word where it says so."""
+"""Comparison of the outcome of a step with the expected one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EACH_EVENT_WRITTEN = "exact-if-each-event-is-its-own-write"
 
 
 def compared(outcome: Outcome, expected: Json, *, order: str, edited: bool) -> Iterator[str]:
-    """What is different, except from what is None; ``edited``: what failed may be known from the store alone."""
+    """Yield the differences, except from None; ``edited``: failures may be known from the store alone."""
     if expected["events"] is not None and not _same_order(outcome.events, expected["events"], order):
         yield f"events: expected {expected['events']!r}, got {outcome.events!r}"
     if expected["engine_states"] not in (None, outcome.engine_states):
@@ -34,7 +34,7 @@ def compared(outcome: Outcome, expected: Json, *, order: str, edited: bool) -> I
 
 
 def ended_alike(outcome: Outcome, expected: Json) -> Iterator[str]:
-    """What is different of what is left in the store."""
+    """Yield the differences in the store."""
     if outcome.flow_state != expected["flow_state"]:
         yield f"flow_state: expected {expected['flow_state']!r}, got {outcome.flow_state!r}"
     # What nothing was written of is as it was in the beginning.
@@ -60,9 +60,9 @@ def _same_order(ours: list[Json], theirs: list[Json], order: str) -> bool:
 
 
 def _told_after_the_phase(events: list[Json]) -> list[Json]:
-    """Who asks for a suspension when he hears of a change is told of it after what was stored with that change.
+    """Move a suspension that a change has caused behind the changes that were stored together with that change.
 
-    That is at least what a phase begins and makes ready, of which TaskFlow stores and tells one after the other.
+    These are at least the steps that one phase starts or prepares; TaskFlow stores and announces them one by one.
     """
     places = [place for place, event in enumerate(events) if event[0] == "flow" and event[3] == "SUSPENDING"]
     for place in places:
@@ -107,7 +107,7 @@ def _by_step(events: list[Json]) -> dict[tuple[str, str], list[Json]]:
 
 
 def same_error(ours: BaseException | None, theirs: Json, *, edited: bool = False) -> bool:
-    """Whether ``ours`` is what we call what TaskFlow raised.
+    """Return whether ``ours`` is our name for the error of TaskFlow.
 
     Where TaskFlow raises several, some may be of attempts that were followed by others: ours is without those.
     """

@@ -1,7 +1,7 @@
-"""The steps of one case, done with an engine of ours and a store; and what came of each, in the form of the file.
+"""Playing the steps of one case with our engine and a store, and recording the outcome of each in the form of the file.
 
-TaskFlow's engine is told to compile and prepare; ours is made of a plan that is compiled, so that it appears with the
-first step that needs it, and anew after the store was written by other hands.
+TaskFlow's engine compiles and prepares a flow. Our engine is made from a compiled plan, so it is created with the first
+step that needs it, and again after the store was edited.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Crash(BaseException):
 
 @dataclass
 class Outcome:
-    """What came of one step."""
+    """The outcome of one step."""
 
     events: list[Json] = field(default_factory=list)
     #: Those that the table has as well, and that TaskFlow does not tell of: begun again after a crash.
@@ -64,7 +64,7 @@ class Outcome:
 
 
 class Stage:
-    """A store, and the engine that stands on it for the time being."""
+    """A store, and the present engine for it."""
 
     def __init__(self, case: Json, store: Store) -> None:
         self._case, self.store = case, store
@@ -96,9 +96,9 @@ class Stage:
         ]
 
     async def perform(self, step: Json, expected: Json = None) -> Outcome | None:
-        """Do what ``step`` says; None where the file expects nothing of it.
+        """Perform ``step``; return None if the file expects no outcome of it.
 
-        What was thrown into TaskFlow's engine is only known from what came out of it, so from what is ``expected``.
+        The error that was thrown into TaskFlow's engine is only known from its outcome, so from ``expected``.
 
         Raises:
             Unknown: for a step that there is not.
@@ -181,7 +181,7 @@ class Stage:
         return await self._seen(outcome)
 
     async def _ready(self) -> Engine:
-        """The engine; a new one goes on from what the store has."""
+        """Return the engine; a new one continues from the store."""
         if self._engine is None:
             plan = compile_flow(self._world.build(self._spec))
             if not self._created:
@@ -208,7 +208,7 @@ class Stage:
             if seen == step.get("throw_at_state") and not engine.scheduler.errors and state.value == "WAITING":
                 engine.scheduler.errors.append(("", Failure.of(self._thrown)))
             if state.value == "FAILURE" or seen in (step.get("close_at_state"), step.get("throw_at_state")):
-                # Nobody looks at the engine any more.
+                # The engine is not watched any more.
                 return
             outcome.engine_states.append(state.value)
             if any(step.get(way) == seen + 1 for way in _SUSPENDING):

@@ -1,11 +1,11 @@
 """Plays cases that were recorded on TaskFlow's engine, and on its queues for jobs, on ours.
 
 ``python -m tests.conformance.flows FILE.json --store sqlite`` prints what differs, and ends with the line ``N passed, M
-failed``. The format is told in the ``meta`` of ``tests/data/taskflow_conformance.json``. What the file has and the
-runner does not know is a failure. Where ours is meant to differ stands in `tests.conformance.flow_betterment`.
+failed``. The ``meta`` of ``tests/data/taskflow_conformance.json`` describes the format. Anything unknown in the file is
+a failure. `tests.conformance.flow_betterment` has the intended differences.
 
-A case in which the process dies is held to what the meta says of it: the end is that of the run that was not
-disturbed, each stored move is one that the tables have, and nothing is executed more often than was stored.
+A case in which the process dies has other rules: the end is that of the undisturbed run, each stored move is in the
+tables, and nothing is executed more often than was stored.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MANY = 100_000
 
 
 def check(case: Json, store: str = "memory", others: Mapping[str, Json] | None = None) -> list[str]:
-    """What is different from the recording, with a store of that kind; nothing where all is well.
+    """Return the differences from the recording, with a store of that kind.
 
     Among ``others``, by their ids, is perhaps the same case without a crash.
     """
@@ -65,7 +65,7 @@ async def _check(case: Json, store: str, directory: Path, others: Mapping[str, J
 
 
 async def _played(case: Json, store: Any) -> tuple[list[Outcome | None], list[str]]:
-    """What came of each step, and what is wrong whatever the case expects."""
+    """Return the outcome of each step, and the violations of general rules."""
     if len(case["steps"]) != len(case["expected"]):
         raise ValueError(f"{len(case['steps'])} steps, and {len(case['expected'])} outcomes; there is one for each")
     async with store:
@@ -80,7 +80,7 @@ async def _played(case: Json, store: Any) -> tuple[list[Outcome | None], list[st
 
 
 async def _undisturbed(case: Json) -> Json:
-    """How the flow ends if nobody dies."""
+    """Return the end of the flow without a crash."""
     steps = [{"op": "run"}]
     (outcome,), _ = await _played({**case, "steps": steps, "expected": [None]}, STORES["memory"](Path()))
     assert outcome is not None
@@ -144,7 +144,7 @@ def main(path: str, store: str = "memory") -> int:
     file = json.loads(Path(path).read_text())
     for case in file.get("conductor_cases", ()):
         if case["id"] not in WORKED:
-            print(f"skipped {case['id']}: the file says not what the worker was given, or ours cannot be given it")
+            print(f"skipped {case['id']}: the file lacks the flow of the worker, or ours cannot be given it")
     passed = failed = 0
     for name, play in plays(file):
         differences = play(store)

@@ -1,4 +1,4 @@
-"""Ours agrees with TaskFlow, case by case and with each store, or does better where the case says that it should."""
+"""Each recorded case of TaskFlow has the same outcome with each store, or a better one if the case has a quirk."""
 
 from __future__ import annotations
 

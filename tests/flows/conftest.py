@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.engine("postgres"))])
 def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store]:
-    """A store, anew each time, of what was kept before."""
+    """Return a new store for the same data at each call."""
     if request.param == "sqlite":
         return lambda: SQLiteStore(tmp_path / "flows.db")
     if request.param == "postgres":
@@ -30,7 +30,7 @@ def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], S
 
 @pytest.fixture
 def reopened(make_store: Callable[[], Store]) -> Callable[[], Flows]:
-    """Flows, anew each time, of what was kept before, as after a restart of the program."""
+    """Return new Flows for the same data at each call, as after a restart of the program."""
     return lambda: Flows(store=make_store(), stop_timeout=0.0)
 
 

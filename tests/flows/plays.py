@@ -99,7 +99,7 @@ _RETRIES: dict[str | None, Any] = {
 
 
 class Kept:
-    """What a store would have."""
+    """The content of a store."""
 
     def __init__(self, play: Play) -> None:
         self.play = play
@@ -111,7 +111,7 @@ class Kept:
         self.executed: list[tuple[str, int]] = []
 
     def scheduler(self) -> Scheduler:
-        """A scheduler that goes on from what is kept."""
+        """Return a scheduler that continues from the stored state."""
         return Scheduler(self.plan, Snapshot(self.flow, dict(self.steps)), JSON(), Options())
 
     def keep(self, scheduler: Scheduler) -> bool:
@@ -125,7 +125,7 @@ class Kept:
         return True
 
     def states(self) -> dict[str, str]:
-        """Of the steps."""
+        """Return the states of the steps."""
         return {name: row.state for name, row in sorted(self.steps.items())}
 
 

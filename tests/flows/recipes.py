@@ -1,8 +1,8 @@
 """Flows at random, each from a number: the same number is the same flow, in whatever process it is built.
 
-What becomes of such a flow depends on nothing but its number: not on who is quicker, nor on how often the process that
-runs it dies. A task fails because of what its retry gave it, not because of how often it was called; who asks for what
-may have been left out can do without; and a revert that fails is only where one thing comes after the other.
+The outcome of such a flow depends only on its number: not on timing, nor on the deaths of its process. A task fails
+depending on the value of its retry, not on the number of calls; arguments from tasks that may be skipped are optional;
+and reverts fail only in sequential flows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ENOUGH = 12
 
 
 async def _at_once() -> None:
-    """The effect of a task that has none."""
+    """No effect."""
 
 
 class Recipe:
@@ -125,7 +125,7 @@ class Recipe:
         return lambda history: (salt + sum(value for value in history.values() if isinstance(value, int))) % 3 > 0
 
     def _retry(self, provides: str, *, all_of_it: bool) -> Retry:
-        """Any, but one that has all undone only if ``all_of_it``: within another one it depends on who fails first."""
+        """Return any retry, but one that reverts all only if ``all_of_it``: in an inner flow timing would decide."""
         kind = self._chance.randrange(8)
         revert_all = all_of_it and self._maybe(0.3)
         if kind == 0:
@@ -140,14 +140,14 @@ class Recipe:
 
 
 def _asking(fn: Any, names: Sequence[str]) -> None:
-    """Have ``fn`` ask for ``names``, of which each may be missing."""
+    """Give ``fn`` the optional parameters ``names``."""
     kind = inspect.Parameter.KEYWORD_ONLY
     fn.__signature__ = inspect.Signature([inspect.Parameter(name, kind, default=None) for name in names])
 
 
 @dataclass(frozen=True)
 class _Stubborn:
-    """A retry of one's own, with an effect; it tries three times."""
+    """A custom retry with an effect; it tries three times."""
 
     provides: str
     effect: Callable[[], Awaitable[None]]

@@ -1,4 +1,4 @@
-"""What goes wrong around a flow: code that was changed, functions that raise, values and disks that fail."""
+"""Errors around a flow: code that was changed, functions that raise, values and disks that fail."""
 
 from __future__ import annotations
 
@@ -58,27 +58,27 @@ async def changed(reopened: Callable[[], Flows], before: list[str], after: list[
     return log
 
 
-async def test_a_task_that_was_added_is_done(reopened: Callable[[], Flows]) -> None:
+async def test_an_added_task_runs(reopened: Callable[[], Flows]) -> None:
     assert await changed(reopened, ["a", "c"], ["a", "b", "c"]) == ["a", "|", "b", "c"]
 
 
-async def test_a_task_that_was_put_before_one_that_is_done_comes_first(reopened: Callable[[], Flows]) -> None:
+async def test_a_task_added_before_a_finished_one_runs_first(reopened: Callable[[], Flows]) -> None:
     assert await changed(reopened, ["b", "c"], ["a", "b", "c"]) == ["b", "|", "a", "c"]
 
 
-async def test_a_task_that_was_removed_is_left_out(reopened: Callable[[], Flows]) -> None:
+async def test_a_removed_task_does_not_run(reopened: Callable[[], Flows]) -> None:
     assert await changed(reopened, ["a", "b", "c"], ["a", "c"]) == ["a", "|", "c"]
 
 
-async def test_tasks_that_were_reordered_follow_the_new_order(reopened: Callable[[], Flows]) -> None:
+async def test_reordered_tasks_follow_the_new_order(reopened: Callable[[], Flows]) -> None:
     assert await changed(reopened, ["a", "b", "c"], ["c", "b", "a"]) == ["a", "|", "c", "b"]
 
 
-async def test_a_task_that_was_renamed_is_another(reopened: Callable[[], Flows]) -> None:
+async def test_a_renamed_task_is_another_task(reopened: Callable[[], Flows]) -> None:
     assert await changed(reopened, ["a", "b"], ["z", "b"]) == ["a", "|", "z", "b"]
 
 
-async def test_a_kind_that_changed_is_an_error_that_names_it(reopened: Callable[[], Flows]) -> None:
+async def test_a_task_that_became_a_retry_is_an_error(reopened: Callable[[], Flows]) -> None:
     log: list[str] = []
     async with reopened() as flows:
         await flows.start(linear("f", step("a", log)), id="one")
@@ -90,7 +90,7 @@ async def test_a_kind_that_changed_is_an_error_that_names_it(reopened: Callable[
             await flows.start(linear("f", step("r", log)), id="two")
 
 
-async def test_what_a_new_task_asks_for_has_to_be_there(reopened: Callable[[], Flows]) -> None:
+async def test_the_missing_argument_of_an_added_task_is_an_error(reopened: Callable[[], Flows]) -> None:
     async with reopened() as flows:
         run = flows.start(linear("f", step("a", [])), id="one")
         await run.suspend()
@@ -113,7 +113,7 @@ async def test_a_decider_that_raises_fails_the_flow_and_nothing_is_undone(flows:
     assert (run.state, run.steps["b"].state, log) == ("FAILURE", "PENDING", ["a"])
 
 
-async def test_a_decider_that_wants_to_be_awaited_fails_the_flow(flows: Flows) -> None:
+async def test_a_decider_that_returns_an_awaitable_fails_the_flow(flows: Flows) -> None:
     async def later() -> bool:
         return False
 
@@ -125,9 +125,7 @@ async def test_a_decider_that_wants_to_be_awaited_fails_the_flow(flows: Flows) -
     assert (run.state, log) == ("FAILURE", ["a"])
 
 
-async def test_an_error_without_words_is_a_failure_like_any_other(
-    flows: Flows, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_error_without_a_message_is_a_failure(flows: Flows, caplog: pytest.LogCaptureFixture) -> None:
     class MuteError(Exception):
         def __str__(self) -> str:
             raise RuntimeError("no words")
@@ -143,7 +141,7 @@ async def test_an_error_without_words_is_a_failure_like_any_other(
     assert "its message cannot be read" in caplog.text
 
 
-async def test_an_id_is_a_text(flows: Flows) -> None:
+async def test_an_id_must_be_a_string(flows: Flows) -> None:
     number: Any = 5
     with pytest.raises(TypeError, match="id=5 is no text"):
         flows.start(step("a", []), id=number)
@@ -161,7 +159,7 @@ async def test_an_id_is_a_text(flows: Flows) -> None:
         ("UPDATE lifecycle_flow_steps SET result = '{'", "'{' is not JSON"),
     ],
 )
-async def test_what_somebody_has_damaged_is_named(tmp_path: Path, change: str, text: str) -> None:
+async def test_damaged_rows_are_named_in_the_error(tmp_path: Path, change: str, text: str) -> None:
     path, flow = tmp_path / "flows.db", linear("f", step("a", []))
     async with Flows(path) as flows:
         await flows.start(flow, id="one")
@@ -172,7 +170,7 @@ async def test_what_somebody_has_damaged_is_named(tmp_path: Path, change: str, t
             await flows.start(flow, id="one")
 
 
-async def test_a_retry_that_raises_or_talks_nonsense_fails_the_flow(flows: Flows) -> None:
+async def test_a_retry_that_raises_or_returns_no_verdict_fails_the_flow(flows: Flows) -> None:
     class Retry:
         def __init__(self, answer: Callable[[], Any]) -> None:
             self.execute: Callable[[], None] = lambda: None
@@ -208,7 +206,7 @@ async def test_a_revert_that_raises_stops_the_reverts(flows: Flows) -> None:
         assert log == ["a", "b", "-b"]
 
 
-async def test_a_value_whose_giver_was_left_out_fails_the_flow_before_the_task_begins(flows: Flows) -> None:
+async def test_an_argument_from_a_skipped_task_fails_the_flow(flows: Flows) -> None:
     a, b = step("a", []), task(lambda: 1, name="b", provides="x")
     c = task(lambda x: x, name="c")
     run = flows.start(linear("f", a, b, c).when(a, b, lambda _: False, depth="step"))
@@ -217,7 +215,7 @@ async def test_a_value_whose_giver_was_left_out_fails_the_flow_before_the_task_b
     assert (run.state, run.steps["c"].state) == ("FAILURE", "PENDING")
 
 
-async def test_a_cancellation_that_nobody_asked_for_is_a_failure(flows: Flows) -> None:
+async def test_a_task_that_cancels_itself_fails(flows: Flows) -> None:
     @task
     async def odd() -> None:
         raise asyncio.CancelledError
@@ -244,7 +242,7 @@ async def test_a_cancellation_that_nobody_asked_for_is_a_failure(flows: Flows) -
     ],
     ids=lambda each: type(each).__name__,
 )
-async def test_a_value_that_cannot_be_kept_fails_its_task(flows: Flows, value: Any, text: str) -> None:
+async def test_a_result_that_cannot_be_stored_fails_its_task(flows: Flows, value: Any, text: str) -> None:
     log: list[str] = []
     run = flows.start(linear("f", step("a", log), task(lambda: value, name="b")))
     with pytest.raises(FlowError, match=text):
@@ -252,17 +250,17 @@ async def test_a_value_that_cannot_be_kept_fails_its_task(flows: Flows, value: A
     assert (run.state, log) == ("REVERTED", ["a", "-a"])
 
 
-async def test_a_value_that_cannot_be_kept_is_not_taken_either(flows: Flows) -> None:
+async def test_a_given_value_that_cannot_be_stored_is_refused(flows: Flows) -> None:
     with pytest.raises(FlowError, match=r"the value\['x'\], \{1\}, cannot be kept as JSON"):
         flows.start(task(lambda x: x, name="a"), x={1})
 
 
-async def test_a_tuple_is_a_list_for_all_who_come_after_it_now_as_later(flows: Flows) -> None:
+async def test_a_tuple_becomes_a_list_at_once_and_after_a_restart(flows: Flows) -> None:
     out = await flows.start(linear("f", task(lambda: (1, (2,)), name="a"), task(lambda a: f"{a}", name="b")))
     assert out == {"a": [1, [2]], "b": "[1, [2]]"}
 
 
-async def test_another_codec_keeps_other_values() -> None:
+async def test_a_custom_codec_stores_other_values() -> None:
     class Repr:
         def encode(self, value: Any) -> str:
             return repr(value)
@@ -277,7 +275,7 @@ async def test_another_codec_keeps_other_values() -> None:
 # -- files -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_full_disk_suspends_the_flow_which_goes_on_when_there_is_room(tmp_path: Path) -> None:
+async def test_a_full_disk_suspends_the_flow_until_there_is_space(tmp_path: Path) -> None:
     path, log = tmp_path / "flows.db", list[str]()
     flow = linear("f", step("a", log), task(lambda: "x" * 200_000, name="big"), step("c", log))
     async with Flows(path) as flows:
@@ -309,7 +307,7 @@ async def test_a_file_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
             pass
 
 
-async def test_a_file_in_which_somebody_has_our_tables_is_left_alone(tmp_path: Path) -> None:
+async def test_a_file_with_foreign_tables_of_the_same_names_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "flows.db"
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("CREATE TABLE lifecycle_flows (departure TEXT)")
@@ -320,7 +318,7 @@ async def test_a_file_in_which_somebody_has_our_tables_is_left_alone(tmp_path: P
         assert [name for (name,) in db.execute("SELECT name FROM sqlite_master")] == ["lifecycle_flows"]
 
 
-async def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_database_is_named(tmp_path: Path) -> None:
     path = tmp_path / "flows.db"
     path.write_bytes(b"no database at all" * 100)
     with pytest.raises(JournalError, match=r"flows\.db: it is no SQLite database"):
@@ -337,7 +335,7 @@ async def test_an_id_or_a_topic_with_half_a_surrogate_is_refused(flows: Flows) -
         await flows.start(linear("f", task(lambda: send("a/\ud800"), name="a")))
 
 
-async def test_an_error_with_half_a_surrogate_is_kept_with_its_job(flows: Flows) -> None:
+async def test_an_error_with_half_a_surrogate_is_stored_with_its_job(flows: Flows) -> None:
     queue = JobQueue(flows)
     await queue.enqueue("f", id="x")
     job = await queue.claim()

@@ -1,7 +1,7 @@
-"""A flow whose process dies after any of its transactions comes to the end that it would have come to.
+"""A flow ends in the same way if its process dies after any of its transactions.
 
-Nothing is left to chance here: each transaction of each of some flows is once the last; of more flows with
-``LIFECYCLE_CHAOS`` (`make chaos`).
+The test is exhaustive: the process dies after each transaction of each flow; ``LIFECYCLE_CHAOS`` (`make chaos`) adds
+more flows.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ CONCURRENCY = (None, 1, 2)
 
 
 class Died(BaseException):
-    """What was going to happen after this does not."""
+    """The death of the process: nothing happens after this."""
 
 
 class Mortal(MemoryStore):
-    """A store whose process dies when so many transactions are written."""
+    """A store that kills its process after a number of transactions."""
 
     def __init__(self, writes: int = -1) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Life:
         return Engine(plan, await self.store.load("f"), store=self.store, codec=JSON(), options=self.options)
 
     async def live(self) -> bool:
-        """Run until the end, or death; whether it was the end."""
+        """Run the flow until its end or its death; return whether it ended."""
         try:
             engine = await self.start()
             if self.number % 2:
@@ -79,13 +79,13 @@ class Life:
         return True
 
     async def done(self) -> set[str]:
-        """The keys of the tasks whose success is stored."""
+        """Return the keys of the tasks with a stored success."""
         rows = (await self.store.load("f")).steps.values()
         numbers = {row.name: row.round if row.kind == "retry" else row.undone + 1 for row in rows}
         return {f"f/{row.name}/{numbers[row.name]}" for row in rows if row.state == "SUCCESS"}
 
     async def end(self) -> Any:
-        """What it has come to."""
+        """Return its state, steps and values."""
         engine = await self.start()
         exactly = Recipe(self.number).sequential
         state = engine.scheduler.state
@@ -93,7 +93,7 @@ class Life:
 
 
 @pytest.mark.parametrize("number", FLOWS)
-async def test_wherever_it_dies_it_comes_to_the_same_end(number: int) -> None:
+async def test_a_flow_that_dies_after_any_transaction_ends_the_same(number: int) -> None:
     undisturbed = Life(number, Mortal())
     assert await undisturbed.live()
     end = await undisturbed.end()

@@ -24,7 +24,7 @@ ENDS = {"SUCCESS", "FAILURE", "REVERTED"}
 
 
 @given(plays())
-def test_every_flow_comes_to_an_end(play: Play) -> None:
+def test_every_flow_ends(play: Play) -> None:
     kept = Kept(play)
     assert run(kept)
     assert kept.flow.state in ENDS
@@ -34,7 +34,7 @@ def test_every_flow_comes_to_an_end(play: Play) -> None:
 
 
 @given(plays())
-def test_every_change_is_one_that_its_table_has(play: Play) -> None:
+def test_every_change_is_in_its_table(play: Play) -> None:
     kept = Kept(play)
     run(kept)
     now = {change.name if change.kind != "flow" else "": "PENDING" for change in kept.changes}
@@ -47,7 +47,7 @@ def test_every_change_is_one_that_its_table_has(play: Play) -> None:
 
 
 @given(plays(), st.lists(st.integers(0, 40), min_size=1, max_size=4))
-def test_killed_after_any_write_it_comes_to_the_same_end(play: Play, kills: list[int]) -> None:
+def test_a_flow_killed_after_any_write_ends_the_same(play: Play, kills: list[int]) -> None:
     undisturbed, killed = Kept(play), Kept(play)
     run(undisturbed)
     for writes in kills:
@@ -59,7 +59,7 @@ def test_killed_after_any_write_it_comes_to_the_same_end(play: Play, kills: list
 
 
 @given(plays(), st.integers(0, 40))
-def test_what_succeeded_and_is_stored_is_not_done_again(play: Play, writes: int) -> None:
+def test_a_stored_success_is_not_executed_again(play: Play, writes: int) -> None:
     kept = Kept(play)
     if run(kept, writes=writes):
         return
@@ -70,7 +70,7 @@ def test_what_succeeded_and_is_stored_is_not_done_again(play: Play, writes: int)
 
 
 @given(plays())
-def test_the_counters_say_what_a_walk_through_the_graph_says(play: Play) -> None:
+def test_the_counters_agree_with_a_walk_through_the_graph(play: Play) -> None:
     run(Kept(play), watch=_check_counters)
 
 
@@ -100,7 +100,7 @@ def _is_still(node: NodeState) -> bool:
 
 
 @given(plays())
-def test_where_something_stands_says_what_comes_before_it_as_the_graph_does(play: Play) -> None:
+def test_precedence_by_scope_agrees_with_the_graph(play: Play) -> None:
     nodes = compile_flow(play.flow).nodes
     for node in nodes:
         assert all(number < node.number for number in node.predecessors)
@@ -127,7 +127,7 @@ def test_where_something_stands_says_what_comes_before_it_as_the_graph_does(play
         ("REVERTED", ["PENDING"]),
     ],
 )
-def test_what_was_loaded_is_brought_where_it_can_be_run(loaded: str, becomes: list[str]) -> None:
+def test_prepare_moves_a_loaded_flow_to_a_state_that_can_run(loaded: str, becomes: list[str]) -> None:
     scheduler = scheduler_in(loaded)
     scheduler.prepare()
     batch = scheduler.work.drain()
@@ -137,7 +137,7 @@ def test_what_was_loaded_is_brought_where_it_can_be_run(loaded: str, becomes: li
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "SUSPENDING", "SUSPENDED", "RESUMING"])
-def test_a_flow_that_is_not_at_its_end_cannot_be_reset(state: str) -> None:
+def test_a_flow_that_has_not_ended_cannot_be_reset(state: str) -> None:
     with pytest.raises(InvalidState, match=f"is {state} and cannot be reset"):
         scheduler_in(state).reset()
 

@@ -1,4 +1,4 @@
-"""What is said of tasks and flows is checked before anything runs, and each error names what is wrong."""
+"""Tasks and flows: checks before anything runs, lookup of arguments, retries and deciders."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-#: What no type checker would let through.
+#: Values that type checkers refuse.
 THREE: Any = 3
 PAIR: Any = (1, 2)
 TEXT: Any = "5"
@@ -51,7 +51,7 @@ def order(flow: Any) -> list[str]:
 # -- tasks ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_task_is_its_function_for_who_calls_it() -> None:
+def test_calling_a_task_calls_its_function() -> None:
     @task
     def double(x: int) -> int:
         return 2 * x
@@ -100,7 +100,7 @@ def test_a_task_can_be_copied_with_other_settings() -> None:
         (lambda: Flows("oracle://here"), ValueError, "names a kind of store that is not known, oracle://"),
     ],
 )
-def test_what_makes_no_sense_is_refused_at_once(make: Callable[[], Any], error: type[Exception], text: str) -> None:
+def test_wrong_settings_are_refused_at_once(make: Callable[[], Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         make()
 
@@ -111,7 +111,7 @@ def test_a_task_has_one_revert() -> None:
         done.revert(lambda: None)
 
 
-def test_objects_that_are_called_like_functions_are_tasks() -> None:
+def test_callable_objects_become_tasks() -> None:
     class Build:
         def __call__(self, ref: str) -> str:
             return ref
@@ -123,18 +123,18 @@ def test_objects_that_are_called_like_functions_are_tasks() -> None:
 # -- flows ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_item_is_in_a_flow_once() -> None:
+def test_a_flow_refuses_an_item_given_twice() -> None:
     a = named("a")
     with pytest.raises(FlowError, match="<Task 'a'> is twice in linear 'f'"):
         linear("f", a, a)
 
 
-def test_names_are_there_once_in_all_of_a_flow() -> None:
+def test_a_flow_refuses_two_steps_with_one_name() -> None:
     with pytest.raises(FlowError, match="flow 'f': the name 'a' is there twice"):
         compile_flow(linear("f", named("a"), unordered("g", named("a"))))
 
 
-def test_a_link_is_between_items_in_their_order() -> None:
+def test_a_link_joins_two_items_of_a_flow_in_their_order() -> None:
     a, b, c = named("a"), named("b"), named("c")
     flow = linear("f", a, b)
     with pytest.raises(FlowError, match="<Task 'c'> is not an item of"):
@@ -147,7 +147,7 @@ def test_a_link_is_between_items_in_their_order() -> None:
         flow.when(a, b, depth="far")
 
 
-def test_who_decides_is_a_plain_function() -> None:
+def test_a_decider_must_be_a_plain_function() -> None:
     async def later(done: dict[str, Any]) -> bool:
         return bool(done)
 
@@ -157,7 +157,7 @@ def test_who_decides_is_a_plain_function() -> None:
             linear("f", a, b).when(a, b, decider)
 
 
-def test_a_graph_is_in_the_order_of_what_is_asked_for() -> None:
+def test_a_graph_is_ordered_by_its_names() -> None:
     d = named("d", asks="three")
     b = named("b", asks="one", gives="two")
     c = named("c", asks="two", gives="three")
@@ -166,23 +166,23 @@ def test_a_graph_is_in_the_order_of_what_is_asked_for() -> None:
     assert order(graph("g", linear("inner", named("x", asks="one"), b), a, c)) == ["a", "x", "b", "c"]
 
 
-def test_a_cycle_is_shown() -> None:
+def test_a_cycle_is_refused_with_its_items() -> None:
     a, b, c = named("a", asks="z", gives="x"), named("b", asks="x", gives="y"), named("c", asks="y", gives="z")
     with pytest.raises(FlowError, match=r"has a cycle: (a → b → c → a|b → c → a → b|c → a → b → c)"):
         compile_flow(graph("g", a, b, c))
 
 
-def test_a_name_that_several_give_is_ambiguous_in_a_graph() -> None:
+def test_two_providers_of_a_needed_name_are_ambiguous_in_a_graph() -> None:
     flow = graph("g", named("a", gives="x"), named("b", gives="x"), named("c", asks="x"))
     with pytest.raises(AmbiguousDependency, match="'c' asks for 'x', which 'a', 'b' provide"):
         compile_flow(flow)
 
 
-def test_what_nobody_asks_for_may_be_given_by_several() -> None:
+def test_two_providers_of_an_unused_name_are_allowed() -> None:
     compile_flow(graph("g", named("a", gives="x"), named("b", gives="x")))
 
 
-async def test_what_is_missing_is_said_before_anything_runs() -> None:
+async def test_missing_arguments_are_reported_before_anything_runs() -> None:
     ran: list[str] = []
     first = task(lambda: ran.append("first"), name="first")
     flow = linear("f", first, named("b", asks="x"), named("c", asks="y", gives="x"), retry=ParameterizedForEach())
@@ -197,21 +197,21 @@ async def test_what_is_missing_is_said_before_anything_runs() -> None:
     assert ran == []
 
 
-async def test_siblings_do_not_see_each_other() -> None:
+async def test_siblings_do_not_get_each_others_results() -> None:
     flow = unordered("f", named("a", gives="x"), named("b", asks="x"))
     async with Flows() as flows:
         with pytest.raises(MissingDependencies, match="task 'b' asks for 'x'"):
             flows.start(flow)
 
 
-async def test_what_only_a_revert_asks_for_has_to_be_there_too() -> None:
+async def test_missing_arguments_of_a_revert_are_reported() -> None:
     flow = linear("f", named("a").revert(lambda token: token))
     async with Flows() as flows:
         with pytest.raises(MissingDependencies, match=r"task 'a' \(in its revert\) asks for 'token'"):
             flows.start(flow)
 
 
-async def test_a_value_that_nobody_asks_for_is_probably_a_mistake() -> None:
+async def test_a_value_that_no_task_asks_for_is_refused() -> None:
     flow = linear("f", task(lambda size=1: size, name="a"))
     async with Flows() as flows:
         with pytest.raises(FlowError, match=r"'f' was given 'sise', which none of its tasks asks for.*: size"):
@@ -223,10 +223,10 @@ async def test_flows_have_to_be_entered() -> None:
         Flows().start(linear("f"))
 
 
-# -- who is given what ---------------------------------------------------------------------------------------------
+# -- lookup of arguments ---------------------------------------------------------------------------------------------
 
 
-def test_the_nearest_before_comes_first_and_others_after() -> None:
+def test_the_nearest_provider_comes_first() -> None:
     flow = linear(
         "f",
         named("p1", gives="x"),
@@ -239,7 +239,7 @@ def test_the_nearest_before_comes_first_and_others_after() -> None:
     assert [node.step.name for node in plan.givers(me, "x") if node.step] == ["p3", "q2", "p2", "p1", "r"]
 
 
-async def test_what_was_injected_beats_what_was_given_and_that_what_others_provide() -> None:
+async def test_injected_values_precede_given_and_provided_ones() -> None:
     one = task(lambda: "provided", name="one", provides="x")
     two = task(lambda x, y: [x, y], name="two", inject={"y": "injected"})
     async with Flows() as flows:
@@ -256,7 +256,7 @@ async def test_parts_of_a_result_have_names() -> None:
     assert out == {"first": "a", "second": "b", "left": 1, "use": ["a", 1, None, None]}
 
 
-async def test_what_one_changes_in_a_value_the_others_do_not_see() -> None:
+async def test_a_task_that_changes_a_value_changes_its_own_copy() -> None:
     give = task(lambda: [1], name="give")
     spoil = task(lambda give, given: (give.append(2), given.clear())[0], name="spoil")
     take = task(lambda give, given: [give, given], name="take")
@@ -267,7 +267,7 @@ async def test_what_one_changes_in_a_value_the_others_do_not_see() -> None:
 # -- retries and deciders ------------------------------------------------------------------------------------------
 
 
-async def test_for_each_tries_one_after_the_other() -> None:
+async def test_for_each_tries_each_value_in_turn() -> None:
     tried: list[int] = []
 
     @task
@@ -288,7 +288,7 @@ async def test_for_each_tries_one_after_the_other() -> None:
             await flows.start(linear("f", use, retry=retry), ports=[])
 
 
-async def test_a_retry_of_ones_own_is_asked_and_undone() -> None:
+async def test_a_custom_retry_decides_and_is_reverted() -> None:
     class Patient:
         """Retries as long as it is a time-out, with what went wrong last."""
 
@@ -321,7 +321,7 @@ async def test_a_retry_of_ones_own_is_asked_and_undone() -> None:
     assert retry.undone == [2]
 
 
-async def test_what_stands_outside_of_a_retry_stays_unless_all_is_to_be_deferred() -> None:
+async def test_defer_reverts_reverts_outside_of_a_retry_too() -> None:
     undone: list[str] = []
     outer = task(lambda: 1, name="outer").revert(lambda: undone.append("outer"))
     inner = linear("inner", task(lambda: 1 / 0, name="inner"), retry=AlwaysRevert())
@@ -333,7 +333,7 @@ async def test_what_stands_outside_of_a_retry_stays_unless_all_is_to_be_deferred
             assert (run.state, undone) == ("REVERTED", expected)
 
 
-async def test_nothing_is_undone_where_failures_are_not_to_be_resolved() -> None:
+async def test_never_resolve_reverts_nothing() -> None:
     undone: list[str] = []
     first = task(lambda: 1, name="first").revert(lambda: undone.append("first"))
     async with Flows(options=Options(never_resolve=True)) as flows:
@@ -346,7 +346,7 @@ async def test_nothing_is_undone_where_failures_are_not_to_be_resolved() -> None
             assert (run.state, undone) == ("FAILURE", [])
 
 
-async def test_a_flow_as_the_beginning_of_a_link_gives_the_results_of_all_in_it() -> None:
+async def test_a_link_from_a_flow_gives_the_decider_all_its_results() -> None:
     inner = linear("inner", task(lambda: 1, name="a"), task(lambda: 2, name="b"))
     after = task(lambda: 3, name="after")
     seen: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""What can be seen of a flow: how it is built, and how far each part of it is."""
+"""Descriptions of runs: how their flows are built, and the state of each step."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def names(item: ItemInfo) -> object:
     return (item.name, [names(each) for each in item.items]) if item.items else item.name
 
 
-async def test_a_flow_is_seen_as_it_is_built(clock: Clock) -> None:
+async def test_run_info_shows_how_a_flow_is_built(clock: Clock) -> None:
     async with Flows() as flows:
         info = flows.start(FLOW, id="d-1").info()
         assert (info.id, info.name, info.state, info.error) == ("d-1", "deploy", "PENDING", "")
@@ -50,7 +50,7 @@ async def test_a_flow_is_seen_as_it_is_built(clock: Clock) -> None:
         assert info.root.counts() == {"PENDING": 5}
 
 
-async def test_each_part_says_how_far_it_is_and_what_it_failed_with(clock: Clock) -> None:
+async def test_run_info_shows_the_state_and_error_of_each_step(clock: Clock) -> None:
     async with Flows() as flows:
         run = flows.start(FLOW)
         with pytest.raises(OSError, match="disk full"):
@@ -61,14 +61,14 @@ async def test_each_part_says_how_far_it_is_and_what_it_failed_with(clock: Clock
         assert (second.state, second.attempt, second.error) == ("REVERTED", 2, "OSError: disk full")
 
 
-async def test_a_task_alone_is_a_flow(clock: Clock) -> None:
+async def test_run_info_describes_a_single_task(clock: Clock) -> None:
     async with Flows() as flows:
         run = flows.start(mail)
         await run
         assert run.info().root == ItemInfo("mail", "task", "SUCCESS", "EXECUTE", 1)
 
 
-async def test_flows_tell_of_what_is_unfinished_and_can_be_drawn(clock: Clock) -> None:
+async def test_the_state_of_flows_lists_unfinished_runs(clock: Clock) -> None:
     async with Flows() as flows:
         await flows.start(mail, id="1")
         run = flows.start(linear("wait", mail), id="2")

@@ -92,7 +92,7 @@ async def test_names_wire_tasks_together(flows: Flows) -> None:
     }
 
 
-async def test_what_was_done_is_undone_in_the_reverse_order_when_a_task_fails(flows: Flows) -> None:
+async def test_a_failure_reverts_tasks_in_reverse_order(flows: Flows) -> None:
     log: list[str] = []
     run = flows.start(linear("f", step("a", log), step("b", log), step("c", log, fails=1)))
     with pytest.raises(OSError, match="c is broken"):
@@ -101,7 +101,7 @@ async def test_what_was_done_is_undone_in_the_reverse_order_when_a_task_fails(fl
     assert log == ["a", "b", "c", "-c", "-b", "-a"]
 
 
-async def test_a_revert_is_given_what_was_done_and_what_failed(flows: Flows) -> None:
+async def test_a_revert_gets_the_result_and_the_failures(flows: Flows) -> None:
     seen: dict[str, Any] = {}
 
     @task
@@ -121,13 +121,13 @@ async def test_a_revert_is_given_what_was_done_and_what_failed(flows: Flows) -> 
     assert seen == {"volume": "v3", "result": "v3", "size": 3, "failures": {"server": "ValueError: no room for v3"}}
 
 
-async def test_several_that_fail_come_out_as_a_group(flows: Flows) -> None:
+async def test_several_failures_raise_an_exception_group(flows: Flows) -> None:
     log: list[str] = []
     with pytest.RaisesGroup(OSError, OSError, match="several tasks of the flow 'f' failed"):
         await flows.start(unordered("f", step("a", log, fails=1), step("b", log, fails=1)))
 
 
-async def test_after_a_restart_a_failure_is_what_was_kept_of_it(reopened: Callable[[], Flows]) -> None:
+async def test_a_failure_is_raised_as_step_failed_after_a_restart(reopened: Callable[[], Flows]) -> None:
     flow = linear("f", step("a", [], fails=1))
     async with reopened() as flows:
         with pytest.raises(OSError, match="a is broken"):
@@ -138,7 +138,7 @@ async def test_after_a_restart_a_failure_is_what_was_kept_of_it(reopened: Callab
     assert "Traceback" in caught.value.__notes__[0]
 
 
-async def test_a_retry_has_its_flow_undone_and_done_again(flows: Flows, clock: Clock) -> None:
+async def test_a_retry_reverts_its_flow_and_runs_it_again(flows: Flows, clock: Clock) -> None:
     log: list[str] = []
     flow = linear("f", step("a", log), step("b", log, fails=2), retry=Times(3, backoff=(1, 10, 60)))
     began = asyncio.get_running_loop().time()
@@ -171,7 +171,7 @@ async def test_the_id_of_another_flow_is_refused(reopened: Callable[[], Flows]) 
             flows.start(linear("g", step("a", [])), id="two")
 
 
-async def test_a_suspended_flow_begins_nothing_more_and_goes_on_where_it_was(flows: Flows) -> None:
+async def test_a_suspended_flow_starts_no_task_and_resumes_where_it_was(flows: Flows) -> None:
     held, log = Held(), list[str]()
     run = flows.start(linear("f", held.task, step("b", log)))
     await held.begun.wait()
@@ -184,7 +184,7 @@ async def test_a_suspended_flow_begins_nothing_more_and_goes_on_where_it_was(flo
     assert held.times == 1
 
 
-async def test_a_flow_is_suspended_at_once_even_where_its_tasks_take_longer(flows: Flows) -> None:
+async def test_a_flow_is_suspended_at_once_while_tasks_run_on(flows: Flows) -> None:
     held = Held()
     run = flows.start(linear("f", held.task))
     await held.begun.wait()
@@ -205,7 +205,7 @@ async def test_a_flow_that_was_just_started_can_be_suspended(flows: Flows) -> No
     await run
 
 
-async def test_what_is_cancelled_counts_as_not_begun(flows: Flows, clock: Clock) -> None:
+async def test_a_cancelled_task_counts_as_not_started(flows: Flows, clock: Clock) -> None:
     held = Held()
     run = flows.start(linear("f", held.task), id="one")
     await held.begun.wait()
@@ -219,7 +219,7 @@ async def test_what_is_cancelled_counts_as_not_begun(flows: Flows, clock: Clock)
     assert run.steps["held"].attempt == held.times == 2
 
 
-async def test_an_undoing_that_is_cancelled_is_done_again(flows: Flows, clock: Clock) -> None:
+async def test_a_cancelled_revert_is_done_again(flows: Flows, clock: Clock) -> None:
     begun, undone = asyncio.Event(), []
     good = task(lambda: 5, name="good")
 
@@ -239,7 +239,7 @@ async def test_an_undoing_that_is_cancelled_is_done_again(flows: Flows, clock: C
     assert undone == [5]
 
 
-async def test_a_task_that_does_not_heed_its_cancellation_is_given_up(
+async def test_a_task_that_swallows_its_cancellation_is_given_up(
     flows: Flows, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun, enough = asyncio.Event(), asyncio.Event()
@@ -261,7 +261,7 @@ async def test_a_task_that_does_not_heed_its_cancellation_is_given_up(
     await run
 
 
-async def test_a_task_that_takes_too_long_fails(flows: Flows, clock: Clock) -> None:
+async def test_a_task_that_exceeds_its_timeout_fails(flows: Flows, clock: Clock) -> None:
     @task(timeout=5)
     async def slow() -> None:
         await asyncio.sleep(6)
@@ -270,7 +270,7 @@ async def test_a_task_that_takes_too_long_fails(flows: Flows, clock: Clock) -> N
         await flows.start(slow)
 
 
-async def test_a_task_that_does_not_heed_its_time_out_is_given_up(
+async def test_a_task_that_swallows_its_timeout_is_given_up(
     flows: Flows, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     enough, gone = asyncio.Event(), asyncio.Event()
@@ -291,7 +291,7 @@ async def test_a_task_that_does_not_heed_its_time_out_is_given_up(
     await gone.wait()
 
 
-async def test_a_flow_that_was_reset_begins_when_it_is_started_again(flows: Flows) -> None:
+async def test_a_reset_flow_runs_when_it_is_started_again(flows: Flows) -> None:
     log: list[str] = []
     flow = linear("f", step("a", log))
     run = flows.start(flow, id="one")
@@ -302,7 +302,7 @@ async def test_a_flow_that_was_reset_begins_when_it_is_started_again(flows: Flow
     assert log == ["a", "a"]
 
 
-async def test_only_so_many_are_at_work_at_once(clock: Clock) -> None:
+async def test_concurrency_limits_the_tasks_that_run_at_once(clock: Clock) -> None:
     now = most = 0
 
     async def busy() -> None:
@@ -317,7 +317,7 @@ async def test_only_so_many_are_at_work_at_once(clock: Clock) -> None:
     assert asyncio.get_running_loop().time() == pytest.approx(4)
 
 
-async def test_those_that_waited_for_room_are_not_lost_by_a_suspension() -> None:
+async def test_tasks_beyond_the_concurrency_survive_a_suspension() -> None:
     """TaskFlow cancels them, finds nothing left to do, and calls the flow reverted."""
     helds = [Held(f"t{n}") for n in range(4)]
     async with Flows(options=Options(concurrency=1)) as flows:
@@ -334,7 +334,7 @@ async def test_those_that_waited_for_room_are_not_lost_by_a_suspension() -> None
     assert [held.times for held in helds] == [1, 1, 1, 1]
 
 
-async def test_what_was_left_running_goes_on_when_it_is_recovered(reopened: Callable[[], Flows]) -> None:
+async def test_an_interrupted_flow_continues_when_it_is_recovered(reopened: Callable[[], Flows]) -> None:
     held, log = Held(), list[str]()
     flow = linear("f", step("a", log), held.task)
     async with reopened() as flows:
@@ -352,7 +352,7 @@ async def test_what_was_left_running_goes_on_when_it_is_recovered(reopened: Call
     assert log == ["a"]
 
 
-async def test_all_that_runs_is_suspended_and_resumed_together(flows: Flows) -> None:
+async def test_flows_suspend_and_resume_all_runs(flows: Flows) -> None:
     log: list[str] = []
     helds = [Held(), Held()]
     runs = [flows.start(linear("f", held.task, step(f"s{n}", log))) for n, held in enumerate(helds)]
@@ -369,7 +369,7 @@ async def test_all_that_runs_is_suspended_and_resumed_together(flows: Flows) -> 
     assert flows.runs == ()
 
 
-async def test_a_task_knows_which_attempt_it_is_and_its_key_for_effects(flows: Flows, clock: Clock) -> None:
+async def test_a_task_reads_its_attempt_and_its_idempotency_key(flows: Flows, clock: Clock) -> None:
     seen: list[Any] = []
 
     @task
@@ -391,7 +391,7 @@ async def test_a_task_knows_which_attempt_it_is_and_its_key_for_effects(flows: F
         current_task()
 
 
-async def test_done_again_what_is_done_stays_done_and_what_is_new_is_done(flows: Flows) -> None:
+async def test_again_runs_new_tasks_and_keeps_finished_ones(flows: Flows) -> None:
     log: list[str] = []
     a, b = step("a", log), step("b", log)
     run = flows.start(linear("f", a))
@@ -404,7 +404,7 @@ async def test_done_again_what_is_done_stays_done_and_what_is_new_is_done(flows:
     assert log == ["a", "b"]
 
 
-async def test_done_again_what_was_undone_begins_anew(flows: Flows) -> None:
+async def test_again_restarts_a_reverted_flow(flows: Flows) -> None:
     log: list[str] = []
     run = flows.start(linear("f", step("a", log), step("b", log, fails=1)))
     with pytest.raises(OSError, match="b is broken"):
@@ -413,7 +413,7 @@ async def test_done_again_what_was_undone_begins_anew(flows: Flows) -> None:
     assert await run == {"a": "A", "b": "B"}
 
 
-async def test_a_reset_forgets_results_and_what_retries_remember(flows: Flows) -> None:
+async def test_a_reset_clears_results_and_the_history_of_retries(flows: Flows) -> None:
     log: list[str] = []
     run = flows.start(linear("f", step("a", log, fails=1), retry=Times(2, provides="attempt")))
     assert (await run)["attempt"] == 2
@@ -425,7 +425,7 @@ async def test_a_reset_forgets_results_and_what_retries_remember(flows: Flows) -
     assert run.steps["a"].attempt == 4
 
 
-async def test_what_cannot_be_reset_says_so(flows: Flows) -> None:
+async def test_an_unfinished_flow_cannot_be_reset(flows: Flows) -> None:
     held = Held()
     run = flows.start(linear("f", held.task))
     await held.begun.wait()
@@ -438,7 +438,7 @@ async def test_what_cannot_be_reset_says_so(flows: Flows) -> None:
     assert run.state == "SUSPENDED"
 
 
-async def test_changes_come_in_order_from_the_first_to_the_last(flows: Flows) -> None:
+async def test_changes_are_yielded_in_order_from_the_first(flows: Flows) -> None:
     run = flows.start(linear("f", step("a", []), step("b", [], fails=1)), id="one")
     seen = [(each.kind, each.name, each.old, each.new) async for each in run]
     assert seen == [
@@ -459,7 +459,7 @@ async def test_changes_come_in_order_from_the_first_to_the_last(flows: Flows) ->
     assert str(again[4].result) == "OSError: b is broken"
 
 
-async def test_a_hook_hears_of_a_change_when_it_is_stored(flows: Flows) -> None:
+async def test_a_hook_receives_a_change_once_it_is_stored(flows: Flows) -> None:
     seen: list[tuple[Any, str]] = []
 
     def hear(sender: object, *, change: Change) -> None:
@@ -484,7 +484,7 @@ async def test_the_states_of_the_engine_can_be_watched(flows: Flows) -> None:
     assert run.engine_state == "SUCCESS"
 
 
-async def test_a_flow_that_fails_unheard_is_logged(flows: Flows, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_failure_of_a_flow_is_logged(flows: Flows, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "lifecycle.flows"):
         run = flows.start(linear("f", step("a", [], fails=1)), id="one")
         async for _ in run:
@@ -492,7 +492,7 @@ async def test_a_flow_that_fails_unheard_is_logged(flows: Flows, caplog: pytest.
     assert "flow f 'one' ends REVERTED: a is broken" in caplog.text
 
 
-async def test_who_has_lost_a_flow_stops_and_writes_nothing_more(flows: Flows) -> None:
+async def test_a_run_whose_flow_was_taken_stops_and_writes_nothing(flows: Flows) -> None:
     held, log = Held(), list[str]()
     run = flows.start(linear("f", held.task, step("b", log)), id="one")
     await held.begun.wait()
@@ -505,7 +505,7 @@ async def test_who_has_lost_a_flow_stops_and_writes_nothing_more(flows: Flows) -
     assert (run.state, log) == ("SUSPENDED", [])
 
 
-async def test_tasks_have_time_to_end_when_flows_are_left(reopened: Callable[[], Flows], clock: Clock) -> None:
+async def test_running_tasks_have_time_to_end_when_flows_are_left(reopened: Callable[[], Flows], clock: Clock) -> None:
     ended: list[str] = []
 
     async def work(name: str, seconds: float) -> None:
@@ -523,9 +523,7 @@ async def test_tasks_have_time_to_end_when_flows_are_left(reopened: Callable[[],
     assert asyncio.get_running_loop().time() == pytest.approx(4)
 
 
-async def test_who_is_leaving_begins_nothing_anew_that_others_ask_for(
-    reopened: Callable[[], Flows], clock: Clock
-) -> None:
+async def test_flows_being_left_recover_nothing_for_others(reopened: Callable[[], Flows], clock: Clock) -> None:
     log: list[str] = []
     failing = linear("failing", step("a", log, fails=1))
 
@@ -546,7 +544,7 @@ async def test_who_is_leaving_begins_nothing_anew_that_others_ask_for(
         assert await run == {"a": "A"}
 
 
-async def test_flows_that_are_left_in_a_hurry_leave_nobody_at_work(reopened: Callable[[], Flows]) -> None:
+async def test_flows_left_without_time_cancel_their_tasks(reopened: Callable[[], Flows]) -> None:
     held, cleaned = Held(), list[str]()
 
     async def work() -> None:
@@ -576,14 +574,14 @@ async def test_flows_that_are_left_in_a_hurry_leave_nobody_at_work(reopened: Cal
     assert reasons == ["restarted"]
 
 
-async def test_those_of_a_higher_priority_begin_first(flows: Flows) -> None:
+async def test_tasks_with_a_higher_priority_start_first(flows: Flows) -> None:
     log: list[str] = []
     steps = [task(step(f"p{n}", log), priority=n) for n in (1, 3, 2, 0)]
     await flows.start(unordered("f", *steps))
     assert log == ["p3", "p2", "p1", "p0"]
 
 
-async def test_resumed_while_it_is_being_suspended_it_goes_on_once_it_was(flows: Flows) -> None:
+async def test_a_flow_resumed_while_suspending_continues_after_that(flows: Flows) -> None:
     held, log = Held(), list[str]()
     run = flows.start(linear("f", held.task, step("b", log)))
     await held.begun.wait()
@@ -597,7 +595,7 @@ async def test_resumed_while_it_is_being_suspended_it_goes_on_once_it_was(flows:
     assert states == ["RUNNING", "SUSPENDING", "SUSPENDED", "RUNNING", "SUCCESS"]
 
 
-async def test_a_flow_that_runs_is_not_resumed(flows: Flows) -> None:
+async def test_resume_leaves_a_running_flow_alone(flows: Flows) -> None:
     held = Held()
     run = flows.start(linear("f", held.task))
     await held.begun.wait()
@@ -660,7 +658,7 @@ async def test_a_revert_that_fails_leaves_the_key_and_a_reset_changes_it(flows: 
     assert keys == ["o7/charge/1", "o7/charge/2"]
 
 
-async def test_a_wait_before_the_next_attempt_goes_on_after_a_restart(
+async def test_the_wait_before_an_attempt_continues_after_a_restart(
     reopened: Callable[[], Flows], clock: Clock
 ) -> None:
     tries: list[float] = []
@@ -696,7 +694,7 @@ async def test_stored_returns_the_run_once_the_store_has_the_flow(flows: Flows) 
     await run
 
 
-async def test_stored_raises_what_kept_the_flow_from_being_stored(reopened: Callable[[], Flows], clock: Clock) -> None:
+async def test_stored_raises_the_error_that_prevented_storing(reopened: Callable[[], Flows], clock: Clock) -> None:
     del clock
     async with reopened() as first:
         await first.start(linear("f", task(lambda: 1, name="a")), id="one")

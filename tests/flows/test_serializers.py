@@ -45,7 +45,7 @@ def test_a_large_value_has_the_same_text_as_from_json(value: Any) -> None:
     assert JSON().encode(value) == json.dumps(value, separators=(",", ":"))
 
 
-def test_to_check_a_large_value_takes_little_memory() -> None:
+def test_checking_a_large_value_takes_little_memory() -> None:
     value: list[Any] = [{} for _ in range(200_000)]
     tracemalloc.start()
     try:
@@ -101,7 +101,7 @@ class Waiting(JSON):
         return super().encode(value)
 
 
-async def test_a_flow_that_is_left_while_a_result_is_encoded_begins_no_other_task() -> None:
+async def test_a_flow_left_while_it_encodes_starts_no_further_task() -> None:
     codec, begun = Waiting(), list[str]()
     flow = linear("f", task(lambda: LARGE[2], name="large"), task(lambda: begun.append("next"), name="next"))
     async with Flows(codec=codec) as flows:

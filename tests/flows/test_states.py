@@ -1,4 +1,4 @@
-"""The five tables are TaskFlow's, pair by pair, and two guarded moves beside them."""
+"""The five tables: pair by pair those of TaskFlow, with two guarded moves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def recorded(kind: str, key: str) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_the_states_are_those_that_were_recorded(kind: str) -> None:
+def test_the_states_are_those_of_taskflow(kind: str) -> None:
     allowed = recorded(kind, "allowed")
     states = set(RECORDED[kind].get("states", [])) or {state for pair in allowed for state in pair}
     assert {str(state) for state in TABLES[kind].moves} == states
@@ -29,7 +29,7 @@ def test_the_states_are_those_that_were_recorded(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_every_pair_is_allowed_ignored_or_refused_as_it_was_recorded(kind: str) -> None:
+def test_every_pair_is_allowed_ignored_or_refused_as_in_taskflow(kind: str) -> None:
     for old, new in product(TABLES[kind].moves, repeat=2):
         check_pair(kind, old, new)
 
@@ -47,7 +47,7 @@ def check_pair(kind: str, old: Any, new: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["task", "retry"])
-def test_what_was_cancelled_goes_back_and_only_then(kind: str) -> None:
+def test_moves_back_need_the_reason_cancelled(kind: str) -> None:
     table = TABLES[kind]
     back = {("RUNNING", "PENDING"), ("REVERTING", "SUCCESS"), ("REVERTING", "FAILURE")}
     guarded = {
@@ -66,7 +66,7 @@ def _allows(table: Table[Any], old: Any, new: Any, reason: str) -> bool:
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_a_machine_of_a_table_moves_as_the_table_allows_to_anybody(kind: str) -> None:
+def test_a_machine_allows_the_moves_of_its_table(kind: str) -> None:
     table = TABLES[kind]
     for old, new in product(table.moves, repeat=2):
         allowed = any(_allows(table, old, new, reason) for reason in ("", "cancelled", "reset"))
