@@ -88,7 +88,7 @@ def _cancelling(tasks: list[asyncio.Task[None]]) -> Callable[[], Coroutine[Any, 
 
 
 async def bytes_per_task_worker() -> int:
-    """What one more running task takes in a supervisor: spec, slot, worker, asyncio's task, its coroutine."""
+    """What one more running task takes in a supervisor: spec, child, worker, asyncio's task, its coroutine."""
     supervisor = _supervisor(0)
     async with supervisor:
         await supervisor.add(Spec("first", _work))

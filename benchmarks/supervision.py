@@ -6,7 +6,7 @@ null, with the reason on stderr.
 
 restart: from SIGKILL of a child to the first words of its replacement, with no backoff of ours; over that from a bare
 `Popen` to the first words of the same child. bytes_per_task_worker: what tracemalloc counts for one more task that
-runs in a supervisor: spec, slot, worker, asyncio's task and its coroutine. rss: of a program with a hundred sleeping
+runs in a supervisor: spec, child, worker, asyncio's task and its coroutine. rss: of a program with a hundred sleeping
 children and of all that it needs beside them, the guard of ours too.
 """
 
