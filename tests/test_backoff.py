@@ -50,7 +50,7 @@ def test_a_multiplier_below_one_is_refused() -> None:
 
 
 @given(st.lists(st.floats(0, 100), max_size=30).map(sorted), st.integers(0, 5), st.floats(0.1, 20))
-def test_a_budget_is_exceeded_when_more_than_its_limit_fell_into_its_window(
+def test_a_budget_is_exceeded_by_more_restarts_than_its_limit_within_its_period(
     times: list[float], limit: int, within: float
 ) -> None:
     intensity, kept = Intensity(limit, within), deque[float]()

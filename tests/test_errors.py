@@ -58,5 +58,5 @@ def test_every_error_of_the_file_is_exported_and_documented() -> None:
 
 
 @pytest.mark.parametrize("name", ["Interrupted", "RouteConflict", "SourceFailed", "VerificationError", "WorkerFailed"])
-def test_what_a_program_catches_is_at_the_front_door_too(name: str) -> None:
+def test_errors_that_programs_catch_are_exported_from_lifecycle(name: str) -> None:
     assert getattr(lifecycle, name) is getattr(errors, name)

@@ -1,4 +1,4 @@
-"""The library's own events: frozen records, each with the topic that the table of the documentation gives it."""
+"""The library's events: frozen records with the topics that the documentation lists."""
 
 from __future__ import annotations
 

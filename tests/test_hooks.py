@@ -51,14 +51,14 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_hook_of_the_documentation_is_there_with_its_arguments_told(name: str) -> None:
+def test_every_hook_of_the_documentation_exists_with_its_arguments(name: str) -> None:
     hook = getattr(hooks, name)
     assert hook.name == name
     assert "``" in hook.__doc__
     assert name in hooks.__all__
 
 
-def test_a_receiver_that_raises_is_logged_and_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_receiver_that_raises_is_logged_and_the_others_are_called(caplog: pytest.LogCaptureFixture) -> None:
     hook, seen = hooks.Hook("tried", "For this test."), list[Any]()
 
     @hook.connect
@@ -75,7 +75,7 @@ def test_a_receiver_that_raises_is_logged_and_stops_nobody(caplog: pytest.LogCap
     assert "hooks.tried" in caplog.text
 
 
-def test_receivers_are_held_strongly_unless_asked_otherwise() -> None:
+def test_receivers_are_held_strongly_by_default() -> None:
     hook, seen = hooks.Hook("tried", "For this test."), list[str]()
 
     def connect() -> None:
@@ -135,7 +135,7 @@ def test_an_async_receiver_is_refused() -> None:
         hooks.task_started.connect(receiver)
 
 
-def test_a_receiver_may_ask_for_one_sender_only() -> None:
+def test_a_receiver_may_connect_to_one_sender_only() -> None:
     hook, seen = hooks.Hook("tried", "For this test."), list[object]()
     one, other = object(), object()
     hook.connect(seen.append, sender=one)

@@ -1,4 +1,4 @@
-"""The journal: what was committed is there, one's error is one's own, and nothing that happens to it ends it."""
+"""The journal: committed writes are kept, errors are isolated, and damage is reported; its queue, lock and counts."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_what_has_returned_is_on_disk(path: Path, durable: bool) -> None:
     assert on_disk(path) == ["one"]
 
 
-async def test_those_who_wait_are_committed_together_and_in_order(path: Path) -> None:
+async def test_waiting_functions_are_committed_together_and_in_order(path: Path) -> None:
     commits: list[str] = []
     async with Journal(path, NOTES) as journal:
         hold, task = await held(journal)
@@ -96,7 +96,7 @@ async def test_those_who_wait_are_committed_together_and_in_order(path: Path) ->
     assert len([text for text in commits if text.startswith("COMMIT")]) == 2
 
 
-async def test_on_a_slow_disk_those_who_were_served_come_along_with_the_next(
+async def test_on_a_slow_disk_callers_that_were_served_join_the_next_transaction(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every commit counts as slow, and the next waits for long: until all four have come again."""
@@ -143,7 +143,7 @@ async def test_an_error_is_the_writers_own_and_loses_nothing_of_the_others(path:
 
 
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK", "END", "BEGIN", "COMMIT -- journal "])
-async def test_nobody_ends_the_transaction_of_all(path: Path, end: str) -> None:
+async def test_a_function_cannot_end_the_common_transaction(path: Path, end: str) -> None:
     def ends(db: sqlite3.Connection) -> None:
         db.execute("INSERT INTO notes VALUES ('lost')")
         db.execute(end)
@@ -202,7 +202,7 @@ async def _caught(journal: Journal, fn: Any) -> BaseException | None:
 # -- who goes away, and who comes too late -------------------------------------------------------------------------
 
 
-async def test_a_caller_that_is_cancelled_while_it_waits_writes_nothing_and_stops_nobody(path: Path) -> None:
+async def test_a_caller_that_is_cancelled_while_it_waits_writes_nothing_and_stops_no_other(path: Path) -> None:
     async with Journal(path, NOTES) as journal:
         hold, task = await held(journal)
         gone, stays = asyncio.create_task(journal.run(note("gone"))), asyncio.create_task(journal.run(note("stays")))
@@ -300,7 +300,7 @@ asyncio.run(main())
 # -- files that are not as they should be --------------------------------------------------------------------------
 
 
-async def test_a_full_disk_is_said_and_survived(path: Path) -> None:
+async def test_a_full_disk_is_reported_and_survived(path: Path) -> None:
     def big(db: sqlite3.Connection) -> None:
         db.execute("INSERT INTO notes VALUES (?)", ("x" * 100_000,))
 
@@ -413,12 +413,12 @@ async def test_a_damaged_file_is_named(path: Path) -> None:
         assert await journal.run(lambda _db: 1) == 1
 
 
-async def test_a_directory_that_is_not_there_is_told(tmp_path: Path) -> None:
+async def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
     assert "does its directory exist" in await _refused(tmp_path / "nowhere" / "app.db")
     assert "cannot be opened" in await _refused(tmp_path)
 
 
-async def test_a_file_that_may_not_be_written_is_told(path: Path) -> None:
+async def test_a_read_only_file_is_reported(path: Path) -> None:
     async with Journal(path, NOTES):
         pass
     if os.geteuid() == 0:
@@ -551,7 +551,7 @@ def test_queues_of_different_names_do_not_see_each_other(db: sqlite3.Connection)
     assert one.get(db, number) is not None
 
 
-def test_a_key_is_remembered_for_as_long_as_was_said(db: sqlite3.Connection) -> None:
+def test_a_key_is_remembered_for_the_given_time(db: sqlite3.Connection) -> None:
     queue = Queue("q")
     assert queue.accept(db, b"a", now=0, key="k", remember=10) == 1
     queue.done(db, 1)
@@ -583,7 +583,7 @@ def test_failures_come_again_later_and_end_as_dead_letters(db: sqlite3.Connectio
     assert queue.entries(db) == []
 
 
-def test_leases_of_who_is_gone_are_taken_back_and_unused_ones_were_no_attempt(db: sqlite3.Connection) -> None:
+def test_leases_of_a_dead_owner_end_and_unused_ones_do_not_count_as_attempts(db: sqlite3.Connection) -> None:
     queue = Queue("q")
     for body in (b"a", b"b"):
         queue.accept(db, body, now=0, leased=float("inf"))
@@ -627,7 +627,7 @@ def test_one_at_a_time_has_the_lock_and_death_lets_go_of_it(tmp_path: Path) -> N
         "DELETE FROM lifecycle_schemas",
     ],
 )
-async def test_a_damaged_record_of_the_tables_is_told(path: Path, harm: str) -> None:
+async def test_a_damaged_table_of_schemas_is_reported(path: Path, harm: str) -> None:
     async with Journal(path, NOTES):
         pass
     with closing(sqlite3.connect(path)) as db, db:
@@ -636,7 +636,7 @@ async def test_a_damaged_record_of_the_tables_is_told(path: Path, harm: str) -> 
     assert "damaged" in told or "something in it is called as a table" in told
 
 
-async def test_a_step_over_tables_that_are_missing_is_told(path: Path) -> None:
+async def test_a_step_that_needs_missing_tables_is_reported(path: Path) -> None:
     async with Journal(path, NOTES):
         pass
     with closing(sqlite3.connect(path)) as db, db:
@@ -664,7 +664,7 @@ async def test_what_was_closed_at_once_counts_when_it_is_opened_again(clock: Clo
     await tally.close()
 
 
-async def test_who_opens_it_while_another_closes_it_has_it_counted(clock: Clock) -> None:
+async def test_counts_that_are_opened_while_another_user_closes_them_are_counted(clock: Clock) -> None:
     tally = CachedCounts(count, lambda: None)
     tally.open()
     await asyncio.sleep(0)

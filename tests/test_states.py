@@ -1,4 +1,4 @@
-"""The engine of state tables: legal moves, ignored moves, history, waiting, one announcement a change."""
+"""State machines: legal moves, ignored moves, history, waiting, and one announcement per change."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_an_illegal_move_names_both_states_and_what_would_be_legal() -> None:
     assert machine.is_final
 
 
-def test_an_ignored_move_changes_nothing_and_says_so() -> None:
+def test_an_ignored_move_changes_nothing_and_returns_false() -> None:
     machine = light(ignored={(Light.RED, Light.RED)})
     assert machine.can(Light.RED)
     assert machine.to(Light.RED) is False
@@ -127,7 +127,7 @@ async def test_reach_waits_for_a_state_and_counts_one_that_was_passed_through(cl
     assert await machine.reach(Light.BROKEN) is Light.BROKEN
 
 
-async def test_reach_counts_only_what_comes_after_it_was_asked(clock: Clock) -> None:
+async def test_reach_counts_only_changes_after_its_call(clock: Clock) -> None:
     """Also where the machine has been there before, and where several changes came before."""
     machine = light()
     for target in (Light.GREEN, Light.AMBER, Light.RED):
@@ -143,7 +143,7 @@ async def test_reach_counts_only_what_comes_after_it_was_asked(clock: Clock) -> 
     assert await waiting is Light.AMBER
 
 
-async def test_reach_of_what_can_never_come_raises_for_all_who_wait(clock: Clock) -> None:
+async def test_reach_of_an_unreachable_state_raises_for_every_waiter(clock: Clock) -> None:
     machine = light()
     waiting = [asyncio.create_task(machine.reach(Light.AMBER)) for _ in range(2)]
     await clock.settle()

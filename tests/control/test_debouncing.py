@@ -1,4 +1,4 @@
-"""Debounce: one call a burst, nothing lost, nobody delayed; and the folding of file changes."""
+"""Debouncing: one call per burst, no event lost, no emitter blocked; and the merging of file events."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def made(request: pytest.FixtureRequest) -> AsyncIterator[Callable[..., An
 
 
 @pytest.mark.keeps_tasks
-async def test_three_in_a_window_give_one_call_with_the_newest(clock: Clock, made: Any) -> None:
+async def test_three_events_of_a_burst_make_one_call_with_the_newest(clock: Clock, made: Any) -> None:
     bench = Bench()
     send, _ = made(bench.handler, 1)
     for number in range(3):
@@ -292,7 +292,7 @@ async def test_debounce_and_restart_cancel_a_running_build_when_the_next_burst_h
     assert most == 1
 
 
-async def test_a_window_whose_lane_is_full_goes_on_merging_and_holds_nobody_back(clock: Clock) -> None:
+async def test_a_burst_continues_to_merge_while_its_lane_is_full_and_blocks_no_emitter(clock: Clock) -> None:
     router, called = Router(buffer=1), list[str]()
 
     async def slow(event: Event) -> None:
@@ -309,7 +309,7 @@ async def test_a_window_whose_lane_is_full_goes_on_merging_and_holds_nobody_back
     assert called == ["A", "B", "CDEFGH"]
 
 
-async def test_windows_and_sources_that_wait_for_one_lane_all_get_their_turn(clock: Clock) -> None:
+async def test_debounces_and_sources_that_wait_for_one_lane_all_get_their_turn(clock: Clock) -> None:
     router, called = Router(buffer=1), list[str]()
 
     async def slow(event: Event) -> None:
@@ -328,7 +328,7 @@ async def test_windows_and_sources_that_wait_for_one_lane_all_get_their_turn(clo
     assert sorted(called) == ["p0", "p1", "p2", "p3", "w0", "w1", "w2"]
 
 
-async def test_busy_drop_behind_a_window_drops_the_whole_burst(clock: Clock) -> None:
+async def test_busy_drop_after_a_debounce_drops_the_whole_burst(clock: Clock) -> None:
     router = Router()
 
     async def slow(_event: Event) -> None:
@@ -345,7 +345,7 @@ async def test_busy_drop_behind_a_window_drops_the_whole_burst(clock: Clock) -> 
         await clock.advance(10)
 
 
-async def test_after_its_router_has_closed_an_event_goes_straight_through_a_window(clock: Clock) -> None:
+async def test_after_its_router_has_closed_events_are_not_debounced(clock: Clock) -> None:
     router, late = Router(), ManualSource()
     bench = Bench()
 
@@ -383,7 +383,7 @@ async def test_a_handler_that_holds_events_itself_is_flushed_when_the_router_clo
     assert bench.called == ["AB"]
 
 
-async def test_ten_thousand_events_in_a_window_set_one_timer(clock: Clock) -> None:
+async def test_ten_thousand_events_of_a_burst_set_one_timer(clock: Clock) -> None:
     router, bench = Router(), Bench()
     router.handle("a", bench.handler, debounce=1)
     async with running(router):
@@ -436,7 +436,7 @@ async def test_flush_of_nothing_returns_at_once(clock: Clock) -> None:
     assert clock.time() == 0
 
 
-async def test_a_cancellation_that_nobody_asked_for_is_reported_here_too(clock: Clock) -> None:
+async def test_a_stray_cancellation_of_a_debounced_handler_is_reported(clock: Clock) -> None:
     def gives_up(_event: Event) -> None:
         raise asyncio.CancelledError
 
@@ -478,7 +478,7 @@ def plainly_folded(events: list[FileEvent]) -> dict[Path, str]:
 
 
 @given(st.lists(file_events, min_size=2, max_size=30))
-def test_merge_files_folds_as_a_plain_fold_does(events: list[FileEvent]) -> None:
+def test_merge_files_merges_like_a_plain_implementation(events: list[FileEvent]) -> None:
     batch: Any = functools.reduce(merge_files, events)  # type: ignore[arg-type]  # what it folds changes its type
     assert isinstance(batch, FileBatch)
     assert batch.changes == plainly_folded(events)
@@ -486,7 +486,7 @@ def test_merge_files_folds_as_a_plain_fold_does(events: list[FileEvent]) -> None
 
 
 @given(st.lists(file_events, min_size=1, max_size=8), st.lists(file_events, min_size=1, max_size=8))
-def test_batches_are_folded_as_their_events_are(first: list[FileEvent], second: list[FileEvent]) -> None:
+def test_batches_are_merged_as_their_events_are(first: list[FileEvent], second: list[FileEvent]) -> None:
     one = FileBatch(plainly_folded(first))  # type: ignore[arg-type]  # of changes
     other = FileBatch(plainly_folded(second))  # type: ignore[arg-type]
     before = dict(one.changes), dict(other.changes)
@@ -516,7 +516,7 @@ async def test_a_batch_that_was_handed_over_does_not_change_any_more(clock: Cloc
     assert passed[0].changes == {Path("a"): "added", Path("b"): "deleted"}
 
 
-def test_merge_files_folds_nothing_else() -> None:
+def test_merge_files_refuses_other_events() -> None:
     with pytest.raises(TypeError, match="FileEvent and FileBatch only"):
         merge_files(Event("a"), Event("b"))  # type: ignore[arg-type]  # that is the point
 

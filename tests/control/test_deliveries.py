@@ -1,4 +1,4 @@
-"""Deliveries: who waits for one learns how it ended, whatever became of it."""
+"""Deliveries: awaiting one returns or raises the result of its event."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_several_may_wait_and_one_that_is_cancelled_leaves_the_others_alon
     assert router.state().handled == 1
 
 
-async def test_whoever_gives_up_waiting_does_not_cancel_the_handler(clock: Clock) -> None:
+async def test_a_cancelled_wait_for_a_delivery_does_not_cancel_the_handler(clock: Clock) -> None:
     router = Router()
     router.handle("a", slow)
     async with running(router):
@@ -144,7 +144,7 @@ async def test_a_program_whose_every_event_causes_the_next_does_not_keep_them_al
     assert most < 100
 
 
-async def test_an_event_that_waits_when_the_router_is_cancelled_is_dropped_and_said_so(clock: Clock) -> None:
+async def test_an_event_that_waits_when_the_router_is_cancelled_is_dropped_and_logged(clock: Clock) -> None:
     router = Router()
     router.handle("a", slow)
     router.handle("b", Recorder(), debounce=5)
@@ -160,7 +160,7 @@ async def test_an_event_that_waits_when_the_router_is_cancelled_is_dropped_and_s
     assert router.state().dropped == 3
 
 
-async def test_a_delivery_says_in_its_repr_what_became_of_it(clock: Clock) -> None:
+async def test_the_repr_of_a_delivery_has_its_result(clock: Clock) -> None:
     router = Router()
     router.handle("a", lambda event: event.data())
 

@@ -1,4 +1,4 @@
-"""What is announced of a delivery: that it came, that a handler begins, and once, at last, what became of it."""
+"""The dispatcher: what hooks announce about a delivery, and the same way for dispatch and emit."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_one_that_was_passed_on_has_one_end(clock: Clock) -> None:
     ]
 
 
-async def test_one_that_failed_and_one_that_nobody_took(clock: Clock) -> None:
+async def test_the_announcements_of_a_failed_and_an_unrouted_event(clock: Clock) -> None:
     async def fails(_event: Event) -> None:
         raise ValueError("no")
 
@@ -144,7 +144,7 @@ async def test_one_that_was_given_up_ends_once_and_so_do_all(clock: Clock, busy:
     assert sorted(str(each[-1]) for each in log) == ["Dropped", "Dropped", "None"]
 
 
-async def test_one_that_found_no_room_was_refused(clock: Clock) -> None:
+async def test_the_announcements_of_an_event_that_found_its_lane_full(clock: Clock) -> None:
     router = Router(buffer=0)
     router.handle("a", nothing)
     with told("delivery_accepted", "delivery_ended") as log:
@@ -160,7 +160,7 @@ async def test_one_that_found_no_room_was_refused(clock: Clock) -> None:
     ]
 
 
-async def test_those_that_were_merged_tell_into_what_and_that_ends_once(clock: Clock) -> None:
+async def test_merged_deliveries_refer_to_their_call_which_ends_once(clock: Clock) -> None:
     router = Router()
     router.handle("a", nothing, debounce=1.0)
     ended: list[Delivery] = []
@@ -189,7 +189,7 @@ async def test_what_waits_when_the_router_stops_ends_then(clock: Clock) -> None:
     assert [each[0] for each in log] == ["delivery_accepted"] * 3 + ["delivery_ended"] * 3
 
 
-async def test_who_begins_to_listen_while_a_handler_runs_is_told_of_its_end_and_of_no_duration(clock: Clock) -> None:
+async def test_a_receiver_that_connects_while_a_handler_runs_gets_its_end_without_a_duration(clock: Clock) -> None:
     router = Router()
     router.handle("a", slow)
     durations: list[float] = []
@@ -207,7 +207,7 @@ async def test_who_begins_to_listen_while_a_handler_runs_is_told_of_its_end_and_
     assert (log, durations) == ([("delivery_ended", "a", None)], [])
 
 
-async def test_an_end_is_told_although_somebody_else_stopped_listening_meanwhile(clock: Clock) -> None:
+async def test_an_end_is_announced_although_another_receiver_disconnected_meanwhile(clock: Clock) -> None:
     router = Router()
     router.handle("a", slow)
     async with running(router):
@@ -219,7 +219,7 @@ async def test_an_end_is_told_although_somebody_else_stopped_listening_meanwhile
     assert log == [("delivery_ended", "a", None)]
 
 
-async def test_what_a_tap_looks_at_is_no_delivery_of_its_own(clock: Clock) -> None:
+async def test_an_event_in_the_lane_of_a_tap_is_not_announced_as_a_delivery(clock: Clock) -> None:
     router = Router()
     router.handle("a", nothing)
     router.tap("**", slow)
@@ -275,7 +275,7 @@ async def test_what_is_set_when_a_handler_starts_holds_for_it_and_is_there_at_it
     assert seen == [sent.id, sent.id]
 
 
-async def test_a_handler_is_not_where_whoever_emitted_was(clock: Clock) -> None:
+async def test_a_handler_does_not_run_in_the_context_of_the_emitter(clock: Clock) -> None:
     seen: list[str] = []
 
     async def look(_event: Event) -> None:

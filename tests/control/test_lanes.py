@@ -165,7 +165,7 @@ async def test_a_full_lane_holds_back_no_other_source(clock: Clock, recorder: Re
 
 
 @pytest.mark.parametrize("buffer", [0, 1])
-async def test_many_who_wait_for_room_all_get_it_also_when_some_give_up(clock: Clock, buffer: int) -> None:
+async def test_many_that_wait_for_capacity_all_get_it_also_when_some_give_up(clock: Clock, buffer: int) -> None:
     router, work = Router(buffer=buffer), Work()
     router.handle("a", work)
     async with running(router):
@@ -201,7 +201,7 @@ async def test_room_goes_to_the_next_when_the_one_woken_is_cancelled_at_that_mom
         await asyncio.wait(waiting)
 
 
-async def test_emit_nowait_raises_when_there_is_no_room_and_nobody_has_seen_the_event(
+async def test_emit_nowait_raises_when_the_lane_is_full_and_taps_have_not_seen_the_event(
     clock: Clock, recorder: Recorder
 ) -> None:
     router, work = Router(buffer=1), Work()
@@ -238,7 +238,7 @@ async def test_a_handler_never_waits_for_its_own_full_lane(clock: Clock) -> None
     assert (state.routed, state.handled) == (3, 3)
 
 
-async def test_a_handler_waits_for_its_own_lane_while_another_handler_makes_room(clock: Clock) -> None:
+async def test_a_handler_waits_for_its_own_lane_while_another_handler_frees_capacity(clock: Clock) -> None:
     router, ended = Router(buffer=0), list[str]()
 
     async def handler(event: Event) -> None:
@@ -362,7 +362,7 @@ async def test_drop_gives_up_what_comes_while_the_handler_works(clock: Clock) ->
     assert router.state().dropped == 2
 
 
-async def test_drop_counts_the_hands_that_a_lane_has(clock: Clock) -> None:
+async def test_drop_counts_the_workers_of_a_lane(clock: Clock) -> None:
     router, work = Router(), Work()
     router.handle("a", work, busy="drop", concurrency=2)
     async with running(router):
@@ -559,7 +559,7 @@ async def test_a_handler_that_raises_ends_its_delivery_and_nothing_else(
     assert "KeyError" in logged
 
 
-async def test_a_cancellation_that_nobody_asked_for_is_a_failure(clock: Clock) -> None:
+async def test_a_stray_cancellation_is_a_failure(clock: Clock) -> None:
     router = Router()
 
     async def gives_up(event: Event) -> None:
@@ -705,7 +705,7 @@ async def test_dropped_is_counted_and_not_passed_on(clock: Clock, recorder: Reco
     assert router.state().dropped == 1
 
 
-async def test_the_fallback_gets_what_nobody_took(clock: Clock, recorder: Recorder) -> None:
+async def test_the_fallback_gets_events_that_no_route_took(clock: Clock, recorder: Recorder) -> None:
     router = Router()
 
     def passes(_event: Event) -> None:
@@ -767,7 +767,7 @@ async def test_an_event_is_not_passed_on_to_a_route_that_was_removed(clock: Cloc
     assert recorder.events == []
 
 
-async def test_passing_on_into_a_full_lane_waits_for_room(clock: Clock) -> None:
+async def test_passing_on_into_a_full_lane_waits_for_capacity(clock: Clock) -> None:
     router, work = Router(buffer=1), Work()
 
     def passes(_event: Event) -> None:

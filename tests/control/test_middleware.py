@@ -172,7 +172,7 @@ async def test_recover_lets_a_cancellation_through() -> None:
         await recover()(handler)(Event("a"))
 
 
-async def test_log_tells_begin_end_and_errors_and_not_handled_at_debug(caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_logs_begin_end_and_errors_and_not_handled_at_debug(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     out = logging.getLogger("mine")
 

@@ -1,4 +1,4 @@
-"""Patterns: what they match, which is the more specific one, and what a malformed one is told."""
+"""Patterns: matching, order from specific to general, and errors for malformed ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.control import slow
 @example("***", "ab")
 @example("**a", "a")
 @example("a//b", "a//b")
-def test_a_pattern_matches_what_a_slow_reader_of_the_rules_says(pattern: str, topic: str) -> None:
+def test_a_pattern_matches_the_same_topics_as_a_slow_implementation_of_the_rules(pattern: str, topic: str) -> None:
     assert Pattern(pattern).matches(topic) is slow.matches(pattern, topic)
 
 
@@ -155,7 +155,7 @@ def test_a_pattern_has_at_most_64_segments() -> None:
     assert "**" in str(caught.value)
 
 
-def test_a_refused_slash_or_brace_is_told_with_its_remedy() -> None:
+def test_the_error_for_a_refused_slash_or_brace_has_its_remedy() -> None:
     with pytest.raises(InvalidPattern, match=r"write 'job/\*'"):
         Pattern("/job/*/")
     with pytest.raises(InvalidPattern, match=r"write \\\{ for a brace"):

@@ -1,4 +1,4 @@
-"""What can be a handler, what can be a topic, and what those are told who give something else."""
+"""The router: valid handlers, topics and events, and the errors for others."""
 
 from __future__ import annotations
 
@@ -380,14 +380,14 @@ async def test_a_dispatch_whose_task_is_cancelled_is_cancelled() -> None:
         await task
 
 
-async def test_dispatch_goes_past_windows_and_lanes_also_at_rest() -> None:
+async def test_dispatch_goes_past_debounces_and_lanes_also_without_run() -> None:
     router = Router()
     router.handle("a", recorder := Recorder(), debounce=100, busy="drop")
     await router.dispatch(Event("a"))
     assert recorder.topics == ["a"]
 
 
-async def test_emit_raises_for_what_nobody_wants(clock: Clock) -> None:
+async def test_emit_raises_for_an_event_without_a_route(clock: Clock) -> None:
     router = Router()
     with pytest.raises(NotHandled, match="no route matches 'a'"):
         await router.emit(Event("a"))
@@ -396,7 +396,7 @@ async def test_emit_raises_for_what_nobody_wants(clock: Clock) -> None:
     assert router.state().unrouted == 2
 
 
-async def test_routes_and_explain_tell_pattern_handler_lane_busy_and_counts(clock: Clock) -> None:
+async def test_routes_and_explain_have_pattern_handler_lane_busy_and_counts(clock: Clock) -> None:
     router = Router()
 
     def build(_event: Event) -> None: ...

@@ -1,4 +1,4 @@
-"""The index and the table: the right routes, in the right order, whatever was registered when."""
+"""The index and the route table: the right routes in the right order, whatever the order of registration."""
 
 from __future__ import annotations
 
@@ -108,7 +108,9 @@ def nodes(index: Index[str]) -> int:
 
 
 @given(st.lists(slow.patterns, min_size=2, max_size=5, unique=True), slow.topics, st.randoms(use_true_random=False))
-def test_who_wins_never_depends_on_the_order_of_registration(patterns: list[str], topic: str, random: Any) -> None:
+def test_the_winning_route_never_depends_on_the_order_of_registration(
+    patterns: list[str], topic: str, random: Any
+) -> None:
     # Two spellings of one exact topic are one route, and the later one replaces the earlier.
     patterns = list({Pattern(each).topic if Pattern(each).is_exact else each: each for each in patterns}.values())
     expected = winners(router_of(patterns), topic)

@@ -235,7 +235,7 @@ async def test_a_context_manager_that_cannot_be_entered_again_is_tried_again(clo
     assert source.log == ["enter", "exit", "enter", "enter", "exit"]
 
 
-async def test_a_source_that_held_for_long_starts_its_backoff_anew(clock: Clock, failures: Failures) -> None:
+async def test_a_source_that_ran_for_long_resets_its_backoff(clock: Clock, failures: Failures) -> None:
     async def steady() -> AsyncIterator[Event]:
         await asyncio.sleep(100)
         yield Event("a")
@@ -252,7 +252,9 @@ async def test_a_source_that_held_for_long_starts_its_backoff_anew(clock: Clock,
 @pytest.mark.parametrize(
     ("restart", "backoff"), [("never", None), ("on_failure", Backoff(0.1, max_restarts=2, within=60))]
 )
-async def test_a_source_is_given_up_as_told(clock: Clock, failures: Failures, restart: Any, backoff: Any) -> None:
+async def test_a_source_is_not_restarted_after_too_many_failures(
+    clock: Clock, failures: Failures, restart: Any, backoff: Any
+) -> None:
     class Fails:
         async def run(self, emit: Any) -> None:
             raise RuntimeError("broken")
@@ -278,7 +280,7 @@ async def test_a_generator_that_is_used_up_is_not_started_again(clock: Clock, fa
     assert [arguments["restart_in"] for _, arguments in failures] == [None]
 
 
-async def test_a_cancellation_that_nobody_asked_for_is_a_failure(clock: Clock, failures: Failures) -> None:
+async def test_a_stray_cancellation_is_a_failure(clock: Clock, failures: Failures) -> None:
     class Cancels:
         async def run(self, emit: Any) -> None:
             raise asyncio.CancelledError
@@ -291,7 +293,7 @@ async def test_a_cancellation_that_nobody_asked_for_is_a_failure(clock: Clock, f
     assert isinstance(failures[0][1]["error"], asyncio.CancelledError)
 
 
-async def test_what_nobody_takes_harms_no_source(clock: Clock, recorder: Recorder, failures: Failures) -> None:
+async def test_an_unrouted_event_does_not_end_its_source(clock: Clock, recorder: Recorder, failures: Failures) -> None:
     router = Router()
     router.handle("b", recorder)
     router.add_source(Iterable("nobody", "b", "", "b"))
@@ -396,7 +398,7 @@ async def test_a_source_that_waits_to_be_started_again_does_not_hold_up_the_end(
     assert clock.time() < 2
 
 
-async def test_an_event_in_the_hands_of_a_removed_source_is_counted(clock: Clock) -> None:
+async def test_an_event_that_a_removed_source_is_emitting_is_counted(clock: Clock) -> None:
     router = Router(buffer=0)
 
     async def slow(_event: Event) -> None:
@@ -593,7 +595,7 @@ async def test_what_is_emitted_before_run_waits_for_it(clock: Clock, recorder: R
     assert router.state().routed == 4
 
 
-async def test_whoever_waits_for_room_when_the_router_is_cancelled_does_not_wait_for_ever(clock: Clock) -> None:
+async def test_a_wait_for_capacity_ends_when_the_router_is_cancelled(clock: Clock) -> None:
     router = Router(buffer=1)
 
     async def slow(_event: Event) -> None:
@@ -716,7 +718,7 @@ async def _take_a_second(_event: Event) -> None:
 
 
 @pytest.mark.parametrize("removed", [False, True])
-async def test_a_source_that_keeps_account_is_told_when_all_its_events_have_ended(clock: Clock, removed: bool) -> None:
+async def test_a_source_settles_when_all_its_events_have_ended(clock: Clock, removed: bool) -> None:
     """Also of those that were handled while the router drained, when the source itself had ended."""
     router, source = Router(), Accountant()
     router.add_source(source)
@@ -731,7 +733,7 @@ async def test_a_source_that_keeps_account_is_told_when_all_its_events_have_ende
     assert source.ends == [None, None, None]
 
 
-async def test_a_source_is_told_too_when_the_router_is_cancelled(clock: Clock) -> None:
+async def test_a_source_settles_when_the_router_is_cancelled_too(clock: Clock) -> None:
     router, source = Router(), Accountant()
     router.add_source(source)
     router.handle("a", _take_a_second)
@@ -745,7 +747,7 @@ async def test_a_source_is_told_too_when_the_router_is_cancelled(clock: Clock) -
     assert isinstance(source.ends[0], NotHandled)
 
 
-async def test_one_that_cannot_settle_is_logged_and_holds_nobody_up(
+async def test_a_source_that_cannot_settle_is_logged_and_blocks_no_other(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Careless(Accountant):
@@ -789,7 +791,7 @@ async def ticks() -> AsyncIterator[Event]:
         yield Event(f"tick/{number}")
 
 
-async def test_its_events_wait_and_none_is_lost(clock: Clock) -> None:
+async def test_the_events_of_a_held_source_wait_and_none_is_lost(clock: Clock) -> None:
     router, seen = Router(), Recorder()
     router.add_source(ticks)
     router.handle("tick/*", seen)
@@ -806,7 +808,7 @@ async def test_its_events_wait_and_none_is_lost(clock: Clock) -> None:
     assert seen.topics == ["tick/0", "tick/1", "tick/2", "tick/3", "tick/4"]
 
 
-async def test_one_that_can_suspend_itself_does_so() -> None:
+async def test_a_source_that_can_suspend_itself_does_so() -> None:
     router, source = Router(), Suspending()
     router.add_source(source)
     async with running(router):
@@ -817,7 +819,7 @@ async def test_one_that_can_suspend_itself_does_so() -> None:
     assert source.calls == ["suspend", "resume"]
 
 
-async def test_what_a_held_source_has_in_its_hands_is_delivered_at_the_end(clock: Clock) -> None:
+async def test_the_event_that_a_held_source_is_emitting_is_delivered_at_the_end(clock: Clock) -> None:
     router, seen = Router(), Recorder()
     router.add_source(ticks)
     router.handle("tick/*", seen)
@@ -828,7 +830,7 @@ async def test_what_a_held_source_has_in_its_hands_is_delivered_at_the_end(clock
     assert seen.topics == ["tick/0"]
 
 
-async def test_a_hold_holds_for_one_that_is_pushed_into() -> None:
+async def test_a_held_source_that_is_pushed_into_emits_nothing() -> None:
     router, seen, source = Router(), Recorder(), BaseSource("pushed")
     router.add_source(source)
     router.handle("**", seen)
@@ -850,7 +852,7 @@ async def test_a_name_that_no_source_has_is_refused() -> None:
         Router().release_source("x")
 
 
-async def test_what_a_held_source_has_in_its_hands_is_delivered_also_where_there_is_no_room_yet() -> None:
+async def test_the_event_that_a_held_source_is_emitting_is_delivered_also_if_the_lane_is_full() -> None:
     router, seen, go_on = Router(buffer=1), Recorder(), asyncio.Event()
 
     async def numbers() -> AsyncIterator[Event]:
@@ -875,7 +877,7 @@ async def test_what_a_held_source_has_in_its_hands_is_delivered_also_where_there
     assert seen.topics == ["busy", "full", "number/1"]
 
 
-async def test_the_end_of_the_router_ends_the_pause() -> None:
+async def test_sources_are_released_when_the_router_ends() -> None:
     router, source, silent = Router(), Suspending(), BaseSource("silent")
     router.add_source(source)
     router.add_source(silent)
@@ -886,7 +888,7 @@ async def test_the_end_of_the_router_ends_the_pause() -> None:
     assert not any(each.held for each in router.sources())
 
 
-async def test_one_that_cannot_be_resumed_does_not_hold_up_the_others(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_source_that_cannot_be_resumed_does_not_block_the_others(caplog: pytest.LogCaptureFixture) -> None:
     class Stuck(Suspending):
         def resume(self) -> None:
             raise ValueError("rusty")

@@ -12,7 +12,7 @@ from lifecycle.control.taps import add_relay
 from lifecycle.testing import Clock, Recorder, running
 
 
-async def test_a_tap_sees_every_matching_event_whoever_takes_it(clock: Clock) -> None:
+async def test_a_tap_sees_every_matching_event_whichever_route_takes_it(clock: Clock) -> None:
     router, taken = Router(), Recorder()
     plain, awaited = Recorder(), Recorder()
 
@@ -151,7 +151,7 @@ async def test_a_full_subscription_drops_the_oldest_and_counts_it(clock: Clock) 
         assert [await anext(events) for _ in range(3)] == [Event("a", number) for number in (7, 8, 9)]
 
 
-async def test_a_subscription_ends_with_its_block_also_for_one_who_waits(clock: Clock) -> None:
+async def test_a_subscription_ends_with_its_block_also_for_a_waiting_reader(clock: Clock) -> None:
     router, got = Router(), list[Any]()
     router.handle("a", Recorder())
     async with running(router):
@@ -169,7 +169,7 @@ async def test_a_subscription_ends_with_its_block_also_for_one_who_waits(clock: 
     assert len(got) == 1
 
 
-async def test_a_subscription_without_its_block_says_so() -> None:
+async def test_a_subscription_without_its_block_raises() -> None:
     with pytest.raises(RuntimeError, match="async with"):
         async for _ in Router().subscribe():
             pass
@@ -204,7 +204,7 @@ async def test_an_event_goes_out_and_then_to_its_route(clock: Clock, recorder: R
     assert recorder.topics == ["out/a", "in/a", "out/a"]
 
 
-async def test_what_was_taken_is_handled_though_no_route_wants_it(clock: Clock) -> None:
+async def test_a_relayed_event_counts_as_handled_without_a_route(clock: Clock) -> None:
     router = Router()
     sent = relaying(router)
 
@@ -267,7 +267,7 @@ async def test_what_could_not_be_sent_has_failed_and_does_not_go_on(clock: Clock
     assert router.state().failed == 1
 
 
-async def test_relays_come_one_after_the_other_and_an_error_behind_them_is_told(clock: Clock) -> None:
+async def test_relays_run_one_after_the_other_and_an_error_of_the_route_is_raised(clock: Clock) -> None:
     router, order = Router(), []
 
     def relay(name: str) -> None:
@@ -293,9 +293,7 @@ async def test_relays_come_one_after_the_other_and_an_error_behind_them_is_told(
     assert order == ["first", "second", "route"] * 2
 
 
-async def test_each_event_of_a_window_goes_out_and_the_window_has_them_as_ever(
-    clock: Clock, recorder: Recorder
-) -> None:
+async def test_a_relay_gets_each_event_of_a_burst_before_it_is_debounced(clock: Clock, recorder: Recorder) -> None:
     router = Router()
     sent = relaying(router)
     router.handle("out/a", recorder, debounce=5.0)
@@ -337,7 +335,7 @@ async def test_a_removed_relay_ends_what_it_has_and_takes_nothing_more(clock: Cl
     assert router.state().routed == 3
 
 
-async def test_a_full_relay_holds_up_who_emits(clock: Clock) -> None:
+async def test_emit_waits_for_a_full_relay(clock: Clock) -> None:
     router = Router(buffer=1)
     sent = relaying(router)
     async with running(router):
@@ -349,12 +347,12 @@ async def test_a_full_relay_holds_up_who_emits(clock: Clock) -> None:
     assert len(sent.events) == 3
 
 
-def test_a_relay_needs_a_hand() -> None:
+def test_a_relay_needs_a_concurrency_above_zero() -> None:
     with pytest.raises(ValueError, match="concurrency=0"):
         relaying(Router(), concurrency=0)
 
 
-async def test_a_source_that_wants_events_too_is_told_of_its_router() -> None:
+async def test_a_source_with_use_router_gets_its_router() -> None:
     told: list[Router] = []
 
     class Both:

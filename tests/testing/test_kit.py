@@ -29,7 +29,7 @@ def test_years_pass_in_no_time() -> None:
     assert time.monotonic() - began < 60  # and not ten years
 
 
-async def test_what_is_due_runs_in_order_at_its_own_time(clock: Clock) -> None:
+async def test_timers_run_in_order_at_their_own_time(clock: Clock) -> None:
     loop, log = asyncio.get_running_loop(), list[tuple[str, float]]()
     for name, delay in (("c", 0.3), ("a", 0.1), ("b", 0.2), ("late", 5.0)):
         loop.call_later(delay, partial(lambda name: log.append((name, loop.time())), name))
@@ -98,7 +98,7 @@ def test_the_end_of_the_loop_waits_for_threads_that_were_given_up() -> None:
     assert gate.is_set()
 
 
-async def test_settle_says_when_a_program_never_comes_to_rest(clock: Clock) -> None:
+async def test_settle_raises_when_a_program_never_becomes_idle(clock: Clock) -> None:
     loop, handle = asyncio.get_running_loop(), list[asyncio.Handle]()
 
     def again() -> None:
@@ -110,7 +110,7 @@ async def test_settle_says_when_a_program_never_comes_to_rest(clock: Clock) -> N
     handle[0].cancel()
 
 
-def test_the_clock_says_when_a_test_does_not_run_in_virtual_time() -> None:
+def test_the_clock_raises_when_a_test_does_not_run_in_virtual_time() -> None:
     with pytest.raises(AssertionError, match="fixture `clock`"):
         asyncio.run(Clock().settle())
 
@@ -127,7 +127,7 @@ async def test_real():
 """
 
 
-def test_the_plugin_gives_virtual_time_to_those_who_ask_for_it(tmp_path: Path) -> None:
+def test_the_plugin_gives_virtual_time_to_tests_with_the_clock_fixture(tmp_path: Path) -> None:
     (tmp_path / "test_theirs.py").write_text(THEIRS)
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
     done = subprocess.run(
@@ -214,7 +214,7 @@ def test_a_recorder_keeps_events_and_their_topics() -> None:
     assert recorder.events == [Event("a"), Event("b")]
 
 
-async def test_a_manual_source_sends_once_the_router_runs_and_tells_what_became_of_it(clock: Clock) -> None:
+async def test_a_manual_source_sends_once_the_router_runs_and_returns_deliveries(clock: Clock) -> None:
     router, source = Router(), ManualSource()
     router.handle("a", recorder := Recorder())
     router.add_source(source)
@@ -230,7 +230,7 @@ async def test_a_manual_source_sends_once_the_router_runs_and_tells_what_became_
     assert [event.data for event in recorder.events] == [1, 2]
 
 
-async def test_a_manual_source_fails_as_told_and_comes_back(clock: Clock) -> None:
+async def test_a_manual_source_fails_on_request_and_is_restarted(clock: Clock) -> None:
     router, source = Router(), ManualSource()
     router.handle("a", recorder := Recorder())
     router.add_source(source)
