@@ -65,7 +65,7 @@ async def test_an_outcome_shows_no_secret_of_an_error() -> None:
     assert outcome.error == "no database at postgres://bob:***@db"
 
 
-async def test_an_outcome_tells_how_the_command_ended() -> None:
+async def test_an_outcome_has_verdict_and_error_of_the_command() -> None:
     router = Router()
 
     def fail(_: object) -> None:
@@ -104,7 +104,7 @@ async def test_a_delivery_is_the_one_that_the_log_has() -> None:
         assert (entry.topic, entry.what, entry.parent) == ("command/deploy", "handled", None)
 
 
-async def test_a_command_given_inside_a_handler_is_caused_by_nobody() -> None:
+async def test_a_command_given_inside_a_handler_has_no_parent() -> None:
     router, consoles = Router(), list[Console]()
 
     async def relay(_: object) -> None:
@@ -120,7 +120,7 @@ async def test_a_command_given_inside_a_handler_is_caused_by_nobody() -> None:
         await (await router.emit(Event("relay")))
 
 
-async def test_what_cannot_be_made_an_event_has_failed() -> None:
+async def test_a_command_whose_event_cannot_be_made_has_failed() -> None:
     router = Router()
 
     def explode(_: object) -> Event:
@@ -143,14 +143,14 @@ async def test_a_blank_line_is_no_command(line: str) -> None:
 
 
 @pytest.mark.parametrize("topic", ["", "a" * 2000, "\ud800", HOSTILE, "lifecycle/nobody"])
-async def test_an_event_that_nobody_can_take_has_failed(topic: str) -> None:
+async def test_an_event_without_a_route_has_failed(topic: str) -> None:
     async with steered(Router()) as (_, console):
         outcome = await console.emit(topic, {"x": 1})
     assert outcome.outcome is Verdict.FAILED
     assert outcome.error
 
 
-async def test_who_goes_away_cancels_nothing() -> None:
+async def test_cancelling_the_caller_does_not_cancel_the_command() -> None:
     router, entered, go_on, done = Router(), asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def slow(_: object) -> None:
@@ -168,7 +168,7 @@ async def test_who_goes_away_cancels_nothing() -> None:
         await asyncio.wait_for(done.wait(), 30)
 
 
-async def test_who_goes_away_while_there_is_no_room_cancels_nothing_either() -> None:
+async def test_cancelling_the_caller_in_a_full_lane_does_not_cancel_the_event() -> None:
     router, go_on, seen = Router(buffer=0), asyncio.Event(), Recorder()
 
     async def slow(event: Any) -> None:
@@ -189,7 +189,7 @@ async def test_who_goes_away_while_there_is_no_room_cancels_nothing_either() -> 
     assert [event.data for event in seen.events] == [0, 1, 2, 3, 4]
 
 
-async def test_too_many_orders_are_refused() -> None:
+async def test_too_many_commands_are_refused() -> None:
     router, go_on = Router(), asyncio.Event()
 
     async def slow(_: object) -> None:
@@ -219,7 +219,7 @@ async def test_commands_that_hang_do_not_keep_a_program_from_being_stopped() -> 
         await asyncio.gather(*orders)
 
 
-async def test_a_closed_console_waits_for_no_order() -> None:
+async def test_closing_a_console_does_not_wait_for_commands() -> None:
     router, go_on = Router(), asyncio.Event()
 
     async def slow(_: object) -> None:
@@ -303,7 +303,7 @@ async def test_commands_are_listed_once_with_the_router_that_has_them() -> None:
         json.dumps([console.commands(), console.routes()])
 
 
-async def test_words_and_arguments_are_completed() -> None:
+async def test_commands_and_arguments_are_completed() -> None:
     router = Router()
 
     def broken(_: str) -> list[str]:
@@ -345,11 +345,11 @@ async def test_diagrams_are_of_the_system_the_lifetime_a_worker_or_nothing() -> 
         hooks.component_closed.announce(broken, component=broken)
 
 
-async def test_a_dump_says_where_tasks_and_threads_stand() -> None:
+async def test_a_dump_has_the_stacks_of_tasks_and_threads() -> None:
     async with steered(Router()) as (_, console):
         text = console.dump()
     assert "Current thread" in text
-    assert "test_a_dump_says_where" in text
+    assert "test_a_dump_has_the_stacks" in text
 
 
 async def test_a_dump_masks_secrets_in_lines_of_code() -> None:
@@ -388,7 +388,7 @@ async def test_the_log_of_the_program_is_used_where_there_is_one() -> None:
                 assert console.events in (own, later)
 
 
-async def test_outside_a_lifetime_there_is_nothing_to_ask() -> None:
+async def test_a_console_needs_a_lifetime() -> None:
     console = Console()
     with pytest.raises(LookupError, match="no lifetime"):
         await console.__aenter__()
@@ -409,7 +409,7 @@ def a_terminal() -> Iterator[io.StringIO]:
         assert sys.stdout is file, "it was given back"
 
 
-async def test_what_is_printed_and_logged_is_heard_and_still_printed() -> None:
+async def test_listeners_get_output_that_is_still_printed() -> None:
     with a_terminal() as terminal:
         await hear_everything(terminal)
     assert terminal.getvalue() == "before\nduring\nlogged\nfrom a thread\nafter\n"
@@ -447,7 +447,7 @@ async def test_consoles_come_and_go_in_any_order() -> None:
     assert terminal.getvalue() == "both\nsecond only\nnobody\n"
 
 
-async def test_who_does_not_listen_loses_the_oldest_and_is_told_how_much() -> None:
+async def test_a_slow_listener_loses_the_oldest_output_and_gets_the_count() -> None:
     output = Output()
     with a_terminal() as terminal, output.listening() as texts:
         for number in range(1000):
@@ -461,7 +461,7 @@ async def test_who_does_not_listen_loses_the_oldest_and_is_told_how_much() -> No
     assert terminal.getvalue().count("\n") == 1000
 
 
-async def test_what_comes_in_one_go_is_all_heard_or_told_of() -> None:
+async def test_output_is_complete_or_counted_as_dropped() -> None:
     output = Output()
     with a_terminal() as terminal, output.listening() as texts:
         for number in range(8000):
@@ -473,7 +473,7 @@ async def test_what_comes_in_one_go_is_all_heard_or_told_of() -> None:
         assert (len(text) + texts.dropped, len(text) // 100_000) == (2_000_000, 2)
 
 
-async def test_of_a_line_without_end_the_end_is_heard() -> None:
+async def test_the_end_of_an_endless_line_is_kept() -> None:
     output = Output()
     with a_terminal(), output.listening() as texts:
         print("x" * 1_000_000, end="end")
@@ -482,7 +482,7 @@ async def test_of_a_line_without_end_the_end_is_heard() -> None:
         assert (len(text) + texts.dropped, len(text) // 1024) == (1_000_003, 252)
 
 
-async def test_what_threads_print_while_the_loop_is_held_up_is_bounded() -> None:
+async def test_output_of_threads_is_bounded_while_the_loop_is_blocked() -> None:
     output = Output()
     with a_terminal() as terminal, output.listening() as texts:
         thread = threading.Thread(target=lambda: [print("x" * 999) for _ in range(2000)])

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lifecycle.testing import Clock
 
 
-def test_it_listens_on_loopback_with_a_token_of_its_own_unless_told_otherwise() -> None:
+def test_it_listens_on_loopback_with_a_generated_token_by_default() -> None:
     made = Dashboard()
     assert made.url == "http://127.0.0.1:0"
     assert len(made.token) >= 32
@@ -62,7 +62,7 @@ FILES = page_files()
 OWN = {path: body.decode() for path, (body, _) in FILES.items() if "/vendor/" not in path}
 
 
-def test_every_file_that_the_page_asks_for_is_there() -> None:
+def test_every_file_that_the_page_loads_exists() -> None:
     wanted = set(re.findall(r'(?:src|href)="([^"]+)"', OWN["/"]))
     for path, (body, kind) in FILES.items():
         if kind == "text/javascript":
@@ -83,7 +83,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_nothing_that_its_policy_forbi
     assert not re.search(r"<script(?![^>]*\ssrc=)|<style", OWN["/"])
 
 
-def test_what_was_vendored_says_its_version_and_its_licence() -> None:
+def test_vendored_files_have_a_version_and_a_licence() -> None:
     from importlib.resources import files
 
     for library in (files("lifecycle.observe") / "page" / "vendor").iterdir():
@@ -91,7 +91,7 @@ def test_what_was_vendored_says_its_version_and_its_licence() -> None:
         assert '"version"' in (library / "package.json").read_text(encoding="utf-8")
 
 
-def test_licences_are_not_for_browsers_and_types_are_told() -> None:
+def test_licences_are_not_served_and_files_have_content_types() -> None:
     assert {kind for _, kind in FILES.values()} == {"text/html", "text/javascript", "text/css", "image/svg+xml"}
     assert all(path.startswith("/page/") or path == "/" for path in FILES)
 

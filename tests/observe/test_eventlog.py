@@ -41,7 +41,7 @@ def fates(log: EventLog) -> list[tuple[str, str]]:
     return [(entry.topic, str(entry.what)) for entry in log.entries()]
 
 
-async def test_find_gives_other_tasks_their_turn_while_it_looks(clock: Clock) -> None:
+async def test_find_lets_other_tasks_run(clock: Clock) -> None:
     router, turns = Router(), 0
     router.handle("**", nothing)
     async with EventLog() as log, running(router):
@@ -103,7 +103,7 @@ async def test_one_on_its_way_is_seen_as_it_is_now(clock: Clock) -> None:
     assert waited == [0.0, 1.0]
 
 
-async def test_one_that_failed_tells_with_what(clock: Clock) -> None:
+async def test_a_failed_event_has_its_error(clock: Clock) -> None:
     router = Router()
     router.handle("a", fails)
     async with EventLog() as log, running(router):
@@ -112,7 +112,7 @@ async def test_one_that_failed_tells_with_what(clock: Clock) -> None:
     assert (entry.what, entry.error) == (EventOutcome.FAILED, "ValueError: the disk is on fire")
 
 
-async def test_one_that_was_passed_on_tells_by_whom(clock: Clock) -> None:
+async def test_a_passed_event_lists_the_routes(clock: Clock) -> None:
     router = Router()
     router.handle("a/b", passes)
     router.handle("a/*", passes)
@@ -127,7 +127,7 @@ async def test_one_that_was_passed_on_tells_by_whom(clock: Clock) -> None:
     assert (entry.what, entry.pattern, entry.passed) == (EventOutcome.HANDLED, "**", ("a/b", "a/*"))
 
 
-async def test_one_that_nobody_took(clock: Clock) -> None:
+async def test_an_event_without_a_route_is_unrouted(clock: Clock) -> None:
     router = Router()
     router.handle("a", passes)
     async with EventLog() as log, running(router):
@@ -141,7 +141,7 @@ async def test_one_that_nobody_took(clock: Clock) -> None:
     assert [entry.pattern for entry in log.entries()] == [None, "a", "(fallback)"]
 
 
-async def test_one_that_was_dropped_and_one_for_which_there_was_no_room(clock: Clock) -> None:
+async def test_dropped_and_refused_events(clock: Clock) -> None:
     router = Router(buffer=0)
     router.handle("busy", slow, busy="drop")
 
@@ -197,7 +197,7 @@ async def test_a_call_that_its_window_has_let_go_waits_as_any_other(clock: Clock
         assert fates(log) == [("b", "running"), ("a", "merged"), ("a", "queued")]
 
 
-async def test_what_the_router_gives_up_at_its_end_is_dropped(clock: Clock) -> None:
+async def test_events_that_a_stopping_router_gives_up_are_dropped(clock: Clock) -> None:
     router = Router(drain_timeout=0.1)
     router.handle("a", slow)
     async with EventLog() as log, running(router):
@@ -223,7 +223,7 @@ async def test_an_event_without_a_topic_is_known_too(clock: Clock) -> None:
     assert len(log.entries()[1].topic) == 1024
 
 
-async def test_names_are_told_at_a_bounded_length(clock: Clock) -> None:
+async def test_names_are_cut(clock: Clock) -> None:
     long = "n" * 10**6
     router = Router(long)
     nothing_long = type(long, (), {"__call__": lambda _self, _event: None})()
@@ -246,7 +246,7 @@ async def test_only_the_last_are_kept(clock: Clock) -> None:
     assert (log.state().kept, log.state().seen, log.state().under_way) == (2, 5, 0)
 
 
-async def test_a_log_of_one_knows_what_is_under_way_besides(clock: Clock) -> None:
+async def test_events_in_flight_are_kept_beyond_the_size_of_the_log(clock: Clock) -> None:
     router = Router()
     router.handle("**", slow, concurrency=3)
     async with EventLog(1) as log, running(router):
@@ -289,7 +289,7 @@ async def test_an_event_is_not_kept_alive(clock: Clock) -> None:
         assert [entry.summary for entry in log.entries()] == ["Large()"]
 
 
-async def test_what_never_ended_is_let_go_when_the_log_closes(clock: Clock) -> None:
+async def test_events_that_never_ended_are_released_when_the_log_closes(clock: Clock) -> None:
     router = Router()
     router.handle("a", slow)
     async with EventLog() as log:
@@ -367,7 +367,7 @@ def test_as_a_main_it_sees_everything_and_keeps_nothing_running() -> None:
     assert fates(log) == [("a", "handled")]
 
 
-async def test_it_looks_away_when_it_is_left(clock: Clock) -> None:
+async def test_no_span_begins_after_it_is_left(clock: Clock) -> None:
     connected = {name: len(getattr(hooks, name).receivers) for name in hooks.__all__ if name != "Hook"}
     async with EventLog() as log:
         with pytest.raises(RuntimeError, match="already"):
@@ -403,7 +403,7 @@ async def test_one_that_was_left_while_the_program_ended_can_be_entered_again(cl
 # -- following --------------------------------------------------------------------------------------------------
 
 
-async def test_who_follows_learns_of_each_change(clock: Clock) -> None:
+async def test_a_follower_gets_each_change(clock: Clock) -> None:
     router = Router()
     router.handle("a", slow)
     async with EventLog() as log, running(router), log.follow() as entries:
@@ -412,7 +412,7 @@ async def test_who_follows_learns_of_each_change(clock: Clock) -> None:
         assert [(await anext(entries)).what for _ in range(2)] == [EventOutcome.RUNNING, EventOutcome.HANDLED]
 
 
-async def test_who_looks_late_sees_each_entry_once_as_it_is(clock: Clock) -> None:
+async def test_a_late_follower_gets_each_entry_once(clock: Clock) -> None:
     router = Router()
     router.handle("**", nothing)
     async with EventLog() as log, running(router), log.follow("a/*") as entries:
@@ -425,7 +425,7 @@ async def test_who_looks_late_sees_each_entry_once_as_it_is(clock: Clock) -> Non
     ]
 
 
-async def test_what_is_ready_is_had_without_waiting_and_once(clock: Clock) -> None:
+async def test_ready_returns_each_entry_once_without_waiting(clock: Clock) -> None:
     router = Router()
     router.handle("**", nothing)
     async with EventLog() as log, running(router), log.follow("a/*", maxsize=8) as entries:
@@ -442,7 +442,7 @@ async def test_what_is_ready_is_had_without_waiting_and_once(clock: Clock) -> No
     assert log.follow().ready() == [], "it was not entered"
 
 
-async def test_who_never_looks_holds_nobody_up_and_misses_the_oldest(clock: Clock) -> None:
+async def test_a_slow_follower_delays_no_other_and_misses_the_oldest(clock: Clock) -> None:
     router = Router()
     router.handle("**", nothing)
     async with EventLog(10) as log, running(router), log.follow(maxsize=3) as entries, log.follow(maxsize=5) as other:
@@ -471,7 +471,7 @@ async def _all(log: EventLog) -> list[Entry]:
         return [entry async for entry in entries]
 
 
-async def test_one_of_many_who_wait_can_be_cancelled(clock: Clock) -> None:
+async def test_one_of_many_waiting_readers_can_be_cancelled(clock: Clock) -> None:
     router = Router()
     router.handle("**", nothing)
     async with EventLog() as log, running(router):
@@ -485,7 +485,7 @@ async def test_one_of_many_who_wait_can_be_cancelled(clock: Clock) -> None:
     assert [entry.topic for entry in await second] == ["a", "a"]
 
 
-async def test_what_can_not_be_followed_is_refused(clock: Clock) -> None:
+async def test_bad_arguments_of_follow_are_refused(clock: Clock) -> None:
     log = EventLog()
     with pytest.raises(ValueError, match="maxsize=0"):
         log.follow(maxsize=0)
@@ -502,7 +502,7 @@ def test_a_log_that_could_hold_nothing_is_refused(wrong: dict[str, Any]) -> None
 # -- causes -----------------------------------------------------------------------------------------------------
 
 
-async def test_the_tree_has_what_caused_it_and_all_that_came_of_that(clock: Clock) -> None:
+async def test_a_trace_has_causes_and_effects(clock: Clock) -> None:
     router = Router()
     sent: dict[str, int] = {}
 
@@ -521,7 +521,7 @@ async def test_the_tree_has_what_caused_it_and_all_that_came_of_that(clock: Cloc
         assert [line for line in trace.lines if line.endswith("<-")] == [trace.lines["abdc".index(asked)]]
 
 
-async def test_merged_events_stand_below_their_call_and_what_it_caused_too(clock: Clock) -> None:
+async def test_merged_events_and_effects_are_below_their_call(clock: Clock) -> None:
     router = Router()
 
     async def build(_event: Event) -> None:

@@ -50,7 +50,7 @@ async def test_merged_events_are_there_before_their_call(clock: Clock, tmp_path:
     assert [line["what"] for line in lines(path)] == ["merged", "merged", "handled"]
 
 
-async def test_what_had_not_ended_is_there_as_it_was(clock: Clock, tmp_path: Path) -> None:
+async def test_events_that_have_not_ended_stay_as_they_were(clock: Clock, tmp_path: Path) -> None:
     router = Router()
     router.handle("**", nothing)
     async with EventLog(path=tmp_path / "events.jsonl"):
@@ -58,7 +58,7 @@ async def test_what_had_not_ended_is_there_as_it_was(clock: Clock, tmp_path: Pat
     assert [line["what"] for line in lines(tmp_path / "events.jsonl")] == ["queued"]
 
 
-async def test_it_goes_on_where_it_was_also_after_half_a_line(clock: Clock, tmp_path: Path) -> None:
+async def test_a_file_is_continued_after_a_torn_line(clock: Clock, tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     await filled(EventLog(path=path), "a")
     with path.open("a") as file:
@@ -73,7 +73,7 @@ async def test_only_its_owner_can_read_it(clock: Clock, tmp_path: Path) -> None:
     assert (tmp_path / "events.jsonl").stat().st_mode & 0o777 == 0o600
 
 
-async def test_a_file_that_is_full_makes_room_for_the_next(clock: Clock, tmp_path: Path) -> None:
+async def test_a_full_file_is_rotated(clock: Clock, tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     await filled(EventLog(path=path, max_bytes=1000, backups=2), *(f"a/{number:02}" for number in range(20)))
     files = sorted(tmp_path.iterdir())
@@ -118,7 +118,7 @@ async def test_a_file_that_cannot_be_renamed_costs_lines(
     assert "events are missing" in caplog.text
 
 
-async def test_what_the_disk_cannot_follow_is_lost(
+async def test_events_that_the_disk_cannot_take_are_lost_and_counted(
     clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("lifecycle.observe.eventlog.files._WAITING", 3)
@@ -140,7 +140,7 @@ async def test_a_file_that_cannot_be_opened_is_an_error_at_once(clock: Clock, tm
     assert log.state().kept == 0
 
 
-async def test_a_pipe_that_nobody_reads_is_an_error_at_once(clock: Clock, tmp_path: Path) -> None:
+async def test_a_pipe_without_a_reader_is_an_error_at_once(clock: Clock, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="pipe"):
         await EventLog(path=tmp_path / "pipe").__aenter__()

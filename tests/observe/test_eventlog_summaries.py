@@ -95,7 +95,7 @@ TOLD = {
 
 
 @pytest.mark.parametrize(("event", "told"), TOLD.values(), ids=TOLD)
-def test_it_tells_the_class_and_small_values(event: Any, told: str) -> None:
+def test_a_summary_shows_the_class_and_small_values(event: Any, told: str) -> None:
     assert summary(digest(event)) == told
 
 
@@ -119,11 +119,11 @@ SECRETS = [
 
 
 @pytest.mark.parametrize("event", SECRETS, ids=str)
-def test_it_tells_no_secrets(event: Any) -> None:
+def test_a_summary_shows_no_secrets(event: Any) -> None:
     assert "hunter2" not in summary(digest(event))
 
 
-def test_what_is_no_secret_is_told() -> None:
+def test_values_that_are_not_secret_are_shown() -> None:
     assert (
         summary(digest(Event("a", {"author": "bob", "at": "http://h:80/a"}))) == "{author: 'bob', at: 'http://h:80/a'}"
     )

@@ -49,7 +49,7 @@ async def test_a_free_route_handles_it_at_once_and_the_next_has_what_it_passes_o
     )
 
 
-async def test_each_router_is_asked(clock: Clock) -> None:
+async def test_explain_covers_every_router(clock: Clock) -> None:
     one, two = Router("one"), Router("two")
     one.handle("a", build)
     two.handle("a", slow)
@@ -58,7 +58,7 @@ async def test_each_router_is_asked(clock: Clock) -> None:
     assert "in router 'two' it goes to slow ('a')" in told.lines[1]
 
 
-async def test_what_it_would_meet_on_its_way(clock: Clock) -> None:
+async def test_an_explanation_shows_debounce_and_lane(clock: Clock) -> None:
     router = Router(buffer=1)
     router.handle("queue", slow)
     router.handle("drop", slow, busy="drop")
@@ -81,7 +81,7 @@ async def test_what_it_would_meet_on_its_way(clock: Clock) -> None:
     assert full == "finds lane 'queue' full (1 at work, 1 waiting): its source has to wait"
 
 
-async def test_what_became_of_the_last_ones(clock: Clock) -> None:
+async def test_an_explanation_has_the_last_events_of_the_topic(clock: Clock) -> None:
     async def fails(_event: Event) -> None:
         raise ValueError("no disk")
 
@@ -99,7 +99,7 @@ async def test_what_became_of_the_last_ones(clock: Clock) -> None:
     assert "ValueError: no disk" in text(told)
 
 
-async def test_counts_tell_of_more_than_the_log_keeps(clock: Clock) -> None:
+async def test_counts_include_events_that_the_log_no_longer_keeps(clock: Clock) -> None:
     router = Router()
     router.handle("a", slow, busy="drop")
     async with EventLog(1) as log, running(router):
@@ -109,7 +109,7 @@ async def test_counts_tell_of_more_than_the_log_keeps(clock: Clock) -> None:
         assert "  'a' so far: 1 handled, 0 failed, 2 dropped" in log.explain("a").lines
 
 
-async def test_where_nothing_fits_it_says_who_has_it_and_what_is_near(clock: Clock) -> None:
+async def test_without_a_match_it_names_fallback_and_near_misses(clock: Clock) -> None:
     router = Router()
     router.handle("file/*", slow)
     async with EventLog() as log, running(router):
@@ -128,7 +128,7 @@ async def test_topics_that_were_seen_are_near_too(clock: Clock) -> None:
         assert [(each.kind, each.text) for each in log.explain("mail.new").near] == [("topic", "mail/new")]
 
 
-async def test_where_no_router_runs_it_says_so(clock: Clock) -> None:
+async def test_an_explanation_without_a_router(clock: Clock) -> None:
     async with EventLog() as log:
         assert log.explain("a").lines == ("a: no router runs here",)
     with pytest.raises(RuntimeError, match="enter it"):
@@ -177,9 +177,7 @@ def _named(router: Router, word: str) -> str:
     return next(source.name for source in router.sources() if source.name.endswith(word))
 
 
-async def test_what_only_runs_like_a_router_and_fails_is_left_out(
-    clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_router_whose_state_raises_is_left_out(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     class Odd(Router):
         def state(self) -> RouterState:
             raise RuntimeError("not today")
@@ -194,7 +192,7 @@ async def test_what_only_runs_like_a_router_and_fails_is_left_out(
 
 
 @pytest.mark.parametrize("topic", ["", "x" * 10**6])
-async def test_what_is_no_topic_is_told_so(clock: Clock, topic: str) -> None:
+async def test_an_invalid_topic_is_explained(clock: Clock, topic: str) -> None:
     async with EventLog() as log, running(Router()):
         told = log.explain(topic)
     assert told.topic == topic[:1023] + "…" * bool(topic)
@@ -246,7 +244,7 @@ FAR = [("a", "b"), ("mail", "file/*"), ("x/y", "**/z"), ("mails/abcdefgh", "orde
 
 
 @pytest.mark.parametrize(("topic", "pattern"), FAR)
-def test_what_is_far_or_fits_is_not_named(topic: str, pattern: str) -> None:
+def test_a_far_or_matching_pattern_is_not_a_near_miss(topic: str, pattern: str) -> None:
     assert near_misses(topic, [pattern], ()) == ()
 
 

@@ -39,7 +39,7 @@ def asked(
         "localhost:22",
     ],
 )
-def test_this_machine_may_be_asked_by_its_own_names_at_any_port(name: str) -> None:
+def test_the_names_of_this_machine_are_accepted_at_any_port(name: str) -> None:
     assert asked(to=name) == 200
 
 
@@ -102,7 +102,7 @@ def test_on_a_network_numbers_and_own_names_are_right_and_names_of_others_are_no
 
 
 @pytest.mark.parametrize("origin", ["http://127.0.0.1:8080", "https://127.0.0.1:8080", "HTTP://127.0.0.1:8080"])
-def test_the_page_itself_may_ask(origin: str) -> None:
+def test_the_dashboards_own_page_is_served(origin: str) -> None:
     assert asked(("Origin", origin), ("Sec-Fetch-Site", "same-origin")) == 200
 
 
@@ -120,7 +120,7 @@ def test_the_page_itself_may_ask(origin: str) -> None:
         "http://127.0.0.1:8080/",
     ],
 )
-def test_no_other_page_may_ask_with_the_token_or_without(origin: str) -> None:
+def test_other_pages_are_refused_with_and_without_token(origin: str) -> None:
     assert asked(("Origin", origin)) == 403
     assert asked(("Origin", origin), RIGHT, method="POST", path="/api/command") == 403
 
@@ -130,13 +130,13 @@ def test_a_second_origin_is_looked_at_too() -> None:
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "", "anything"])
-def test_what_a_browser_says_of_another_page_is_believed(site: str) -> None:
+def test_requests_that_a_browser_marks_as_cross_site_are_refused(site: str) -> None:
     assert asked(("Sec-Fetch-Site", site)) == 403
     assert asked(("Sec-Fetch-Site", site), path="/page/app.js") == 403
     assert asked(("Sec-Fetch-Site", site), ("Sec-Fetch-Mode", "navigate"), path="/api/state") == 403
 
 
-def test_a_link_to_the_page_may_stand_anywhere() -> None:
+def test_any_page_may_link_to_the_dashboard() -> None:
     link = ("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "navigate")
     assert asked(*link, path="/") == 200
     assert asked(*link, path="/", method="POST") == 403
@@ -150,7 +150,7 @@ def test_on_loopback_reading_is_open_and_commands_need_the_token() -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/dump", "/api/attach"])
-def test_what_shows_the_insides_is_as_good_as_a_command(path: str) -> None:
+def test_dump_and_attach_need_the_token(path: str) -> None:
     assert asked(path=path) == 401
     assert asked(RIGHT, path=path) == 200
 

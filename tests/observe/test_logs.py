@@ -47,7 +47,7 @@ def kept() -> Iterator[Kept]:
 log = logging.getLogger("shop.orders")
 
 
-async def test_what_a_handler_logs_says_which_event_it_is_about(clock: Clock, kept: Kept) -> None:
+async def test_log_records_of_a_handler_have_its_event(clock: Clock, kept: Kept) -> None:
     router = Router()
 
     @router.on("order/*")
@@ -79,7 +79,7 @@ async def test_a_record_of_elsewhere_says_nothing_of_whoever_writes_it(clock: Cl
     assert "topic" not in kept.lines[0]
 
 
-async def test_what_a_worker_logs_says_which_one_it_is(kept: Kept) -> None:
+async def test_log_records_of_a_worker_have_its_name(kept: Kept) -> None:
     async def fetch() -> None:
         log.info("fetching")
 
@@ -100,7 +100,7 @@ def test_outside_of_everything_the_fields_are_empty_and_not_in_the_json(kept: Ke
     assert sorted(kept.lines[0]) == ["level", "logger", "message", "time"]
 
 
-def test_what_the_program_says_itself_stays(kept: Kept) -> None:
+def test_values_that_the_program_sets_stay(kept: Kept) -> None:
     token = current_flow.set("f-1")
     try:
         log.info("hello", extra={"topic": "mine", "order": 7})

@@ -25,7 +25,7 @@ from lifecycle.workers.model import FINAL, TRANSITIONS
 from tests.observe.records import APP, DEPLOY, ROUTER, ROUTES, SOURCES, lifetime, route, supervisor, worker
 
 
-def test_each_status_has_a_look_of_its_own() -> None:
+def test_each_status_has_a_different_look() -> None:
     assert set(Status) <= set(CLASSES)
     assert len({CLASSES[status] for status in Status}) == len(Status)
 
@@ -37,7 +37,7 @@ def test_every_transition_of_a_worker_is_drawn() -> None:
 
 
 @pytest.mark.parametrize("status", Status)
-def test_a_worker_stands_in_its_status(status: Status) -> None:
+def test_the_status_of_a_worker_is_marked(status: Status) -> None:
     text = mermaid.worker(worker("api", status=status, pid=4711))
     assert text.startswith("stateDiagram-v2\n")
     assert f"class {status} present" in text
@@ -52,14 +52,14 @@ def test_a_lifetime_that_runs_has_no_cause_to_stop_yet() -> None:
     assert "stopping --> forced: signal number 2" in text
 
 
-def test_a_lifetime_that_stops_says_why() -> None:
+def test_a_stopping_lifetime_shows_the_reason() -> None:
     text = mermaid.signal(lifetime(reason=Reason.TERMINATE, signum=15, stopping=True, signals=1))
     assert "class stopping present" in text
     assert "running --> stopping: terminate" in text
     assert "stopping, SIGTERM" in text
 
 
-def test_a_signal_without_a_name_is_told_by_its_number() -> None:
+def test_a_signal_without_a_name_is_shown_by_its_number() -> None:
     assert "stopping, signal 250" in mermaid.signal(lifetime(reason=Reason.TERMINATE, signum=250, stopping=True))
 
 
@@ -67,7 +67,7 @@ def test_a_lifetime_that_is_never_forced_has_no_such_state() -> None:
     assert "forced" not in mermaid.signal(lifetime(force_exit_at=0))
 
 
-def test_a_tree_says_what_each_worker_says_of_itself() -> None:
+def test_a_tree_shows_the_state_of_each_worker() -> None:
     text = mermaid.tree(APP)
     assert text.startswith("graph TD\n")
     assert text.count(" --> ") == 11
@@ -95,7 +95,7 @@ def test_a_thousand_failed_ones_are_one_node() -> None:
     assert "**1000**\nfailed" in text
 
 
-def test_ten_thousand_routes_are_told_by_their_number() -> None:
+def test_ten_thousand_routes_are_shown_by_their_number() -> None:
     text = mermaid.system([ROUTER, [route(f"file/{number}") for number in range(10_000)]])
     assert text.count("**file/") == 40
     assert "9960 routes more" in text
@@ -156,7 +156,7 @@ def test_two_routers_have_their_own_routes() -> None:
     assert 'r1_0["`**b**' in text
 
 
-async def test_a_living_program_is_drawn_from_what_it_says() -> None:
+async def test_a_running_program_is_drawn_from_its_states() -> None:
     router = Router("main")
     router.handle("file/saved", print)
     router.add_source(_events)
@@ -197,21 +197,21 @@ def test_a_label_is_a_heading(draw: Any, state: object) -> None:
 
 
 @each_drawer
-def test_a_label_that_is_a_function_says_what_a_node_says(draw: Any, state: object) -> None:
+def test_a_label_may_be_a_function(draw: Any, state: object) -> None:
     text = draw(state, label=lambda record: f"it is\na {type(record).__name__}")
     assert re.search(r"it is\**\n\s*a \w+(State|Info)", text)
     assert draw(state, label=lambda _: None) == draw(state)
 
 
 @each_drawer
-def test_a_style_goes_over_the_look_of_a_status(draw: Any, state: object) -> None:
+def test_a_style_replaces_the_look_of_a_status(draw: Any, state: object) -> None:
     text = draw(state, style={Status.RUNNING: "fill:#fff; stroke: #000;"})
     assert "classDef running fill:#fff,stroke: #000\n" in text
     assert text.count("classDef running") == 1
 
 
 @each_drawer
-def test_a_style_that_is_a_function_says_which_look(draw: Any, state: object) -> None:
+def test_a_style_may_be_a_function(draw: Any, state: object) -> None:
     text = draw(state, style=lambda _: "killed")
     assert re.search(r":::killed|class \w+ killed", text)
     assert draw(state, style=lambda _: None) == draw(state)
@@ -243,26 +243,26 @@ def test_settings_of_the_wrong_kind_are_refused(draw: Any, state: object) -> Non
 
 
 @pytest.mark.parametrize("state", [None, "app", 7, {}, [APP], ROUTER, lifetime(), Supervisor("app")])
-def test_what_is_no_workers_state_is_refused(state: Any) -> None:
+def test_another_record_than_a_workers_is_refused(state: Any) -> None:
     for draw in (mermaid.worker, mermaid.tree):
         with pytest.raises(TypeError, match=r"not a worker's state; give worker\.state\(\)"):
             draw(state)
 
 
 @pytest.mark.parametrize("state", [None, "life", 7, {}, APP, ROUTER])
-def test_what_is_no_lifetimes_state_is_refused(state: Any) -> None:
+def test_another_record_than_a_lifetimes_is_refused(state: Any) -> None:
     with pytest.raises(TypeError, match="not a lifetime's state"):
         mermaid.signal(state)
 
 
 @pytest.mark.parametrize("state", [None, "deploy", 7, {}, APP, ROUTER, FlowsState("memory")])
-def test_what_is_no_flow_is_refused(state: Any) -> None:
+def test_another_record_than_a_runs_is_refused(state: Any) -> None:
     with pytest.raises(TypeError, match=r"is not the record of a run; give run\.info\(\)"):
         mermaid.flow(state)
 
 
 @pytest.mark.parametrize("state", ["app", b"app", 7, object(), [APP, 7], {"app": "app"}, Supervisor("app"), Router()])
-def test_what_is_no_part_of_a_system_is_refused(state: object) -> None:
+def test_an_object_that_is_not_part_of_a_system_is_refused(state: object) -> None:
     with pytest.raises(TypeError, match=r"is not part of a system; give the state\(\)"):
         mermaid.system(state)
 

@@ -331,7 +331,7 @@ def test_a_worker_is_shown_in_its_status_among_all(pictures: dict[str, Picture],
     assert ("api", str(status)) in nodes
 
 
-def test_a_function_says_what_a_node_says_and_how_it_looks(pictures: dict[str, Picture]) -> None:
+def test_functions_set_label_and_style_of_a_node(pictures: dict[str, Picture]) -> None:
     for node in pictures["own look"].nodes:
         assert node.lines[1:] == ("as", "three")
         assert "killed" in node.classes

@@ -126,7 +126,7 @@ def test_each_name_of_the_model_is_in_the_table_once() -> None:
     assert len(named) == 40
 
 
-async def test_what_the_table_names_exists_and_is_announced(clock: Clock, signals: FakeSignals) -> None:
+async def test_hooks_and_metrics_in_the_table_exist_and_are_announced(clock: Clock, signals: FakeSignals) -> None:
     with announced() as log:
         await life_of_a_program(signals)
     happened = {name for name, _, _ in log} | NOT_IN_THIS_PROCESS

@@ -213,7 +213,7 @@ async def test_a_burst_without_end_links_to_a_bounded_number() -> None:
 
 
 @pytest.mark.usefixtures("clock")
-async def test_a_failure_is_recorded_and_what_is_given_up_is_none() -> None:
+async def test_a_failure_is_recorded_and_a_dropped_event_is_not_a_failure() -> None:
     tracer, tally = traced()
     router, release = Router(), asyncio.Event()
 
@@ -259,7 +259,7 @@ async def test_a_span_shows_no_secret_of_an_error() -> None:
 
 
 @pytest.mark.usefixtures("clock")
-async def test_who_passes_an_event_on_has_a_span_and_so_has_who_gets_it() -> None:
+async def test_each_handler_of_a_passed_event_has_a_span() -> None:
     tracer, tally = traced()
     router = Router()
 
@@ -326,7 +326,7 @@ async def test_a_task_that_is_cancelled_has_a_span_that_ends_and_another_when_it
 
 
 @pytest.mark.usefixtures("clock")
-async def test_what_has_no_topic_and_what_is_no_text_are_traced_too(caplog: pytest.LogCaptureFixture) -> None:
+async def test_events_with_a_bad_topic_are_traced_too(caplog: pytest.LogCaptureFixture) -> None:
     tracer, tally = traced()
     router = Router()
     router.handle("file/*", lambda _: None)
@@ -418,7 +418,7 @@ def _router_of_all_sorts() -> Router:
 
 
 @pytest.mark.usefixtures("clock")
-async def test_what_is_open_when_the_tracer_is_left_is_ended_then() -> None:
+async def test_open_spans_end_when_tracing_ends() -> None:
     tracer, tally = traced()
     router, release = Router(), asyncio.Event()
 
@@ -537,7 +537,7 @@ async def test_attributes_keep_to_the_policy() -> None:
     assert set(read()["lifecycle.handler.duration"]) == {frozenset({("pattern", "job")})}
 
 
-async def test_gauges_are_read_in_the_loop_whoever_collects() -> None:
+async def test_gauges_are_read_in_the_loop_from_any_thread() -> None:
     """As the thread of a periodic reader does; and nothing is there to read when the loop has ended."""
     metrics, read = metered()
     told: list[Any] = []
@@ -578,7 +578,7 @@ def _raises() -> bool:
         (_raises, "could not be sent: OSError"),
     ],
 )
-def test_what_was_seen_is_sent_after_the_shutdown_hooks(
+def test_spans_and_metrics_are_sent_after_the_shutdown_hooks(
     answer: Callable[[], bool], said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And a main looks on until then: what a hook emits has its span, too."""
@@ -601,7 +601,7 @@ def test_what_was_seen_is_sent_after_the_shutdown_hooks(
     assert (said in caplog.text) if said else not caplog.records
 
 
-async def test_what_was_seen_is_sent_at_once_when_it_is_left_before_the_end() -> None:
+async def test_spans_and_metrics_are_sent_when_it_is_left_early() -> None:
     provider = Provider(lambda: True)
     asked: list[int] = []
     async with lifetime():

@@ -81,7 +81,7 @@ async def test_handlers_are_counted_and_timed_by_pattern_never_by_topic() -> Non
         assert "file/a" not in metrics.expose()[0].decode()
 
 
-async def test_what_waits_and_what_is_given_up_is_seen() -> None:
+async def test_waiting_and_dropped_events_are_entries() -> None:
     router, release = Router(), asyncio.Event()
 
     async def hold(_event: object) -> None:
@@ -196,7 +196,7 @@ async def test_any_name_survives_the_way_to_a_scraper(accept: str, content_type:
     assert told == {names[0], "a\u2028line", "not ? utf-8"}
 
 
-async def test_what_the_policy_folds_is_added_up() -> None:
+async def test_values_that_the_policy_makes_equal_are_added_up() -> None:
     policy = LabelPolicy({"child": ["known"]}, max_series=1)
     async with lifetime(), PrometheusMetrics(labels=policy) as metrics:
         async with Supervisor("top", *[Spec(name, forever) for name in ("known", "b", "c")]) as supervisor:
@@ -226,7 +226,7 @@ class Nameless(Broken):
 
 
 @pytest.mark.parametrize(("broken", "said"), [(Broken(), "Broken 'broken'"), (Nameless(), "Nameless")])
-async def test_what_cannot_be_read_hides_nothing_else_and_is_said_once(
+async def test_a_component_that_cannot_be_read_is_logged_once_and_hides_no_other(
     broken: Broken, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with lifetime(), PrometheusMetrics() as metrics, TaskWorker("sound", forever):
@@ -239,7 +239,7 @@ async def test_what_cannot_be_read_hides_nothing_else_and_is_said_once(
     ]
 
 
-async def test_metrics_stand_beside_others_in_a_registry_of_yours_while_it_looks() -> None:
+async def test_metrics_are_in_a_given_registry_while_it_is_entered() -> None:
     registry = CollectorRegistry(auto_describe=True)
     Counter("mine", "Of my own.", registry=registry).inc()
     for _ in range(2):
@@ -249,7 +249,7 @@ async def test_metrics_stand_beside_others_in_a_registry_of_yours_while_it_looks
     assert b"lifecycle" not in metrics.expose()[0]
 
 
-async def test_it_counts_nothing_before_and_after_and_says_what_it_has_counted() -> None:
+async def test_it_counts_only_while_it_is_entered_and_keeps_its_counts() -> None:
     router = Router()
     router.handle("job", lambda _: None)
     metrics = PrometheusMetrics()
@@ -283,7 +283,7 @@ def test_the_page_has_every_meter_every_label_and_says_when_to_be_alarmed() -> N
     assert all(f"\n| `{label}` |" in page for label in LABELS)
 
 
-def test_what_is_no_registry_is_refused() -> None:
+def test_an_object_that_is_not_a_registry_is_refused() -> None:
     with pytest.raises(TypeError, match=r"registry='app' is not a registry; give a prometheus_client"):
         PrometheusMetrics("app")  # type: ignore[arg-type]  # as a user might
 

@@ -104,7 +104,7 @@ async def test_a_snapshot_has_all_that_lives_here(clock: Clock) -> None:
     assert found.errors == ()
 
 
-async def test_what_is_named_is_looked_at_and_nothing_else(clock: Clock) -> None:
+async def test_only_the_given_components_are_in_a_snapshot(clock: Clock) -> None:
     router = Router("one")
     async with lifetime(), running(Router("other")):
         assert [each.name for each in snapshot(router).routers] == ["one"]
@@ -113,12 +113,12 @@ async def test_what_is_named_is_looked_at_and_nothing_else(clock: Clock) -> None
     assert [(each.name, each.kind, each.state) for each in found.others] == [("mine", "Component", {"a": 1})]
 
 
-def test_outside_a_lifetime_somebody_has_to_say_what_to_look_at() -> None:
+def test_a_snapshot_outside_a_lifetime_needs_components() -> None:
     with pytest.raises(LookupError, match="pass the components"):
         snapshot()
 
 
-async def test_a_queue_at_work_tells_how_many_jobs_there_are(clock: Clock) -> None:
+async def test_a_running_queue_shows_the_number_of_its_jobs(clock: Clock) -> None:
     async with lifetime(), Flows() as flows:
         queue = JobQueue(flows)
         for _ in range(3):
@@ -171,12 +171,12 @@ async def whole() -> Snapshot:
         return snapshot(router, *life.components(), odd, Component(ValueError("no state today")))
 
 
-async def test_any_snapshot_can_be_written_as_json_in_two_ways_that_say_the_same(clock: Clock) -> None:
+async def test_to_dict_equals_asdict_as_json(clock: Clock) -> None:
     found = await whole()
     assert as_json(dataclasses.asdict(found)) == as_json(found.to_dict())
 
 
-async def test_it_is_as_the_schema_says(clock: Clock) -> None:
+async def test_a_snapshot_matches_the_schema(clock: Clock) -> None:
     schema = snapshot_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(as_json((await whole()).to_dict()), schema)
@@ -197,7 +197,7 @@ async def test_records_do_not_change(clock: Clock) -> None:
 # -- the table ----------------------------------------------------------------------------------------------------
 
 
-async def test_each_node_has_an_id_of_its_own_and_stands_after_its_parent(clock: Clock) -> None:
+async def test_each_node_has_a_unique_id_and_comes_after_its_parent(clock: Clock) -> None:
     table = nodes(await whole())
     seen: set[str | None] = {None}
     for key, node in table.items():
@@ -210,7 +210,7 @@ async def test_each_node_has_an_id_of_its_own_and_stands_after_its_parent(clock:
     as_json(table)
 
 
-async def test_twins_are_told_apart_and_children_are_found_by_their_path(clock: Clock) -> None:
+async def test_equal_names_are_numbered_and_children_have_paths(clock: Clock) -> None:
     async with (
         Supervisor("top", Spec("w", forever)) as top,
         TaskWorker("a", forever) as a,
@@ -321,7 +321,7 @@ async def test_a_router_of_which_a_part_fails_still_shows_the_others() -> None:
     assert found.error == "ValueError: not to be said"
 
 
-async def test_what_has_no_end_is_cut(clock: Clock) -> None:
+async def test_endless_values_are_cut(clock: Clock) -> None:
     endless: list[object] = []
     endless.append(endless)
     [first, second, third] = snapshot(Component(endless), Component(list(range(5000))), Component("x" * 50_000)).others
@@ -385,7 +385,7 @@ async def test_a_handler_without_a_name_and_a_router_with_a_bad_one_can_be_shown
     assert (found.name, found.routes[0].handler) == ("Router", "Everything")
 
 
-async def test_a_pool_that_cannot_be_asked_stays_a_pool() -> None:
+async def test_a_pool_whose_state_raises_is_still_a_pool() -> None:
     class Pool(Odd):
         name = "p"
 
@@ -396,7 +396,7 @@ async def test_a_pool_that_cannot_be_asked_stays_a_pool() -> None:
     assert (pool.worker.name, pool.worker.status, pool.error) == ("p", "unknown", "RuntimeError: I do not know")
 
 
-async def test_what_refers_to_itself_everywhere_is_cut() -> None:
+async def test_a_value_that_contains_itself_many_times_is_cut() -> None:
     wide: list[object] = []
     wide += [wide] * 500
     [found] = snapshot(Component(wide)).others
@@ -419,7 +419,7 @@ async def test_supervisors_nested_two_hundred_times_can_be_shown(clock: Clock) -
 # -- where code runs ------------------------------------------------------------------------------------------------
 
 
-async def test_code_knows_where_it_runs(clock: Clock) -> None:
+async def test_context_has_event_worker_flow_and_span(clock: Clock) -> None:
     seen: list[dict[str, object]] = []
 
     async def look(_event: Event | None = None) -> None:

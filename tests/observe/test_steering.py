@@ -53,7 +53,7 @@ def tree(*names: str) -> Supervisor:
 # -- lending ---------------------------------------------------------------------------------------------------------
 
 
-async def test_the_words_are_there_as_long_as_somebody_can_steer() -> None:
+async def test_the_built_in_commands_exist_while_a_console_is_open() -> None:
     router = Router()
     router.command("deploy", print)
     before = router.routes()
@@ -68,7 +68,7 @@ async def test_the_words_are_there_as_long_as_somebody_can_steer() -> None:
     assert not built_in_patterns(router)
 
 
-async def test_a_router_that_starts_later_is_lent_them_too_and_gives_them_back_when_it_stops() -> None:
+async def test_a_router_that_starts_later_has_the_commands_until_it_stops() -> None:
     router = Router()
     async with steered() as (life, _):
         task = life.go(router.run)
@@ -93,7 +93,7 @@ async def test_a_router_of_another_lifetime_is_left_alone() -> None:
         assert router.commands.words() == ()
 
 
-async def test_what_the_program_registers_wins_before_and_later() -> None:
+async def test_commands_of_the_program_win_before_and_later() -> None:
     router, mine = Router(), Recorder()
     router.command("restart", mine)
     async with steered(router) as (_, console):
@@ -106,7 +106,7 @@ async def test_what_the_program_registers_wins_before_and_later() -> None:
     assert router.commands.words() == ("restart", "status")
 
 
-async def test_several_who_steer_share_the_words() -> None:
+async def test_several_consoles_share_the_built_in_commands() -> None:
     router = Router()
     async with steered(router) as (_, console):
         routes = router.routes()
@@ -118,7 +118,7 @@ async def test_several_who_steer_share_the_words() -> None:
     assert router.commands.words() == ()
 
 
-async def test_while_nobody_steers_no_hook_is_listened_to() -> None:
+async def test_no_hook_is_connected_without_a_console() -> None:
     before = {name: len(getattr(hooks, name).receivers) for name in hooks.__all__ if name != "Hook"}
     router = Router()
     async with steered(router) as (_, console):
@@ -129,7 +129,7 @@ async def test_while_nobody_steers_no_hook_is_listened_to() -> None:
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 
-async def test_stop_shuts_the_lifetime_down_where_the_program_says_nothing_else() -> None:
+async def test_stop_shuts_the_lifetime_down_by_default() -> None:
     router, noted = Router(), Recorder()
     router.handle("**", noted)
     async with steered(router) as (life, console):
@@ -156,7 +156,7 @@ async def test_a_logger_is_no_quit(pattern: str) -> None:
         assert life.stopping
 
 
-async def test_a_quit_that_passes_the_order_on_does_not_keep_the_program_alive() -> None:
+async def test_stop_shuts_down_if_the_handler_of_quit_passes_the_event_on() -> None:
     router = Router()
 
     def pass_on(_: object) -> None:
@@ -169,7 +169,7 @@ async def test_a_quit_that_passes_the_order_on_does_not_keep_the_program_alive()
             assert life.stopping
 
 
-async def test_an_event_goes_to_who_wants_it_before_it_goes_to_who_takes_everything() -> None:
+async def test_an_event_goes_to_a_router_with_its_route_before_one_with_a_catch_all() -> None:
     takes, wants, seen, log = Router("takes"), Router("wants"), Recorder(), Recorder()
     takes.handle("**", log)
     wants.handle("*/new", seen)
@@ -179,7 +179,7 @@ async def test_an_event_goes_to_who_wants_it_before_it_goes_to_who_takes_everyth
     assert (seen.topics, log.topics) == (["order/new"], ["nobody/wants"])
 
 
-async def test_of_several_routers_the_one_with_a_quit_is_asked() -> None:
+async def test_stop_goes_to_the_router_with_a_quit() -> None:
     first, second, own = Router("first"), Router("second"), Recorder()
     second.handle("lifecycle/shutdown", own)
     async with steered(first, second) as (_, console):
@@ -209,7 +209,7 @@ async def test_terminate_stops_also_where_suspending_fails() -> None:
         assert life.stopping
 
 
-async def test_a_program_without_a_router_can_be_steered() -> None:
+async def test_a_program_without_a_router_has_the_built_in_commands() -> None:
     async with steered() as (life, console), tree("web") as root:
         assert (await console.command("restart web")).outcome is HANDLED
         assert root["web"].status == "running"
@@ -247,7 +247,7 @@ async def test_a_name_that_several_have_needs_its_path() -> None:
             assert console.complete("restart w") == ["web"]
 
 
-async def test_restart_of_nobody_says_who_there_is() -> None:
+async def test_restart_of_an_unknown_name_lists_the_workers() -> None:
     async with steered(Router()) as (_, console):
         told = "no worker is called 'x'; there is none that can be restarted"
         assert await refusal(console, "restart x") == told
@@ -259,7 +259,7 @@ async def test_restart_of_nobody_says_who_there_is() -> None:
         assert await refusal(console, "restart a b") == "usage: restart NAME"
 
 
-async def test_one_that_does_not_say_who_is_below_it_is_in_nobodys_way() -> None:
+async def test_a_supervisor_whose_workers_raise_does_not_hide_others() -> None:
     class Silent:
         name = "silent"
 
@@ -300,7 +300,7 @@ async def test_a_pool_is_refreshed_rather_than_ended() -> None:
     assert refreshed == ["crunch", "alone"]
 
 
-async def test_a_restart_that_fails_says_why() -> None:
+async def test_a_failed_restart_shows_the_reason() -> None:
     class Broken(TaskWorker):
         async def _launch(self) -> Any:
             raise RuntimeError("no disk")
@@ -313,7 +313,7 @@ async def test_a_restart_that_fails_says_why() -> None:
         assert "no disk" in outcome.error
 
 
-async def test_a_restart_under_way_holds_nobody_up() -> None:
+async def test_a_running_restart_does_not_delay_other_commands() -> None:
     entered, go_on = asyncio.Event(), asyncio.Event()
 
     class Slow:
@@ -363,7 +363,7 @@ async def test_all_sources_of_one_name_are_held_together() -> None:
         assert [each.held for router in (first, second) for each in router.sources()] == [False, False]
 
 
-async def test_emit_sends_what_json_says() -> None:
+async def test_emit_sends_json_data() -> None:
     first, second, seen = Router("first"), Router("second"), Recorder()
     second.handle("a/*", seen)
     async with steered(first, second) as (_, console):
@@ -381,7 +381,7 @@ async def test_emit_sends_what_json_says() -> None:
 # -- the prompt --------------------------------------------------------------------------------------------------------
 
 
-async def test_the_prompt_knows_the_words_and_says_why_it_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_prompt_has_the_built_in_commands_and_shows_refusals(capsys: pytest.CaptureFixture[str]) -> None:
     router = new_interactive_router(input=False, signals=False, suspend=SuspendHandler())
     async with steered(router):
         for line in ("restart x", "status", "help"):
@@ -394,7 +394,7 @@ async def test_the_prompt_knows_the_words_and_says_why_it_refuses(capsys: pytest
     assert "restart" in said.partition("no worker is called")[2]
 
 
-async def test_an_interactive_router_keeps_its_own_words() -> None:
+async def test_an_interactive_router_keeps_its_own_commands() -> None:
     suspender = SuspendHandler()
     router = new_interactive_router(input=False, signals=False, suspend=suspender)
     async with steered(router) as (life, console):

@@ -40,7 +40,7 @@ async def soon(changes: Watch) -> Update | None:
         return None
 
 
-async def test_the_first_has_everything_and_the_next_what_is_new(clock: Clock) -> None:
+async def test_the_first_update_has_everything_and_the_next_the_changes(clock: Clock) -> None:
     router = Router("r")
     router.handle("a", nothing)
     async with lifetime(), running(router), watch() as changes:
@@ -53,7 +53,7 @@ async def test_the_first_has_everything_and_the_next_what_is_new(clock: Clock) -
         assert await soon(changes) is None
 
 
-async def test_what_comes_and_what_goes_is_told(clock: Clock) -> None:
+async def test_added_and_removed_components_are_updates(clock: Clock) -> None:
     async with lifetime(), watch() as changes:
         await anext(changes)
         async with TaskWorker("w", forever):
@@ -122,7 +122,7 @@ async def test_a_crash_and_the_restart_are_seen(clock: Clock) -> None:
     assert (seen[0], seen[-1]) == (("pending", 0), ("running", 1))
 
 
-async def test_no_more_often_than_the_interval_and_the_newest_for_who_is_slow(clock: Clock) -> None:
+async def test_updates_keep_the_interval_and_a_slow_reader_gets_the_newest(clock: Clock) -> None:
     router = Router("r")
     router.handle("a", nothing)
     async with lifetime(), running(router), watch(interval=1.0) as changes:
@@ -140,7 +140,7 @@ async def test_no_more_often_than_the_interval_and_the_newest_for_who_is_slow(cl
         assert await soon(changes) is None
 
 
-async def test_a_reader_has_its_own_pace_whoever_else_looks(clock: Clock) -> None:
+async def test_readers_do_not_slow_each_other(clock: Clock) -> None:
     router = Router("r")
     router.handle("a", nothing)
     async with lifetime(), running(router), watch(interval=0.1) as quick, watch(interval=10) as slow:
@@ -156,7 +156,7 @@ async def test_a_reader_has_its_own_pace_whoever_else_looks(clock: Clock) -> Non
         assert change.snapshot.routers[0].handled == 3
 
 
-async def test_a_state_that_raises_every_second_time_is_told_each_time(clock: Clock) -> None:
+async def test_an_update_comes_each_time_a_state_begins_or_ceases_to_raise(clock: Clock) -> None:
     class Moody:
         name = "moody"
         asked = 0
@@ -180,7 +180,7 @@ async def test_a_state_that_raises_every_second_time_is_told_each_time(clock: Cl
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=30))
 @settings(max_examples=50, deadline=None)
-def test_what_was_told_bit_by_bit_is_what_there_is(steps: list[tuple[int, int]]) -> None:
+def test_all_updates_together_make_the_current_nodes(steps: list[tuple[int, int]]) -> None:
     """Whatever comes, changes and goes between two looks of two readers, each can put the whole together."""
 
     class Part:
@@ -216,7 +216,7 @@ def test_what_was_told_bit_by_bit_is_what_there_is(steps: list[tuple[int, int]])
         runner.run(story())
 
 
-async def test_readers_share_what_is_seen(clock: Clock) -> None:
+async def test_readers_share_a_snapshot(clock: Clock) -> None:
     router = Router("r")
     router.handle("a", nothing)
     async with lifetime(), running(router), watch() as one, watch() as two:
@@ -227,7 +227,7 @@ async def test_readers_share_what_is_seen(clock: Clock) -> None:
         assert first.nodes is second.nodes
 
 
-async def test_each_reader_gets_what_is_new_to_that_one(clock: Clock) -> None:
+async def test_each_reader_gets_the_changes_since_its_last_update(clock: Clock) -> None:
     router = Router("r")
     router.handle("a", nothing)
     router.handle("b", nothing)
@@ -241,7 +241,7 @@ async def test_each_reader_gets_what_is_new_to_that_one(clock: Clock) -> None:
         assert {"router:r/lane:a", "router:r/lane:b"} <= set((await anext(slow)).nodes)
 
 
-async def test_only_what_is_named_is_watched(clock: Clock) -> None:
+async def test_only_the_given_components_are_watched(clock: Clock) -> None:
     router = Router("r")
     async with running(router), watch(router) as changes:
         assert list((await anext(changes)).nodes) == ["program", "router:r"]
@@ -249,7 +249,7 @@ async def test_only_what_is_named_is_watched(clock: Clock) -> None:
             assert await soon(changes) is None
 
 
-async def test_leaving_the_block_ends_who_waits(clock: Clock) -> None:
+async def test_leaving_the_block_ends_a_waiting_reader(clock: Clock) -> None:
     async with lifetime():
         async with watch() as changes:
             await anext(changes)
@@ -262,7 +262,7 @@ async def _all(changes: Watch) -> list[Update]:
     return [change async for change in changes]
 
 
-async def test_who_gives_up_waiting_can_go_on_later(clock: Clock) -> None:
+async def test_a_cancelled_follower_can_continue(clock: Clock) -> None:
     async with lifetime(), watch() as changes:
         await anext(changes)
         with pytest.raises(TimeoutError):
@@ -291,7 +291,7 @@ async def test_a_thread_may_announce_too(clock: Clock) -> None:
         assert (await anext(changes)).nodes["component:mine"]["state"] == 1  # type: ignore[index]  # it is there
 
 
-async def test_nothing_listens_once_nobody_watches(clock: Clock) -> None:
+async def test_no_hook_is_connected_without_watchers(clock: Clock) -> None:
     async with lifetime():
         before = len(hooks.source_failed.receivers)
         async with watch() as changes:
@@ -304,7 +304,7 @@ async def test_nothing_listens_once_nobody_watches(clock: Clock) -> None:
         assert len(list(hooks.source_failed.receivers_for(None))) == before
 
 
-async def test_under_load_nothing_is_heard_between_two_looks(clock: Clock) -> None:
+async def test_under_load_no_hook_is_connected_between_two_updates(clock: Clock) -> None:
     router = Router("r")
     router.handle("a", nothing)
     async with lifetime(), running(router), watch() as changes:
@@ -316,7 +316,7 @@ async def test_under_load_nothing_is_heard_between_two_looks(clock: Clock) -> No
         assert hooks.delivery_ended.receivers
 
 
-async def test_what_cannot_be_watched_is_refused(clock: Clock) -> None:
+async def test_bad_arguments_of_watch_are_refused(clock: Clock) -> None:
     with pytest.raises(LookupError, match="outside a lifetime"):
         watch()
     for interval in (0, -1, float("nan")):
@@ -324,7 +324,7 @@ async def test_what_cannot_be_watched_is_refused(clock: Clock) -> None:
             watch(Router(), interval=interval)
 
 
-async def test_what_was_seen_long_ago_is_kept_by_nobody(clock: Clock) -> None:
+async def test_old_snapshots_are_freed(clock: Clock) -> None:
     router = Router("r")
     router.handle("a", nothing)
     async with lifetime(), running(router), watch() as changes, watch(interval=3.0) as slow:

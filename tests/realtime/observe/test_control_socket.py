@@ -80,7 +80,7 @@ async def test_it_can_be_opened_again_and_not_twice(runtime: Path) -> None:
         await control.__aenter__()
 
 
-async def test_what_a_program_that_was_killed_left_behind_is_replaced(runtime: Path) -> None:
+async def test_a_killed_programs_socket_is_replaced(runtime: Path) -> None:
     directory = runtime / "lifecycle"
     directory.mkdir(0o700)
     with socket.socket(socket.AF_UNIX) as stale:
@@ -91,7 +91,7 @@ async def test_what_a_program_that_was_killed_left_behind_is_replaced(runtime: P
         assert (await ask(path, "/api/commands"))[0] == 200
 
 
-async def test_what_a_killed_program_left_under_its_number_is_removed(runtime: Path) -> None:
+async def test_a_killed_programs_socket_with_a_process_id_is_removed(runtime: Path) -> None:
     ended = 2**22 + 1  # more than there can be
     directory = runtime / "lifecycle"
     directory.mkdir(0o700)
@@ -235,7 +235,7 @@ async def test_other_names_are_taken_as_they_are(runtime: Path) -> None:
             assert [each.name for each in sockets.find(name)] == [name]
 
 
-def test_what_is_no_text_is_no_name() -> None:
+def test_a_name_must_be_text() -> None:
     with pytest.raises(TypeError, match="must be text such as 'api', got 7"):
         ControlSocket(7)  # type: ignore[arg-type]  # what users do
 
@@ -282,7 +282,7 @@ async def test_a_file_in_place_of_the_directory_is_refused(runtime: Path) -> Non
     await refused("no control socket in .*lifecycle")
 
 
-async def test_what_is_no_socket_is_not_removed(runtime: Path) -> None:
+async def test_a_file_that_is_not_a_socket_is_not_removed(runtime: Path) -> None:
     (runtime / "lifecycle").mkdir(0o700)
     target, link = runtime / "precious", runtime / "lifecycle" / "api.sock"
     target.write_text("precious")
@@ -294,9 +294,7 @@ async def test_what_is_no_socket_is_not_removed(runtime: Path) -> None:
     assert link.is_symlink()
 
 
-async def test_a_directory_that_belongs_to_somebody_else_is_refused(
-    runtime: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_directory_of_another_user_is_refused(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (runtime / "lifecycle").mkdir(0o700)
     own, lstat = os.geteuid(), Path.lstat
 
@@ -414,7 +412,7 @@ async def test_names_may_be_anything(runtime: Path) -> None:
         assert state["routers"][0]["name"] == HOSTILE
 
 
-async def test_the_state_is_told_as_it_changes(runtime: Path) -> None:
+async def test_the_state_is_streamed(runtime: Path) -> None:
     broken = asyncio.Event()
 
     async def work() -> None:
@@ -435,7 +433,7 @@ async def test_the_state_is_told_as_it_changes(runtime: Path) -> None:
             await each.until(lambda message: any(node and node.get("restarts") for node in message["nodes"].values()))
 
 
-async def test_events_are_told_as_they_come(runtime: Path) -> None:
+async def test_events_are_streamed(runtime: Path) -> None:
     router = Router()
     router.handle("**", lambda _: None)
     async with opened(router=router) as (_, path), streaming(path, "/api/events/stream?pattern=a/*") as stream:
@@ -462,7 +460,7 @@ async def test_a_stream_in_which_nothing_happens_shows_signs_of_life(
         assert await stream.comment() == b": still there\n"
 
 
-async def test_a_socket_that_cannot_be_served_is_told_at_once_and_ends_nothing(
+async def test_a_socket_that_cannot_be_served_is_logged_and_the_program_continues(
     runtime: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "lifecycle.observe.http.api", None)
@@ -495,7 +493,7 @@ async def test_streams_end_with_the_program(runtime: Path) -> None:
 STREAMS = ("state/stream", "events/stream", "attach")
 
 
-async def test_who_connects_and_says_nothing_holds_nobody_up(runtime: Path) -> None:
+async def test_a_silent_connection_delays_no_other(runtime: Path) -> None:
     async with AsyncExitStack() as held, opened() as (_, path):
         for _ in range(20):
             _, writer = await asyncio.open_unix_connection(path)
@@ -569,7 +567,7 @@ async def test_a_program_whose_child_lives_on_with_its_socket_is_not_found_and_i
             program.stdout.read()
 
 
-def test_who_asks_needs_nothing_heavy() -> None:
+def test_finding_programs_imports_nothing_heavy() -> None:
     code = "import json, sys; from lifecycle.observe import sockets; print(json.dumps(sorted(sys.modules)))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=True)
     rooms = {each.split(".")[0] for each in json.loads(loaded.stdout)}

@@ -80,7 +80,7 @@ def post(body: bytes, kind: str = "application/json", target: str = "/api/comman
         (b"GET /api/diagram?of=%00 HTTP/1.0\r\n\r\n", 404, "is neither a worker nor a flow"),
     ],
 )
-async def test_what_is_wrong_is_refused_in_words(runtime: Path, request_: bytes, status: int, told: str) -> None:
+async def test_bad_requests_get_an_error_message(runtime: Path, request_: bytes, status: int, told: str) -> None:
     async with opened() as (_, path):
         answered, body = await answer(path, request_)
         assert (answered, list(body)) == (status, ["error"])
@@ -102,7 +102,7 @@ async def test_what_is_wrong_is_refused_in_words(runtime: Path, request_: bytes,
         CHUNKED + b"xyz\r\n",
     ],
 )
-async def test_what_is_no_http_is_answered_or_cut_off_and_logs_no_error(
+async def test_requests_that_are_not_http_are_refused_and_log_no_error(
     runtime: Path, garbage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened() as (_, path):
@@ -153,7 +153,7 @@ async def test_a_client_that_goes_away_in_mid_command_cancels_nothing(runtime: P
         await done.wait()
 
 
-async def test_a_client_that_goes_away_in_mid_body_orders_nothing(runtime: Path) -> None:
+async def test_a_client_that_disconnects_within_a_body_runs_no_command(runtime: Path) -> None:
     async with opened() as (life, path):
         _, writer = await asyncio.open_unix_connection(path)
         writer.write(post(b'{"line": "stop"', length=100))
@@ -164,7 +164,7 @@ async def test_a_client_that_goes_away_in_mid_body_orders_nothing(runtime: Path)
 
 
 @pytest.mark.parametrize("target", ["/api/events/stream", "/api/attach"])
-async def test_a_reader_that_never_reads_is_cut_off_and_slows_nobody(
+async def test_a_client_that_never_reads_is_disconnected_and_delays_no_other(
     runtime: Path, target: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("lifecycle.observe.http.server._CLIENT_TIMEOUT", 0.2)
@@ -222,7 +222,7 @@ async def test_a_stream_that_fails_is_cut_off_and_logged(
     assert "a stream of /api/state/stream failed" in caplog.text
 
 
-async def test_what_all_are_told_is_written_once() -> None:
+async def test_a_message_for_all_is_encoded_once() -> None:
     router, written = Router(), SharedMessages()
     router.handle("**", lambda _: None)
     async with lifetime(signals=False), running(router), watch() as one, watch() as two:
@@ -253,7 +253,7 @@ def many_files() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("many_files")
-async def test_a_thousand_readers_are_told_and_one_more_is_refused(runtime: Path) -> None:
+async def test_a_thousand_streams_are_served_and_one_more_is_refused(runtime: Path) -> None:
     router = Router()
     router.handle("**", lambda _: None)
     async with opened(router=router) as (_, path), AsyncExitStack() as held:

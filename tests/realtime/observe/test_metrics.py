@@ -60,7 +60,7 @@ def pool_of(name: str, **how: Any) -> Pool:
         (PROMETHEUS, "application/openmetrics-text; version=1.0.0; charset=utf-8", openmetrics),
     ],
 )
-async def test_a_scraper_gets_what_it_asks_for(accept: str, kind: str, read: Any) -> None:
+async def test_a_scraper_gets_the_format_that_it_accepts(accept: str, kind: str, read: Any) -> None:
     router = Router()
     router.handle("job", lambda _: None)
     metrics = PrometheusMetrics()
@@ -149,7 +149,7 @@ async def test_a_pool_is_seen_alone_and_in_a_supervisor() -> None:
 def nothing() -> None: ...
 
 
-async def test_what_is_on_disk_and_waits_is_seen(tmp_path: Path) -> None:
+async def test_inboxes_and_queues_are_gauges(tmp_path: Path) -> None:
     """Of an inbox and of a queue; counted beside the loop, so a moment late."""
     router, release = Router(), asyncio.Event()
     hook = WebhookSource(port=0, inbox=Inbox(tmp_path / "hooks.db"))
@@ -195,7 +195,7 @@ class Kept(MetricExporter):
     def shutdown(self, timeout_millis: float = 30_000, **_: object) -> None: ...
 
 
-def test_a_periodic_reader_sends_what_was_measured_when_the_program_ends() -> None:
+def test_a_periodic_reader_exports_at_the_end_of_the_program() -> None:
     """And what the shutdown hooks did is among it."""
     kept, router = Kept(), Router()
     provider = MeterProvider([PeriodicExportingMetricReader(kept, 3_600_000)], shutdown_on_exit=False)

@@ -95,7 +95,7 @@ async def test_a_crash_is_seen_and_so_is_the_restart(browser: str) -> None:
         assert page.complaints == []
 
 
-async def test_rates_latencies_and_events_are_shown_and_a_click_shows_what_caused_what(browser: str) -> None:
+async def test_rates_latencies_and_events_are_shown_and_a_click_shows_the_trace(browser: str) -> None:
     router = Router("main")
 
     @router.on("order/*")
@@ -227,7 +227,7 @@ async def test_buttons_suspend_hold_and_stop_the_program_and_it_knows_it(browser
         await page.until("document.querySelector('.link').textContent.includes('not connected')")
 
 
-async def test_without_a_token_the_page_looks_and_does_nothing_and_a_wrong_one_is_refused(browser: str) -> None:
+async def test_without_a_token_the_page_is_read_only_and_a_wrong_one_is_refused(browser: str) -> None:
     done = asyncio.Event()
     router = Router()
     router.handle("lifecycle/reload", lambda _: done.set())
@@ -333,7 +333,7 @@ async def test_a_page_shows_a_program_that_has_another_token_since_its_restart(b
         await dashboard.__aenter__()
 
 
-async def test_a_connection_on_which_nothing_is_heard_is_given_up_and_made_again(browser: str) -> None:
+async def test_a_silent_connection_is_given_up_and_opened_again(browser: str) -> None:
     async with AsyncExitStack() as held:
         await held.enter_async_context(lifetime(signals=False))
         dashboard = await held.enter_async_context(Dashboard(token=TOKEN))
@@ -481,7 +481,7 @@ async def test_a_phone_needs_no_scrolling_to_the_side(browser: str) -> None:
             await page.run(f"{dialog}.close()")
 
 
-async def test_light_and_dark_follow_the_system_until_somebody_chooses(browser: str) -> None:
+async def test_light_and_dark_follow_the_system_until_the_user_chooses(browser: str) -> None:
     colour = "getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g)"
     brightness = f"{colour}.slice(0, 3).map(Number).reduce((one, other) => one + other)"
     async with shown(browser, Router(), dark=True) as (page, dashboard):

@@ -102,7 +102,7 @@ async def raw(dashboard: Dashboard, data: bytes) -> bytes:
         b"GET /api/state HTTP/1.0\r\n\r\n",
     ],
 )
-async def test_what_is_no_request_is_refused_with_the_same_headers_and_says_not_who_serves(request_: bytes) -> None:
+async def test_malformed_requests_get_the_same_headers_and_do_not_name_the_server(request_: bytes) -> None:
     async with served() as (_, dashboard):
         head = (await raw(dashboard, request_)).partition(b"\r\n\r\n")[0].decode()
         assert head.split()[1].startswith("4")
@@ -115,7 +115,7 @@ async def test_what_is_no_request_is_refused_with_the_same_headers_and_says_not_
     "begun",
     [b"", b"GET / HTTP/1.1\r\nHost: loc", b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HTTP/1.1\r\nHo"],
 )
-async def test_who_never_ends_the_head_of_a_request_is_cut_off(begun: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unfinished_headers_end_the_connection(begun: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lifecycle.observe.http.server._CLIENT_TIMEOUT", 0.05)
     async with served() as (_, dashboard):
         # On a slow machine it may be cut off before what it did ask for is answered.
@@ -210,7 +210,7 @@ async def _connected_without_a_descriptor(
     return await asyncio.open_connection(sock=client)
 
 
-async def test_who_does_not_read_an_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_read_its_answer_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lifecycle.observe.http.server._CLIENT_TIMEOUT", 0.05)
     ask = b"GET /page/vendor/dagre/dagre.esm.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
     async with served() as (_, dashboard), asyncio.timeout(LIMIT):
@@ -225,7 +225,7 @@ async def test_who_does_not_read_an_answer_is_cut_off(monkeypatch: pytest.Monkey
                     await asyncio.sleep(0)
 
 
-async def test_a_wrong_token_is_refused_and_nothing_is_said_of_the_right_one() -> None:
+async def test_a_wrong_token_is_refused_without_a_hint_of_the_right_one() -> None:
     async with served() as (client, _):
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Cookie": f"token={TOKEN}"}):
             async with client.post(f"/api/command?token={TOKEN}", json={"line": "status"}, headers=headers) as answer:
@@ -266,7 +266,7 @@ async def test_on_a_network_reading_needs_the_token_too() -> None:
             assert answer.status == 200
 
 
-async def test_malformed_requests_are_answered_in_words_and_harm_nobody() -> None:
+async def test_malformed_requests_get_an_error_and_others_are_served() -> None:
     async with served() as (client, _):
         for body, status in (
             (b"", 400),
@@ -286,7 +286,7 @@ async def test_malformed_requests_are_answered_in_words_and_harm_nobody() -> Non
             assert answer.status == 200
 
 
-async def test_the_stream_tells_all_that_the_page_shows() -> None:
+async def test_the_stream_has_everything_that_the_page_shows() -> None:
     router = Router("main")
 
     @router.on("greet/*")
@@ -329,7 +329,7 @@ async def test_a_page_that_is_open_does_not_hold_up_the_end() -> None:
             pass
 
 
-async def test_what_is_read_without_a_token_shows_no_secret() -> None:
+async def test_answers_without_a_token_show_no_secret() -> None:
     router = Router("main")
 
     @router.on("order/*")
@@ -373,7 +373,7 @@ async def test_the_address_is_logged_and_no_token_is(caplog: pytest.LogCaptureFi
     assert made.token not in caplog.text
 
 
-async def test_an_address_that_is_taken_is_said_in_words() -> None:
+async def test_an_address_in_use_is_an_error_with_its_reason() -> None:
     async with lifetime(signals=False), Dashboard() as one:
         port = int(one.url.rpartition(":")[2])
         with pytest.raises(OSError, match=f"no page at 127.0.0.1 port {port}: Address already in use; give another"):

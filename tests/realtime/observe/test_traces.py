@@ -182,7 +182,7 @@ async def test_whatever_becomes_of_a_call_its_span_ends() -> None:
     assert outcomes == ["handled", *["failed"] * 4, "cancelled", "cancelled", "failed"]
 
 
-async def test_processes_that_are_started_in_a_span_are_told_of_it(tmp_path: Path) -> None:
+async def test_processes_started_in_a_span_get_its_context(tmp_path: Path) -> None:
     tracer, exporter = traced()
     router = Router()
     told: list[str] = []
@@ -238,9 +238,7 @@ print("ended", flush=True)
     ("exporter", "printed"),
     [("works", ["handle job", "event job", "ended"]), ("fails", ["ended"]), ("hangs", ["ended"])],
 )
-def test_what_was_traced_is_sent_at_the_end_and_an_exporter_that_cannot_holds_nothing_up(
-    exporter: str, printed: list[str]
-) -> None:
+def test_spans_are_sent_at_the_end_and_a_failing_exporter_delays_nothing(exporter: str, printed: list[str]) -> None:
     """The program ends by itself, with its own status; it was not forced."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, exporter], capture_output=True, text=True, timeout=LIMIT, check=False

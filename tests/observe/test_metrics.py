@@ -27,11 +27,11 @@ from lifecycle.observe.metrics import COUNTERS, GAUGES, HISTOGRAMS, LABELS, Seri
         ("not \udcff utf-8", "not ? utf-8"),
     ],
 )
-def test_a_value_is_said_as_it_is_unless_nobody_could_read_it(value: object, said: str) -> None:
+def test_a_value_is_exported_unless_it_is_empty_too_long_or_not_utf8(value: object, said: str) -> None:
     assert exported(LabelPolicy(), "pattern", value) == said
 
 
-def test_what_is_not_allowed_is_other_or_not_counted() -> None:
+def test_a_value_that_is_not_allowed_is_other_or_not_counted() -> None:
     lists = {"pattern": ("file/**", "webhook/**")}
     lax, strict = LabelPolicy(lists), LabelPolicy(lists, strict=True)
 
@@ -92,7 +92,7 @@ def test_memory_for_ever_new_values_is_bounded() -> None:
         ({"max_series": -1}, ValueError, "max_series=-1 leaves nothing; give 1 or more"),
     ],
 )
-def test_what_cannot_work_is_refused(settings: dict[str, Any], error: type[Exception], text: str) -> None:
+def test_bad_settings_are_refused(settings: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         LabelPolicy(**settings)
 
