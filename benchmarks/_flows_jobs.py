@@ -1,6 +1,6 @@
 """Jobs for benchmarks.flows: ``python -m benchmarks._flows_jobs CASE JOBS FILE``, a process a case.
 
-Both finish jobs that a queue has posted. By hand: one statement that claims the first, one that completes it, each its
+Both finish jobs that a queue holds. By hand: one statement that claims the first, one that completes it, each its
 own transaction, by a program that does nothing else. Ours: as many claimants as `JobQueue.work` has by itself, and no
 flows, which the other figures are about.
 """
@@ -35,7 +35,7 @@ UPDATE lifecycle_jobs SET state = 'COMPLETE', outcome = 'SUCCESS', ended = ? WHE
 """
 
 
-async def _post(queue: JobQueue, jobs: int) -> None:
+async def _enqueue(queue: JobQueue, jobs: int) -> None:
     await asyncio.gather(*[queue.enqueue("flow", size=number) for number in range(jobs)])
 
 
@@ -50,7 +50,7 @@ def _ours(jobs: int, file: str) -> tuple[float, float]:
     async def measure() -> list[float]:
         async with Flows(file) as flows:
             queue = JobQueue(flows)
-            await _post(queue, jobs)
+            await _enqueue(queue, jobs)
             with timed() as figures:
                 finished = await asyncio.gather(*[finish(queue) for _ in range(CLAIMANTS)])
         assert sum(finished) == jobs
@@ -63,7 +63,7 @@ def _ours(jobs: int, file: str) -> tuple[float, float]:
 def _by_hand(jobs: int, file: str) -> tuple[float, float]:
     async def prepare() -> None:
         async with Flows(file) as flows:
-            await _post(JobQueue(flows), jobs)
+            await _enqueue(JobQueue(flows), jobs)
 
     asyncio.run(prepare())
     finished = 0

@@ -146,7 +146,7 @@ async def _until_told(work: Callable[[], Awaitable[None]]) -> None:
     await asyncio.wait([working])
 
 
-async def _post(url: str, jobs: int) -> None:
+async def _enqueue(url: str, jobs: int) -> None:
     async with Flows(url) as flows:
         queue = JobQueue(flows)
         await asyncio.gather(*[queue.enqueue("flow", size=number) for number in range(jobs)])
@@ -173,7 +173,7 @@ def _procrastinate(url: str) -> tuple[Any, Any]:
     return app, app.task(name="give")(give)
 
 
-async def _post_theirs(url: str, jobs: int) -> None:
+async def _enqueue_theirs(url: str, jobs: int) -> None:
     app, give = _procrastinate(url)
     async with app.open_async():
         await app.schema_manager.apply_schema_async()
@@ -186,11 +186,11 @@ async def _work_theirs(url: str) -> None:
         await _until_told(lambda: app.run_worker_async(concurrency=AT_ONCE, install_signal_handlers=False))
 
 
-#: How jobs are posted and worked at, and what counts those that are left.
+#: How jobs are enqueued and worked at, and what counts those that are left.
 _WAYS: dict[str, tuple[Callable[[str, int], Any], Callable[[str], Any], bytes]] = {
-    "ours": (_post, _work, b"SELECT count(*) FROM lifecycle_jobs WHERE state != 'COMPLETE'"),
+    "ours": (_enqueue, _work, b"SELECT count(*) FROM lifecycle_jobs WHERE state != 'COMPLETE'"),
     "procrastinate": (
-        _post_theirs,
+        _enqueue_theirs,
         _work_theirs,
         b"SELECT count(*) FROM procrastinate_jobs WHERE status IN ('todo', 'doing')",
     ),

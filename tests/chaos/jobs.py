@@ -1,10 +1,10 @@
 """Workers that are killed and stopped again and again: ``python -m tests.chaos.jobs --seconds 60``.
 
-Jobs are posted to one file, and four processes work on them. At random moments one is killed with SIGKILL and another
-takes its place, or it is stopped with SIGSTOP for longer than its lease and goes on as if nothing had been. In the end
-every job must have been completed once, and in no flow may somebody have written after another had claimed it. With
-``--store postgres`` they are kept on a server, which is killed as well, or all of whose connections are cut. The last
-line says how it went; the exit status is 0 if it went well.
+Jobs are enqueued in one file, and four processes work on them. At random moments one is killed with SIGKILL and another
+takes its place, or it is stopped with SIGSTOP for longer than its lease and then continued. In the end every job must
+have been completed once, and no process may have written to a flow after another one had claimed it. With ``--store
+postgres`` they are kept on a server, which is killed as well, or all of whose connections are cut. The last line prints
+the result; the exit status is 0 if all went well.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Tally:
 
 
 class Storm:
-    """Who posts, who works, and who kills."""
+    """The task that enqueues jobs, the workers, and the task that kills them."""
 
     def __init__(self, directory: Path, seed: int, database: File | OnServer) -> None:
         self.directory, self.database = directory, database
@@ -94,24 +94,24 @@ class Storm:
     async def blow(self, seconds: float, kills: int) -> Tally:
         async with Flows(self.database.where) as flows:
             queue = JobQueue(flows, max_attempts=10**6)
-            posting = asyncio.create_task(self._post(queue))
+            enqueuing = asyncio.create_task(self._enqueue(queue))
             try:
                 await self._rage(time.monotonic() + seconds, kills)
-                posting.cancel()
+                enqueuing.cancel()
                 await self._calm(queue)
             finally:
-                posting.cancel()
+                enqueuing.cancel()
                 await self._end(signal.SIGKILL)
             await self._judge(queue)
         return self.tally
 
-    async def _post(self, queue: JobQueue) -> None:
+    async def _enqueue(self, queue: JobQueue) -> None:
         while True:
             for _ in range(BACKLOG - len(await queue.jobs())):
                 name, priority = f"job-{len(self.ids)}", self.chance.choice(list(Priority))
                 after = self.chance.choice([0.0, 0.0, self.chance.random() * 0.3])
                 await queue.enqueue("deploy", id=name, priority=priority, after=after)
-                # Not before: who is cancelled while he posts may have posted nothing.
+                # Not before: a cancelled enqueue may have stored nothing.
                 self.ids.append(name)
             await asyncio.sleep(0.05)
 

@@ -30,7 +30,7 @@ def ids(jobs: list[Any]) -> list[str]:
     return [job.id for job in jobs]
 
 
-# -- posting -----------------------------------------------------------------------------------------------------------
+# -- enqueuing ---------------------------------------------------------------------------------------------------------
 
 
 async def test_an_enqueued_job_is_unclaimed(queue: JobQueue) -> None:
@@ -81,7 +81,7 @@ async def test_an_unknown_priority_is_refused_with_the_known_ones(queue: JobQueu
         await queue.enqueue("vm", priority="urgent")
 
 
-async def test_a_value_that_cannot_be_kept_is_refused_and_nothing_is_posted(queue: JobQueue) -> None:
+async def test_a_value_that_cannot_be_kept_is_refused_and_nothing_is_enqueued(queue: JobQueue) -> None:
     with pytest.raises(FlowError, match="cannot be kept as JSON"):
         await queue.enqueue("vm", size={1, 2})
     assert await queue.jobs() == []
@@ -191,10 +191,10 @@ async def test_only_the_owner_can_end_a_claim(queue: JobQueue, verb: str) -> Non
 
 
 async def test_an_owner_can_complete_a_job_seen_before_its_claim(queue: JobQueue) -> None:
-    posted = await queue.enqueue("vm")
+    enqueued = await queue.enqueue("vm")
     await queue.claim()
-    await queue.complete(posted)
-    assert posted.outcome == "SUCCESS"
+    await queue.complete(enqueued)
+    assert enqueued.outcome == "SUCCESS"
 
 
 async def test_the_outcome_and_error_of_a_job_are_kept(queue: JobQueue) -> None:

@@ -211,11 +211,11 @@ async def test_flows_and_workers_live_through_the_end_of_the_server(mortal: post
         await begun.wait()
         mortal.kill()
         go_on.set()
-        posting = asyncio.create_task(queue.enqueue("f", id="job"))
+        enqueuing = asyncio.create_task(queue.enqueue("f", id="job"))
         await asyncio.to_thread(mortal.start)
         async with asyncio.timeout(LIMIT):
             assert await run == {"a": 1, "b": 2}
-            assert await (await posting) == "SUCCESS"
+            assert await (await enqueuing) == "SUCCESS"
 
 
 async def test_a_process_that_was_cut_off_is_heard_and_seen_again() -> None:
@@ -451,10 +451,10 @@ async def test_statements_that_wait_go_to_the_server_in_few_transactions() -> No
     server = postgres.server()
     async with Flows(url := server.cleared()) as flows:
         queue = JobQueue(flows)
-        posting = [queue.enqueue("grow", id=f"j{number}") for number in range(200)]
+        enqueuing = [queue.enqueue("grow", id=f"j{number}") for number in range(200)]
         # One that fails is its own affair.
-        posted = await asyncio.gather(queue.enqueue("grow", id="bad\0"), *posting, return_exceptions=True)
-    assert [isinstance(each, FlowError) for each in posted] == [True] + [False] * 200
+        enqueued = await asyncio.gather(queue.enqueue("grow", id="bad\0"), *enqueuing, return_exceptions=True)
+    assert [isinstance(each, FlowError) for each in enqueued] == [True] + [False] * 200
     with psycopg.connect(url) as db:
         ((jobs, transactions),) = db.execute("SELECT count(*), count(DISTINCT xmin::text) FROM lifecycle_jobs")
     assert jobs == 200
