@@ -341,7 +341,7 @@ class JobRow(NamedTuple):
     #: The values that the flow is started with, encoded.
     store: str
     #: When it was enqueued.
-    posted: float
+    enqueued: float
     #: How often it may be claimed before it is discarded.
     max_attempts: int
     #: Its place among equals; given by the store.

@@ -69,8 +69,8 @@ class _Stage:
         if not isinstance(wanted, list):
             return wanted
         first = list(Priority)
-        posted = list(self._jobs)
-        return sorted(wanted, key=lambda name: (first.index(self._jobs[name].priority), posted.index(name)))
+        enqueued = list(self._jobs)
+        return sorted(wanted, key=lambda name: (first.index(self._jobs[name].priority), enqueued.index(name)))
 
     async def perform(self, op: str) -> Json:
         """Do what ``op`` says, and give what came of it in the words of the file."""
@@ -207,7 +207,7 @@ def _endless(begun: asyncio.Event) -> Flow:
 
 
 #: What a worker was given in each case, of which the file has no more than a name: the flow, which may tell that it
-#: has begun, and what the job was posted with.
+#: has begun, and what the job was enqueued with.
 _GIVEN: dict[str, tuple[Callable[[asyncio.Event], Flow], dict[str, Any]]] = {
     "K01-success-consumed": (lambda _: _flow(_five), {}),
     "K02-reverted-flow-is-still-consumed": (lambda _: _flow(_five, _fails), {}),

@@ -164,6 +164,7 @@ TABLES = Schema(
             "ALTER TABLE lifecycle_flow_steps DROP COLUMN revert_result",
             """ALTER TABLE lifecycle_flows DROP COLUMN version, DROP COLUMN seq, ALTER COLUMN stamp SET DEFAULT 0""",
             "ALTER TABLE lifecycle_jobs ALTER COLUMN stamp SET DEFAULT 0",
+            "ALTER TABLE lifecycle_jobs RENAME COLUMN posted TO enqueued",
             "UPDATE lifecycle_jobs SET outcome = 'discarded' WHERE outcome = 'trashed'",
         ),
     ),

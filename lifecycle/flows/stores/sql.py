@@ -216,7 +216,7 @@ CREATE_JOBS = (
         flow TEXT NOT NULL,
         rank INTEGER NOT NULL,
         store TEXT NOT NULL,
-        posted {real} NOT NULL,
+        enqueued {real} NOT NULL,
         max_attempts INTEGER NOT NULL,
         state TEXT NOT NULL,
         owner TEXT NOT NULL,

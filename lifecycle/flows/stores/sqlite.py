@@ -81,6 +81,7 @@ _JOB_TABLES = Schema(
         (
             "UPDATE lifecycle_jobs SET outcome = 'discarded' WHERE outcome = 'trashed'",
             "ALTER TABLE lifecycle_jobs ADD COLUMN stamp BIGINT NOT NULL DEFAULT 0",
+            "ALTER TABLE lifecycle_jobs RENAME COLUMN posted TO enqueued",
         ),
     ),
     tuple(map(_SQLITE.text, CREATE_JOBS)),

@@ -313,7 +313,7 @@ async def test_all_go_by_the_clock_of_the_store() -> None:
             return 5e9
 
     async with Flows(store=Ahead()) as flows:
-        assert (await JobQueue(flows).enqueue("f")).row.posted == 5e9
+        assert (await JobQueue(flows).enqueue("f")).row.enqueued == 5e9
     async with PostgresStore(postgres.server().cleared()) as store:
         ((there,),) = postgres.server().execute("SELECT extract(epoch FROM clock_timestamp())::float8")
         assert abs(store.time() - there) < LIMIT
