@@ -297,7 +297,7 @@ async def test_a_suspension_that_the_engine_refuses_says_so_and_leaves_it_runnin
     async with made(engine, *STUBBORN, stop_timeout=0.0) as worker:
         async with seen(engine, worker) as container:
             await container.pause()
-        with pytest.raises(InvalidTransition, match=r"'web 1' cannot be suspended: its engine says: .* paused"):
+        with pytest.raises(InvalidTransition, match=r"'web 1' cannot be suspended: its engine answered: .* paused"):
             await worker.suspend()
         assert worker.status is Status.RUNNING
         assert not (await details(engine, worker))["State"]["Paused"]
