@@ -184,11 +184,13 @@ async def test_invalid_flows_raise_at_once(flows: Flows) -> None:
 # -- with the handlers that suspend and end a program ---------------------------------------------------------------
 
 
-def steps(done: list[int]) -> Any:
-    """Three steps of a second each; each notes that it is done."""
+def steps(done: list[int], running: asyncio.Event | None = None) -> Any:
+    """Three steps of a second each, which append their numbers to ``done``; ``running`` is set when one begins."""
 
     def step(number: int) -> Any:
         async def work() -> None:
+            if running is not None:
+                running.set()
             await asyncio.sleep(1)
             done.append(number)
 
@@ -233,10 +235,8 @@ async def test_terminate_saves_flows_and_the_next_start_continues_them(clock: Cl
     terminate = TerminateHandler(suspend, ShutdownHandler())
     async with Flows(tmp_path / "app.db") as flows:
         suspend.manage(flows)
-        run = flows.start(begun := steps(done))
-        async for change in run:
-            if (change.name, change.new) == ("step 0", "RUNNING"):
-                break
+        run = flows.start(begun := steps(done, running := asyncio.Event()))
+        await running.wait()
         await terminate(TerminateEvent())
         assert (run.state, done) == ("SUSPENDED", [0])
     async with Flows(tmp_path / "app.db") as flows:
