@@ -77,6 +77,26 @@ async def test_modules_next_to_the_program_are_not_imported_by_mistake(tmp_path:
         await worker.process.stop()
 
 
+async def test_a_worker_with_threads_exits_by_itself_if_its_target_does_not_import_threading(
+    spawn: Spawn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before Python 3.13 `threading` takes the thread that imports it for the main thread, and waits for it at exit."""
+    (tmp_path / "without_threading.py").write_text(
+        "import _thread\n"
+        "MAIN = _thread.get_ident()\n"
+        "def is_main_right():\n"
+        "    import threading\n"
+        "    return threading.main_thread().ident == MAIN\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    worker = await spawn("without_threading:is_main_right", concurrency=2)
+    async with asyncio.timeout(LIMIT):
+        await worker.connection.ready()
+    assert await worker.result("is_main_right") is True
+    worker.connection.bye(0.5)
+    assert (await worker.end()).exit_code == 0
+
+
 async def test_bye_lets_the_running_call_finish(up: Spawn) -> None:
     worker = await up("Plain")
     request = worker.call("sleep", "", 0.05)

@@ -21,7 +21,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import ExitStack
-    from threading import Thread
     from types import FrameType
     from typing import Any
 
@@ -418,11 +417,16 @@ class ThreadExecutor:
     kind: type[Call] = ThreadCall
 
     def __init__(self, find: Callable[[str], Any], channel: Channel, done: Callable[[Call, list[Any]], None]) -> None:
+        # A worker with one call at a time does not need it. It is imported here, in the main thread: before Python
+        # 3.13 it takes the thread that imports it for the main thread, and the process would hang when it exits.
+        import threading
+
+        self._threading = threading
         self._find = find
         self._channel = channel
         self._done = done
         self._closed: SimpleQueue[None] = SimpleQueue()
-        self._threads: set[Thread] = set()
+        self._threads: set[threading.Thread] = set()
 
     def run(self, start: Callable[[], None]) -> None:
         """Start, wait until it is closed, and for running calls."""
@@ -438,9 +442,7 @@ class ThreadExecutor:
 
     def submit(self, call: Call) -> None:
         """Run ``call`` now."""
-        from threading import Thread  # a worker with one call at a time does not need it
-
-        thread = Thread(target=self._work, args=(call,), name=f"call {call.number}", daemon=True)
+        thread = self._threading.Thread(target=self._work, args=(call,), name=f"call {call.number}", daemon=True)
         self._threads.add(thread)
         thread.start()
 
@@ -458,11 +460,9 @@ class ThreadExecutor:
         self._closed.put(None)
 
     def _work(self, call: Call) -> None:
-        from threading import current_thread
-
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {STACK_DUMP})
         self._done(call, _perform(call, self._find, self._channel))
-        self._threads.discard(current_thread())
+        self._threads.discard(self._threading.current_thread())
 
 
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:
