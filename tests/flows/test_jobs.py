@@ -402,6 +402,23 @@ async def test_a_flow_of_another_name_is_left_alone(flows: Flows, clock: Clock, 
     assert (await flows.store.load("a")).flow == other
 
 
+async def test_a_lost_claim_is_reported_before_a_flow_of_another_name(queue: JobQueue, clock: Clock) -> None:
+    await queue.flows.store.create(FlowRow("a", "build", "RUNNING", epoch=1, owner="me"))
+    job = await queue.claim(await queue.enqueue("vm", id="a"), lease=5.0)
+    await clock.advance(5)
+    with pytest.raises(ClaimLost, match="lost job 'a'"):
+        await adopted(queue, job)
+
+
+async def test_flows_of_jobs_that_begin_together_are_in_the_order_of_the_jobs(queue: JobQueue) -> None:
+    for name, priority in (("b", "normal"), ("a", "low"), ("d", "high"), ("c", "normal")):
+        await queue.enqueue("vm", id=name, priority=priority)
+    claimed = await queue.claim(await queue.get("c"))
+    await queue.release(claimed)
+    assert [job.id for job, _ in await queue.begin(["vm"], 30.0, 9)] == ["d", "b", "c", "a"]
+    assert [row.id for row in await queue.flows.store.flows()] == ["d", "b", "c", "a"]
+
+
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 

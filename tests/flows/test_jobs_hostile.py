@@ -159,3 +159,12 @@ async def test_where_the_owners_cannot_be_known_nothing_stays_open(tmp_path: Pat
     with pytest.raises(JournalError, match=r"flows\.db-owners.*make it a directory"):
         async with Flows(tmp_path / "flows.db"):
             pass
+
+
+async def test_a_claim_can_be_extended_although_its_id_has_odd_characters(queue: JobQueue) -> None:
+    for id_ in ("a\0b", "\1\0", "\1a", "\1b\0", 'ü"\\/😀'):
+        job = await queue.claim(await queue.enqueue("grow", id=id_), lease=5.0)
+        await queue.extend(job, 50.0)
+        assert (await queue.get(id_)).row.until - queue.now() > 40.0
+        assert await queue.store.unfinished([id_, "x"]) == {id_}
+        await queue.complete(job)

@@ -120,6 +120,14 @@ async def test_changes_come_in_order_and_from_where_one_was(store: Store) -> Non
     assert last == Change("task", "t5", "PENDING", "SUCCESS", None, "", 1, "one", 5, 7.0, "5")
 
 
+async def test_changes_that_are_taken_back_can_be_written_anew(store: Store) -> None:
+    await store.create(FLOW)
+    await store.commit(batch(*(StepRow(name, "task", "RUNNING") for name in "abc")))
+    anew = batch(StepRow("d", "task", "RUNNING"), StepRow("e", "task", "RUNNING"), seq=2)
+    await store.commit(anew._replace(taken_back=2))
+    assert [(change.seq, change.name) for change in await store.changes("one")] == [(1, "a"), (2, "d"), (3, "e")]
+
+
 async def test_commits_are_there_when_the_store_is_opened_again(make_store: Callable[[], Store]) -> None:
     async with make_store() as store:
         await store.create(FLOW)

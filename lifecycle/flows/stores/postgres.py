@@ -72,8 +72,9 @@ def _text(text: str) -> bytes:
 
 @functools.cache
 def _guarded(guard: str, then: tuple[str, ...]) -> str:
-    """Return one statement that carries out ``then`` if ``guard`` gives a row."""
-    parts = ", ".join(f"then{place} AS ({each})" for place, each in enumerate(then))
+    """Return one statement that carries out ``then`` in order if ``guard`` gives a row."""
+    # The server carries out the parts that nothing reads from the last to the first.
+    parts = ", ".join(f"then{place} AS ({each})" for place, each in enumerate(reversed(then)))
     return f"WITH held AS ({guard}), {parts} SELECT 1 FROM held" if then else guard  # noqa: S608  # our own statements
 
 

@@ -489,11 +489,13 @@ WHERE state = 'CLAIMED' AND id {among[ids]} AND epoch || '/' || id {among[claims
 _ADOPT = f"""
 INSERT INTO lifecycle_flows AS had ({", ".join(_STORED)}, stamp)
 SELECT id, flow, 'PENDING', 1, token, store, '', 0, :stamp FROM lifecycle_jobs
-WHERE state = 'CLAIMED' AND WHICH{{share}}
+WHERE state = 'CLAIMED' AND WHICH ORDER BY rank, number{{share}}
 ON CONFLICT (id) DO UPDATE SET epoch = had.epoch + 1, owner = excluded.owner, stamp = excluded.stamp
 WHERE had.name = excluded.name AND NOT (had.owner = excluded.owner AND had.stamp >= excluded.stamp)
 """  # noqa: S608  # the same
-_ADOPT_ONE = _ADOPT.replace("WHICH", "id = :id AND epoch = :epoch AND until > :now")
+_OURS = "id = :id AND epoch = :epoch AND until > :now"
+_HELD = f"SELECT 1 FROM lifecycle_jobs WHERE state = 'CLAIMED' AND {_OURS}"  # noqa: S608  # our own words
+_ADOPT_ONE = _ADOPT.replace("WHICH", _OURS)
 _ADOPT_CLAIMED = _ADOPT.replace("WHICH", "token = :token AND stamp = :stamp")
 _ADOPTED = _SNAPSHOTS.replace("WHICH", "f.id = :id AND f.owner = :owner AND f.stamp = :stamp")
 _BEGUN = _SNAPSHOTS.replace(
@@ -607,8 +609,10 @@ class SQLJobs(JobStore):
         (found,) = await self._run(now, self._sql.do(_ADOPT_ONE, values), adopted, done=[adopted])
         if found:
             return _snapshots(found)[row.id]
-        (named,) = await self._database.read(self._sql.ask("SELECT name FROM lifecycle_flows WHERE id = :id", values))
-        if named and named[0][0] != row.flow:
+        held, named = await self._database.read(
+            self._sql.ask(_HELD, values), self._sql.ask("SELECT name FROM lifecycle_flows WHERE id = :id", values)
+        )
+        if held and named and named[0][0] != row.flow:
             raise other_flow(row, named[0][0])
         raise lost_job(row)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.flows.stores.presence import FilePresence, Presence
 from lifecycle.flows.stores.sql import CREATE_FLOWS, CREATE_JOBS, CREATE_OUTBOX, Dialect, Guarded, Rows, SQLStore
@@ -20,9 +20,18 @@ if TYPE_CHECKING:
 
 __all__ = ["FLOW_TABLES", "SQLiteStore"]
 
+# JSON in SQLite cannot hold NUL, so `_listed` writes it as two characters.
+_NUL = "replace(replace(value, char(1, 97), char(0)), char(1, 98), char(1))"
+
+
+def _listed(values: list[Any]) -> str:
+    safe = [each.replace("\1", "\1b").replace("\0", "\1a") if isinstance(each, str) else each for each in values]
+    return json.dumps(safe)
+
+
 _SQLITE = Dialect(
     locks=False,
-    among="IN (SELECT value FROM json_each(:{name}))",
+    among=f"IN (SELECT {_NUL} FROM json_each(:{{name}}))",  # noqa: S608  # our own words
     number="rowid",
     guard="SELECT 1 FROM lifecycle_flows WHERE id = :flow AND epoch = :epoch",
     # Most batches are about steps alone: the row of the flow, with all that it was given, is not written for them.
@@ -42,7 +51,7 @@ _SQLITE = Dialect(
         "clustered": " WITHOUT ROWID",
     },
     local=True,
-    encode_list=json.dumps,
+    encode_list=_listed,
 )
 
 # The first version had the same tables with fewer columns.
