@@ -31,21 +31,21 @@ TEXT = "x" * 1000
 LIMIT = 60.0
 
 
-class Tally:
+class Latencies:
     """What a consumer saw."""
 
     def __init__(self, count: int) -> None:
         self._left = count
-        self._latencies: list[float] = []
+        self._values: list[float] = []
         self._first = self._last = 0.0
         self._all = asyncio.Event()
 
-    def note(self, data: dict[str, Any]) -> None:
+    def add(self, data: dict[str, Any]) -> None:
         """One event was handled."""
         now = time.time()
         self._first = self._first or now
         self._last = now
-        self._latencies.append(now - data["at"])
+        self._values.append(now - data["at"])
         self._left -= 1
         if not self._left:
             self._all.set()
@@ -55,10 +55,10 @@ class Tally:
         async with asyncio.timeout(LIMIT):
             await self._all.wait()
 
-    def tell(self) -> None:
+    def print_figures(self) -> None:
         """Print it."""
-        latencies = sorted(self._latencies)
-        p50, p99 = latencies[len(latencies) // 2], latencies[len(latencies) * 99 // 100]
+        values = sorted(self._values)
+        p50, p99 = values[len(values) // 2], values[len(values) * 99 // 100]
         print(json.dumps({"seconds": self._last - self._first, "p50": p50, "p99": p99}), flush=True)
 
 
@@ -133,7 +133,7 @@ async def raw_consume(url: str, count: int) -> None:
     )
     await js.add_consumer(STREAM, config)
     pull = await js.pull_subscribe_bind(durable="raw", stream=STREAM)
-    tally = Tally(count)
+    latencies = Latencies(count)
     print("up", flush=True)
     left = count
     while left:
@@ -142,10 +142,10 @@ async def raw_consume(url: str, count: int) -> None:
         except NatsTimeout:
             continue
         for message in messages:
-            tally.note(json.loads(message.data))
+            latencies.add(json.loads(message.data))
             await message.ack()
             left -= 1
-    tally.tell()
+    latencies.print_figures()
     await client.drain()
 
 
@@ -178,18 +178,18 @@ async def lifecycle_consume(url: str, count: int) -> None:
     from lifecycle.bridges import BusEvent, NatsBridge
     from lifecycle.control import Router
 
-    router, tally = Router(), Tally(count)
+    router, latencies = Router(), Latencies(count)
     router.add_source(NatsBridge(url, stream=STREAM, group="consumer", subscribe=("bench/**",)))
 
     @router.on("bench/*")
     async def handle(event: BusEvent) -> None:
-        tally.note(event.data)
+        latencies.add(event.data)
 
     running = asyncio.create_task(router.run())
     await router.wait_running()
     print("up", flush=True)
-    await tally.wait()
-    tally.tell()
+    await latencies.wait()
+    latencies.print_figures()
     router.stop()
     await running
 
@@ -213,17 +213,17 @@ async def faststream_consume(url: str, count: int) -> None:
     """Its subscriber."""
     from faststream.nats import JStream, NatsBroker, PullSub
 
-    broker, tally = NatsBroker(url, logger=None), Tally(count)
+    broker, latencies = NatsBroker(url, logger=None), Latencies(count)
 
     async def handle(data: dict[str, Any]) -> None:
-        tally.note(data)
+        latencies.add(data)
 
     pull = PullSub(batch_size=IN_FLIGHT)
     broker.subscriber(SUBJECT, stream=JStream(STREAM, declare=False), durable="faststream", pull_sub=pull)(handle)
     await broker.start()
     print("up", flush=True)
-    await tally.wait()
-    tally.tell()
+    await latencies.wait()
+    latencies.print_figures()
     await broker.stop()
 
 

@@ -24,7 +24,7 @@ class Manager:
     def __init__(self, directory: Path | None = None) -> None:
         #: What NOTIFY_SOCKET is set to: a file, or without a directory an abstract name.
         self.address = f"@lifecycle-test-{secrets.token_hex(8)}" if directory is None else str(directory / "notify")
-        self.heard: list[dict[str, str]] = []
+        self.received: list[dict[str, str]] = []
         # How far it has been matched.
         self._at = 0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -62,17 +62,17 @@ class Manager:
             try:
                 data = self._socket.recv(4096)
             except BlockingIOError:
-                return self.heard
-            self.heard.append(dict(line.split("=", 1) for line in data.decode().split("\n")))
+                return self.received
+            self.received.append(dict(line.split("=", 1) for line in data.decode().split("\n")))
 
     def until(self, field: str, value: str) -> dict[str, str]:
         """The next notice that says ``field=value``, after what was waited for before."""
         end = time.monotonic() + _LIMIT
         while True:
             while self._at < len(self.read()):
-                notice = self.heard[self._at]
+                notice = self.received[self._at]
                 self._at += 1
                 if notice.get(field) == value:
                     return notice
             if not select.select([self._socket], [], [], max(0, end - time.monotonic()))[0]:
-                pytest.fail(f"{field}={value} was not told; there was: {self.heard}")
+                pytest.fail(f"{field}={value} was not told; there was: {self.received}")

@@ -173,7 +173,7 @@ def deployed(home: Path, ref: str) -> list[str]:
     """Deploy, and be killed at each line that was not died at before; give these lines."""
     memory = home / "died"
     before = memory.read_text().split() if memory.exists() else []
-    command = [sys.executable, "-m", "tests.dying", str(EXAMPLES / "deploy_flow.py"), str(memory), ref]
+    command = [sys.executable, "-m", "tests.kill_at_every_line", str(EXAMPLES / "deploy_flow.py"), str(memory), ref]
     env = {**os.environ, "DEPLOYED": str(home), "PACE": "0"}
     while True:
         done = subprocess.run(command, cwd=EXAMPLES.parent, env=env, capture_output=True, timeout=LIMIT, check=False)

@@ -1,7 +1,7 @@
 """A subclass of nats-py's client that does not hang on a frozen server or on malformed messages.
 
 It is imported when a connection is made. Each workaround was needed with nats-py 2.16 and has a test in
-``test_strangers`` or ``test_outages``: remove those that a newer version no longer needs.
+``test_foreign_messages`` or ``test_outages``: remove those that a newer version no longer needs.
 """
 
 from __future__ import annotations

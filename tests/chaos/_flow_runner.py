@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from lifecycle.errors import ClaimLost, InvalidState, JournalError
 from lifecycle.flows import Flows, Options, current_task
-from tests.flows.recipes import Recipe
+from tests.flows.numbered_flows import NumberedFlow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,7 @@ class _Runner:
         ended = {int(row.id) for row in await self._flows.store.flows(states=ENDS)}
         if self._life % 2:
             left = [int(row.id) for row in await self._flows.store.flows() if int(row.id) not in ended]
-            await self._flows.recover(*(Recipe(number, self.effect).flow for number in left))
+            await self._flows.recover(*(NumberedFlow(number, self.effect).flow for number in left))
         numbers = (number for number in (range(last) if last else count()) if number not in ended)
         async with asyncio.TaskGroup() as group:
             for _ in range(_AT_ONCE):
@@ -57,7 +57,7 @@ class _Runner:
     async def _work(self, numbers: Iterator[int]) -> None:
         for number in numbers:
             try:
-                await self._flows.start(Recipe(number, self.effect).flow, id=str(number))
+                await self._flows.start(NumberedFlow(number, self.effect).flow, id=str(number))
             except (ClaimLost, InvalidState, JournalError):
                 raise
             except Exception:  # noqa: BLE001  # many fail, as they should; they are looked at in the end

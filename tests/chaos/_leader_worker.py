@@ -40,12 +40,12 @@ class Worker:
         self.leader = Leader(NAME, url, lease=lease)
         self.router = Router()
         self.router.add_source(self.leader, backoff=Backoff(initial=0.1, maximum=0.5))
-        self.router.handle("leader/*/*", self.told)
+        self.router.handle("leader/*/*", self.changes)
         self.router.add_source(self)
         self._notes = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._count = 0
 
-    def told(self, event: LeaderEvent) -> None:
+    def changes(self, event: LeaderEvent) -> None:
         self.note(f"{'gained' if event.leading else 'lost'} {event.token}")
 
     async def run(self, _: Emit) -> None:

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING
 from lifecycle.bridges import BusEvent, NatsBridge, NotPublished
 from lifecycle.control import Router
 from lifecycle.testing import running
-from tests.chaos.telling import kill_all, tell
+from tests.chaos.command_line import kill_all, run_from_command_line
 from tests.nats_servers import NatsProcess, in_a_directory
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
     from collections.abc import Iterator
 
-__all__ = ["Tally", "storm"]
+__all__ = ["Result", "storm"]
 
 ROOT = Path(__file__).parents[2]
 CONSUMERS, PRODUCERS = 3, 8
@@ -54,7 +54,7 @@ class Numbered:
 
 
 @dataclass
-class Tally:
+class Result:
     """What was seen."""
 
     published: set[int] = field(default_factory=set)
@@ -97,12 +97,12 @@ class Storm:
         self.directory = directory
         self.server = server
         self.chance = random.Random(seed)
-        self.tally = Tally()
+        self.result = Result()
         self.stopping = False
         self._numbers = iter(range(1, 10**9))
         self._consumers: list[Process] = []
 
-    async def blow(self, seconds: float, kills: int) -> Tally:
+    async def run(self, seconds: float, kills: int) -> Result:
         router = Router()
         router.add_source(NatsBridge(self.server.url, group="producers", publish=("chaos/**",), subscribe=("dead/**",)))
         router.handle("dead/chaos/**", self._bury)
@@ -116,7 +116,7 @@ class Storm:
                 await self._strike_for(seconds, kills)
                 self.stopping = True
             await self._calm()
-        return self.tally
+        return self.result
 
     # -- what is sent, and what became of it -------------------------------------------------------------------------
 
@@ -125,9 +125,9 @@ class Storm:
             number, poison = next(self._numbers), self.chance.random() < 0.01
             event = Numbered(f"chaos/{self.chance.choice(ODD)}", number, poison)
             if poison:
-                self.tally.poison.add(number)
+                self.result.poison.add(number)
             await self._insist(router, event)
-            self.tally.published.add(number)
+            self.result.published.add(number)
             await asyncio.sleep(self.chance.random() * 0.05)
 
     async def _insist(self, router: Router, event: Numbered) -> None:
@@ -137,10 +137,10 @@ class Storm:
                 return
 
     async def _bury(self, event: BusEvent) -> None:
-        self.tally.dead.add(event.data["number"])
+        self.result.dead.add(event.data["number"])
 
     def _read(self) -> None:
-        self.tally.handled = Counter(self._lines())
+        self.result.handled = Counter(self._lines())
 
     def _lines(self) -> Iterator[int]:
         for path in self.directory.glob("handled-*"):
@@ -171,10 +171,10 @@ class Storm:
 
     async def _strike_for(self, seconds: float, kills: int) -> None:
         end = time.monotonic() + seconds
-        while time.monotonic() < end or self.tally.kills < kills:
+        while time.monotonic() < end or self.result.kills < kills:
             await asyncio.sleep(self.chance.random() * 0.8)
-            blow = self.chance.choices([self._kill, self._freeze, self._kill_server], [7, 2, 2])[0]
-            await blow()
+            run = self.chance.choices([self._kill, self._freeze, self._kill_server], [7, 2, 2])[0]
+            await run()
 
     async def _kill(self) -> None:
         place = self.chance.randrange(CONSUMERS)
@@ -182,7 +182,7 @@ class Storm:
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
-        self.tally.kills += 1
+        self.result.kills += 1
         self._consumers[place] = await self._start(place)
 
     async def _freeze(self) -> None:
@@ -192,10 +192,10 @@ class Storm:
             process.send_signal(signal.SIGSTOP)
             await asyncio.sleep(self.chance.random() * 4)
             process.send_signal(signal.SIGCONT)
-        self.tally.freezes += 1
+        self.result.freezes += 1
 
     async def _kill_server(self) -> None:
-        self.tally.kills += 1
+        self.result.kills += 1
         await self.server.restart(after=self.chance.random())
 
     async def _calm(self) -> None:
@@ -203,7 +203,7 @@ class Storm:
         end = time.monotonic() + LIMIT
         while time.monotonic() < end:
             self._read()
-            if not self.tally.lost:
+            if not self.result.lost:
                 break
             for place, process in enumerate(self._consumers):
                 if process.returncode is not None:
@@ -221,15 +221,15 @@ class Storm:
         self._read()
 
 
-async def storm(seconds: float, *, seed: int, kills: int = 0) -> Tally:
+async def storm(seconds: float, *, seed: int, kills: int = 0) -> Result:
     """Blow for ``seconds``, and until there were as many ``kills``."""
     async with in_a_directory() as (directory, server):
-        return await Storm(directory, server, seed).blow(seconds, kills)
+        return await Storm(directory, server, seed).run(seconds, kills)
 
 
 def main() -> None:
     logging.getLogger("lifecycle.bridges").setLevel(logging.ERROR)
-    tell("tests.chaos.bridge", __doc__, storm, "freezes", "poison")
+    run_from_command_line("tests.chaos.bridge", __doc__, storm, "freezes", "poison")
 
 
 if __name__ == "__main__":

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle.flows import Flows
 from tests.chaos._databases import STORES, OnServer, database
-from tests.chaos.telling import tell
+from tests.chaos.command_line import run_from_command_line
 from tests.flows.legality import illegal
-from tests.flows.recipes import Recipe, left_of
+from tests.flows.numbered_flows import NumberedFlow, left_of
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from lifecycle.flows import Run
     from tests.chaos._databases import File
 
-__all__ = ["Tally", "storm"]
+__all__ = ["Result", "storm"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,7 +44,7 @@ _MANY = 100_000
 
 
 @dataclass
-class Tally:
+class Result:
     """What was seen."""
 
     flows: int = 0
@@ -71,7 +71,7 @@ class Storm:
     def __init__(self, directory: Path, seed: int, database: File | OnServer) -> None:
         self.directory, self.database = directory, database
         self.chance = random.Random(seed)
-        self.tally = Tally()
+        self.result = Result()
         # The process from which each life is forked, and that life.
         self.runner: Process | None = None
         self.pid = 0
@@ -80,11 +80,11 @@ class Storm:
         self.stored: set[str] = set()
         self.read = 0
 
-    async def blow(self, seconds: float, kills: int) -> Tally:
+    async def run(self, seconds: float, kills: int) -> Result:
         end = time.monotonic() + seconds
         await self._begin()
         try:
-            while time.monotonic() < end or self.tally.interrupted < kills:
+            while time.monotonic() < end or self.result.interrupted < kills:
                 await self._live_and_die()
                 self._look()
             await self._last_life()
@@ -92,7 +92,7 @@ class Storm:
             await self._stop()
         self._look()
         await self._compare()
-        return self.tally
+        return self.result
 
     # -- lives -----------------------------------------------------------------------------------------------------
 
@@ -145,12 +145,12 @@ class Storm:
         status = await self._heard("ended")
         self.pid = 0
         assert status == str(-signal.SIGKILL), self._log()
-        self.tally.kills += 1
+        self.result.kills += 1
         self.database.forget_the_dead()
 
     async def _last_life(self) -> None:
         """In peace: what was begun is brought to its end."""
-        await self._start(self.tally.flows)
+        await self._start(self.result.flows)
         status = await self._heard("ended")
         self.pid = 0
         assert status == "0", self._log()
@@ -167,7 +167,7 @@ class Storm:
         for line in lines[self.read :]:
             _, key = line.split()
             if key in self.stored:
-                self.tally.add(int(key.split("/")[0]), f"{key} was executed again")
+                self.result.add(int(key.split("/")[0]), f"{key} was executed again")
         self.read = len(lines)
         rows = self.database.rows
         done = rows(
@@ -176,22 +176,22 @@ class Storm:
         )
         self.stored |= {key for (key,) in done}
         for (begun,) in rows("SELECT max(CAST(id AS INTEGER)) + 1 FROM lifecycle_flows"):
-            self.tally.flows = max(self.tally.flows, begun or 0)
+            self.result.flows = max(self.result.flows, begun or 0)
         working = rows("SELECT 1 FROM lifecycle_flow_steps WHERE state IN ('RUNNING', 'REVERTING') LIMIT 1")
-        self.tally.interrupted += bool(working)
+        self.result.interrupted += bool(working)
 
     async def _compare(self) -> None:
         async with Flows() as undisturbed, Flows(self.database.where) as killed:
-            for number in range(self.tally.flows):
-                recipe = Recipe(number)
+            for number in range(self.result.flows):
+                numbered = NumberedFlow(number)
                 wanted, got = [
-                    await _end(flows.start(recipe.flow, id=str(number)), exactly=recipe.sequential)
+                    await _end(flows.start(numbered.flow, id=str(number)), exactly=numbered.sequential)
                     for flows in (undisturbed, killed)
                 ]
                 if wanted != got:
-                    self.tally.add(number, f"expected {wanted}, got {got}")
+                    self.result.add(number, f"expected {wanted}, got {got}")
                 for wrong in illegal(await killed.store.changes(str(number), limit=_MANY)):
-                    self.tally.add(number, wrong)
+                    self.result.add(number, wrong)
 
 
 async def _end(run: Run, *, exactly: bool) -> tuple[Any, ...]:
@@ -203,20 +203,20 @@ async def _end(run: Run, *, exactly: bool) -> tuple[Any, ...]:
     return run.state, left_of(run.steps, run.state, exactly=exactly), given
 
 
-async def storm(seconds: float, *, seed: int, kills: int = 0, store: str = "sqlite") -> Tally:
+async def storm(seconds: float, *, seed: int, kills: int = 0, store: str = "sqlite") -> Result:
     """Blow for ``seconds``, and until as many ``kills`` interrupted something."""
     with tempfile.TemporaryDirectory() as directory:
         with closing(database(store, Path(directory) / "flows.db")) as kept:
-            tally = await Storm(Path(directory), seed, kept).blow(seconds, kills)
+            result = await Storm(Path(directory), seed, kept).run(seconds, kills)
             if isinstance(kept, OnServer):
                 print(f"the server was killed {kept.kills} times, and all connections cut {kept.cuts} times")
-        return tally
+        return result
 
 
 def main() -> None:
     # That flows fail is as it should be.
     logging.getLogger("lifecycle").setLevel(logging.ERROR)
-    tell("tests.chaos.flows", __doc__, storm, "interrupted", stores=STORES)
+    run_from_command_line("tests.chaos.flows", __doc__, storm, "interrupted", stores=STORES)
 
 
 if __name__ == "__main__":

@@ -26,12 +26,12 @@ import aiohttp
 
 from lifecycle.sources._inbox_store import WEBHOOKS
 from tests.chaos._receiver import SECRET
-from tests.chaos.telling import tell
+from tests.chaos.command_line import run_from_command_line
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
-__all__ = ["Tally", "storm"]
+__all__ = ["Result", "storm"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,7 +41,7 @@ LIMIT = 60.0
 
 
 @dataclass
-class Tally:
+class Result:
     """What was seen."""
 
     acknowledged: set[int] = field(default_factory=set)
@@ -87,23 +87,23 @@ class Storm:
     def __init__(self, directory: Path, seed: int) -> None:
         self.directory = directory
         self.chance = random.Random(seed)
-        self.tally = Tally()
+        self.result = Result()
         # Where the receiver listens; none while it does not.
         self.url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.numbers = iter(range(1, 10**9))
         self.stopping = False
         self.life = 0
 
-    async def blow(self, seconds: float, kills: int) -> Tally:
+    async def run(self, seconds: float, kills: int) -> Result:
         end = time.monotonic() + seconds
         async with aiohttp.ClientSession() as client, asyncio.TaskGroup() as group:
             senders = [group.create_task(self._send(client)) for _ in range(SENDERS)]
-            while time.monotonic() < end or self.tally.kills < kills:
+            while time.monotonic() < end or self.result.kills < kills:
                 await self._live_and_die()
             self.stopping = True
             await self._last_life(senders)
         self._read()
-        return self.tally
+        return self.result
 
     # -- the receiver ----------------------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class Storm:
                 self.url = asyncio.get_running_loop().create_future()
             process.kill()
             await process.wait()
-        self.tally.kills += 1
+        self.result.kills += 1
 
     async def _last_life(self, senders: list[asyncio.Task[None]]) -> None:
         """In peace: what is left is delivered, and the receiver ends as programs do."""
@@ -154,8 +154,8 @@ class Storm:
     def _left(self) -> int:
         with closing(sqlite3.connect(self.directory / "inbox.db")) as db:
             entries = WEBHOOKS.entries(db)
-        self.tally.dead = sum(entry.dead for entry in entries)
-        return len(entries) - self.tally.dead
+        self.result.dead = sum(entry.dead for entry in entries)
+        return len(entries) - self.result.dead
 
     # -- the sender ------------------------------------------------------------------------------------------------
 
@@ -164,10 +164,10 @@ class Storm:
             number = next(self.numbers)
             status = await self._post(client, number)
             if status == 202:
-                self.tally.acknowledged.add(number)
+                self.result.acknowledged.add(number)
             else:
                 assert status in (429, 503), status
-                self.tally.refused.add(number)
+                self.result.refused.add(number)
                 await asyncio.sleep(0.02)
 
     async def _post(self, client: aiohttp.ClientSession, number: int) -> int:
@@ -198,17 +198,17 @@ class Storm:
     def _read(self) -> None:
         for line in (self.directory / "handled").read_text().splitlines():
             life, number, attempt = map(int, line.split())
-            self.tally.handled[number].append((life, attempt))
+            self.result.handled[number].append((life, attempt))
 
 
-async def storm(seconds: float, *, seed: int, kills: int = 0) -> Tally:
+async def storm(seconds: float, *, seed: int, kills: int = 0) -> Result:
     """Blow for ``seconds``, and until there were as many ``kills``."""
     with tempfile.TemporaryDirectory() as directory:
-        return await Storm(Path(directory), seed).blow(seconds, kills)
+        return await Storm(Path(directory), seed).run(seconds, kills)
 
 
 def main() -> None:
-    tell("tests.chaos.inbox", __doc__, storm, "refused", "dead")
+    run_from_command_line("tests.chaos.inbox", __doc__, storm, "refused", "dead")
 
 
 if __name__ == "__main__":

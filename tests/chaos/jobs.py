@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING
 from lifecycle.flows import Flows, JobQueue, JobState, Priority
 from tests.chaos._databases import STORES, OnServer, database
 from tests.chaos._worker import LEASE, STEPS
-from tests.chaos.telling import tell
+from tests.chaos.command_line import run_from_command_line
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
     from tests.chaos._databases import File
 
-__all__ = ["Tally", "storm"]
+__all__ = ["Result", "storm"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,7 +45,7 @@ LIMIT = 90.0
 
 
 @dataclass
-class Tally:
+class Result:
     """What was seen."""
 
     jobs: int = 0
@@ -82,7 +82,7 @@ class Storm:
     def __init__(self, directory: Path, seed: int, database: File | OnServer) -> None:
         self.directory, self.database = directory, database
         self.chance = random.Random(seed)
-        self.tally = Tally()
+        self.result = Result()
         self.ids: list[str] = []
         self.lives = 0
         self.workers: list[tuple[str, Process]] = []
@@ -91,7 +91,7 @@ class Storm:
         # When which life was ended.
         self.killed: dict[str, float] = {}
 
-    async def blow(self, seconds: float, kills: int) -> Tally:
+    async def run(self, seconds: float, kills: int) -> Result:
         async with Flows(self.database.where) as flows:
             queue = JobQueue(flows, max_attempts=10**6)
             enqueuing = asyncio.create_task(self._enqueue(queue))
@@ -103,7 +103,7 @@ class Storm:
                 enqueuing.cancel()
                 await self._end(signal.SIGKILL)
             await self._judge(queue)
-        return self.tally
+        return self.result
 
     async def _enqueue(self, queue: JobQueue) -> None:
         while True:
@@ -129,7 +129,7 @@ class Storm:
 
     async def _rage(self, end: float, kills: int) -> None:
         self.workers = [await self._start() for _ in range(WORKERS)]
-        while time.monotonic() < end or self.tally.kills < kills:
+        while time.monotonic() < end or self.result.kills < kills:
             victim = self.chance.randrange(WORKERS)
             life, process = self.workers[victim]
             # Some die while they start.
@@ -156,11 +156,11 @@ class Storm:
         self.killed[life] = time.monotonic()
         process.kill()
         await process.wait()
-        self.tally.kills += 1
+        self.result.kills += 1
 
     def _stop(self, process: Process) -> None:
         process.send_signal(signal.SIGSTOP)
-        self.tally.stops += 1
+        self.result.stops += 1
         pause = LEASE * (1.1 + self.chance.random())
         asyncio.get_running_loop().call_later(pause, _go_on, process)
 
@@ -192,20 +192,20 @@ class Storm:
     # -- the judgement -----------------------------------------------------------------------------------------------
 
     async def _judge(self, queue: JobQueue) -> None:
-        self.tally.jobs = len(self.ids)
+        self.result.jobs = len(self.ids)
         found = {job.id: job for job in await queue.jobs(*JobState)}
         ended, claims = self._read()
         for each in self.ids:
             job = found.get(each)
             if job is None or job.outcome != "SUCCESS":
-                self.tally.lost.append(each)
+                self.result.lost.append(each)
             elif ended[each] > 1 or not self._in_order(each):
-                self.tally.double.append(each)
+                self.result.double.append(each)
         for times in claims.values():
             times.sort()
             for (_, life), (then, heir) in pairwise(times):
                 if life in self.killed and heir != life and then > self.killed[life]:
-                    self.tally.taken.append(then - self.killed[life])
+                    self.result.taken.append(then - self.killed[life])
 
     def _read(self) -> tuple[Counter[str], dict[str, list[tuple[float, str]]]]:
         """By job: how often it was completed; and when it was claimed, in which life."""
@@ -221,11 +221,11 @@ class Storm:
 
     def _in_order(self, job: str) -> bool:
         """Whether each task succeeded once, and each claim wrote only before the next one did."""
-        told = self.database.rows(
+        changes = self.database.rows(
             "SELECT seq, kind, new, result FROM lifecycle_flow_changes WHERE flow = %s ORDER BY seq", job
         )
-        claims = [result for _, kind, new, result in told if kind == "task" and new == "SUCCESS"]
-        ends = [new for _, kind, new, _ in told if kind == "flow" and new == "SUCCESS"]
+        claims = [result for _, kind, new, result in changes if kind == "task" and new == "SUCCESS"]
+        ends = [new for _, kind, new, _ in changes if kind == "flow" and new == "SUCCESS"]
         turns = [claim for place, claim in enumerate(claims) if not place or claim != claims[place - 1]]
         return len(claims) == STEPS and len(ends) == 1 and len(turns) == len(set(turns))
 
@@ -235,18 +235,18 @@ def _go_on(process: Process) -> None:
         process.send_signal(signal.SIGCONT)
 
 
-async def storm(seconds: float, *, seed: int, kills: int = 0, store: str = "sqlite") -> Tally:
+async def storm(seconds: float, *, seed: int, kills: int = 0, store: str = "sqlite") -> Result:
     """Let it blow for ``seconds``, and until ``kills`` workers were killed."""
     with tempfile.TemporaryDirectory() as directory:
         with closing(database(store, Path(directory) / "jobs.db")) as kept:
-            tally = await Storm(Path(directory), seed, kept).blow(seconds, kills)
+            result = await Storm(Path(directory), seed, kept).run(seconds, kills)
             if isinstance(kept, OnServer):
                 print(f"the server was killed {kept.kills} times, and all connections cut {kept.cuts} times")
-        return tally
+        return result
 
 
 def main() -> None:
-    tell("tests.chaos.jobs", __doc__, storm, "speed", stores=STORES)
+    run_from_command_line("tests.chaos.jobs", __doc__, storm, "speed", stores=STORES)
 
 
 if __name__ == "__main__":

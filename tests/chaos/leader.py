@@ -24,13 +24,13 @@ import nats
 
 from lifecycle.bridges.lease import BUCKET, STREAM
 from tests.chaos._leader_worker import NAME, WRITES
-from tests.chaos.telling import kill_all, tell
+from tests.chaos.command_line import kill_all, run_from_command_line
 from tests.nats_servers import NatsProcess, in_a_directory
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
-__all__ = ["Tally", "Write", "read", "start_worker", "storm", "up"]
+__all__ = ["Result", "Write", "read", "start_worker", "storm", "up"]
 
 ROOT = Path(__file__).parents[2]
 WORKERS = 3
@@ -49,7 +49,7 @@ class Write:
 
 
 @dataclass
-class Tally:
+class Result:
     """What was seen."""
 
     writes: list[Write] = field(default_factory=list[Write])
@@ -107,11 +107,11 @@ class Storm:
         self.directory = directory
         self.server = server
         self.chance = random.Random(seed)
-        self.tally = Tally()
+        self.result = Result()
         self._log = directory / "log"
         self._workers: list[Process] = []
 
-    async def blow(self, seconds: float, strikes: int) -> Tally:
+    async def run(self, seconds: float, strikes: int) -> Result:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(lambda: kill_all(self._workers))
             self._workers = [await self._start(place) for place in range(WORKERS)]
@@ -121,26 +121,26 @@ class Storm:
             await self._calm()
         for path in self.directory.glob("notes-*"):
             for line in path.read_text().splitlines():
-                self.tally.note(line)
-        self.tally.writes = await read(self.server.url)
-        return self.tally
+                self.result.note(line)
+        self.result.writes = await read(self.server.url)
+        return self.result
 
     async def _start(self, place: int) -> Process:
         return await start_worker(self.server.url, self.directory / f"notes-{place}", self._log)
 
     async def _strike_for(self, seconds: float, strikes: int) -> None:
         end = time.monotonic() + seconds
-        while time.monotonic() < end or self.tally.kills + self.tally.freezes < strikes:
+        while time.monotonic() < end or self.result.kills + self.result.freezes < strikes:
             await asyncio.sleep(self.chance.random() * 1.5 * LEASE)
-            blow = self.chance.choices([self._kill, self._freeze, self._kill_server], [4, 6, 1])[0]
-            await blow()
+            run = self.chance.choices([self._kill, self._freeze, self._kill_server], [4, 6, 1])[0]
+            await run()
 
     async def _kill(self) -> None:
         place = self._victim()
         process = self._workers[place]
         process.kill()
         await process.wait()
-        self.tally.kills += 1
+        self.result.kills += 1
         self._workers[place] = process = await self._start(place)
         await up(process, self._log)
 
@@ -150,7 +150,7 @@ class Storm:
         process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(self.chance.random() * 3 * LEASE)
         process.send_signal(signal.SIGCONT)
-        self.tally.freezes += 1
+        self.result.freezes += 1
 
     def _victim(self) -> int:
         """Whoever leads, more often than not."""
@@ -165,7 +165,7 @@ class Storm:
         return max((int(line.split()[1]) for line in lines if line.startswith("gained")), default=0)
 
     async def _kill_server(self) -> None:
-        self.tally.kills += 1
+        self.result.kills += 1
         await self.server.restart(after=self.chance.random())
 
     async def _calm(self) -> None:
@@ -209,15 +209,15 @@ async def read(url: str) -> list[Write]:
         await client.close()
 
 
-async def storm(seconds: float, *, seed: int, strikes: int = 0) -> Tally:
+async def storm(seconds: float, *, seed: int, strikes: int = 0) -> Result:
     """Blow for ``seconds``, and until there were as many ``strikes``."""
     async with in_a_directory() as (directory, server):
-        return await Storm(directory, server, seed).blow(seconds, strikes)
+        return await Storm(directory, server, seed).run(seconds, strikes)
 
 
 def main() -> None:
     logging.getLogger("lifecycle.bridges").setLevel(logging.ERROR)
-    tell("tests.chaos.leader", __doc__, storm)
+    run_from_command_line("tests.chaos.leader", __doc__, storm)
 
 
 if __name__ == "__main__":

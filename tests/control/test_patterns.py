@@ -10,10 +10,10 @@ from hypothesis import example, given
 from lifecycle.control import InvalidPattern, Pattern
 from lifecycle.control.patterns import quoted
 from lifecycle.errors import LifecycleError
-from tests.control import slow
+from tests.control import reference_patterns
 
 
-@given(slow.patterns, slow.topics)
+@given(reference_patterns.patterns, reference_patterns.topics)
 @example("**/**", "a")
 @example("a/**", "a")
 @example("a/**/b/**/c", "a/b/b/c/c")
@@ -24,7 +24,7 @@ from tests.control import slow
 @example("**a", "a")
 @example("a//b", "a//b")
 def test_a_pattern_matches_the_same_topics_as_a_slow_implementation_of_the_rules(pattern: str, topic: str) -> None:
-    assert Pattern(pattern).matches(topic) is slow.matches(pattern, topic)
+    assert Pattern(pattern).matches(topic) is reference_patterns.matches(pattern, topic)
 
 
 @pytest.mark.parametrize(

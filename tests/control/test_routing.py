@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lifecycle.control import Event, Pattern, RouteConflict, RouteNotFound, Router
 from lifecycle.control.index import Index
 from lifecycle.control.routing import Route, RouteTable
-from tests.control import slow
+from tests.control import reference_patterns
 
 
 def take(_event: Any) -> None:
@@ -43,7 +43,9 @@ def test_every_pair_of_small_patterns_is_found_as_a_plain_search_finds_it() -> N
     """All patterns of up to three segments, two at a time, with all topics of up to four: no luck is needed."""
     patterns = ["/".join(each) for size in (1, 2, 3) for each in itertools.product(("a", "b", "*", "**"), repeat=size)]
     topics = ["/".join(each) for size in (1, 2, 3, 4) for each in itertools.product("ab", repeat=size)]
-    expected = {pattern: {topic for topic in topics if slow.matches(pattern, topic)} for pattern in patterns}
+    expected = {
+        pattern: {topic for topic in topics if reference_patterns.matches(pattern, topic)} for pattern in patterns
+    }
     parsed = {pattern: Pattern(pattern) for pattern in patterns}
     for pair in itertools.combinations(patterns, 2):
         index = Index[str]()
@@ -61,21 +63,24 @@ def test_every_small_segment_with_wildcards_is_found_as_a_plain_search_finds_it(
     for pattern in patterns:
         index.add(Pattern(pattern), pattern)
     for topic in topics:
-        assert set(index.find(topic)) == {each for each in patterns if slow.matches(each, topic)}, topic
+        assert set(index.find(topic)) == {each for each in patterns if reference_patterns.matches(each, topic)}, topic
 
 
-@given(st.lists(slow.patterns, max_size=12, unique=True), st.lists(slow.topics, min_size=1, max_size=6))
+@given(
+    st.lists(reference_patterns.patterns, max_size=12, unique=True),
+    st.lists(reference_patterns.topics, min_size=1, max_size=6),
+)
 def test_the_index_finds_what_a_plain_search_finds(patterns: list[str], topics: list[str]) -> None:
     index = Index[str]()
     for pattern in patterns:
         index.add(Pattern(pattern), pattern)
     for topic in topics:
-        assert sorted(index.find(topic)) == sorted(each for each in patterns if slow.matches(each, topic))
+        assert sorted(index.find(topic)) == sorted(each for each in patterns if reference_patterns.matches(each, topic))
 
 
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=30),
-    st.lists(slow.patterns, min_size=10, max_size=10),
+    st.lists(reference_patterns.patterns, min_size=10, max_size=10),
 )
 def test_an_index_from_which_patterns_were_taken_is_like_a_fresh_one(
     moves: list[tuple[bool, int]], patterns: list[str]
@@ -107,7 +112,11 @@ def nodes(index: Index[str]) -> int:
     return count(index._root)
 
 
-@given(st.lists(slow.patterns, min_size=2, max_size=5, unique=True), slow.topics, st.randoms(use_true_random=False))
+@given(
+    st.lists(reference_patterns.patterns, min_size=2, max_size=5, unique=True),
+    reference_patterns.topics,
+    st.randoms(use_true_random=False),
+)
 def test_the_winning_route_never_depends_on_the_order_of_registration(
     patterns: list[str], topic: str, random: Any
 ) -> None:

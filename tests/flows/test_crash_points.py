@@ -16,12 +16,12 @@ from lifecycle.flows import JSON, FlowRow, MemoryStore, Options, current_task
 from lifecycle.flows.engine import Engine
 from lifecycle.flows.plan import compile_flow
 from tests.flows.legality import illegal
-from tests.flows.recipes import Recipe, left_of
+from tests.flows.numbered_flows import NumberedFlow, left_of
 
 if TYPE_CHECKING:
     from lifecycle.flows import Batch
 
-#: Numbers of flows; `Recipe` makes the same ones each time.
+#: Numbers of flows; `NumberedFlow` makes the same ones each time.
 FLOWS = range(150 if "LIFECYCLE_CHAOS" in os.environ else 14)
 CONCURRENCY = (None, 1, 2)
 
@@ -61,7 +61,7 @@ class Life:
             self.executed.append(current_task().key)
 
     async def start(self) -> Engine:
-        plan = compile_flow(Recipe(self.number, self._note).flow)
+        plan = compile_flow(NumberedFlow(self.number, self._note).flow)
         await self.store.create(FlowRow("f", plan.name, epoch=1))
         return Engine(plan, await self.store.load("f"), store=self.store, codec=JSON(), options=self.options)
 
@@ -87,7 +87,7 @@ class Life:
     async def end(self) -> Any:
         """Return its state, steps and values."""
         engine = await self.start()
-        exactly = Recipe(self.number).sequential
+        exactly = NumberedFlow(self.number).sequential
         state = engine.scheduler.state
         return state, left_of(engine.view(), state, exactly=exactly), engine.scheduler.values.provided()
 
@@ -114,7 +114,7 @@ async def test_a_flow_that_dies_after_any_transaction_ends_the_same(number: int)
 
 
 def test_the_flows_are_of_all_kinds() -> None:
-    flows = [Recipe(number).flow for number in FLOWS]
+    flows = [NumberedFlow(number).flow for number in FLOWS]
     assert {flow.pattern for flow in flows} == {"linear", "unordered", "graph"}
     assert any(flow.edges for flow in flows)
     assert len({type(flow.retry and flow.retry.retry) for flow in flows}) > 3

@@ -12,7 +12,7 @@ from lifecycle.flows import JSON, Failure, FlowRow, FlowState, InvalidState, Opt
 from lifecycle.flows.decisions import Scheduler, StepResult
 from lifecycle.flows.plan import compile_flow, precedes
 from lifecycle.flows.states import FLOWS, RETRIES, TASKS
-from tests.flows.plays import Kept, Play, plays, run
+from tests.flows.random_flows import RandomFlow, StoredFlow, random_flows, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,9 +23,9 @@ TABLES: dict[str, Any] = {"flow": FLOWS, "task": TASKS, "retry": RETRIES}
 ENDS = {"SUCCESS", "FAILURE", "REVERTED"}
 
 
-@given(plays())
-def test_every_flow_ends(play: Play) -> None:
-    kept = Kept(play)
+@given(random_flows())
+def test_every_flow_ends(random_flow: RandomFlow) -> None:
+    kept = StoredFlow(random_flow)
     assert run(kept)
     assert kept.flow.state in ENDS
     if kept.flow.state == "SUCCESS":
@@ -33,9 +33,9 @@ def test_every_flow_ends(play: Play) -> None:
     assert (kept.flow.state == "FAILURE") == ("REVERT_FAILURE" in kept.states().values())
 
 
-@given(plays())
-def test_every_change_is_in_its_table(play: Play) -> None:
-    kept = Kept(play)
+@given(random_flows())
+def test_every_change_is_in_its_table(random_flow: RandomFlow) -> None:
+    kept = StoredFlow(random_flow)
     run(kept)
     now = {change.name if change.kind != "flow" else "": "PENDING" for change in kept.changes}
     for change in kept.changes:
@@ -46,9 +46,9 @@ def test_every_change_is_in_its_table(play: Play) -> None:
         now[name] = change.new
 
 
-@given(plays(), st.lists(st.integers(0, 40), min_size=1, max_size=4))
-def test_a_flow_killed_after_any_write_ends_the_same(play: Play, kills: list[int]) -> None:
-    undisturbed, killed = Kept(play), Kept(play)
+@given(random_flows(), st.lists(st.integers(0, 40), min_size=1, max_size=4))
+def test_a_flow_killed_after_any_write_ends_the_same(random_flow: RandomFlow, kills: list[int]) -> None:
+    undisturbed, killed = StoredFlow(random_flow), StoredFlow(random_flow)
     run(undisturbed)
     for writes in kills:
         if killed.flow.state not in ENDS:
@@ -58,9 +58,9 @@ def test_a_flow_killed_after_any_write_ends_the_same(play: Play, kills: list[int
     assert (killed.flow.state, killed.states()) == (undisturbed.flow.state, undisturbed.states())
 
 
-@given(plays(), st.integers(0, 40))
-def test_a_stored_success_is_not_executed_again(play: Play, writes: int) -> None:
-    kept = Kept(play)
+@given(random_flows(), st.integers(0, 40))
+def test_a_stored_success_is_not_executed_again(random_flow: RandomFlow, writes: int) -> None:
+    kept = StoredFlow(random_flow)
     if run(kept, writes=writes):
         return
     done = {(name, row.round) for name, row in kept.steps.items() if row.state == "SUCCESS"}
@@ -69,9 +69,9 @@ def test_a_stored_success_is_not_executed_again(play: Play, writes: int) -> None
     assert not done & set(kept.executed)
 
 
-@given(plays())
-def test_the_counters_agree_with_a_walk_through_the_graph(play: Play) -> None:
-    run(Kept(play), watch=_check_counters)
+@given(random_flows())
+def test_the_counters_agree_with_a_walk_through_the_graph(random_flow: RandomFlow) -> None:
+    run(StoredFlow(random_flow), watch=_check_counters)
 
 
 def _check_counters(scheduler: Scheduler) -> None:
@@ -99,9 +99,9 @@ def _is_still(node: NodeState) -> bool:
     return node.step is None or node.state in {"PENDING", "REVERTED", "IGNORE"}
 
 
-@given(plays())
-def test_precedence_by_scope_agrees_with_the_graph(play: Play) -> None:
-    nodes = compile_flow(play.flow).nodes
+@given(random_flows())
+def test_precedence_by_scope_agrees_with_the_graph(random_flow: RandomFlow) -> None:
+    nodes = compile_flow(random_flow.flow).nodes
     for node in nodes:
         assert all(number < node.number for number in node.predecessors)
     before: dict[int, set[int]] = {}

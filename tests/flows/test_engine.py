@@ -26,7 +26,7 @@ from lifecycle.flows import (
     task,
     unordered,
 )
-from tests.flows.recipes import Recipe, left_of
+from tests.flows.numbered_flows import NumberedFlow, left_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -321,14 +321,14 @@ async def end(number: int, concurrency: int | None, pace: Random | None) -> tupl
         if pace is not None:
             await asyncio.sleep(pace.random())
 
-    recipe = Recipe(number, take_time)
+    numbered = NumberedFlow(number, take_time)
     async with Flows(options=Options(concurrency=concurrency)) as flows:
-        run = flows.start(recipe.flow)
+        run = flows.start(numbered.flow)
         try:
             given = await run
         except Exception:  # noqa: BLE001  # it is seen in the states
             given = None
-        return run.state, left_of(run.steps, run.state, exactly=recipe.sequential), given
+        return run.state, left_of(run.steps, run.state, exactly=numbered.sequential), given
 
 
 @pytest.mark.parametrize("concurrency", [None, 1, 2])

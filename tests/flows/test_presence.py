@@ -35,7 +35,7 @@ async def join(tmp_path: Path) -> AsyncIterator[Callable[[], Presence]]:
         yield join
 
 
-def heard(presence: Presence, news: str) -> asyncio.Event:
+def notified(presence: Presence, news: str) -> asyncio.Event:
     event = asyncio.Event()
     presence.listen(news, event.set)
     return event
@@ -56,8 +56,8 @@ async def test_present_processes_are_alive_and_others_are_not(join: Callable[[],
 
 async def test_news_reach_all_their_listeners_and_no_others(join: Callable[[], FilePresence]) -> None:
     first, second, third = join(), join(), join()
-    news = [heard(each, "jobs") for each in (first, second, third)]
-    other = heard(second, "end of a")
+    news = [notified(each, "jobs") for each in (first, second, third)]
+    other = notified(second, "end of a")
     await asyncio.sleep(0)
     await _known(first, 2)
     first.notify("jobs")
@@ -79,7 +79,7 @@ async def _known(presence: Presence, others: int) -> None:
 async def test_news_arrive_unchanged(join: Callable[[], FilePresence], news: str) -> None:
     first, second = join(), join()
     await _known(first, 1)
-    event = heard(second, news)
+    event = notified(second, news)
     first.notify(news)
     await soon(event)
 
@@ -96,7 +96,7 @@ async def test_a_removed_listener_hears_nothing(join: Callable[[], FilePresence]
 
 async def test_a_process_that_leaves_is_missed_at_once(join: Callable[[], FilePresence]) -> None:
     first, second = join(), join()
-    gone = heard(second, GONE)
+    gone = notified(second, GONE)
     await _known(first, 1)
     token = first.token
     first.close()
@@ -115,7 +115,7 @@ async def test_a_process_whose_file_was_deleted_makes_it_again(
     await clock.advance(6.0)
     assert second.alive(first.token)
     assert "was deleted while this process had it" in caplog.text
-    news = heard(first, "jobs")
+    news = notified(first, "jobs")
     while not news.is_set():
         second.notify("jobs")
         await asyncio.sleep(0.001)
@@ -156,7 +156,7 @@ async def test_without_fifos_the_lock_alone_tells_who_lives(join: Callable[[], F
 async def test_nonsense_in_the_fifo_is_harmless(join: Callable[[], FilePresence], tmp_path: Path) -> None:
     first, second = join(), join()
     await _known(first, 1)
-    news = heard(first, "jobs")
+    news = notified(first, "jobs")
     bell = os.open(tmp_path / "owners" / first.token, os.O_WRONLY | os.O_NONBLOCK)
     for nonsense in (b"\xff\\x\n\n", b"\0" * 10_000, b"\\N{nope}\n", b"new\n"):
         os.write(bell, nonsense)
@@ -172,7 +172,7 @@ async def test_notify_never_waits_for_a_busy_process(join: Callable[[], FilePres
     await _known(first, 1)
     for number in range(10_000):
         first.notify(f"end of a job with a long name, the number of which is {number}")
-    news = heard(second, "jobs")
+    news = notified(second, "jobs")
     while not news.is_set():
         first.notify("jobs")
         await asyncio.sleep(0.001)
@@ -181,7 +181,7 @@ async def test_notify_never_waits_for_a_busy_process(join: Callable[[], FilePres
 async def test_a_process_alone_hears_its_own_news() -> None:
     presence = Presence()
     presence.open()
-    news = heard(presence, "jobs")
+    news = notified(presence, "jobs")
     presence.notify("jobs")
     assert news.is_set()
     assert presence.token == ""

@@ -52,7 +52,7 @@ def engine(podman: tuple[Engine, str], record_property: Callable[[str, object], 
     return podman[0]
 
 
-class Heard:
+class Output:
     """The lines of a worker, and how to wait for one."""
 
     def __init__(self) -> None:
@@ -114,13 +114,13 @@ async def ended(worker: ContainerWorker) -> Exit:
 
 
 async def test_output_and_status_are_those_of_the_command_and_nothing_is_left(engine: Engine) -> None:
-    heard = Heard()
-    worker = made(engine, "sh", "-c", "echo out; echo err >&2; exit 3", output=heard)
+    output = Output()
+    worker = made(engine, "sh", "-c", "echo out; echo err >&2; exit 3", output=output)
     await worker.start()
     end = await ended(worker)
     assert (end.status, end.exit_code, end.signal, end.stderr) == (Status.FAILED, 3, None, "err\n")
     assert str(end.error) == "'web 1' exited with status 3"
-    assert sorted(heard.lines) == [("err", "stderr"), ("out", "stdout")]
+    assert sorted(output.lines) == [("err", "stderr"), ("out", "stdout")]
     assert await containers(engine) == []
 
 
@@ -137,21 +137,21 @@ async def test_one_that_ends_well_is_finished_and_its_lines_are_logged(
 
 
 async def test_every_line_of_many_comes_even_the_last(engine: Engine) -> None:
-    heard = Heard()
-    worker = made(engine, "sh", "-c", "seq 50000; printf 'no end'", output=heard)
+    output = Output()
+    worker = made(engine, "sh", "-c", "seq 50000; printf 'no end'", output=output)
     await worker.start()
     await ended(worker)
-    assert [line for line, _ in heard.lines] == [*map(str, range(1, 50001)), "no end"]
+    assert [line for line, _ in output.lines] == [*map(str, range(1, 50001)), "no end"]
 
 
 async def test_it_has_what_it_was_given_and_nothing_of_ours(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OURS", "secret")
-    heard = Heard()
-    worker = made(engine, "env", env={"GIVEN": "a b=c"}, output=heard)
+    output = Output()
+    worker = made(engine, "env", env={"GIVEN": "a b=c"}, output=output)
     worker.set_env("LIFECYCLE_ATTEMPT", "2")
     await worker.start()
     await ended(worker)
-    lines = {line for line, _ in heard.lines}
+    lines = {line for line, _ in output.lines}
     assert {"GIVEN=a b=c", "LIFECYCLE_ATTEMPT=2"} <= lines
     assert not any("OURS" in line for line in lines)
 
@@ -166,10 +166,10 @@ async def test_somebody_elses_kill_is_a_failure_that_may_have_been_the_memory(en
 
 
 async def test_who_runs_out_of_memory_is_told_so(engine: Engine) -> None:
-    heard = Heard()
+    output = Output()
     script = "trap 'exec tail /dev/zero' USR1; echo up; while :; do sleep 0.05; done"
-    async with made(engine, "sh", "-c", script, output=heard) as worker:
-        await heard.until("up")
+    async with made(engine, "sh", "-c", script, output=output) as worker:
+        await output.until("up")
         limit_memory((await details(engine, worker))["State"]["Pid"])
         async with seen(engine, worker) as container:
             await container.kill(signal="SIGUSR1")
@@ -207,13 +207,13 @@ async def test_container_removed_from_outside_is_a_failure(engine: Engine) -> No
 
 
 async def test_a_stop_is_heard_and_nothing_is_left(engine: Engine) -> None:
-    heard = Heard()
-    worker = made(engine, *OBEDIENT, output=heard)
+    output = Output()
+    worker = made(engine, *OBEDIENT, output=output)
     await worker.start()
-    await heard.until("up")
+    await output.until("up")
     await worker.stop(LIMIT)
     assert worker.status is Status.STOPPED
-    assert [line for line, _ in heard.lines] == ["up", "bye"]
+    assert [line for line, _ in output.lines] == ["up", "bye"]
     assert await containers(engine) == []
 
 
@@ -269,9 +269,9 @@ async def test_it_goes_with_the_task_that_has_it(engine: Engine) -> None:
 
 
 async def test_suspended_it_is_frozen_until_it_is_resumed(engine: Engine) -> None:
-    heard = Heard()
-    async with made(engine, *OBEDIENT, output=heard) as worker:
-        await heard.until("up")
+    output = Output()
+    async with made(engine, *OBEDIENT, output=output) as worker:
+        await output.until("up")
         await worker.suspend()
         await worker.suspend()
         assert worker.state().status is Status.SUSPENDED
@@ -285,12 +285,12 @@ async def test_suspended_it_is_frozen_until_it_is_resumed(engine: Engine) -> Non
 
 
 async def test_suspended_it_hears_the_stop(engine: Engine) -> None:
-    heard = Heard()
-    async with made(engine, *OBEDIENT, output=heard, stop_timeout=LIMIT) as worker:
-        await heard.until("up")
+    output = Output()
+    async with made(engine, *OBEDIENT, output=output, stop_timeout=LIMIT) as worker:
+        await output.until("up")
         await worker.suspend()
     assert worker.status is Status.STOPPED
-    assert heard.lines[-1] == ("bye", "stdout")
+    assert output.lines[-1] == ("bye", "stdout")
 
 
 async def test_a_suspension_that_the_engine_refuses_says_so_and_leaves_it_running(engine: Engine) -> None:
@@ -363,16 +363,16 @@ async def test_an_engine_that_goes_away_is_told_apart_and_the_next_life_clears_u
 
 
 async def test_a_supervisor_starts_it_again_when_it_crashes(engine: Engine) -> None:
-    heard = Heard()
+    output = Output()
     tell = 'echo "attempt $LIFECYCLE_ATTEMPT after $LIFECYCLE_PREV_EXIT"'
     script = f'{tell}; [ "$LIFECYCLE_ATTEMPT" = 2 ] || exit 7; sleep 600'
     spec = Spec(
         "web",
-        lambda: made(engine, "sh", "-c", script, output=heard, stop_timeout=0.0),
+        lambda: made(engine, "sh", "-c", script, output=output, stop_timeout=0.0),
         backoff=Backoff(initial=0.0),
     )
     async with Supervisor("all", spec) as supervisor:
-        await heard.until("attempt 2 after 7")
+        await output.until("attempt 2 after 7")
         child = supervisor.state().children[0]
         assert (child.kind, child.restarts) == ("container", 1)
         assert len(await containers(engine)) == 1

@@ -66,7 +66,7 @@ def ended(fd: int, limit: float = LIMIT) -> bool:
     return bool(poll.poll(limit * 1000))
 
 
-class Heard(asyncio.Queue[str]):
+class Lines(asyncio.Queue[str]):
     """The lines of a worker."""
 
     def __call__(self, line: str, stream: str) -> None:
@@ -154,11 +154,11 @@ def test_who_survives_is_known_and_no_stranger_is_harmed(stranger: Family, level
 @pytest.mark.parametrize("level", ["auto", "guard"])
 @pytest.mark.parametrize("way", ["finish", "stop", "kill"])
 async def test_a_daemon_ends_with_its_worker(doomed: Callable[[int], int], level: str, way: str) -> None:
-    heard = Heard()
+    received = Lines()
     tail = "pass" if way == "finish" else "time.sleep(1000)"
-    worker = python(DAEMON + tail, output=heard, contain=level)
+    worker = python(DAEMON + tail, output=received, contain=level)
     await worker.start()
-    daemon = doomed(await heard.number())
+    daemon = doomed(await received.number())
     if way == "stop":
         await worker.stop()
     if way == "kill":
@@ -168,7 +168,7 @@ async def test_a_daemon_ends_with_its_worker(doomed: Callable[[int], int], level
 
 
 async def test_a_child_without_cookie_in_a_session_of_its_own_is_known_by_descent(doomed: Callable[[int], int]) -> None:
-    heard = Heard()
+    received = Lines()
     code = """
         import os, time
         if not os.fork():
@@ -176,16 +176,16 @@ async def test_a_child_without_cookie_in_a_session_of_its_own_is_known_by_descen
             os.execve("/bin/sh", ["sh", "-c", "echo $$; exec sleep 1000"], {})
         time.sleep(1000)
     """
-    async with python(code, output=heard, contain="guard"):
-        child = doomed(await heard.number())
+    async with python(code, output=received, contain="guard"):
+        child = doomed(await received.number())
     assert ended(child, 0)
 
 
 async def test_the_daemon_of_another_worker_lives_on(doomed: Callable[[int], int]) -> None:
-    heard = Heard()
-    async with python(DAEMON + "time.sleep(1000)", output=heard, contain="guard"):
-        daemon = doomed(await heard.number())
-        other = Heard()
+    received = Lines()
+    async with python(DAEMON + "time.sleep(1000)", output=received, contain="guard"):
+        daemon = doomed(await received.number())
+        other = Lines()
         async with python(DAEMON + "time.sleep(1000)", output=other, contain="guard"):
             its = doomed(await other.number())
         assert ended(its, 0)
@@ -194,12 +194,12 @@ async def test_the_daemon_of_another_worker_lives_on(doomed: Callable[[int], int
 
 
 async def test_one_that_is_detached_may_leave_a_daemon_but_stops_when_asked(doomed: Callable[[int], int]) -> None:
-    heard = Heard()
+    received = Lines()
     code = "import os; print(len([name for name in os.environ if 'COOKIE' in name]))\n" + DAEMON + "time.sleep(1000)"
-    worker = python(code, output=heard, detached=True)
+    worker = python(code, output=received, detached=True)
     await worker.start()
-    assert await heard.number() == 0
-    daemon = doomed(await heard.number())
+    assert await received.number() == 0
+    daemon = doomed(await received.number())
     assert (worker.state().contain, guard_manager.pid) == ("detached", None)
     assert (await stop_and_wait(worker)).status is Status.STOPPED
     assert not ended(daemon, 0)
@@ -543,10 +543,10 @@ async def begin(worker: ProcessWorker) -> None:
 
 
 async def test_a_cgroup_is_there_for_the_life_of_its_worker() -> None:
-    heard = Heard()
-    worker = python("import os, time; print(os.getpid()); time.sleep(1000)", output=heard, contain="cgroup")
+    received = Lines()
+    worker = python("import os, time; print(os.getpid()); time.sleep(1000)", output=received, contain="cgroup")
     await begin(worker)
-    assert await heard.number() == worker.state().pid
+    assert await received.number() == worker.state().pid
     own = own_cgroup()
     assert own is not None
     [place] = own.glob(f"lifecycle-{os.getpid()}-*")
@@ -559,11 +559,11 @@ async def test_a_daemon_that_moves_itself_out_of_the_cgroup_ends_with_its_worker
     doomed: Callable[[int], int],
 ) -> None:
     above = own_cgroup()
-    heard = Heard()
+    received = Lines()
     leave = f"open('{above}/cgroup.procs', 'w').write('0'); print"
-    worker = python(DAEMON.replace("print", leave, 1) + "time.sleep(1000)", output=heard, contain="cgroup")
+    worker = python(DAEMON.replace("print", leave, 1) + "time.sleep(1000)", output=received, contain="cgroup")
     await begin(worker)
-    daemon = doomed(await heard.number())
+    daemon = doomed(await received.number())
     await worker.stop()
     assert ended(daemon, 0)
 
@@ -683,13 +683,13 @@ async def test_a_guard_that_cannot_be_told_takes_the_start_back(monkeypatch: pyt
 
 async def test_in_a_cgroup_the_environment_is_as_elsewhere(tmp_path: Path) -> None:
     lines: dict[str, list[str]] = {"cgroup": [], "group": []}
-    for level, heard in lines.items():
+    for level, received in lines.items():
         worker = ProcessWorker(
             "app",
             "env",
             env={"SHLVL": "7"},
             cwd=tmp_path,
-            output=lambda line, _, to=heard: to.append(line),
+            output=lambda line, _, to=received: to.append(line),
             contain=level,
         )
         await begin(worker)
@@ -709,7 +709,7 @@ async def test_a_move_that_is_refused_leaves_the_guard_where_nothing_was_asked_f
 
 
 async def test_in_a_pid_namespace_the_command_is_second_and_ends_as_elsewhere() -> None:
-    heard = Heard()
+    received = Lines()
     worker = python(
         """
         import os, signal, time
@@ -718,14 +718,14 @@ async def test_in_a_pid_namespace_the_command_is_second_and_ends_as_elsewhere() 
         while True:
             time.sleep(0.02)
         """,
-        output=heard,
+        output=received,
         contain="pidns",
     )
     await begin(worker)
-    assert await heard.number() == 2
+    assert await received.number() == 2
     assert worker.state().contain == "pidns"
     worker.send_signal(signal.SIGUSR1)
-    assert await heard.number() == 10
+    assert await received.number() == 10
     assert (await stop_and_wait(worker)).status is Status.STOPPED
 
     worker = python("raise SystemExit(3)", contain="pidns")
@@ -776,13 +776,13 @@ async def test_a_command_that_looks_like_the_shell_around_it_is_seen_to_have_sta
 
 
 async def test_in_a_pid_namespace_a_command_inherits_nothing_more() -> None:
-    heard = Heard()
+    received = Lines()
     code = "import os; print(*sorted(os.listdir('/proc/self/fd')))"
     for level in ("group", "pidns"):
-        worker = python(code, output=heard, contain=level)
+        worker = python(code, output=received, contain=level)
         await begin(worker)
         await worker.wait()
-    assert heard.get_nowait() == heard.get_nowait()
+    assert received.get_nowait() == received.get_nowait()
 
 
 async def test_what_has_started_in_a_pid_namespace_hears_a_stop_that_comes_at_once() -> None:

@@ -17,17 +17,17 @@ SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
 @pytest.mark.timeout(600)
 async def test_no_kill_changes_what_becomes_of_a_flow() -> None:
     print(f"LIFECYCLE_SEED={SEED}")
-    tally = await storm(SECONDS, seed=SEED, kills=2)
-    print(tally)
-    assert tally.lost == {}
-    assert tally.flows
+    result = await storm(SECONDS, seed=SEED, kills=2)
+    print(result)
+    assert result.lost == {}
+    assert result.flows
 
 
 @pytest.mark.engine("postgres")
 @pytest.mark.timeout(600)
 async def test_no_kill_changes_what_becomes_of_a_flow_on_a_server_that_is_killed_too() -> None:
     print(f"LIFECYCLE_SEED={SEED}")
-    tally = await storm(ON_SERVER, seed=SEED, kills=2, store="postgres")
-    print(tally)
-    assert tally.lost == {}
-    assert tally.flows
+    result = await storm(ON_SERVER, seed=SEED, kills=2, store="postgres")
+    print(result)
+    assert result.lost == {}
+    assert result.flows

@@ -146,14 +146,14 @@ async def test_a_flood_on_both_streams_is_taken_in_small_parts_and_fills_no_memo
     """Between two turns of the loop comes no more than was read in one, however much there is."""
     received = since = most = 0
 
-    def tally(line: str, stream: str) -> None:
+    def count(line: str, stream: str) -> None:
         nonlocal received, since
         received += len(line)
         since += len(line)
 
     before = psutil.Process().memory_info().rss
     flood = 'yes "$0" >&2 & exec yes "$0"'
-    async with ProcessWorker("app", "sh", "-c", flood, "x" * 1023, output=tally) as worker:
+    async with ProcessWorker("app", "sh", "-c", flood, "x" * 1023, output=count) as worker:
         since = 0
         async with asyncio.timeout(LIMIT):
             while received < 100_000_000:

@@ -16,8 +16,8 @@ SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
 @pytest.mark.timeout(240)
 async def test_no_kill_loses_what_was_acknowledged() -> None:
     print(f"LIFECYCLE_SEED={SEED}")
-    tally = await storm(SECONDS, seed=SEED, kills=2)
-    print(tally)
-    assert tally.wrong() == []
-    assert tally.acknowledged
-    assert tally.kills >= 2
+    result = await storm(SECONDS, seed=SEED, kills=2)
+    print(result)
+    assert result.wrong() == []
+    assert result.acknowledged
+    assert result.kills >= 2

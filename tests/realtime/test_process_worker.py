@@ -32,7 +32,7 @@ FOR_EVER = "all(not time.sleep(0.02) for _ in iter(int, 1))"
 LIMIT = 20.0
 
 
-class Heard:
+class Output:
     """Takes output, and lets a test wait for a line of it."""
 
     def __init__(self) -> None:
@@ -113,10 +113,10 @@ async def test_an_end_of_its_own(code: str, status: str, exit_code: int, signum:
     ],
 )
 async def test_an_end_that_was_asked_for(reaction: str, status: str) -> None:
-    heard = Heard()
+    output = Output()
     code = f"import os, signal, time; signal.signal(15, {reaction}); print('ready'); {FOR_EVER}"
-    async with python(code, output=heard) as worker:
-        await heard.line("ready")
+    async with python(code, output=output) as worker:
+        await output.line("ready")
     assert (await worker.wait()).status == status
 
 
@@ -131,7 +131,7 @@ async def test_an_end_that_was_asked_for(reaction: str, status: str) -> None:
 async def test_an_exit_says_how_long_it_took_and_the_last_of_stderr(
     reaction: str, way: str, status: str, error: str | None
 ) -> None:
-    heard = Heard()
+    output = Output()
     code = f"""
         import os, signal, time
         signal.signal(15, {reaction})
@@ -139,10 +139,10 @@ async def test_an_exit_says_how_long_it_took_and_the_last_of_stderr(
         print("ready")
         {FOR_EVER}
     """
-    worker = python(code, output=heard)
+    worker = python(code, output=output)
     began = asyncio.get_running_loop().time()
     await worker.start()
-    await heard.line("ready")
+    await output.line("ready")
     if way == "kill":
         os.kill(worker.state().pid or 0, signal.SIGKILL)
         exit_ = await worker.wait()
@@ -158,20 +158,20 @@ async def test_an_exit_says_how_long_it_took_and_the_last_of_stderr(
 
 
 async def test_another_signal_stops_it() -> None:
-    heard = Heard()
+    output = Output()
     code = f"import time; print('ready'); {FOR_EVER}"
-    async with python(code, output=heard, stop_signal=signal.SIGINT) as worker:
-        await heard.line("ready")
+    async with python(code, output=output, stop_signal=signal.SIGINT) as worker:
+        await output.line("ready")
     exit_ = await worker.wait()
     assert (exit_.status, exit_.signal) == ("stopped", signal.SIGINT)
 
 
 async def test_one_that_ignores_the_signal_is_killed_past_its_grace() -> None:
-    heard = Heard()
+    output = Output()
     code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready'); time.sleep(1000)"
-    worker = python(code, output=heard)
+    worker = python(code, output=output)
     await worker.start()
-    await heard.line("ready")
+    await output.line("ready")
     exit_ = await stop_and_wait(worker, 0.1)
     assert (exit_.status, exit_.signal) == ("killed", 9)
     assert "did not stop in time and was killed" in str(exit_.error)
@@ -213,10 +213,10 @@ async def test_closing_the_loop_over_a_running_worker_kills_it() -> None:
 
 
 async def test_a_child_whose_status_somebody_else_took_says_so() -> None:
-    heard = Heard()
-    worker = python("import time; print('ready'); time.sleep(1000)", output=heard)
+    output = Output()
+    worker = python("import time; print('ready'); time.sleep(1000)", output=output)
     await worker.start()
-    await heard.line("ready")
+    await output.line("ready")
     pid = worker.state().pid
     assert pid is not None
     os.kill(pid, 9)
@@ -230,10 +230,10 @@ async def test_a_child_whose_status_somebody_else_took_says_so() -> None:
 
 
 async def test_a_stop_ends_the_whole_group() -> None:
-    heard = Heard()
-    worker = python(FAMILY.format(end="time.sleep(1000)"), output=heard, stop_timeout=1.0)
+    output = Output()
+    worker = python(FAMILY.format(end="time.sleep(1000)"), output=output, stop_timeout=1.0)
     await worker.start()
-    pgid = int(await heard.line("leader"))
+    pgid = int(await output.line("leader"))
     await until(lambda: len(members(pgid)) == 5)
     exit_ = await stop_and_wait(worker)
     assert members(pgid) == []
@@ -242,20 +242,20 @@ async def test_a_stop_ends_the_whole_group() -> None:
 
 
 async def test_what_a_leader_leaves_behind_is_killed_at_once() -> None:
-    heard = Heard()
-    worker = python(FAMILY.format(end="os._exit(0)"), output=heard, stop_timeout=1000)
+    output = Output()
+    worker = python(FAMILY.format(end="os._exit(0)"), output=output, stop_timeout=1000)
     await worker.start()
-    pgid = int(await heard.line("leader"))
+    pgid = int(await output.line("leader"))
     async with asyncio.timeout(LIMIT):
         assert (await worker.wait()).status is Status.FINISHED
     assert members(pgid) == []
 
 
 async def test_a_leader_killed_by_a_stranger_takes_its_group_along() -> None:
-    heard = Heard()
-    worker = python(FAMILY.format(end="time.sleep(1000)"), output=heard)
+    output = Output()
+    worker = python(FAMILY.format(end="time.sleep(1000)"), output=output)
     await worker.start()
-    pgid = int(await heard.line("leader"))
+    pgid = int(await output.line("leader"))
     os.kill(pgid, 9)
     exit_ = await worker.wait()
     assert (exit_.status, members(pgid)) == ("failed", [])
@@ -265,7 +265,7 @@ async def test_a_leader_killed_by_a_stranger_takes_its_group_along() -> None:
 async def test_members_have_their_grace_when_the_leader_goes_first(tmp_path: Path) -> None:
     """A shell dies of SIGTERM at once; the server that it started may still put its papers in order."""
     done = tmp_path / "done"
-    heard = Heard()
+    output = Output()
     server = textwrap.dedent(f"""
         import signal, sys, time
         def tidy(*_):
@@ -278,17 +278,17 @@ async def test_members_have_their_grace_when_the_leader_goes_first(tmp_path: Pat
         all(not time.sleep(0.02) for _ in iter(int, 1))
     """)
     script = '"$@" & wait'
-    worker = ProcessWorker("app", "sh", "-c", script, "sh", sys.executable, "-u", "-c", server, output=heard)
+    worker = ProcessWorker("app", "sh", "-c", script, "sh", sys.executable, "-u", "-c", server, output=output)
     async with worker:
-        await heard.line("ready")
+        await output.line("ready")
     assert done.exists()
-    assert heard.stdout[-1] == "tidied"
+    assert output.stdout[-1] == "tidied"
     assert (await worker.wait()).status is Status.STOPPED
 
 
 async def test_a_leader_reaped_by_a_stranger_while_its_group_ends_keeps_its_status() -> None:
     """As PID 1, the runtime reaps what looks like an orphan."""
-    heard = Heard()
+    output = Output()
     code = """
         import os, signal, time
         signal.signal(15, lambda *_: os._exit(0))
@@ -297,9 +297,9 @@ async def test_a_leader_reaped_by_a_stranger_while_its_group_ends_keeps_its_stat
             os.write(1, b"ready %d\\n" % os.getppid())
         all(not time.sleep(0.02) for _ in iter(int, 1))
     """
-    worker = python(code, output=heard, stop_timeout=LIMIT)
+    worker = python(code, output=output, stop_timeout=LIMIT)
     await worker.start()
-    leader = int(await heard.line("ready"))
+    leader = int(await output.line("ready"))
     stop = asyncio.create_task(worker.stop())
     await until(lambda: not alive(leader))
     # The loop looks, resolves and resumes.
@@ -312,7 +312,7 @@ async def test_a_leader_reaped_by_a_stranger_while_its_group_ends_keeps_its_stat
 
 
 async def test_signals_reach_the_leader_or_all_and_nobody_after_the_end() -> None:
-    heard = Heard()
+    output = Output()
     code = """
         import os, signal, time
         pid = os.fork()
@@ -321,21 +321,21 @@ async def test_signals_reach_the_leader_or_all_and_nobody_after_the_end() -> Non
         while True:
             time.sleep(0.02)
     """
-    worker = python(code, output=heard)
+    worker = python(code, output=output)
     worker.send_signal(signal.SIGUSR1)
     async with worker:
-        await until(lambda: heard.stdout.count("ready") == 2)
+        await until(lambda: output.stdout.count("ready") == 2)
         worker.send_signal(signal.SIGUSR1)
-        await heard.line("leader")
+        await output.line("leader")
         worker.send_signal(signal.SIGUSR1, group=True)
-        await heard.line("child")
-    assert heard.stdout.count("child") == 1
+        await output.line("child")
+    assert output.stdout.count("child") == 1
     worker.send_signal(signal.SIGKILL)
 
 
 async def test_one_that_leaves_the_group_does_not_hold_the_end_up() -> None:
     """A daemon keeps the pipe open; the worker ends all the same, with what was written."""
-    heard = Heard()
+    output = Output()
     code = """
         import os, time
         here, there = os.pipe()
@@ -347,13 +347,13 @@ async def test_one_that_leaves_the_group_does_not_hold_the_end_up() -> None:
         os.read(here, 1)
         print("leader ends")
     """
-    worker = python(code, output=heard, detached=True)
+    worker = python(code, output=output, detached=True)
     await worker.start()
-    daemon = int(await heard.line("daemon"))
+    daemon = int(await output.line("daemon"))
     try:
         async with asyncio.timeout(LIMIT):
             assert (await worker.wait()).status is Status.FINISHED
-        assert "leader ends" in heard.stdout
+        assert "leader ends" in output.stdout
         assert alive(daemon)
     finally:
         os.kill(daemon, 9)
@@ -363,11 +363,11 @@ async def test_one_that_leaves_the_group_does_not_hold_the_end_up() -> None:
 
 
 async def test_suspends_and_resumes_its_whole_group() -> None:
-    heard = Heard()
+    output = Output()
     code = "import os, time; os.fork(); os.write(1, b'pid %d\\n' % os.getpid()); time.sleep(1000)"
-    async with python(code, output=heard) as worker:
-        await until(lambda: len(heard.stdout) == 2)
-        pids = [int(line.split()[1]) for line in heard.stdout]
+    async with python(code, output=output) as worker:
+        await until(lambda: len(output.stdout) == 2)
+        pids = [int(line.split()[1]) for line in output.stdout]
         for _ in range(2):
             await worker.suspend()
             assert worker.status is Status.SUSPENDED
@@ -381,9 +381,9 @@ async def test_suspends_and_resumes_its_whole_group() -> None:
 
 
 async def test_a_suspension_returns_when_it_is_seen() -> None:
-    heard = Heard()
-    async with python("print('ready')\nwhile True: pass", output=heard) as worker:
-        await heard.line("ready")
+    output = Output()
+    async with python("print('ready')\nwhile True: pass", output=output) as worker:
+        await output.line("ready")
         for _ in range(10):
             await worker.suspend()
             assert psutil.Process(worker.state().pid).status() == psutil.STATUS_STOPPED
@@ -414,11 +414,11 @@ async def test_a_start_is_not_cut_short_by_a_resume() -> None:
 
 
 async def test_what_is_suspended_is_continued_before_a_stop() -> None:
-    heard = Heard()
+    output = Output()
     code = f"import signal, sys, time; signal.signal(15, lambda *_: sys.exit('bye')); print('ready'); {FOR_EVER}"
-    worker = python(code.replace("'bye'", "0"), output=heard, stop_timeout=LIMIT)
+    worker = python(code.replace("'bye'", "0"), output=output, stop_timeout=LIMIT)
     await worker.start()
-    await heard.line("ready")
+    await output.line("ready")
     await worker.suspend()
     exit_ = await stop_and_wait(worker)
     assert (exit_.status, exit_.exit_code) == ("stopped", 0)
@@ -444,16 +444,16 @@ async def test_one_killed_while_suspended_has_failed() -> None:
 
 
 async def test_one_resumed_by_a_stranger_may_finish() -> None:
-    heard = Heard()
+    output = Output()
     code = """
         import signal
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCONT])
         print("ready")
         signal.sigwait([signal.SIGCONT])
     """
-    worker = python(code, output=heard)
+    worker = python(code, output=output)
     await worker.start()
-    await heard.line("ready")
+    await output.line("ready")
     await worker.suspend()
     os.kill(worker.state().pid or 0, signal.SIGCONT)
     assert (await worker.wait()).status is Status.FINISHED
@@ -463,7 +463,7 @@ async def test_one_resumed_by_a_stranger_may_finish() -> None:
 
 
 async def test_lines_of_any_kind_arrive_whole_and_before_the_end() -> None:
-    heard = Heard()
+    output = Output()
     code = """
         import sys
         out = sys.stdout.buffer
@@ -473,16 +473,16 @@ async def test_lines_of_any_kind_arrive_whole_and_before_the_end() -> None:
         out.write(b"no end")
         sys.stderr.write("y" * 10_000)
     """
-    worker = python(code, output=heard)
+    worker = python(code, output=output)
     await worker.start()
     exit_ = await worker.wait()
-    assert heard.stdout == ["x" * 1_000_000, "bad \ufffd\ufffd( nul \0 windows", "", "größe", "no end"]
-    assert heard.stderr == ["y" * 10_000]
+    assert output.stdout == ["x" * 1_000_000, "bad \ufffd\ufffd( nul \0 windows", "", "größe", "no end"]
+    assert output.stderr == ["y" * 10_000]
     assert exit_.stderr == "y" * 4096
 
 
 async def test_what_is_said_after_the_signal_arrives_before_stop_returns() -> None:
-    heard = Heard()
+    output = Output()
     code = """
         import signal, sys, time
         def bye(*_):
@@ -493,17 +493,17 @@ async def test_what_is_said_after_the_signal_arrives_before_stop_returns() -> No
         print("ready")
         all(not time.sleep(0.02) for _ in iter(int, 1))
     """
-    async with python(code, output=heard) as worker:
-        await heard.line("ready")
+    async with python(code, output=output) as worker:
+        await output.line("ready")
     assert worker.status is Status.STOPPED
-    assert heard.stdout[-1] == "bye 9999"
+    assert output.stdout[-1] == "bye 9999"
 
 
 async def test_one_that_closes_its_output_lives_on() -> None:
-    heard = Heard()
+    output = Output()
     code = "import os, time; print('ready'); os.close(1); os.close(2); time.sleep(1000)"
-    async with python(code, output=heard) as worker:
-        await heard.line("ready")
+    async with python(code, output=output) as worker:
+        await output.line("ready")
         pid = worker.state().pid
         assert pid is not None
         await until(lambda: not any(Path(f"/proc/{pid}/fd/{fd}").exists() for fd in (1, 2)))
@@ -559,20 +559,20 @@ async def test_out_of_descriptors_fails_the_start_and_leaks_none() -> None:
 async def test_its_environment_is_ours_then_env_then_set_env(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "ABC":
         monkeypatch.setenv(f"LIFECYCLE_TEST_{name}", "ours")
-    heard = Heard()
+    output = Output()
     worker = python(
         "import os; print(*(os.environ['LIFECYCLE_TEST_' + n] for n in 'ABC'))",
         env={"LIFECYCLE_TEST_B": "env", "LIFECYCLE_TEST_C": "env"},
-        output=heard,
+        output=output,
     )
     worker.set_env("LIFECYCLE_TEST_C", "set")
     await worker.start()
     await worker.wait()
-    assert heard.stdout == ["ours env set"]
+    assert output.stdout == ["ours env set"]
 
 
 async def test_it_has_a_session_of_its_own_no_input_and_nothing_of_ours_open(tmp_path: Path) -> None:
-    heard = Heard()
+    output = Output()
     code = """
         import os, sys
         print(os.getpid() == os.getsid(0) == os.getpgid(0), repr(sys.stdin.read()), os.getcwd())
@@ -580,11 +580,11 @@ async def test_it_has_a_session_of_its_own_no_input_and_nothing_of_ours_open(tmp
     """
     with (tmp_path / "ours").open("w") as ours:
         os.set_inheritable(ours.fileno(), True)
-        worker = python(code, cwd=tmp_path, output=heard)
+        worker = python(code, cwd=tmp_path, output=output)
         await worker.start()
         await worker.wait()
-    assert heard.stdout[0] == f"True '' {tmp_path}"
-    assert heard.stdout[1] == "[]"
+    assert output.stdout[0] == f"True '' {tmp_path}"
+    assert output.stdout[1] == "[]"
 
 
 async def test_a_job_on_our_terminal_is_a_group_in_our_session() -> None:
@@ -639,10 +639,10 @@ async def test_where_there_is_no_pidfd_a_thread_notices_the_end(monkeypatch: pyt
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(os, "pidfd_open", refused)
-    heard = Heard()
-    worker = python(FAMILY.format(end="time.sleep(1000)"), output=heard, stop_timeout=LIMIT)
+    output = Output()
+    worker = python(FAMILY.format(end="time.sleep(1000)"), output=output, stop_timeout=LIMIT)
     await worker.start()
-    pgid = int(await heard.line("leader"))
+    pgid = int(await output.line("leader"))
     assert any(thread.name == f"end of process {pgid}" for thread in threading.enumerate())
     assert (await stop_and_wait(worker)).status is Status.STOPPED
     await until(lambda: members(pgid) == [])

@@ -152,10 +152,10 @@ LISTENER = """
 
 @pytest.mark.parametrize("host", [host for host in ("127.0.0.1", "0.0.0.0", "::1", "::") if bindable(host)])
 async def test_start_returns_when_the_port_accepts(host: str, port: int) -> None:
-    heard: list[str] = []
-    worker = python(LISTENER, str(port), host, "later", ready=f"port:{port}", output=lambda line, _: heard.append(line))
+    lines: list[str] = []
+    worker = python(LISTENER, str(port), host, "later", ready=f"port:{port}", output=lambda line, _: lines.append(line))
     start = asyncio.create_task(worker.start())
-    await until(lambda: heard)
+    await until(lambda: lines)
     assert worker.status == "starting"
     worker.send_signal(signal.SIGUSR1)
     async with asyncio.timeout(LIMIT):
@@ -224,14 +224,14 @@ SERVER = """
 
 @pytest.mark.parametrize("answers", [["200"], ["503", "404", "0", "204"], ["302"], ["399"]])
 async def test_start_returns_when_the_url_answers_well(answers: list[str], port: int) -> None:
-    heard: list[str] = []
+    lines: list[str] = []
     ready = f"http://me:secret@127.0.0.1:{port}/health?a=b"
     async with asyncio.timeout(LIMIT):
-        async with python(SERVER, str(port), *answers, ready=ready, output=lambda line, _: heard.append(line)):
+        async with python(SERVER, str(port), *answers, ready=ready, output=lambda line, _: lines.append(line)):
             pass
-    assert len(heard) == len(answers)
-    assert heard[0].startswith("GET /health?a=b HTTP/1.1|")
-    assert "|Authorization: Basic bWU6c2VjcmV0" in heard[0]
+    assert len(lines) == len(answers)
+    assert lines[0].startswith("GET /health?a=b HTTP/1.1|")
+    assert "|Authorization: Basic bWU6c2VjcmV0" in lines[0]
 
 
 @pytest.mark.parametrize(
@@ -245,13 +245,13 @@ async def test_start_returns_when_the_url_answers_well(answers: list[str], port:
     ],
 )
 async def test_a_url_that_does_not_answer_well_is_not_ready(scheme: str, answer: str, told: str, port: int) -> None:
-    heard: list[str] = []
+    lines: list[str] = []
     ready = f"{scheme}://127.0.0.1:{port}/"
     worker = python(
-        SERVER, str(port), answer, ready=ready, output=lambda line, _: heard.append(line), start_timeout=1000
+        SERVER, str(port), answer, ready=ready, output=lambda line, _: lines.append(line), start_timeout=1000
     )
     start = asyncio.create_task(worker.start())
-    await until(lambda: heard and told in news(worker))
+    await until(lambda: lines and told in news(worker))
     assert worker.status == "starting"
     await worker.stop()
     with pytest.raises(WorkerFailed):
@@ -295,15 +295,15 @@ async def test_start_returns_when_the_line_has_come(fd: int, stream: str) -> Non
         print("armed", flush=True)
         all(not time.sleep(0.02) for _ in iter(int, 1))
     """
-    heard: list[tuple[str, str]] = []
-    worker = python(code, ready=r"line:port \d+ is up$", output=lambda *line: heard.append(line))
+    lines: list[tuple[str, str]] = []
+    worker = python(code, ready=r"line:port \d+ is up$", output=lambda *line: lines.append(line))
     start = asyncio.create_task(worker.start())
-    await until(lambda: ("armed", "stdout") in heard)
+    await until(lambda: ("armed", "stdout") in lines)
     assert worker.status == "starting"
     worker.send_signal(signal.SIGUSR1)
     async with asyncio.timeout(LIMIT):
         await start
-    assert heard == [("not yet", "stdout"), ("armed", "stdout"), ("port 8000 is up", stream)]
+    assert lines == [("not yet", "stdout"), ("armed", "stdout"), ("port 8000 is up", stream)]
     await worker.stop()
 
 
@@ -325,13 +325,13 @@ async def test_an_output_that_raises_does_not_hide_the_line() -> None:
 async def test_a_line_that_never_ends_neither_fills_memory_nor_is_ready() -> None:
     received = 0
 
-    def tally(line: str, stream: str) -> None:
+    def count(line: str, stream: str) -> None:
         nonlocal received
         received += len(line)
 
     before = psutil.Process().memory_info().rss
     code = "import os\nwhile True: os.write(1, b'x' * 65536)"
-    worker = python(code, ready="line:ready", output=tally, start_timeout=1000)
+    worker = python(code, ready="line:ready", output=count, start_timeout=1000)
     start = asyncio.create_task(worker.start())
     await until(lambda: received > 100_000_000)
     assert worker.status == "starting"
@@ -415,7 +415,7 @@ async def test_what_it_says_of_its_status_is_told_when_it_is_late() -> None:
 
 
 async def test_notices_of_strangers_and_junk_do_not_count() -> None:
-    heard: list[str] = []
+    lines: list[str] = []
     code = """
         signal.signal(signal.SIGUSR1, lambda *_: sd_notify(b"READY=1"))
         for junk in (b"", b"\\0", b"=", b"READY", b"READY=", b"READY=0", b"READY=1x", b" READY=1", b"XREADY=1",
@@ -427,11 +427,11 @@ async def test_notices_of_strangers_and_junk_do_not_count() -> None:
         print(os.environ["NOTIFY_SOCKET"])
         all(not time.sleep(0.02) for _ in iter(int, 1))
     """
-    worker = python(client(code), ready="notify", output=lambda line, _: heard.append(line), start_timeout=1000)
+    worker = python(client(code), ready="notify", output=lambda line, _: lines.append(line), start_timeout=1000)
     start = asyncio.create_task(worker.start())
-    await until(lambda: heard)
+    await until(lambda: lines)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
-        stranger.sendto(b"READY=1", "\0" + heard[0][1:])
+        stranger.sendto(b"READY=1", "\0" + lines[0][1:])
     await until(lambda: "gone or not its own, sent one" in news(worker))
     assert worker.status == "starting"
     worker.send_signal(signal.SIGUSR1)
@@ -442,7 +442,7 @@ async def test_notices_of_strangers_and_junk_do_not_count() -> None:
 
 async def test_who_goes_on_sending_is_read_and_does_not_hold_the_loop() -> None:
     """One whose notices nobody read would hang in the middle of its work."""
-    heard: list[str] = []
+    lines: list[str] = []
     code = """
         sd_notify(b"READY=1")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
@@ -454,8 +454,8 @@ async def test_who_goes_on_sending_is_read_and_does_not_hold_the_loop() -> None:
                 client.send(b"READY=1\\n" * 400)
     """
     async with asyncio.timeout(LIMIT):
-        async with python(client(code), ready="notify", output=lambda line, _: heard.append(line)):
-            await until(lambda: heard)
+        async with python(client(code), ready="notify", output=lambda line, _: lines.append(line)):
+            await until(lambda: lines)
 
 
 # -- under a supervisor -------------------------------------------------------------------------------------------

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 async def test_a_snapshot_has_the_numbers_of_waiting_and_dead_messages(tmp_path: Path) -> None:
-    let_go = asyncio.Event()
+    release = asyncio.Event()
 
     async def handle(event: WebhookEvent) -> None:
         if event.text() == "bad":
             raise ValueError("no")
-        await let_go.wait()
+        await release.wait()
 
     router, path = Router(), tmp_path / "inbox.db"
     source = WebhookSource(port=0, inbox=Inbox(path, max_attempts=1))
@@ -41,7 +41,7 @@ async def test_a_snapshot_has_the_numbers_of_waiting_and_dead_messages(tmp_path:
                     break
         assert inbox.details == {"delivers": True, "suspended": False}
         assert nodes(snapshot())[f"inbox:{path}"]["kind"] == "inbox"
-        let_go.set()
+        release.set()
         async with asyncio.timeout(30):
             async for update in updates:
                 if update.snapshot.inboxes[0].depths == {"waiting": 0, "under_way": 0, "dead": 1}:

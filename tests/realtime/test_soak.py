@@ -20,7 +20,7 @@ async def test_whatever_befalls_a_program_what_it_promised_is_kept_and_nothing_i
     print(f"LIFECYCLE_SEED={SEED}")
     with tempfile.TemporaryDirectory(prefix="soak") as directory:
         storm = Storm(Path(directory), SECONDS, SEED, print)
-        await storm.blow()
+        await storm.run()
         print(*storm.report(), sep="\n")
     assert storm.wrong == []
     assert storm.lives >= 4

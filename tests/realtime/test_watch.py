@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from tests.guarded import is_guard
+from tests.guards import is_guard
 from tests.realtime.watches import APP, LIMIT, has_ended, here, watch, write
 from tests.waiting import until_blocking
 

@@ -11,7 +11,7 @@ import pexpect
 import psutil
 import pytest
 
-from tests.guarded import is_guard
+from tests.guards import is_guard
 from tests.realtime.watches import LIMIT, write
 from tests.waiting import until_blocking
 

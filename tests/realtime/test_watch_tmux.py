@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from tests.guarded import is_guard
+from tests.guards import is_guard
 from tests.waiting import until_blocking
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
-"""The soak: one program with everything in it, and somebody who does to it what should never happen, for a long time.
+"""The soak: a program that uses every package at once, and an attacker that injects faults for a long time.
 
-``python -m tests.soak --seconds 1800`` (`make soak`). The program is `program`, with its parts in `webhooks`, `works`,
-`tree`, `pooling`, `routes` and `witness`; what it says of itself goes through `notes`. It is run by `storm`, life after
-life (`lives`, `courses`), under what `blows` and `senders` throw at it. What has to be true stands in `ledger` (at any
-time) and in `calm` (when everything has come to rest), and that nothing grows, in `samples`.
+``python -m tests.soak --seconds 1800`` (`make soak`). The program is `program`, with its parts in `webhooks`,
+`flow_jobs`, `tree`, `pooling`, `routes` and `observer`. It records what it does through `notes`. `storm` runs it again
+and again (`lives`, `scenario`), while `attacks` and `senders` disturb it. `history` checks what must hold at any time,
+`quiet_checks` what must hold when nothing is running, and `samples` that nothing grows.
 """

@@ -29,7 +29,7 @@ def main() -> int:
     print(f"LIFECYCLE_SEED={seed} for {seconds:g} s", flush=True)
     directory = Path(tempfile.mkdtemp(prefix="soak"))
     storm = Storm(directory, seconds, seed, partial(print, flush=True))
-    asyncio.run(storm.blow())
+    asyncio.run(storm.run())
     print(*storm.report(), sep="\n")
     if storm.wrong:
         print(f"its files are in {directory}")

@@ -33,13 +33,13 @@ from lifecycle import (
     run,
 )
 from lifecycle.observe import ControlSocket, Dashboard, EventLog, PrometheusMetrics
+from tests.soak.flow_jobs import FlowJobs
 from tests.soak.notes import Notes
+from tests.soak.observer import Observer
 from tests.soak.pooling import Callers, pool_of
 from tests.soak.routes import Routes
 from tests.soak.tree import Tree
 from tests.soak.webhooks import Webhooks
-from tests.soak.witness import Witness
-from tests.soak.works import Works
 
 if TYPE_CHECKING:
     from lifecycle.flows import SentEvent
@@ -62,11 +62,11 @@ class Soak:
     def __init__(self, directory: Path, life: int, bus: str | None) -> None:
         self.directory = directory
         self.notes = Notes(directory, life)
-        self.tree, self.works = Tree(), Works(self.notes)
+        self.tree, self.flow_jobs = Tree(), FlowJobs(self.notes)
         self.pool = pool_of(self.notes)
         self.callers = Callers(self.pool, self.notes)
-        self.witness = Witness(self.notes, self.tree)
-        self.webhooks = Webhooks(self.notes, self.works)
+        self.observer = Observer(self.notes, self.tree)
+        self.webhooks = Webhooks(self.notes, self.flow_jobs)
         self.routes = Routes(self.notes, self.tree, self.pool)
         self.health = HealthCheckSource("disk", self._is_well, interval=0.3, timeout=2.0)
         self.metrics = PrometheusMetrics()
@@ -84,8 +84,8 @@ class Soak:
         """Until it is told to end."""
         log = EventLog(300, path=self.directory / LOG, max_bytes=100_000, backups=1)
         run(
-            *(self.control, log, self.metrics, self.probes, self.dashboard, self.witness),
-            *(self.tree.root, self.pool, self.works, self.prompt, self.router, self.callers, self.main),
+            *(self.control, log, self.metrics, self.probes, self.dashboard, self.observer),
+            *(self.tree.root, self.pool, self.flow_jobs, self.prompt, self.router, self.callers, self.main),
             exit_timeout=DEADLINE,
         )
         # As a whole: what is there after this has ended well.
@@ -115,8 +115,8 @@ class Soak:
         router.add_source(QueueSource(self._queue))
         router.handle("queue/*", self._in_order)
         router.add_source(self.tree.root.watch)
-        router.handle("status/**", self.witness.told)
-        router.add_source(self.works.flows.outbox())
+        router.handle("status/**", self.observer.on_status)
+        router.add_source(self.flow_jobs.flows.outbox())
         router.handle("job/done", self._done, concurrency=4)
         self.webhooks.add_to(router)
         self.routes.add_to(router)
@@ -139,7 +139,7 @@ class Soak:
         router.add_source(bridge, backoff=Backoff(initial=0.1, maximum=0.5))
 
     def _prompt(self) -> Router:
-        self.suspender.manage(self.tree.root, self.pool, self.works.flows)
+        self.suspender.manage(self.tree.root, self.pool, self.flow_jobs.flows)
         prompt = new_interactive_router(suspend=self.suspender)
         prompt.command("hello", self._hello, help="Say hello.")
         reload = ReloadHandler(self._read_config, self._take_config)

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from tests.guarded import is_guard
+from tests.guards import is_guard
+from tests.soak.flow_jobs import FILE as FLOWS
 from tests.soak.program import LOG
 from tests.soak.webhooks import FILE as INBOX
-from tests.soak.works import FILE as FLOWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.soak.ledger import Ledger
+    from tests.soak.history import History
     from tests.soak.lives import Life
 
 __all__ = ["JUDGED", "Series", "Table", "measured", "on_disk"]
@@ -117,7 +117,7 @@ class Table:
         return "\n".join(lines)
 
 
-def measured(life: Life, ledger: Ledger) -> dict[str, float]:
+def measured(life: Life, history: History) -> dict[str, float]:
     """What a life holds now; nothing if it has just ended."""
     try:
         program = psutil.Process(life.process.pid)
@@ -127,10 +127,10 @@ def measured(life: Life, ledger: Ledger) -> dict[str, float]:
         guards = [child.memory_info().rss for child in children if is_guard(child)]
     except psutil.Error:
         return {}
-    tasks, threads = ledger.sample
+    tasks, threads = history.sample
     found |= {"processes": len(children), "cgroups": len(life.cgroups())}
     found |= {"tasks": tasks, "threads": threads} if tasks else {}
-    found |= {"objects": ledger.objects} if ledger.objects else {}
+    found |= {"objects": history.objects} if history.objects else {}
     return found | ({"memory of the guard, MB": sum(guards) / _MEGABYTE} if guards else {})
 
 

@@ -17,8 +17,8 @@ from tests.soak.webhooks import PATHS, SECRET
 if TYPE_CHECKING:
     import random
 
-    from tests.soak.ledger import Ledger
-    from tests.soak.wind import Wind
+    from tests.soak.attack_switch import AttackSwitch
+    from tests.soak.history import History
 
 __all__ = ["Senders"]
 
@@ -30,8 +30,8 @@ _ACCEPTED, _REFUSED, _FORBIDDEN = 202, (429, 503), (401, 403)
 class Senders:
     """Send as long as it blows; `url` is where the program listens, an empty text while it does not."""
 
-    def __init__(self, ledger: Ledger, wind: Wind, chance: random.Random) -> None:
-        self._ledger, self._wind, self._chance = ledger, wind, chance
+    def __init__(self, history: History, attack_switch: AttackSwitch, chance: random.Random) -> None:
+        self._history, self._attack_switch, self._chance = history, attack_switch, chance
         self._numbers = count(1)
         self._url = ""
         self._listens = asyncio.Event()
@@ -50,7 +50,7 @@ class Senders:
     async def _send_all(self, client: aiohttp.ClientSession) -> None:
         while True:
             await asyncio.sleep(self._chance.random() * 0.3)
-            async with self._wind.blowing():
+            async with self._attack_switch.attacking():
                 await self._listens.wait()
                 number, path = next(self._numbers), self._chance.choice(PATHS)
                 match self._chance.choices(("good", "forged", "torn", "twice"), (85, 5, 5, 5))[0]:
@@ -70,22 +70,22 @@ class Senders:
             await self._listens.wait()
             status = await self._post(client, path, number, _signature(number))
             if status == _ACCEPTED:
-                self._ledger.accepted[path].add(number)
+                self._history.accepted[path].add(number)
                 return
             if status in _REFUSED:
                 # Another one may be under way, which is accepted.
                 await asyncio.sleep(0.1)
             elif status is not None:
-                self._ledger.wrong.append(f"the webhook {number} to {path} was answered with {status}")
+                self._history.wrong.append(f"the webhook {number} to {path} was answered with {status}")
                 return
             unanswered |= status is None
             await asyncio.sleep(0.05)
 
     async def _forge(self, client: aiohttp.ClientSession, path: str, number: int) -> None:
         status = await self._post(client, path, number, _signature(number + 1))
-        self._ledger.refused.add(number)
+        self._history.refused.add(number)
         if status not in (*_REFUSED, *_FORBIDDEN, None):
-            self._ledger.wrong.append(f"the forged webhook {number} was answered with {status}")
+            self._history.wrong.append(f"the forged webhook {number} was answered with {status}")
 
     async def _post(self, client: aiohttp.ClientSession, path: str, number: int, signature: str) -> int | None:
         headers = {"X-Hub-Signature-256": signature, "X-GitHub-Delivery": f"number-{number}"}
@@ -96,7 +96,7 @@ class Senders:
 
     async def _tear(self, path: str, number: int) -> None:
         """Half of a request, and then nothing."""
-        self._ledger.refused.add(number)
+        self._history.refused.add(number)
         address = urlsplit(self._url)
         with suppress(OSError):
             _, writer = await asyncio.open_connection(address.hostname, address.port)

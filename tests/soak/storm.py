@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
-from tests.soak.calm import check_file
-from tests.soak.courses import ENDS, UNCLEAN, Course
 from tests.soak.lives import Broken, Life
+from tests.soak.quiet_checks import check_file
 from tests.soak.samples import JUDGED, JUDGED_ON_DISK, Table
-from tests.soak.worlds import World
+from tests.soak.scenario import ENDS, UNCLEAN, Scenario
+from tests.soak.shared import SharedState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ class Storm:
     def __init__(self, directory: Path, seconds: float, seed: int, tell: Callable[[str], object]) -> None:
         self._seconds, self._tell = seconds, tell
         self._chance = random.Random(seed)
-        self._world = World.at(directory, random.Random(seed + 1))
+        self._shared = SharedState.at(directory, random.Random(seed + 1))
         self._ends = self._all_ends()
         self._life: Life | None = None
         self._tables: list[Table] = []
@@ -43,29 +43,29 @@ class Storm:
     @property
     def calms(self) -> int:
         """How often all was as it had to be, at rest."""
-        return self._world.calms
+        return self._shared.calms
 
-    async def blow(self) -> None:
+    async def run(self) -> None:
         """All of it; what is wrong ends it early."""
         with ExitStack() as held:
-            if self._world.bus is not None:
-                held.enter_context(self._world.bus)
-            senders = asyncio.create_task(self._world.senders.run())
+            if self._shared.bus is not None:
+                held.enter_context(self._shared.bus)
+            senders = asyncio.create_task(self._shared.senders.run())
             try:
                 await self._live_all(senders)
             finally:
                 senders.cancel()
                 await asyncio.wait({senders})
         long = self._seconds >= JUDGED_ON_DISK and not self.wrong
-        self._judge(Table(f"all {self.lives} lives, {self._world.elapsed:.0f} s", self._world.files, judged=long))
+        self._judge(Table(f"all {self.lives} lives, {self._shared.elapsed:.0f} s", self._shared.files, judged=long))
 
     async def _live_all(self, senders: asyncio.Task[None]) -> None:
         """Short lives, a long one, short ones again, and a last one that ends in calm."""
         with suppress(Broken):
-            while self._world.elapsed < self._seconds * 0.2 or self.lives < 2:
+            while self._shared.elapsed < self._seconds * 0.2 or self.lives < 2:
                 await self._live(self._short(), next(self._ends))
             await self._live(self._seconds * _LONG, "terminate", calms=True)
-            while self._world.elapsed < self._seconds * 0.95:
+            while self._shared.elapsed < self._seconds * 0.95:
                 await self._live(self._short(), next(self._ends))
             await self._live(self._seconds * 0.05, "interrupt")
         if senders.done():
@@ -82,9 +82,9 @@ class Storm:
     async def _live(self, seconds: float, end: str, *, calms: bool = False) -> None:
         """One life. Raises Broken, once it is told, if something was wrong."""
         self.lives += 1
-        bus = self._world.bus
-        self._life = life = Life(self._world.directory, self.lives, bus.url if bus else None)
-        self._world.ledger.begin()
+        bus = self._shared.bus
+        self._life = life = Life(self._shared.directory, self.lives, bus.url if bus else None)
+        self._shared.history.begin()
         began, how = time.monotonic(), end
         try:
             await life.start()
@@ -101,23 +101,23 @@ class Storm:
         finally:
             await life.end_by_force()
         self._tell(f"life {life.number}: {time.monotonic() - began:.1f} s, {how}")
-        self.wrong += self._world.ledger.wrong
+        self.wrong += self._shared.history.wrong
         if self.wrong:
             raise Broken
 
     async def _stand(self, life: Life, seconds: float, end: str, *, calms: bool) -> None:
-        async with Course(life, self._world) as course:
-            await (course.storm_and_calm(seconds) if calms else course.storm(seconds))
-            await course.end(end)
+        async with Scenario(life, self._shared) as scenario:
+            await (scenario.storm_and_calm(seconds) if calms else scenario.storm(seconds))
+            await scenario.end(end)
         if calms:
-            self._judge(Table(f"life {life.number}, {seconds:.0f} s", course.series, judged=seconds >= JUDGED))
+            self._judge(Table(f"life {life.number}, {seconds:.0f} s", scenario.series, judged=seconds >= JUDGED))
 
     def _check(self, life: Life, *, clean: bool) -> None:
         """What can be seen of a life when it is over."""
-        self._world.ledger.read()
-        if clean and life.number not in self._world.ledger.ended:
+        self._shared.history.read()
+        if clean and life.number not in self._shared.history.ended:
             raise Broken("it ended without having come to its end")
-        self.wrong += check_file(self._world.directory, at_rest=False)
+        self.wrong += check_file(self._shared.directory, at_rest=False)
         life.log.unlink()
 
     def _judge(self, table: Table) -> None:
@@ -126,16 +126,16 @@ class Storm:
 
     def report(self) -> Iterator[str]:
         """What there is to tell, a line each."""
-        world, ledger = self._world, self._world.ledger
-        yield f"done: {dict(sorted(world.done.items()))}"
-        yield f"noted: {dict(sorted(ledger.lines.items()))}"
-        accepted = sum(map(len, ledger.accepted.values()))
+        shared, history = self._shared, self._shared.history
+        yield f"done: {dict(sorted(shared.done.items()))}"
+        yield f"noted: {dict(sorted(history.lines.items()))}"
+        accepted = sum(map(len, history.accepted.values()))
         yield (
-            f"{self.lives} lives, {self.calms} calms, {accepted} webhooks accepted, {len(ledger.refused)} bad, "
-            f"{len(ledger.on_the_bus)} events on the bus{'' if world.bus else ' (there is no nats-server)'}"
+            f"{self.lives} lives, {self.calms} calms, {accepted} webhooks accepted, {len(history.refused)} bad, "
+            f"{len(history.on_the_bus)} events on the bus{'' if shared.bus else ' (there is no nats-server)'}"
         )
         yield from map(str, self._tables)
         if self.wrong and self._life is not None and self._life.log.exists():
             yield f"the end of its log:\n{self._life.log.read_text(errors='replace')[-3000:]}"
         yield from (f"WRONG: {what}" for what in dict.fromkeys(self.wrong))
-        yield f"{'BROKEN' if self.wrong else 'well'}, after {world.elapsed:.0f} s"
+        yield f"{'BROKEN' if self.wrong else 'well'}, after {shared.elapsed:.0f} s"

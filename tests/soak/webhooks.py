@@ -12,8 +12,8 @@ from lifecycle.control import timeout
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tests.soak.flow_jobs import FlowJobs
     from tests.soak.notes import Notes
-    from tests.soak.works import Works
 
 __all__ = ["DEDUPE", "FILE", "PATHS", "SECRET", "Webhooks"]
 
@@ -34,8 +34,8 @@ _PATIENCE = 0.5
 class Webhooks:
     """The source, and its handlers."""
 
-    def __init__(self, notes: Notes, works: Works) -> None:
-        self._notes, self._works = notes, works
+    def __init__(self, notes: Notes, flow_jobs: FlowJobs) -> None:
+        self._notes, self._flow_jobs = notes, flow_jobs
         inbox = Inbox(notes.directory / FILE, dedupe=DEDUPE, backoff=Backoff(initial=0.05, maximum=0.5))
         self.source = WebhookSource(port=0, verify=GitHub(SECRET), inbox=inbox, limits=Limits(pending=30))
 
@@ -67,11 +67,11 @@ class Webhooks:
         self._handled(_number(event))
 
     async def _deploy(self, event: WebhookEvent) -> None:
-        await self._works.deployed(_number(event))
+        await self._flow_jobs.deployed(_number(event))
         self._handled(_number(event))
 
     async def _job(self, event: WebhookEvent) -> None:
-        await self._works.posted(_number(event))
+        await self._flow_jobs.posted(_number(event))
         self._handled(_number(event))
 
     def _handled(self, number: int) -> None:

@@ -17,7 +17,7 @@ from lifecycle.cli.ctl.actions import RestartProgress, StopProgress, bar
 from lifecycle.cli.ctl.client import Messages
 from lifecycle.cli.ctl.queries import EntryBuffer
 from lifecycle.cli.ctl.status import Tree
-from tests.cli.ctl.speakers import answer, speaker
+from tests.cli.ctl.fake_sockets import answer, speaker
 
 if TYPE_CHECKING:
     from pathlib import Path

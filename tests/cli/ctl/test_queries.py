@@ -16,7 +16,7 @@ import pytest
 from lifecycle.cli import main
 from lifecycle.cli.ctl import client, queries
 from lifecycle.cli.ctl.client import Exchange
-from tests.cli.ctl.speakers import answer, speaker
+from tests.cli.ctl.fake_sockets import answer, speaker
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from lifecycle._util import current_span
 from lifecycle.bridges import BusEvent, NatsBridge, Unpublishable
 from lifecycle.control import Event, HealthEvent, NotHandled, Router, delivery
 from lifecycle.testing import running
-from tests.realtime.bridges.boxes import Box, answered, by_hand
+from tests.realtime.bridges.receiving import Box, answered, by_hand
 from tests.waiting import until
 
 if TYPE_CHECKING:

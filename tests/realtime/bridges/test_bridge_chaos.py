@@ -16,8 +16,8 @@ SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
 @pytest.mark.timeout(300)
 async def test_no_kill_loses_what_the_bus_has() -> None:
     print(f"LIFECYCLE_SEED={SEED}")
-    tally = await storm(SECONDS, seed=SEED, kills=KILLS)
-    print(tally)
-    assert tally.wrong() == []
-    assert tally.published
-    assert tally.kills >= KILLS
+    result = await storm(SECONDS, seed=SEED, kills=KILLS)
+    print(result)
+    assert result.wrong() == []
+    assert result.published
+    assert result.kills >= KILLS

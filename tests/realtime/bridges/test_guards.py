@@ -17,8 +17,8 @@ from lifecycle.control import Event, Router
 from lifecycle.errors import SourceFailed
 from lifecycle.testing import running
 from tests.nats_servers import LIMIT, NatsProcess
-from tests.realtime.bridges.boxes import Box, by_hand
 from tests.realtime.bridges.credentials import credentials
+from tests.realtime.bridges.receiving import Box, by_hand
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,14 +24,14 @@ from lifecycle.control import Event, Router
 from lifecycle.errors import SourceFailed
 from lifecycle.testing import running
 from tests.nats_servers import NatsProcess
-from tests.realtime.bridges.boxes import Box, by_hand
+from tests.realtime.bridges.receiving import Box, by_hand
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Member:
+class Candidate:
     """A router with a leader, and what it was told."""
 
     def __init__(self, server: NatsProcess, name: str = "cron", *, lease: float = 60.0) -> None:
@@ -47,7 +47,7 @@ class Member:
 
 
 async def test_one_leads_and_the_next_as_soon_as_it_stops(server: NatsProcess) -> None:
-    first, second = Member(server), Member(server)
+    first, second = Candidate(server), Candidate(server)
     async with running(second.router), running(first.router):
         [gained] = await second.box.wait(1)
         assert gained == LeaderEvent("cron", leading=True, token=second.leader.token or 0)
@@ -65,7 +65,7 @@ async def test_one_leads_and_the_next_as_soon_as_it_stops(server: NatsProcess) -
 
 
 async def test_leaders_of_two_names_have_nothing_to_do_with_each_other(server: NatsProcess) -> None:
-    one, other = Member(server, "one"), Member(server, "ü/x".replace("/", " . * >"))
+    one, other = Candidate(server, "one"), Candidate(server, "ü/x".replace("/", " . * >"))
     async with running(one.router), running(other.router):
         await one.box.wait(1)
         await other.box.wait(1)
@@ -76,7 +76,7 @@ async def test_leaders_of_two_names_have_nothing_to_do_with_each_other(server: N
 
 async def test_the_lease_is_kept_until_the_last_handler_has_ended(server: NatsProcess) -> None:
     """What it has begun it may still finish, and note, before anybody else begins."""
-    first, second = Member(server, "drain"), Member(server, "drain")
+    first, second = Candidate(server, "drain"), Candidate(server, "drain")
     begun, finish = asyncio.Event(), asyncio.Event()
 
     async def work(_: Event) -> None:
@@ -100,7 +100,7 @@ async def test_the_lease_is_kept_until_the_last_handler_has_ended(server: NatsPr
 
 
 async def test_who_does_not_lead_cannot_write(server: NatsProcess) -> None:
-    first, second = Member(server, "fence"), Member(server, "fence")
+    first, second = Candidate(server, "fence"), Candidate(server, "fence")
     async with running(first.router):
         await first.box.wait(1)
         async with running(second.router):
@@ -118,7 +118,7 @@ async def test_who_does_not_lead_cannot_write(server: NatsProcess) -> None:
 
 async def test_a_lease_that_somebody_took_away_is_lost_at_the_next_write(server: NatsProcess) -> None:
     """A clock knows nothing of that; the server does."""
-    member = Member(server, "taken")
+    member = Candidate(server, "taken")
     async with running(member.router), by_hand(server) as js:
         await member.box.wait(1)
         await js.publish(f"$KV.{BUCKET}.taken", b"mine, says an operator")
@@ -139,7 +139,7 @@ async def test_a_lease_that_somebody_took_away_is_lost_at_the_next_write(server:
 
 async def test_an_answer_that_got_lost_is_no_loss(server: NatsProcess) -> None:
     """The server has a renewal of which nothing was heard: the next write finds that it was ours."""
-    member = Member(server, "answer")
+    member = Candidate(server, "answer")
     async with running(member.router):
         await member.box.wait(1)
         candidate = member.leader._elector
@@ -154,7 +154,7 @@ async def test_an_answer_that_got_lost_is_no_loss(server: NatsProcess) -> None:
 
 
 async def test_who_is_removed_leads_no_more(server: NatsProcess) -> None:
-    first, second = Member(server, "removed"), Member(server, "removed")
+    first, second = Candidate(server, "removed"), Candidate(server, "removed")
     async with running(first.router):
         await first.box.wait(1)
         async with running(second.router):
@@ -169,7 +169,7 @@ async def test_who_is_removed_leads_no_more(server: NatsProcess) -> None:
 
 
 async def test_a_router_that_is_cancelled_gives_the_lease_back(server: NatsProcess) -> None:
-    first, second = Member(server, "cancelled"), Member(server, "cancelled")
+    first, second = Candidate(server, "cancelled"), Candidate(server, "cancelled")
     running_first = asyncio.create_task(first.router.run())
     await first.box.wait(1)
     async with running(second.router):
@@ -179,7 +179,7 @@ async def test_a_router_that_is_cancelled_gives_the_lease_back(server: NatsProce
 
 
 async def test_a_client_that_is_closed_for_good_is_replaced_and_leads_again(server: NatsProcess) -> None:
-    member = Member(server, "closed", lease=1.0)
+    member = Candidate(server, "closed", lease=1.0)
     async with running(member.router):
         await member.box.wait(1)
         assert member.leader._elector is not None
@@ -206,7 +206,7 @@ async def test_what_a_busy_route_was_not_told_in_time_is_not_told(server: NatsPr
 async def test_a_server_that_is_away_for_longer_than_the_lease_makes_a_new_leader(
     own_server: NatsProcess, gone: str, back: str
 ) -> None:
-    member = Member(own_server, lease=1.0)
+    member = Candidate(own_server, lease=1.0)
     async with running(member.router):
         await member.box.wait(1)
         token = member.box.events[0].token
@@ -226,7 +226,7 @@ async def test_a_server_that_is_away_for_longer_than_the_lease_makes_a_new_leade
 
 
 async def test_a_server_that_comes_back_in_time_changes_nothing(own_server: NatsProcess) -> None:
-    member = Member(own_server, lease=120.0)
+    member = Candidate(own_server, lease=120.0)
     async with running(member.router):
         await member.box.wait(1)
         await asyncio.to_thread(own_server.kill)
@@ -240,7 +240,7 @@ async def test_a_server_that_comes_back_in_time_changes_nothing(own_server: Nats
 
 async def test_that_one_leads_is_nobody_elses_business(server: NatsProcess) -> None:
     """On another machine the same event would be a lie."""
-    member = Member(server, "here")
+    member = Candidate(server, "here")
     bridge = NatsBridge(server.url, stream="ALL", prefix="all", group="g", publish=("**",))
     member.router.add_source(bridge)
     async with running(member.router):

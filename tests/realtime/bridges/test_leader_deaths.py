@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.chaos.leader import Tally, Write, read, storm
-from tests.realtime.bridges.workers import Worker, tally, workers
+from tests.chaos.leader import Result, Write, read, storm
+from tests.realtime.bridges.workers import Worker, result_of, workers
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ async def test_another_leads_when_one_is_frozen_or_killed_and_the_thawed_one_wri
         await other.kill()
         await until(lambda: frozen.token > other.last)
         await until(lambda: frozen.wrote > other.wrote)
-    assert tally(both, await read(own_server.url)).wrong() == []
+    assert result_of(both, await read(own_server.url)).wrong() == []
 
 
 async def freeze(both: list[Worker]) -> list[Worker]:
@@ -59,15 +59,15 @@ async def stopped(pid: int) -> None:
 
 
 def test_the_storm_would_tell_two_leaders_and_a_write_that_is_gone() -> None:
-    good = Tally([Write(11, 10, 1), Write(22, 20, 2)], {10, 20}, {11, 22})
+    good = Result([Write(11, 10, 1), Write(22, 20, 2)], {10, 20}, {11, 22})
     assert good.wrong() == []
-    late = Tally([Write(11, 10, 1), Write(22, 20, 2), Write(23, 10, 1)])
+    late = Result([Write(11, 10, 1), Write(22, 20, 2), Write(23, 10, 1)])
     assert late.wrong() == [f"two leaders: {[Write(23, 10, 1)]}"]
-    unseen = Tally([Write(22, 10, 1)], tokens={10, 20})
+    unseen = Result([Write(22, 10, 1)], tokens={10, 20})
     assert unseen.wrong() == [f"two leaders: {[Write(22, 10, 1)]}"]
-    shared = Tally([Write(11, 10, 1), Write(12, 10, 2)])
+    shared = Result([Write(11, 10, 1), Write(12, 10, 2)])
     assert shared.wrong() == ["shared tokens: [10]"]
-    assert Tally(acknowledged={11}).wrong() == ["lost: [11]"]
+    assert Result(acknowledged={11}).wrong() == ["lost: [11]"]
 
 
 @pytest.mark.timeout(300)

@@ -15,7 +15,7 @@ from lifecycle.bridges import consumer, streams
 from lifecycle.control import Event, Router
 from lifecycle.testing import running
 from tests.nats_servers import LIMIT
-from tests.realtime.bridges.boxes import Box, answered, by_hand
+from tests.realtime.bridges.receiving import Box, answered, by_hand
 from tests.waiting import until
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from lifecycle.bridges import bridge as bridge_module
 from lifecycle.control import Event, HealthEvent, Router
 from lifecycle.testing import running
 from tests.nats_servers import LIMIT
-from tests.realtime.bridges.boxes import Box, by_hand
+from tests.realtime.bridges.receiving import Box, by_hand
 from tests.waiting import until
 
 if TYPE_CHECKING:

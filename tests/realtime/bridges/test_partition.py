@@ -11,7 +11,7 @@ import pytest
 
 from tests.chaos.leader import read
 from tests.nats_servers import LIMIT, NatsProcess
-from tests.realtime.bridges.workers import tally, workers
+from tests.realtime.bridges.workers import result_of, workers
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ async def test_two_hosts_never_lead_at_once_whoever_is_cut_off(networks: Network
             await until(lambda: back.wrote > other.wrote)
         server.kill()
     with NatsProcess(tmp_path / "nats") as again:
-        result = tally(both, await read(again.url))
+        result = result_of(both, await read(again.url))
     assert result.wrong() == []
     assert len(result.terms) > 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
-from tests.chaos.leader import Tally, start_worker, up
+from tests.chaos.leader import Result, start_worker, up
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tests.chaos.leader import Write
 
-__all__ = ["Worker", "tally", "workers"]
+__all__ = ["Worker", "result_of", "workers"]
 
 
 class Worker:
@@ -69,9 +69,9 @@ async def workers(directory: Path, *places: tuple[str, tuple[str, ...]]) -> Asyn
         yield all_of_them
 
 
-def tally(workers: list[Worker], writes: list[Write]) -> Tally:
+def result_of(workers: list[Worker], writes: list[Write]) -> Result:
     """What those who are still now have noted, beside what the server has."""
-    result = Tally(writes)
+    result = Result(writes)
     for worker in workers:
         for line in worker.notes():
             result.note(line)

@@ -136,20 +136,20 @@ async def test_a_worker_elsewhere_hears_of_a_job_when_it_is_posted(tmp_path: Pat
 @pytest.mark.timeout(600)
 async def test_no_kill_and_no_stop_loses_a_job_or_has_two_write() -> None:
     print(f"LIFECYCLE_SEED={SEED}")
-    tally = await storm(SECONDS, seed=SEED, kills=3)
-    print(tally.speed)
-    print(tally)
-    assert tally.lost == []
-    assert tally.double == []
-    assert tally.jobs
+    result = await storm(SECONDS, seed=SEED, kills=3)
+    print(result.speed)
+    print(result)
+    assert result.lost == []
+    assert result.double == []
+    assert result.jobs
 
 
 @pytest.mark.engine("postgres")
 @pytest.mark.timeout(600)
 async def test_no_kill_loses_a_job_or_has_two_write_on_a_server_that_is_killed_too() -> None:
     print(f"LIFECYCLE_SEED={SEED}")
-    tally = await storm(ON_SERVER, seed=SEED, kills=2, store="postgres")
-    print(tally)
-    assert tally.lost == []
-    assert tally.double == []
-    assert tally.jobs
+    result = await storm(ON_SERVER, seed=SEED, kills=2, store="postgres")
+    print(result)
+    assert result.lost == []
+    assert result.double == []
+    assert result.jobs

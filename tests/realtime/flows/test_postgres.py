@@ -223,10 +223,10 @@ async def test_a_process_that_was_cut_off_is_heard_and_seen_again() -> None:
     url = f"{server.cleared()}&application_name=cut"
     async with Flows(url) as flows, Flows(url) as others:
         server.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'cut'")
-        heard = asyncio.Event()
-        others.presence.listen("news", heard.set)
+        received = asyncio.Event()
+        others.presence.listen("news", received.set)
         async with asyncio.timeout(LIMIT):
-            while not heard.is_set():
+            while not received.is_set():
                 flows.presence.notify("news")
                 await asyncio.sleep(0.05)
             while not await flows.presence.lives(others.presence.token):
@@ -388,11 +388,11 @@ async def test_the_time_does_not_go_back_while_no_process_has_the_tables_open() 
 async def test_many_news_go_in_few_notifications_and_none_is_lost() -> None:
     url = postgres.server().cleared()
     async with Flows(url) as flows, Flows(url) as others:
-        heard: set[int] = set()
+        received: set[int] = set()
         for number in range(500):
-            others.presence.listen(f"{'long ' * 20}{number}", partial(heard.add, number))
+            others.presence.listen(f"{'long ' * 20}{number}", partial(received.add, number))
             flows.presence.notify(f"{'long ' * 20}{number}")
-        await until(lambda: len(heard) == 500)
+        await until(lambda: len(received) == 500)
 
 
 # -- what others write meanwhile ---------------------------------------------------------------------------------------

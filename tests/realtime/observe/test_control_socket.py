@@ -26,7 +26,7 @@ from lifecycle.runtime import Lifetime, lifetime
 from lifecycle.testing import running
 from lifecycle.workers import Spec, Supervisor, TaskWorker
 from tests.programs import LIMIT, Running
-from tests.realtime.observe.asking import ask, sent, streaming, tell
+from tests.realtime.observe.requests import ask, sent, streaming, tell
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

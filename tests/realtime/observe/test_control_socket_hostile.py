@@ -23,7 +23,7 @@ from lifecycle.observe.http.server import serving, stream
 from lifecycle.runtime import lifetime
 from lifecycle.testing import running
 from tests.programs import LIMIT, Running
-from tests.realtime.observe.asking import answer, ask, sent, streaming, tell
+from tests.realtime.observe.requests import answer, ask, sent, streaming, tell
 from tests.realtime.observe.test_control_socket import PROGRAM, opened
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import pytest
 
 from lifecycle.cli import main
 from tests.programs import LIMIT
-from tests.realtime.observe.controlled import at_terminal, ends, environment, home, started
+from tests.realtime.observe.shops import at_terminal, ends, environment, home, started
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pexpect
 import pytest
 
-from tests.realtime.observe.controlled import at_terminal, ctl, ends, environment, home, started
+from tests.realtime.observe.shops import at_terminal, ctl, ends, environment, home, started
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lifecycle.cli import main
 from tests.programs import LIMIT
-from tests.realtime.observe.controlled import ctl, environment, home, started
+from tests.realtime.observe.shops import ctl, environment, home, started
 from tests.test_docs import ROOT, blocks, versions
 
 if TYPE_CHECKING:

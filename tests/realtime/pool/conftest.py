@@ -47,7 +47,7 @@ async def up(spawn: Spawn) -> Spawn:
     """Starts a worker, and waits until it is ready."""
 
     async def started(target: Any, *init: Any, **how: Any) -> Up:
-        served = target if isinstance(target, list) else f"tests.realtime.pool.served:{target}"
+        served = target if isinstance(target, list) else f"tests.realtime.pool.worker_targets:{target}"
         worker = await spawn(served, *init, **how)
         async with asyncio.timeout(LIMIT):
             await worker.connection.ready()

@@ -1,4 +1,4 @@
-"""The helpers of tests of whole pools: pools of `tests.realtime.pool.tasks`, and ways to wait for what they do."""
+"""Helpers for tests of whole pools, with the targets of `pool_targets`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from lifecycle.hooks import Hook
 
-__all__ = ["QUICK", "gone", "heard", "pids", "pool_of", "ready", "started"]
+__all__ = ["QUICK", "announced", "gone", "pids", "pool_of", "ready", "started"]
 
 #: Without what a container of its own costs.
 QUICK = Process(contain="group", grace=0.3)
@@ -28,7 +28,7 @@ ANY = Intensity(10_000, 30.0)
 def pool_of(target: str = "Desk", *, size: tuple[int, int] = (1, 1), **how: Any) -> Pool:
     """A pool of that target."""
     how = {"process": QUICK, "intensity": ANY, "deadline": LIMIT, **how}
-    return Pool("pool", f"tests.realtime.pool.tasks:{target}", size=size, **how)
+    return Pool("pool", f"tests.realtime.pool.pool_targets:{target}", size=size, **how)
 
 
 async def started(*paths: Path) -> None:
@@ -55,19 +55,19 @@ def gone(pid: int | None) -> bool:
 
 
 @contextmanager
-def heard(hook: Hook, pool: Pool) -> Iterator[list[dict[str, Any]]]:
+def announced(hook: Hook, pool: Pool) -> Iterator[list[dict[str, Any]]]:
     """The announcements of the hook for the pool."""
-    said: list[dict[str, Any]] = []
+    received: list[dict[str, Any]] = []
 
-    def hear(sender: object, **what: Any) -> None:
+    def receive(sender: object, **what: Any) -> None:
         if sender is pool:
-            said.append(what)
+            received.append(what)
 
-    hook.connect(hear)
+    hook.connect(receive)
     try:
-        yield said
+        yield received
     finally:
-        hook.disconnect(hear)
+        hook.disconnect(receive)
 
 
 def kill(pid: int | None, signum: int) -> None:

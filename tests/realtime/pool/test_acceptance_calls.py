@@ -17,8 +17,8 @@ import pytest
 from lifecycle import hooks
 from lifecycle.errors import PoolBusy, PoolClosed, RemoteError
 from lifecycle.workers.pool import Heartbeat, Phase, Process
-from tests.realtime.pool import tasks
-from tests.realtime.pool.pools import gone, heard, pids, pool_of, ready, started
+from tests.realtime.pool import pool_targets
+from tests.realtime.pool.pools import announced, gone, pids, pool_of, ready, started
 from tests.realtime.pool.workers import LIMIT
 from tests.waiting import until
 
@@ -49,7 +49,7 @@ async def test_p2_workers_are_started_as_calls_need_them(tmp_path: Path) -> None
 
 async def test_p3_a_call_above_the_limit_is_refused_at_once(tmp_path: Path) -> None:
     async with pool_of(queue=1) as pool:
-        with heard(hooks.pool_saturated, pool) as saturated:
+        with announced(hooks.pool_saturated, pool) as saturated:
             (running,) = await occupied(pool, tmp_path, 1)
             waiting = asyncio.create_task(pool.call("pid"))
             await until(lambda: pool.stats().queued == 1)
@@ -94,7 +94,7 @@ async def test_p6_a_worker_that_cannot_stop_a_call_is_killed(tmp_path: Path) -> 
     async with pool_of() as pool:
         pid = await pool.call("pid")
         deadline, held = 0.1, tmp_path / "held"
-        with heard(hooks.pool_recovered, pool) as recovered:
+        with announced(hooks.pool_recovered, pool) as recovered:
             # On a slow machine it may not have got so far, and obeys.
             while not held.exists():
                 deadline *= 2
@@ -191,7 +191,7 @@ async def test_p8_a_closed_stream_has_ended(tmp_path: Path) -> None:
 async def test_p9_a_slow_consumer_bounds_the_memory_and_pings_are_answered() -> None:
     async with pool_of(heartbeat=Heartbeat(every=0.02)) as pool:
         before = psutil.Process().memory_info().rss
-        with heard(hooks.health_checked, pool) as checked:
+        with announced(hooks.health_checked, pool) as checked:
             async with pool.stream("blocks", 10_000, 1024 * 1024) as stream:
                 await anext(stream)
                 seen = len(checked)
@@ -237,7 +237,7 @@ async def test_an_error_has_the_traceback_of_its_process() -> None:
         with pytest.raises(RemoteError, match="ValueError: no such thing") as caught:
             await pool.call("fail", "no such thing")
         assert caught.value.type == "ValueError"
-        assert "served.py" in "".join(traceback.format_exception(caught.value))
+        assert "worker_targets.py" in "".join(traceback.format_exception(caught.value))
         assert pool.members()[0].phase is Phase.READY
 
 
@@ -245,16 +245,24 @@ async def test_an_error_has_the_traceback_of_its_process() -> None:
 async def test_calls_name_methods_and_functions_of_modules(codec: str) -> None:
     async with pool_of(codec=codec) as pool:
         assert await pool.call("times", 20, and_more=2) == 22
-        assert await pool.call(tasks.echo, "by itself") == "by itself"
+        assert await pool.call(pool_targets.echo, "by itself") == "by itself"
         assert await pool.call("os.path:basename", "/a/b", deadline=math.inf) == "b"
 
 
 async def test_values_arrive_with_their_types() -> None:
-    value = [(1, 2), {"a"}, frozenset({1}), datetime(2026, 1, 1, tzinfo=UTC), tasks.Point(1, (2.5, None)), b"x", {1: 2}]
+    value = [
+        (1, 2),
+        {"a"},
+        frozenset({1}),
+        datetime(2026, 1, 1, tzinfo=UTC),
+        pool_targets.Point(1, (2.5, None)),
+        b"x",
+        {1: 2},
+    ]
     async with pool_of() as pool:
         assert await pool.call("echo", value) == value
-        assert await pool.call("echo", tasks.Point(0, ())) == tasks.Point(0, ())
-        assert [each async for each in pool.stream("tests.realtime.pool.tasks:each", value)] == value
+        assert await pool.call("echo", pool_targets.Point(0, ())) == pool_targets.Point(0, ())
+        assert [each async for each in pool.stream("tests.realtime.pool.pool_targets:each", value)] == value
 
 
 @pytest.mark.parametrize("codec", ["msgpack", "json"])
@@ -263,35 +271,35 @@ async def test_a_codec_that_would_alter_a_value_refuses_it(codec: str) -> None:
         with pytest.raises(TypeError, match=f"'echo' was not called; .*{codec} cannot carry a value of type tuple"):
             await pool.call("echo", {"a": (1, 2)})
         with pytest.raises(RemoteError, match=f"returned what cannot be sent: {codec} cannot carry .* type Point"):
-            await pool.call("tests.realtime.pool.tasks:point")
+            await pool.call("tests.realtime.pool.pool_targets:point")
         with pytest.raises(RemoteError, match=f"{codec} cannot carry a value of type set"):
-            async for _ in pool.stream("tests.realtime.pool.tasks:sets"):
+            async for _ in pool.stream("tests.realtime.pool.pool_targets:sets"):
                 pass
         assert pool.stats().idle == 1
 
 
 async def test_large_values_are_encoded_and_decoded_in_a_thread() -> None:
     """In the loop, they would hold up all else for as long as that takes."""
-    large, small = tasks.Noted(bytes(300_000)), tasks.Noted(b"")
+    large, small = pool_targets.Noted(bytes(300_000)), pool_targets.Noted(b"")
     async with pool_of() as pool:
         for value, aside in ((large, True), (small, False)):
-            tasks.encoded.clear()
-            tasks.decoded.clear()
+            pool_targets.encoded.clear()
+            pool_targets.decoded.clear()
             assert (await pool.call("echo", value)).data == value.data
             async with pool.lease() as worker:
                 assert (await worker.call("echo", value)).data == value.data
-            async for each in pool.stream("tests.realtime.pool.tasks:each", [value]):
+            async for each in pool.stream("tests.realtime.pool.pool_targets:each", [value]):
                 assert each.data == value.data
             here = threading.get_ident()
-            assert [ident != here for ident in tasks.encoded] == [aside] * 3
-            assert [ident != here for ident in tasks.decoded] == [aside] * 3
+            assert [ident != here for ident in pool_targets.encoded] == [aside] * 3
+            assert [ident != here for ident in pool_targets.decoded] == [aside] * 3
         assert pool.stats().idle == 1
 
 
 async def test_a_lease_that_ends_while_an_argument_is_encoded_makes_no_call() -> None:
     async with pool_of() as pool:
         async with pool.lease() as worker:
-            call = asyncio.create_task(worker.call("echo", [tasks.Noted(bytes(300_000))]))
+            call = asyncio.create_task(worker.call("echo", [pool_targets.Noted(bytes(300_000))]))
             await asyncio.sleep(0)
         with pytest.raises(PoolClosed, match="not held"):
             await call
@@ -301,7 +309,7 @@ async def test_a_lease_that_ends_while_an_argument_is_encoded_makes_no_call() ->
 async def test_a_stream_of_a_lease_begins_before_the_lease_ends_or_not_at_all() -> None:
     async with pool_of() as pool:
         async with pool.lease() as worker:
-            stream = worker.stream("tests.realtime.pool.tasks:each", [1])
+            stream = worker.stream("tests.realtime.pool.pool_targets:each", [1])
         with pytest.raises(PoolClosed, match="not held"):
             await anext(stream)
         assert (pool.stats().busy, pool.stats().saturation) == (0, 0.0)
@@ -311,7 +319,7 @@ async def test_a_stream_of_a_lease_begins_before_the_lease_ends_or_not_at_all() 
 async def test_a_result_that_exits_when_decoded_fails_only_its_call(size: int) -> None:
     async with pool_of() as pool:
         with pytest.raises(RemoteError, match="what it sent cannot be read here"):
-            await pool.call("tests.realtime.pool.tasks:quits", size)
+            await pool.call("tests.realtime.pool.pool_targets:quits", size)
         assert await pool.call("echo", 1) == 1
         assert pool.stats().idle == 1
 
@@ -338,7 +346,7 @@ async def test_a_large_argument_that_cannot_be_sent_is_refused() -> None:
         with pytest.raises(TypeError, match="'echo' was not called; what it was to be given cannot be sent: pickle"):
             await pool.call("echo", bytes(300_000), threading.Lock())
         with pytest.raises(RemoteError, match="what it sent cannot be read here: pickle cannot read it"):
-            await pool.call("tests.realtime.pool.tasks:large_and_unreadable")
+            await pool.call("tests.realtime.pool.pool_targets:large_and_unreadable")
         assert pool.stats().idle == 1
 
 
@@ -374,7 +382,7 @@ async def test_a_map_reads_its_rows_as_they_are_needed_and_ends_with_the_first_e
 
     async with pool_of(size=(2, 2)) as pool:
         with pytest.raises(RemoteError, match="ValueError"):
-            async for _ in pool.map("tests.realtime.pool.tasks:odd_only", rows()):
+            async for _ in pool.map("tests.realtime.pool.pool_targets:odd_only", rows()):
                 pass
         assert len(read) < 20
         async with aclosing(pool.map("echo", rows())) as results:
@@ -458,9 +466,9 @@ async def test_a_call_of_a_function_that_workers_cannot_find_is_refused() -> Non
 async def test_calls_are_announced_with_how_long_they_waited_and_ran(tmp_path: Path) -> None:
     async with pool_of() as pool:
         with (
-            heard(hooks.call_queued, pool) as queued,
-            heard(hooks.call_dispatched, pool) as dispatched,
-            heard(hooks.call_finished, pool) as finished,
+            announced(hooks.call_queued, pool) as queued,
+            announced(hooks.call_dispatched, pool) as dispatched,
+            announced(hooks.call_finished, pool) as finished,
         ):
             (running,) = await occupied(pool, tmp_path, 1)
             failing = asyncio.create_task(pool.call("fail", "", session="s"))

@@ -129,7 +129,7 @@ def program(tmp_path: Path) -> Iterator[Callable[[str], Running]]:
 PROGRAM = """
 import asyncio, gc, signal, sys
 from lifecycle.workers.pool import Pool, Process
-target = "tests.realtime.pool.tasks:Desk"
+target = "tests.realtime.pool.pool_targets:Desk"
 """
 
 

@@ -18,7 +18,7 @@ from lifecycle.backoff import Intensity
 from lifecycle.errors import PoolFailed, RemoteError, RemoteTraceback, WorkerFailed, WorkerLost
 from lifecycle.workers import Status
 from lifecycle.workers.pool import Health, Heartbeat, Phase, Pool, Process
-from tests.realtime.pool.pools import ANY, QUICK, gone, heard, kill, pids, pool_of, ready, started
+from tests.realtime.pool.pools import ANY, QUICK, announced, gone, kill, pids, pool_of, ready, started
 from tests.realtime.pool.test_hostile_workers import WORKER
 from tests.realtime.pool.workers import LIMIT, python
 from tests.waiting import until
@@ -36,7 +36,7 @@ def said(recovered: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
 
 async def test_p1_a_worker_that_dies_fails_only_its_own_call(tmp_path: Path) -> None:
     async with pool_of(size=(4, 4)) as pool:
-        with heard(hooks.pool_recovered, pool) as recovered:
+        with announced(hooks.pool_recovered, pool) as recovered:
             places = [tmp_path / str(number) for number in range(8)]
             release = str(tmp_path / "release")
             calls = [asyncio.create_task(pool.call("wait_for", str(place), release)) for place in places]
@@ -69,7 +69,7 @@ async def test_a_lost_call_reports_the_last_of_stderr() -> None:
 
 async def test_an_idempotent_call_is_retried_once(tmp_path: Path) -> None:
     async with pool_of() as pool:
-        with heard(hooks.pool_recovered, pool) as recovered:
+        with announced(hooks.pool_recovered, pool) as recovered:
             pid = await pool.call("die_once", str(tmp_path / "died"), idempotent=True)
             assert pids(pool) == {pid}
             await until(lambda: len(recovered) == 2)
@@ -81,7 +81,7 @@ async def test_an_idempotent_call_is_retried_once(tmp_path: Path) -> None:
 async def test_a_surplus_worker_that_dies_is_not_replaced() -> None:
     async with pool_of(size=(0, 2)) as pool:
         victim = await pool.call("pid")
-        with heard(hooks.pool_recovered, pool) as recovered:
+        with announced(hooks.pool_recovered, pool) as recovered:
             kill(victim, signal.SIGKILL)
             await until(lambda: recovered)
             await until(lambda: pool.members() == ())
@@ -150,7 +150,7 @@ async def test_workers_that_fail_in_a_row_are_started_with_backoff(tmp_path: Pat
     spoilt = tmp_path / "spoilt"
     async with pool_of("Fickle", init=[str(spoilt)]) as pool:
         spoilt.touch()
-        with heard(hooks.pool_recovered, pool) as recovered:
+        with announced(hooks.pool_recovered, pool) as recovered:
             kill(await pool.call("pid"), signal.SIGKILL)
             await until(lambda: recovered)
         call = asyncio.create_task(pool.call("pid"))
@@ -163,7 +163,7 @@ async def test_workers_that_fail_in_a_row_are_started_with_backoff(tmp_path: Pat
 async def test_p18_a_worker_that_starts_too_slowly_is_killed(tmp_path: Path) -> None:
     process = Process(contain="group", start_timeout=0.3)
     pool = pool_of("Waits", init=[str(tmp_path / "never")], process=process, intensity=Intensity(1, 30.0))
-    with heard(hooks.member_changed, pool) as changes, pytest.raises(PoolFailed) as caught:
+    with announced(hooks.member_changed, pool) as changes, pytest.raises(PoolFailed) as caught:
         await pool.start()
     assert "was not ready within 0.3 s" in str(caught.value.__cause__)
     assert {each["change"].reason for each in changes} == {"init_timeout"}
@@ -181,7 +181,7 @@ async def test_p19_a_worker_that_breaks_the_protocol_is_killed_and_replaced(code
     pool = Pool("pool", python(WORKER + PINGS + code), codec="json", size=(1, 1), process=QUICK, intensity=ANY)
     async with pool:
         (victim,) = pool.members()
-        with heard(hooks.pool_recovered, pool) as recovered:
+        with announced(hooks.pool_recovered, pool) as recovered:
             with pytest.raises(WorkerLost, match="it broke the protocol: ") as caught:
                 await pool.call("anything")
             assert reason in str(caught.value)
@@ -208,7 +208,7 @@ async def test_p21_a_frozen_worker_is_killed_and_replaced() -> None:
     """It is degraded first, when it gets no calls; after the third miss, it is killed, which works on a stopped one."""
     async with pool_of(heartbeat=WATCHFUL) as pool:
         (victim,) = pool.members()
-        with heard(hooks.pool_recovered, pool) as recovered, heard(hooks.member_changed, pool) as changes:
+        with announced(hooks.pool_recovered, pool) as recovered, announced(hooks.member_changed, pool) as changes:
             kill(victim.pid, signal.SIGSTOP)
             await until(lambda: victim.phase is Phase.DEGRADED)
             assert victim.health is Health.UNHEALTHY
@@ -257,7 +257,7 @@ async def test_a_worker_that_starts_unhealthy_gets_no_calls_until_it_recovers() 
         heartbeat=Heartbeat(every=0.05, timeout=0.5, misses=1000),
     )
     async with pool:
-        with heard(hooks.member_changed, pool) as changes:
+        with announced(hooks.member_changed, pool) as changes:
             assert await pool.call("anything") == "heard"
         moves = [(each["change"].target, each["change"].reason) for each in changes]
         assert moves[:3] == [
@@ -315,7 +315,7 @@ async def test_a_call_that_holds_the_interpreter_may_run_until_its_deadline(tmp_
     """Many checks fail meanwhile, which are excused until the deadline of the call."""
     heartbeat = Heartbeat(every=0.02, timeout=0.2, misses=3)
     async with pool_of(heartbeat=heartbeat) as pool:
-        with heard(hooks.pool_recovered, pool) as recovered, heard(hooks.health_checked, pool) as checked:
+        with announced(hooks.pool_recovered, pool) as recovered, announced(hooks.health_checked, pool) as checked:
             call = asyncio.create_task(pool.call("hold", str(tmp_path / "held")))
             await started(tmp_path / "held")
             recovered.clear()
@@ -332,7 +332,7 @@ async def test_a_call_that_holds_the_interpreter_may_run_until_its_deadline(tmp_
 async def test_a_call_whose_deadline_is_infinite_may_hold_the_interpreter(tmp_path: Path) -> None:
     """No limit allows at least what any limit allows."""
     async with pool_of(heartbeat=Heartbeat(every=0.02, timeout=0.1, misses=2), deadline=math.inf) as pool:
-        with heard(hooks.pool_recovered, pool) as recovered, heard(hooks.health_checked, pool) as checked:
+        with announced(hooks.pool_recovered, pool) as recovered, announced(hooks.health_checked, pool) as checked:
             call = asyncio.create_task(pool.call("hold", str(tmp_path / "held")))
             await started(tmp_path / "held")
             recovered.clear()
@@ -350,7 +350,7 @@ async def test_a_call_that_cannot_be_stopped_takes_the_others_of_its_worker_with
     async with pool_of("Loop", concurrency=2) as pool:
         beside = asyncio.create_task(pool.call("sleep", str(tmp_path / "started")))
         await started(tmp_path / "started")
-        holds = pool.call("tests.realtime.pool.served:Plain.hold", None, str(tmp_path / "held"))
+        holds = pool.call("tests.realtime.pool.worker_targets:Plain.hold", None, str(tmp_path / "held"))
         call = asyncio.create_task(holds)
         await started(tmp_path / "held")
         call.cancel()

@@ -14,7 +14,7 @@ import pytest
 from lifecycle import hooks
 from lifecycle.errors import PoolBusy, SessionLost, WorkerLost
 from lifecycle.workers.pool import Phase, Sessions
-from tests.realtime.pool.pools import heard, kill, pool_of, ready, started
+from tests.realtime.pool.pools import announced, kill, pool_of, ready, started
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ async def occupy(pool: Pool, path: Path, session: str | None) -> asyncio.Task[in
 
 
 async def lose(pool: Pool, pid: int) -> None:
-    with heard(hooks.pool_recovered, pool) as recovered:
+    with announced(hooks.pool_recovered, pool) as recovered:
         kill(pid, signal.SIGKILL)
         await until(lambda: recovered)
         await until(lambda: ready(pool) == 2)
@@ -43,10 +43,10 @@ async def lose(pool: Pool, pid: int) -> None:
 async def test_p14_a_session_stays_with_its_worker_until_that_is_lost() -> None:
     async with pool_of(size=(2, 2)) as pool:
         with (
-            heard(hooks.session_bound, pool) as bound,
-            heard(hooks.session_hit, pool) as hits,
-            heard(hooks.session_missed, pool) as misses,
-            heard(hooks.session_lost, pool) as lost,
+            announced(hooks.session_bound, pool) as bound,
+            announced(hooks.session_hit, pool) as hits,
+            announced(hooks.session_missed, pool) as misses,
+            announced(hooks.session_lost, pool) as lost,
         ):
             first = await pool.call("pid", session="a")
             await pool.call("pid")
@@ -195,7 +195,7 @@ async def test_a_lease_of_a_session_keeps_its_worker() -> None:
 
 async def test_the_longest_idle_session_is_forgotten_above_the_limit() -> None:
     async with pool_of(sessions=Sessions(limit=2)) as pool:
-        with heard(hooks.session_evicted, pool) as evicted:
+        with announced(hooks.session_evicted, pool) as evicted:
             for session in "abc":
                 await pool.call("pid", session=session)
         assert evicted == [{"session": "a", "member": "pool-1"}]

@@ -11,7 +11,7 @@ from lifecycle import hooks
 from lifecycle.backoff import Intensity
 from lifecycle.errors import PoolFailed
 from lifecycle.workers.pool import Phase, Pool, Recycle, Sessions
-from tests.realtime.pool.pools import QUICK, gone, heard, pids, pool_of, ready, started
+from tests.realtime.pool.pools import QUICK, announced, gone, pids, pool_of, ready, started
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 async def test_p12_a_worker_is_recycled_after_its_calls_and_no_call_fails() -> None:
     async with pool_of(recycle=Recycle(calls=3)) as pool:
-        with heard(hooks.pool_recovered, pool) as recovered:
+        with announced(hooks.pool_recovered, pool) as recovered:
             seen = [await pool.call("pid") for _ in range(10)]
         assert [seen.count(pid) for pid in dict.fromkeys(seen)] == [3, 3, 3, 1]
         assert recovered == []
@@ -65,7 +65,7 @@ async def test_surplus_workers_end_when_idle_the_longest_idle_first(
         calls = [pool.call("wait_for", str(place), str(tmp_path / "release")) for place in places]
         running = asyncio.gather(*calls)
         await started(*places)
-        with heard(hooks.member_changed, pool) as changes:
+        with announced(hooks.member_changed, pool) as changes:
             (tmp_path / "release").touch()
             await running
             await until(lambda: len(pool.members()) == 1)
@@ -80,7 +80,7 @@ async def test_an_idle_worker_stays_while_a_strict_session_needs_it() -> None:
     """A session that has to find its worker is not lost to idleness; it is to its own age."""
     sessions = Sessions(mode="strict", ttl=0.6)
     async with pool_of(size=(0, 1), recycle=Recycle(idle=0.05), sessions=sessions) as pool:
-        with heard(hooks.session_lost, pool) as lost:
+        with announced(hooks.session_lost, pool) as lost:
             await pool.call("pid", session="a")
             await until(lambda: pool.members() == ())
         assert lost == []
@@ -100,7 +100,7 @@ async def test_p26_all_workers_are_replaced_under_load_without_an_error() -> Non
 
         callers = [asyncio.create_task(load()) for _ in range(6)]
         await until(lambda: pool.stats().calls > 20)
-        with heard(hooks.pool_recovered, pool) as recovered:
+        with announced(hooks.pool_recovered, pool) as recovered:
             await pool.refresh()
         assert pids(pool).isdisjoint(before)
         assert all(map(gone, before))
@@ -136,7 +136,7 @@ async def test_an_empty_pool_is_refreshed_at_once_and_surplus_workers_are_not_re
 
 async def test_workers_that_start_during_a_refresh_are_replaced_too(tmp_path: Path) -> None:
     release = tmp_path / "release"
-    pool = Pool("pool", "tests.realtime.pool.tasks:Waits", size=(0, 1), init=[str(release)], process=QUICK)
+    pool = Pool("pool", "tests.realtime.pool.pool_targets:Waits", size=(0, 1), init=[str(release)], process=QUICK)
     async with pool:
         call = asyncio.create_task(pool.call("pid"))
         await until(lambda: [worker.pid for worker in pool.members() if worker.pid])

@@ -203,7 +203,7 @@ async def test_stderr_without_line_ends_is_bounded(spawn: Spawn) -> None:
 
 async def test_late_cancellations_and_credits_are_ignored(spawn: Spawn) -> None:
     """A cancellation and a credit for a call that has been answered meanwhile are late, and no more."""
-    worker = await spawn("tests.realtime.pool.served:Plain")
+    worker = await spawn("tests.realtime.pool.worker_targets:Plain")
     await worker.connection.ready()
     request = worker.call("echo", 1)
     assert await outcome(request) == 1

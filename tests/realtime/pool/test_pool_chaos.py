@@ -116,7 +116,7 @@ class Storm:
             assert all(worker.leases in (0, 1) for worker in self.pool.members())
             assert stats.calls == sum(self.outcomes.values()) or stats.calls <= self.begun
 
-    async def blow(self, enough: Callable[[], bool]) -> None:
+    async def run(self, enough: Callable[[], bool]) -> None:
         """All of that, until it is enough."""
         async with asyncio.TaskGroup() as group:
             for _ in range(8):
@@ -140,7 +140,7 @@ async def test_p24_each_call_has_one_outcome_and_nothing_is_left(tmp_path: Path)
 
     hooks.worker_started.connect(note)
     pool = pool_of(
-        "Ledger",
+        "CallLog",
         size=(SIZE, SIZE),
         init=[str(tmp_path / "ledger")],
         recycle=Recycle(calls=50),
@@ -151,7 +151,7 @@ async def test_p24_each_call_has_one_outcome_and_nothing_is_left(tmp_path: Path)
         async with pool:
             storm = Storm(pool, SEED)
             end = asyncio.get_running_loop().time() + SECONDS
-            await storm.blow(lambda: storm.begun >= CALLS and asyncio.get_running_loop().time() > end)
+            await storm.run(lambda: storm.begun >= CALLS and asyncio.get_running_loop().time() > end)
             assert sum(storm.outcomes.values()) == storm.begun
             for worker in pool.members():
                 worker.send_signal(signal.SIGCONT)

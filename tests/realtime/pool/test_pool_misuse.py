@@ -16,7 +16,7 @@ from lifecycle.backoff import Intensity
 from lifecycle.errors import PoolClosed, PoolFailed, RemoteError, WorkerFailed, WorkerLost
 from lifecycle.workers import Status
 from lifecycle.workers.pool import Heartbeat, Pool
-from tests.realtime.pool.pools import ANY, QUICK, gone, heard, kill, pool_of, started
+from tests.realtime.pool.pools import ANY, QUICK, announced, gone, kill, pool_of, started
 from tests.realtime.pool.workers import LIMIT
 from tests.waiting import until
 
@@ -126,7 +126,7 @@ async def test_the_excuse_of_a_call_does_not_depend_on_earlier_calls(tmp_path: P
     heartbeat = Heartbeat(every=0.02, timeout=0.05, misses=2)
     async with pool_of(heartbeat=heartbeat) as pool:
         await pool.call("pid", deadline=math.inf)
-        with heard(hooks.pool_recovered, pool) as recovered, heard(hooks.health_checked, pool) as checked:
+        with announced(hooks.pool_recovered, pool) as recovered, announced(hooks.health_checked, pool) as checked:
             call = asyncio.create_task(pool.call("hold", str(tmp_path / "held"), deadline=LIMIT))
             await started(tmp_path / "held")
             missed = len(checked)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.keeps_tasks
 
 KINDS = [("Plain", 1), ("Plain", 4), ("Loop", 4)]
-SERVED = "tests.realtime.pool.served"
+SERVED = "tests.realtime.pool.worker_targets"
 
 
 @pytest.mark.parametrize("by", ["msgpack", "json", "pickle"])
@@ -105,7 +105,7 @@ async def test_a_value_that_cannot_be_unpickled_fails_only_its_call(up: Spawn) -
     error = await worker.result("fail_in_a_way", "unreadable")
     assert isinstance(error, RemoteError)
     assert "cannot be read here: pickle cannot read it: RuntimeError: not here" in error.message
-    from tests.realtime.pool.served import Unreadable  # it is for workers
+    from tests.realtime.pool.worker_targets import Unreadable  # it is for workers
 
     there = await worker.result("echo", Unreadable())
     assert isinstance(there, RemoteError)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # The life of a worker is a task, which ends with the fixture.
 pytestmark = pytest.mark.keeps_tasks
 
-SERVED = "tests.realtime.pool.served"
+SERVED = "tests.realtime.pool.worker_targets"
 
 
 async def test_a_worker_greets_and_becomes_ready(spawn: Spawn) -> None:
@@ -184,7 +184,7 @@ import asyncio, math, sys
 from tests.realtime.pool.workers import connect, spec_of
 
 async def main():
-    worker = connect("tests.realtime.pool.served:Plain", codec="msgpack")
+    worker = connect("tests.realtime.pool.worker_targets:Plain", codec="msgpack")
     await worker.process.start()
     await worker.connection.ready()
     forked = await worker.connection.call(spec_of("fork", deadline=math.inf)).future

@@ -9,20 +9,20 @@ import json
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
+from tests.soak.flow_jobs import end_of_deploy
 from tests.soak.notes import NAME
-from tests.soak.works import end_of_deploy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["Ledger"]
+__all__ = ["History"]
 
 #: Of a kind, in a sentence.
 _SHOWN = 5
 
 
-class Ledger:
+class History:
     """Reads the notes as they grow."""
 
     def __init__(self, directory: Path) -> None:

@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 Nature = tuple[int, bool]
 
 
-class Play(NamedTuple):
+class RandomFlow(NamedTuple):
     """A flow, and how its tasks behave."""
 
     flow: Flow | Task
     natures: dict[str, Nature]
 
 
-def plays(*, failing_reverts: bool = True) -> st.SearchStrategy[Play]:
+def random_flows(*, failing_reverts: bool = True) -> st.SearchStrategy[RandomFlow]:
     """Flows of flows with retries and deciders, in which tasks fail now and then."""
     nature = st.tuples(st.sampled_from([0, 0, 0, 0, 1, 2, 9]), st.sampled_from([False, False, False, failing_reverts]))
     leaf = nature.map(lambda each: ("task", each))
@@ -62,7 +62,7 @@ def plays(*, failing_reverts: bool = True) -> st.SearchStrategy[Play]:
     return shape.map(_built)
 
 
-def _built(shape: Any) -> Play:
+def _built(shape: Any) -> RandomFlow:
     natures: dict[str, Nature] = {}
     numbers = count()
 
@@ -80,7 +80,7 @@ def _built(shape: Any) -> Play:
                 flow.when(items[place], items[place + 1], _saying(agrees), depth=depth)
         return flow
 
-    return Play(build(shape), natures)
+    return RandomFlow(build(shape), natures)
 
 
 def _saying(answer: bool) -> Callable[[dict[str, Any]], bool]:  # what it says
@@ -98,12 +98,12 @@ _RETRIES: dict[str | None, Any] = {
 }
 
 
-class Kept:
+class StoredFlow:
     """The content of a store."""
 
-    def __init__(self, play: Play) -> None:
-        self.play = play
-        self.plan = compile_flow(play.flow)
+    def __init__(self, random_flow: RandomFlow) -> None:
+        self.random_flow = random_flow
+        self.plan = compile_flow(random_flow.flow)
         self.flow = FlowRow("id", self.plan.name, epoch=1)
         self.steps: dict[str, Any] = {}
         self.changes: list[Change] = []
@@ -129,7 +129,7 @@ class Kept:
         return {name: row.state for name, row in sorted(self.steps.items())}
 
 
-def run(kept: Kept, *, writes: int | None = None, watch: Any = None) -> bool:
+def run(kept: StoredFlow, *, writes: int | None = None, watch: Any = None) -> bool:
     """Drive a scheduler to its end, or die after so many ``writes``; whether it came to its end."""
     left = count() if writes is None else iter(range(writes))
     scheduler = kept.scheduler()
@@ -141,7 +141,7 @@ def run(kept: Kept, *, writes: int | None = None, watch: Any = None) -> bool:
     return True
 
 
-def _phases(kept: Kept, scheduler: Scheduler) -> Any:
+def _phases(kept: StoredFlow, scheduler: Scheduler) -> Any:
     scheduler.prepare()
     yield
     scheduler.begin()
@@ -161,13 +161,13 @@ def _phases(kept: Kept, scheduler: Scheduler) -> Any:
     yield
 
 
-def outcome_of(kept: Kept, call: Call) -> StepResult | Failure:
+def outcome_of(kept: StoredFlow, call: Call) -> StepResult | Failure:
     """What the function of ``call`` would have done."""
     node = call.node
     if node.kind == "retry":
         value = None if call.reverting else node.step.function.fn(**call.arguments)  # type: ignore[union-attr]  # it is a step
         return StepResult(JSON().encode(value), value)
-    rounds, bad = kept.play.natures[node.name]
+    rounds, bad = kept.random_flow.natures[node.name]
     if call.reverting:
         return Failure("RuntimeError", "cannot be undone") if bad else StepResult("null", None)
     kept.executed.append((node.name, node.round))

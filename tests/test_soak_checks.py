@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.soak.ledger import Ledger
+from tests.soak.history import History
 from tests.soak.notes import NAME
 from tests.soak.samples import Series, Table
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 Line = tuple[int, str, list[object]]
 
 
-def judged(directory: Path, lines: Sequence[Line]) -> Ledger:
+def judged(directory: Path, lines: Sequence[Line]) -> History:
     written = (json.dumps([life, kind, *what]) for life, kind, what in lines)
     (directory / NAME).write_text("".join(f"{line}\n" for line in written))
-    ledger = Ledger(directory)
-    ledger.read()
-    return ledger
+    history = History(directory)
+    history.read()
+    return history
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,11 @@ def test_what_a_kill_explains_is_none_of_it(tmp_path: Path, lines: list[Line]) -
 
 
 def test_what_was_accepted_has_to_come(tmp_path: Path) -> None:
-    ledger = judged(tmp_path, [(1, "handled", [1, 1]), (1, "posted", [2])])
-    ledger.accepted["plain"] |= {1, 3}
-    ledger.refused.add(1)
-    ledger.on_the_bus.add(4)
-    assert [what.split(":")[0] for what in ledger.lacking()] == [
+    history = judged(tmp_path, [(1, "handled", [1, 1]), (1, "posted", [2])])
+    history.accepted["plain"] |= {1, 3}
+    history.refused.add(1)
+    history.on_the_bus.add(4)
+    assert [what.split(":")[0] for what in history.lacking()] == [
         "accepted and not handled",
         "posted and not done",
         "on the bus and not handled",

@@ -54,12 +54,12 @@ async def test_a_supervisor_without_processes_has_no_guard() -> None:
 
 
 async def test_who_left_before_its_worker_was_moved_into_a_cgroup_is_fetched_and_ends_with_it() -> None:
-    heard: asyncio.Queue[int] = asyncio.Queue()
+    received: asyncio.Queue[int] = asyncio.Queue()
     worker = ProcessWorker(
-        "early", sys.executable, "-I", "-S", "-c", EARLY, output=lambda line, _: heard.put_nowait(int(line))
+        "early", sys.executable, "-I", "-S", "-c", EARLY, output=lambda line, _: received.put_nowait(int(line))
     )
     async with asyncio.timeout(LIMIT), worker:
-        daemon = await heard.get()
+        daemon = await received.get()
         fd = os.pidfd_open(daemon)
         while worker.state().contain == "cgroup" and "/lifecycle-" not in Path(f"/proc/{daemon}/cgroup").read_text():
             await asyncio.sleep(0.01)

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from tests.soak.lives import Life
+    from tests.soak.shared import SharedState
     from tests.soak.steering import Console
-    from tests.soak.worlds import World
 
-__all__ = ["Blows", "workers_of"]
+__all__ = ["Attacks", "workers_of"]
 
 #: What can be restarted by name, and the sources that can be held.
 _WORKERS = ("tree/sleeper", "tree/counter", "tree/stubborn", "tree/brittle", "tree/pair", "chain", "link-1", "model")
@@ -36,13 +36,18 @@ _FILES = 4
 _numbers = count(1)
 
 
-class Blows:
+class Attacks:
     """Those who throw; what they expect to see of it is kept, for when there is calm."""
 
-    def __init__(self, life: Life, console: Console, world: World) -> None:
+    def __init__(self, life: Life, console: Console, shared: SharedState) -> None:
         self._life, self._console = life, console
-        self._ledger, self._wind, self._chance, self._bus = world.ledger, world.wind, world.chance, world.bus
-        self._done = world.done
+        self._history, self._attack_switch, self._chance, self._bus = (
+            shared.history,
+            shared.attack_switch,
+            shared.chance,
+            shared.bus,
+        )
+        self._done = shared.done
         #: Content by name, and greetings at the prompt.
         self.files: dict[str, str] = {}
         self.hellos = 0
@@ -71,7 +76,7 @@ class Blows:
     async def _go_on(self, act: Callable[[], Awaitable[None]], pace: float) -> None:
         while True:
             await asyncio.sleep(self._chance.random() * 2 * pace)
-            async with self._wind.blowing():
+            async with self._attack_switch.attacking():
                 await self._once(act)
 
     async def _once(self, act: Callable[[], Awaitable[None]]) -> None:
@@ -81,7 +86,7 @@ class Blows:
             await act()
         except (OSError, TimeoutError, aiohttp.ClientError, AssertionError) as error:
             if not self._life.ending:
-                self._ledger.wrong.append(f"life {self._life.number}: {act.__name__} came to {error!r}")
+                self._history.wrong.append(f"life {self._life.number}: {act.__name__} came to {error!r}")
 
     # -- orders ------------------------------------------------------------------------------------------------------
 
@@ -133,7 +138,7 @@ class Blows:
         outcome = await self._console.emit(f"bus/{number % 7}", number)
         self._done[f"publish {outcome}"] += 1
         if outcome == "handled":
-            self._ledger.on_the_bus.add(number)
+            self._history.on_the_bus.add(number)
 
     async def look(self) -> None:
         """At all of it."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.soak.notes import Notes
     from tests.soak.tree import Tree
 
-__all__ = ["Witness"]
+__all__ = ["Observer"]
 
 _MOVES: dict[str, list[str]] = json.loads((Path(__file__).parents[1] / "data" / "worker_transitions.json").read_text())[
     "table"
@@ -33,7 +33,7 @@ _MOVES: dict[str, list[str]] = json.loads((Path(__file__).parents[1] / "data" / 
 _PAUSE, _OBJECTS = 0.25, 12
 
 
-class Witness:
+class Observer:
     """As a main of the program."""
 
     def __init__(self, notes: Notes, tree: Tree) -> None:
@@ -50,7 +50,7 @@ class Witness:
                 self._count(all_of_it=number % _OBJECTS == 0)
                 await asyncio.sleep(_PAUSE)
 
-    def told(self, event: StatusEvent) -> None:
+    def on_status(self, event: StatusEvent) -> None:
         """A supervisor says what has become of a child; what it says of it before its first start may be anything."""
         if event.new != event.old and event.new not in _MOVES:
             self._notes.wrong(f"{event.component} became {event.new!r}")

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.realtime.pool.served import Loop, Plain, Unreadable, touch
+from tests.realtime.pool.worker_targets import Loop, Plain, Unreadable, touch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-__all__ = ["Desk", "Fickle", "Flawed", "Ledger", "Loop", "Waits", "echo", "odd_only"]
+__all__ = ["CallLog", "Desk", "Fickle", "Flawed", "Loop", "Waits", "echo", "odd_only"]
 
 
 class Desk(Plain):
@@ -207,7 +207,7 @@ def quits(size: int) -> Any:
     return Quits(bytes(size))
 
 
-class Ledger:
+class CallLog:
     """Notes what it was asked for, so that nothing is done twice unnoticed."""
 
     def __init__(self, path: str) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.definition import Flow
     from tests.soak.notes import Notes
 
-__all__ = ["ENDS", "FILE", "KEEP", "Works", "end_of_deploy"]
+__all__ = ["ENDS", "FILE", "KEEP", "FlowJobs", "end_of_deploy"]
 
 #: Of the file.
 FILE = "flows.db"
@@ -33,7 +33,7 @@ def end_of_deploy(number: int) -> str:
     return "REVERTED" if number % _BROKEN == 0 else "SUCCESS"
 
 
-class Works:
+class FlowJobs:
     """Flows and queue, which are there as long as this runs."""
 
     def __init__(self, notes: Notes) -> None:

@@ -10,26 +10,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.nats_servers import NatsProcess
-from tests.soak.ledger import Ledger
+from tests.soak.attack_switch import AttackSwitch
+from tests.soak.history import History
 from tests.soak.program import CONFIG, HEALTH, WATCHED
 from tests.soak.samples import Series
 from tests.soak.senders import Senders
-from tests.soak.wind import Wind
 
 if TYPE_CHECKING:
     import random
 
-__all__ = ["World"]
+__all__ = ["SharedState"]
 
 
 @dataclass
-class World:
+class SharedState:
     """One for a storm."""
 
     directory: Path
     chance: random.Random
-    ledger: Ledger
-    wind: Wind
+    history: History
+    attack_switch: AttackSwitch
     senders: Senders
     #: None where there is no program for it.
     bus: NatsProcess | None
@@ -40,16 +40,16 @@ class World:
     began: float = field(default_factory=time.monotonic)
 
     @classmethod
-    def at(cls, directory: Path, chance: random.Random) -> World:
+    def at(cls, directory: Path, chance: random.Random) -> SharedState:
         """A new one."""
         (directory / WATCHED).mkdir()
         (directory / "run").mkdir(mode=0o700)
         (directory / CONFIG).write_text('{"number": 0}')
         (directory / HEALTH).touch()
         there = Path(sys.executable).with_name("nats-server").exists()
-        ledger, wind = Ledger(directory), Wind()
+        history, attack_switch = History(directory), AttackSwitch()
         bus = NatsProcess(directory / "bus") if there else None
-        return cls(directory, chance, ledger, wind, Senders(ledger, wind, chance), bus)
+        return cls(directory, chance, history, attack_switch, Senders(history, attack_switch, chance), bus)
 
     @property
     def elapsed(self) -> float:

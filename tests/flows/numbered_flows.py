@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from lifecycle.flows import Attempt, Retry, StepView
 
-__all__ = ["Recipe", "left_of"]
+__all__ = ["NumberedFlow", "left_of"]
 
 #: At most so many flows within each other, and items in one.
 _DEEP, _WIDE = 3, 4
@@ -44,7 +44,7 @@ async def _at_once() -> None:
     """No effect."""
 
 
-class Recipe:
+class NumberedFlow:
     """The flow of one number; ``effect`` is awaited in each task and revert, and may look at `current_task`."""
 
     def __init__(self, number: int, effect: Callable[[], Awaitable[None]] = _at_once) -> None:

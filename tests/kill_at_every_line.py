@@ -1,8 +1,8 @@
-"""A program that is killed at every one of its lines, at one more each time that it is started.
+"""Run a program that is killed before each of its lines in turn, one line further on each start.
 
-``python -m tests.dying PROGRAM MEMORY ARGUMENT…`` runs it, and kills itself by SIGKILL right before the first line in a
-function of PROGRAM that is not noted in the file MEMORY; it notes it there first. When every line has been died at,
-the program runs to its end.
+``python -m tests.kill_at_every_line PROGRAM MEMORY ARGUMENT…`` runs PROGRAM. Before the first line of a function that
+is not yet listed in the file MEMORY, it adds the line to MEMORY and kills itself with SIGKILL. When all lines are
+listed, the program runs to its end.
 """
 
 from __future__ import annotations

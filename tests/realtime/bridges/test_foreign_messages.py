@@ -9,7 +9,7 @@ import pytest
 
 from lifecycle.control import Event, Router
 from lifecycle.testing import running
-from tests.realtime.bridges.boxes import Box, answered, by_hand
+from tests.realtime.bridges.receiving import Box, answered, by_hand
 from tests.waiting import until
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from tests.soak.blows import Blows
-from tests.soak.calm import Calm
+from tests.soak.attacks import Attacks
 from tests.soak.lives import LIMIT, Broken
+from tests.soak.quiet_checks import QuietCheck
 from tests.soak.samples import Series, measured, on_disk
 from tests.soak.steering import Console
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from typing import Self
 
     from tests.soak.lives import Life
-    from tests.soak.worlds import World
+    from tests.soak.shared import SharedState
 
-__all__ = ["ENDS", "UNCLEAN", "Course"]
+__all__ = ["ENDS", "UNCLEAN", "Scenario"]
 
 #: The ways in which a life ends; all of them come by turns.
 ENDS = ("kill", "terminate", "kill", "interrupt", "kill", "hammer", "kill", "stop", "kill", "close_input")
@@ -33,29 +33,29 @@ _ROUND = 45.0
 _PAUSE = 0.5
 
 
-class Course:
+class Scenario:
     """From when the program is up to when it has ended; to be entered."""
 
-    def __init__(self, life: Life, world: World) -> None:
-        self._life, self._world = life, world
+    def __init__(self, life: Life, shared: SharedState) -> None:
+        self._life, self._shared = life, shared
         #: What it held.
         self.series = Series()
         self._console: Console
-        self._calm: Calm
+        self._calm: QuietCheck
         self._held = AsyncExitStack()
         self._beside: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
         """Wait until it is up; then it is thrown at and measured, as soon as the wind rises."""
-        life, world = self._life, self._world
+        life, shared = self._life, self._shared
         await life.wait_up()
-        world.senders.listens(life.up["webhooks"])
-        self._held.callback(world.senders.listens, "")
+        shared.senders.listens(life.up["webhooks"])
+        self._held.callback(shared.senders.listens, "")
         self._console = await self._held.enter_async_context(Console(life.up))
-        blows = Blows(life, self._console, world)
-        self._calm = Calm(life, self._console, blows, world.ledger)
-        self._let_go_on(blows.run())
-        self._let_go_on(self._measure())
+        attacks = Attacks(life, self._console, shared)
+        self._calm = QuietCheck(life, self._console, attacks, shared.history)
+        self._start_task(attacks.run())
+        self._start_task(self._measure())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -67,7 +67,7 @@ class Course:
 
     async def storm(self, seconds: float) -> None:
         """For so long, or until something is wrong."""
-        self._world.wind.rise()
+        self._shared.attack_switch.enable()
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             done, _ = await asyncio.wait(self._beside, timeout=min(left, _PAUSE), return_when=asyncio.FIRST_COMPLETED)
@@ -76,8 +76,8 @@ class Course:
                 task.result()
             if not self._life.alive:
                 raise Broken(f"it has ended by itself, with {self._life.process.returncode}")
-            self._world.ledger.read()
-            if self._world.ledger.wrong:
+            self._shared.history.read()
+            if self._shared.history.wrong:
                 raise Broken("something is wrong that is told below")
 
     async def storm_and_calm(self, seconds: float) -> None:
@@ -91,10 +91,10 @@ class Course:
         """Let the wind fall, and see whether all is as it has to be."""
         await self._wait_answered()
         await self._calm.check()
-        self._world.calms += 1
+        self._shared.calms += 1
 
     async def _wait_answered(self) -> None:
-        falling = asyncio.create_task(self._world.wind.fall())
+        falling = asyncio.create_task(self._shared.attack_switch.disable())
         try:
             async with asyncio.timeout(LIMIT):
                 while not falling.done():
@@ -117,7 +117,7 @@ class Course:
             case "terminate":
                 await life.terminate()
             case "hammer":
-                await life.hammer(self._world.chance.choice((0.02, 0.1, 0.5)))
+                await life.hammer(self._shared.chance.choice((0.02, 0.1, 0.5)))
             case "stop":
                 life.end_well()
                 await self._console.command("stop")
@@ -141,15 +141,15 @@ class Course:
 
     # -- beside it ---------------------------------------------------------------------------------------------------
 
-    def _let_go_on(self, work: Coroutine[object, object, None]) -> None:
+    def _start_task(self, work: Coroutine[object, object, None]) -> None:
         self._beside.append(asyncio.create_task(work))
 
     async def _measure(self) -> None:
-        world, began = self._world, time.monotonic()
+        shared, began = self._shared, time.monotonic()
         while not self._life.ending:
-            world.ledger.read()
-            self.series.add(time.monotonic() - began, measured(self._life, world.ledger))
-            world.files.add(world.elapsed, on_disk(world.directory))
+            shared.history.read()
+            self.series.add(time.monotonic() - began, measured(self._life, shared.history))
+            shared.files.add(shared.elapsed, on_disk(shared.directory))
             await asyncio.sleep(_PAUSE)
 
 

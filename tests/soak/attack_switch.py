@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-__all__ = ["Wind"]
+__all__ = ["AttackSwitch"]
 
 
-class Wind:
+class AttackSwitch:
     """It does not, at first."""
 
     def __init__(self) -> None:
-        self._blows = asyncio.Event()
+        self._attacks = asyncio.Event()
         self._under_way = 0
         self._moved = asyncio.Event()
 
     @asynccontextmanager
-    async def blowing(self) -> AsyncGenerator[None]:
+    async def attacking(self) -> AsyncGenerator[None]:
         """Wait until it blows; there is no calm before this block has ended."""
-        await self._blows.wait()
+        await self._attacks.wait()
         self._under_way += 1
         try:
             yield
@@ -31,13 +31,13 @@ class Wind:
             self._under_way -= 1
             self._moved.set()
 
-    def rise(self) -> None:
+    def enable(self) -> None:
         """Blow."""
-        self._blows.set()
+        self._attacks.set()
 
-    async def fall(self) -> None:
+    async def disable(self) -> None:
         """Blow no more; returns when nothing is under way."""
-        self._blows.clear()
+        self._attacks.clear()
         while self._under_way:
             self._moved.clear()
             await self._moved.wait()

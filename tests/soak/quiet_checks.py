@@ -17,22 +17,22 @@ import psutil
 
 from lifecycle.flows import Change
 from tests.flows.legality import illegal
-from tests.guarded import is_guard
-from tests.soak.blows import workers_of
+from tests.guards import is_guard
+from tests.soak.attacks import workers_of
+from tests.soak.flow_jobs import ENDS, FILE
 from tests.soak.lives import LIMIT, Broken
 from tests.soak.pooling import SIZE
 from tests.soak.program import CONFIG, HEALTH
-from tests.soak.works import ENDS, FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.soak.blows import Blows
-    from tests.soak.ledger import Ledger
+    from tests.soak.attacks import Attacks
+    from tests.soak.history import History
     from tests.soak.lives import Life
     from tests.soak.steering import Console
 
-__all__ = ["Calm", "check_file"]
+__all__ = ["QuietCheck", "check_file"]
 
 _SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "reference" / "snapshot.schema.json").read_text())
 _RESTLESS = ("created", "pending", "starting", "stopping", "suspended")
@@ -42,11 +42,11 @@ _BRITTLE = "brittle"
 _HELD = ("counter", "pair-task", "link-2", "brittle")
 
 
-class Calm:
+class QuietCheck:
     """Looks at one life, which nobody disturbs meanwhile."""
 
-    def __init__(self, life: Life, console: Console, blows: Blows, ledger: Ledger) -> None:
-        self._life, self._console, self._blows, self._ledger = life, console, blows, ledger
+    def __init__(self, life: Life, console: Console, attacks: Attacks, history: History) -> None:
+        self._life, self._console, self._attacks, self._history = life, console, attacks, history
         self._config = 0
 
     async def check(self) -> None:
@@ -72,18 +72,18 @@ class Calm:
     async def _until_true(self) -> None:
         """What was begun a moment ago takes its time; what is wrong stays wrong."""
         until = time.monotonic() + LIMIT
-        while lies := await self._lies():
+        while lies := await self._violations():
             if not self._life.alive:
                 raise Broken(f"it has ended by itself, with {self._life.process.returncode}")
             if time.monotonic() > until:
                 raise Broken(f"after {LIMIT:g} s of calm: {'; '.join(lies)}")
             await asyncio.sleep(0.2)
 
-    async def _lies(self) -> list[str]:
-        self._ledger.read()
+    async def _violations(self) -> list[str]:
+        self._history.read()
         state = await self._console.state()
         return [
-            *self._ledger.lacking(),
+            *self._history.lacking(),
             *self._unseen(),
             *_restless(state),
             *self._unlike(state),
@@ -93,16 +93,16 @@ class Calm:
 
     def _unseen(self) -> Iterator[str]:
         """What was thrown at it in this life and has not come through."""
-        ledger, directory = self._ledger, self._life.directory
-        for name, content in self._blows.files.items():
-            if ledger.files.get(name) != content:
-                yield f"{name} is {content!r}, and was last seen as {ledger.files.get(name)!r}"
-        if ledger.health is not (directory / HEALTH).exists():
-            yield f"health is {not ledger.health}, and was last told as {ledger.health}"
-        if ledger.config != -self._config:
-            yield f"the configuration is {-self._config}, and the last to be loaded was {ledger.config}"
-        if ledger.hellos != self._blows.hellos:
-            yield f"it was greeted {self._blows.hellos} times, and heard {ledger.hellos}"
+        history, directory = self._history, self._life.directory
+        for name, content in self._attacks.files.items():
+            if history.files.get(name) != content:
+                yield f"{name} is {content!r}, and was last seen as {history.files.get(name)!r}"
+        if history.health is not (directory / HEALTH).exists():
+            yield f"health is {not history.health}, and was last told as {history.health}"
+        if history.config != -self._config:
+            yield f"the configuration is {-self._config}, and the last to be loaded was {history.config}"
+        if history.hellos != self._attacks.hellos:
+            yield f"it was greeted {self._attacks.hellos} times, and heard {history.hellos}"
 
     def _unlike(self, state: Any) -> Iterator[str]:
         """Where the snapshot and the system do not agree about which processes there are."""
@@ -135,16 +135,16 @@ class Calm:
 
     async def _noted(self, good: Callable[[dict[str, int]], bool]) -> dict[str, int]:
         """How far its loops have come, noted after the next line and ``good``."""
-        self._ledger.read()
-        seen = self._ledger.lines["rounds"]
+        self._history.read()
+        seen = self._history.lines["rounds"]
         try:
             async with asyncio.timeout(LIMIT):
-                while self._ledger.lines["rounds"] < seen + 2 or not good(self._ledger.rounds):
+                while self._history.lines["rounds"] < seen + 2 or not good(self._history.rounds):
                     await asyncio.sleep(0.05)
-                    self._ledger.read()
+                    self._history.read()
         except TimeoutError:
-            raise Broken(f"its loops do not go on: {self._ledger.rounds}") from None
-        return self._ledger.rounds
+            raise Broken(f"its loops do not go on: {self._history.rounds}") from None
+        return self._history.rounds
 
 
 def _restless(state: Any) -> Iterator[str]:

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from asyncio.subprocess import Process
     from collections.abc import Callable, Coroutine, Iterable, Sequence
 
-__all__ = ["kill_all", "tell"]
+__all__ = ["kill_all", "run_from_command_line"]
 
 
-def tell(
+def run_from_command_line(
     program: str,
     doc: str | None,
     storm: Callable[..., Coroutine[Any, Any, Any]],
@@ -35,12 +35,12 @@ def tell(
     given = vars(parser.parse_args())
     seed = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
     print(f"LIFECYCLE_SEED={seed}")
-    tally = asyncio.run(storm(given.pop("seconds"), seed=seed, **given))
+    result = asyncio.run(storm(given.pop("seconds"), seed=seed, **given))
     for name in figures:
-        figure = getattr(tally, name)
+        figure = getattr(result, name)
         print(f"{name}: {len(figure) if isinstance(figure, (set, list)) else figure}")
-    wrong = tally.wrong()
-    print(*wrong, tally, sep="\n")
+    wrong = result.wrong()
+    print(*wrong, result, sep="\n")
     sys.exit(bool(wrong))
 
 
