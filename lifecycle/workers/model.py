@@ -139,7 +139,7 @@ class StatusMachine(Machine[Status]):
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a worker ended, as its kind saw it; `exit_of` decides whether that was wanted."""
+    """The raw facts of a worker's end, as its kind saw it; `Exit` is the verdict on them, made by `exit_of`."""
 
     error: BaseException | None = None
     #: The exit code of a process, or minus the number of the signal that killed it; else None.

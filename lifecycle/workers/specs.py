@@ -215,6 +215,7 @@ class Spec:
         if isinstance(child, str) or not (callable(child) or isinstance(child, Sequence)):
             raise TypeError(f"{child!r} cannot be the child {self.name!r}: give {_ACCEPTED}")
         if self.is_command or is_async(child):
+            # Made once and thrown away: the constructor of the worker checks the rest.
             self.make()
         elif callable(child) and required_arguments(child) != 0:
             raise TypeError(f"{name_of(child)} cannot make {self.name!r}: it has to be called without arguments")

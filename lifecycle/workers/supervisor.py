@@ -267,7 +267,7 @@ class Supervisor(BaseWorker):
         return self._loop.begin()
 
     async def _until_ready(self) -> None:
-        await self._loop.started()
+        await self._loop.wait_started()
 
     def _terminate(self, *, force: bool) -> None:
         if force:

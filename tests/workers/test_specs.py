@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import traceback
 import weakref
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lifecycle.errors import DoNotRestart, RestartLimitReached, StopTree, WorkerFailed
-from lifecycle.workers import Backoff, Intensity, Strategy, Supervisor
+from lifecycle.workers import Backoff, Intensity, Spec, Strategy, Supervisor
 from lifecycle.workers.specs import AutoShutdown, Budget, affected, cause_of, ends_with
 
 if TYPE_CHECKING:
@@ -122,6 +123,26 @@ async def test_log_names_children_that_restart_and_that_are_given_up(
     told = [record.getMessage() for record in caplog.records]
     assert told[:most] == ["'a' is started again in 1.0 s: no disk"] * most
     assert told[most].startswith(f"'a' is given up after {words}")
+
+
+async def test_log_has_the_traceback_of_the_error_of_a_child_and_none_of_an_exit(
+    clock: Clock, crew: Crew, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def job() -> None:
+        raise LookupError("no such row")
+
+    backoff = Backoff(initial=1, jitter=0, max_restarts=1, within=60)
+    async with Supervisor("s", Spec("job", job, backoff=backoff), crew.spec("process")):
+        await clock.advance(2)
+        crew.crash("process", WorkerFailed("'process' exited with status 3"))
+        await clock.settle()
+
+    job_restarts, job_given_up, process_restarts = caplog.records
+    for record in (job_restarts, job_given_up):
+        assert record.exc_info is not None
+        assert [frame.name for frame in traceback.extract_tb(record.exc_info[2])][-1] == "job"
+    assert process_restarts.getMessage().endswith("'process' exited with status 3")
+    assert not process_restarts.exc_info
 
 
 async def test_restart_after_a_resume_is_logged_with_its_reason(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle.errors import InvalidTransition, WorkerFailed
-from lifecycle.workers import Gate, Intensity, ProbeResult, Spec, Status, Supervisor, TaskWorker, handover
+from lifecycle.workers import Backoff, Gate, Intensity, ProbeResult, Spec, Status, Supervisor, TaskWorker, handover
 from tests.workers.puppets import STEADY, Crew, Puppet, statuses
 
 if TYPE_CHECKING:
@@ -87,6 +87,64 @@ async def test_a_child_that_dies_while_suspended_stays_down_until_resume(clock: 
         await supervisor.resume()
         await clock.advance(0.2)
         assert statuses(supervisor) == {"a": "running", "b": "running"}
+
+
+async def test_significant_child_that_waits_for_the_resume_has_not_ended(clock: Clock, crew: Crew) -> None:
+    specs = crew.specs("a b", restart="on_failure", significant=True)
+    async with Supervisor("s", *specs, auto_shutdown="all_significant") as supervisor:
+        await supervisor.suspend()
+        crew.crash("a")
+        crew["b"].end()
+        await clock.advance(1)
+        assert supervisor.status is Status.SUSPENDED
+        await supervisor.resume()
+        await clock.advance(1)
+        assert (supervisor.status, statuses(supervisor)) == (Status.RUNNING, {"a": "running", "b": "finished"})
+
+
+async def test_child_given_up_at_the_resume_does_not_end_a_supervisor_with_others_to_start(
+    clock: Clock, crew: Crew
+) -> None:
+    circuit = Backoff(initial=0, jitter=0, max_restarts=1, within=60)
+    specs = crew.specs("a b", restart="on_failure", significant=True, backoff=circuit)
+    async with Supervisor("s", *specs, auto_shutdown="all_significant") as supervisor:
+        crew.crash("a")
+        await clock.settle()
+        await supervisor.suspend()
+        crew.crash("a")
+        crew.crash("b")
+        await clock.advance(1)
+        await supervisor.resume()
+        await clock.advance(1)
+        assert (supervisor.status, statuses(supervisor)) == (Status.RUNNING, {"a": "failed", "b": "running"})
+
+
+async def test_child_stopped_by_hand_while_it_waits_for_the_resume_has_ended(clock: Clock, crew: Crew) -> None:
+    specs = crew.specs("a b", restart="on_failure", significant=True)
+    supervisor = Supervisor("s", *specs, auto_shutdown="all_significant")
+    await supervisor.start()
+    await supervisor.suspend()
+    crew.crash("a")
+    await clock.settle()
+    await supervisor.stop_child("a")
+    crew["b"].end()
+    assert (await supervisor.wait()).status is Status.FINISHED
+
+
+async def test_time_suspended_after_a_crash_does_not_reset_the_backoff(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s", crew.spec("a", backoff=STEADY)) as supervisor:
+        for wait in (0.1, 0.2):
+            crew.crash("a")
+            await clock.advance(wait)
+        assert statuses(supervisor) == {"a": "running"}
+        await supervisor.suspend()
+        crew.crash("a")
+        await clock.advance(100)
+        await supervisor.resume()
+        await clock.advance(0.39)
+        assert statuses(supervisor) == {"a": "pending"}
+        await clock.advance(0.02)
+        assert statuses(supervisor) == {"a": "running"}
 
 
 async def test_so_does_one_whose_backoff_ends_meanwhile_or_that_is_added_or_restarted(clock: Clock, crew: Crew) -> None:

@@ -84,10 +84,12 @@ class Child:
         self.wait_task: asyncio.Task[None] | None = None
         # The callers that wait for the outcome of its start.
         self._callers: list[asyncio.Future[None]] = []
-        # Starts so far; failures in a row; since when it runs; the restarts that its circuit counts, newest first.
+        # Starts so far; failures in a row; since when it runs; the seconds that it ran before the last failure; the
+        # restarts that its circuit counts, newest first.
         self._attempt = 0
         self._retry = 0
         self._running_since: float | None = None
+        self._ran = 0.0
         self._restarts: deque[float] | tuple[()] = ()
 
     def __repr__(self) -> str:
@@ -192,14 +194,18 @@ class Child:
             return error
         return None
 
-    def started(self, now: float) -> None:
-        """Take note that the start has succeeded."""
-        self.live, self._running_since, self.provisional = True, now, False
+    def note_started(self) -> None:
+        """Note that the start has succeeded."""
+        self.live, self._running_since, self.provisional = True, asyncio.get_running_loop().time(), False
 
-    def ended(self, ended: Exit) -> None:
-        """Take note that the worker has ended, or could not start."""
-        # The worker itself has the time of its end.
+    def note_ended(self, ended: Exit) -> None:
+        """Note that the worker has ended, or could not start."""
+        # `_changed_at` stays: the worker itself has the time of its end.
         self.live, self.exit, self._idle_status = False, ended, ended.status
+        if self._running_since is not None:
+            # Computed now: a restart may be held until a resume, and that time is not running time.
+            self._ran = asyncio.get_running_loop().time() - self._running_since
+            self._running_since = None
         self.cancel_timers()
 
     def cancel_timers(self) -> None:
@@ -215,19 +221,22 @@ class Child:
     # -- restarts ---------------------------------------------------------------------------------------------------
 
     def count_restart(self, now: float) -> bool:
-        """Count a restart; return whether it was one too many, which opens the circuit."""
+        """Count a restart; return whether it is one too many, so that its circuit has to open."""
         backoff = self.spec.backoff
-        if backoff.max_restarts and backoff.within:
-            circuit = Intensity(backoff.max_restarts, backoff.within)
-            self._restarts = circuit.add(self._restarts, now)
-            self.circuit_open = circuit.exceeded(self._restarts)
-        return self.circuit_open
+        if not (backoff.max_restarts and backoff.within):
+            return False
+        circuit = Intensity(backoff.max_restarts, backoff.within)
+        self._restarts = circuit.add(self._restarts, now)
+        return circuit.exceeded(self._restarts)
 
-    def next_delay(self, now: float) -> float:
-        """Return the seconds to wait before the next start; more each time, until it ran for a while."""
-        if self._running_since is not None and now - self._running_since >= self.spec.backoff.reset_after:
+    def take_delay(self) -> float:
+        """Count a failure, and return the seconds to wait before the next start.
+
+        They grow with each failure, and start over after it ran for a while.
+        """
+        if self._ran >= self.spec.backoff.reset_after:
             self._retry = 0
-        self._running_since = None
+        self._ran = 0.0
         self._retry += 1
         return self.spec.backoff.delay(self._retry - 1)
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from lifecycle import hooks
 from lifecycle._util import reason_of
-from lifecycle.errors import DoNotRestart, InvalidTransition, RestartLimitReached, WorkerFailed
+from lifecycle.errors import DoNotRestart, InvalidTransition, LifecycleError, RestartLimitReached, WorkerFailed
 from lifecycle.events import StatusEvent
 from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.containment.guard import GuardRef
@@ -80,13 +81,14 @@ class SupervisorLoop:
         self._auto_shutdown = auto_shutdown
         self._budget = Budget(supervisor.name, intensity, pauses=on_limit is OnLimit.PAUSE)
         self._mailbox = Mailbox()
-        self._stopper = Stopper(stop_order, self.note, self._fail)
+        self._stopper = Stopper(stop_order, self.note, self._end_with)
         self._queue = StartQueue(self._mailbox)
         # A restart must not wait for another guard process.
         self._guard = GuardRef()
-        # While it is suspended nothing is started; the messages that wait for the resume.
+        # While it is suspended nothing is started; the messages that wait for the resume, each with the child that it
+        # starts and the generation of the child at that time.
         self._suspended = False
-        self._held: list[Message] = []
+        self._held: deque[tuple[Child, int, Message]] = deque()
         # Set when the supervisor was asked to stop: operations that may take long give up then.
         self._halted = asyncio.Event()
         # Whether it is about to end, for whatever reason, and how.
@@ -101,7 +103,7 @@ class SupervisorLoop:
         self._started = asyncio.get_running_loop().create_future()
         return asyncio.create_task(self._run(self._started), name=f"supervisor {self.name}")
 
-    async def started(self) -> None:
+    async def wait_started(self) -> None:
         """Return when all children have started.
 
         Raises:
@@ -145,7 +147,7 @@ class SupervisorLoop:
     async def _halt(self) -> None:
         self._ending = True
 
-    def _fail(self, error: BaseException | None) -> None:
+    def _end_with(self, error: BaseException | None) -> None:
         """End by itself, because of ``error`` or because no work is left; the first call decides."""
         if not self._ending:
             self._ending, self._end = True, End(error=error)
@@ -190,7 +192,7 @@ class SupervisorLoop:
     # -- a start ----------------------------------------------------------------------------------------------------
 
     def _start(self, child: Child) -> None:
-        """Begin to start ``child``, which has no worker; the outcome is a message."""
+        """Begin to start ``child``, which has no worker; the outcome is a message to `_start_done`."""
         generation = child.begin_start(self._worker_changed)
         assert child.starting is not None, "it was begun"
         child.starting.add_done_callback(lambda _: self._mailbox.post(partial(self._start_done, child, generation)))
@@ -205,7 +207,7 @@ class SupervisorLoop:
             await self._start_failed(child, error)
             return
         assert child.worker is not None, "a start that succeeded has made one"
-        child.started(asyncio.get_running_loop().time())
+        child.note_started()
         if isinstance(child.worker, ProcessWorker):
             self._guard.acquire()
         self._queue.discard(child)
@@ -218,20 +220,23 @@ class SupervisorLoop:
     async def _start_failed(self, child: Child, error: BaseException) -> None:
         """Decide what follows: a caller that waits for the start decides itself, else the policy of the child does."""
         ended = await self._stopper.reap(child, error)
-        child.ended(ended)
+        child.note_ended(ended)
+        # `first`: a start that fails before the supervisor has started fails the supervisor.
         cause, first = cause_of(error), self._starting_up and child in self._queue
         if isinstance(cause, CONTROL_EXCEPTIONS):
             self._queue.discard(child)
             if isinstance(cause, DoNotRestart):
+                # There was nothing to run, as after `ignore` in OTP: nothing has failed, and no significant child has
+                # ended.
                 child.idle_status = Status.STOPPED
             else:
-                self._fail(cause)
+                self._end_with(cause)
         elif child.has_callers:
             self._refuse(child, error)
         elif first:
-            self._fail(cannot_start(self.name, error, child=child.spec.name))
+            self._end_with(cannot_start(self.name, error, child=child.spec.name))
         elif verdict(child.spec.restart, ended) is Verdict.RESTART:
-            await self._restart(child, child.generation, error)
+            await self._schedule_restart(child, child.generation, error)
         else:
             self._queue.discard(child)
             self._leave(child)
@@ -253,7 +258,10 @@ class SupervisorLoop:
     # -- an end -----------------------------------------------------------------------------------------------------
 
     def _expect_end(self, child: Child, worker: Worker) -> None:
-        """Have the end of ``worker`` reported as a message, and its health probed."""
+        """Have the end of ``worker`` reported as a message, and its health probed.
+
+        A `BaseWorker` reports its end through `_worker_changed`; for another one, a task waits.
+        """
         generation = child.generation
         if worker.status in FINAL:
             self._report_end(child, generation)
@@ -286,23 +294,23 @@ class SupervisorLoop:
         elif child.worker.status not in FINAL:
             # Its `wait` failed, so it may be alive, and must not run next to its successor.
             await self._stopper.stop_worker(child.worker, child.spec.stop_timeout)
-        child.ended(ended)
+        child.note_ended(ended)
         self.note(child)
         match verdict(child.spec.restart, ended):
             case Verdict.ESCALATE:
-                self._fail(cause_of(ended.error))
+                self._end_with(cause_of(ended.error))
             case Verdict.LEAVE:
                 self._leave(child)
             case Verdict.RESTART:
-                await self._restart(child, generation, ended.error)
+                await self._schedule_restart(child, generation, ended.error)
 
     def _leave(self, child: Child) -> None:
         """Leave ``child`` down, which may be the end of the supervisor."""
         others = (each for each in self.children.values() if each is not child and each.spec.significant)
-        at_work = [each for each in others if each.active or each in self._queue]
+        at_work = [each for each in others if each.active or each in self._queue or self._is_held(each)]
         if ends_with(self._auto_shutdown, significant=child.spec.significant, others=at_work):
             _log.info("%r ends: its significant child %r has ended %s", self.name, child.spec.name, child.status)
-            self._fail(None)
+            self._end_with(None)
 
     def _probed(self, child: Child, generation: int, bad: int, answer: ProbeResult) -> None:
         self.note(child)
@@ -315,32 +323,35 @@ class SupervisorLoop:
         failures = child.spec.failures
         error = WorkerFailed(f"{child.spec.name!r} was unhealthy {failures} times in a row: {answer.message}")
         await self._stopper.stop(child)
-        child.ended(replace(child.exit or failed(error), status=Status.FAILED, error=error))
+        child.note_ended(replace(child.exit or failed(error), status=Status.FAILED, error=error))
         self.note(child)
-        await self._restart(child, child.generation, error)
+        await self._schedule_restart(child, child.generation, error)
 
     # -- a restart --------------------------------------------------------------------------------------------------
 
-    async def _restart(self, child: Child, generation: int, error: BaseException | None) -> None:
+    async def _schedule_restart(self, child: Child, generation: int, error: BaseException | None) -> None:
         """Restart ``child``, and its group, after its backoff, if its circuit and the budget allow it."""
         if child.generation != generation:
+            # It was held during a suspension, and the child was started or stopped meanwhile.
             return
         if self._suspended:
-            self._held.append(partial(self._restart, child, generation, error))
+            self._held.append((child, generation, partial(self._schedule_restart, child, generation, error)))
             return
         now, name = asyncio.get_running_loop().time(), child.spec.name
         if child.count_restart(now):
-            self._open_circuit(child)
+            self._open_circuit(child, error)
             return
         error = error or WorkerFailed(f"{name!r} {child.status}, and has to run")
         try:
             at = self._budget.spend(now, name, error)
         except RestartLimitReached as limit:
             _log.error("%s", limit)
-            self._fail(limit)
+            self._end_with(limit)
             return
-        delay = max(at - now, child.next_delay(now))
-        _log.warning("%r is started again in %.1f s: %s", name, delay, reason_of(error))
+        delay = max(at - now, child.take_delay())
+        _log.warning(
+            "%r is started again in %.1f s: %s", name, delay, reason_of(error), exc_info=_with_traceback(error)
+        )
         hooks.restart_scheduled.announce(self.supervisor, child=name, delay=delay, error=error)
         if self._strategy is Strategy.ONE_FOR_ONE:
             self._show_pending(child)
@@ -366,7 +377,7 @@ class SupervisorLoop:
         if child.generation != generation:
             return
         if self._suspended:
-            self._held.append(partial(self._start_due, child, generation))
+            self._held.append((child, generation, partial(self._start_due, child, generation)))
         else:
             self._start(child)
 
@@ -374,12 +385,12 @@ class SupervisorLoop:
         child.idle_status = Status.PENDING
         self.note(child)
 
-    def _open_circuit(self, child: Child) -> None:
-        """Give ``child`` up; its siblings and the supervisor continue."""
+    def _open_circuit(self, child: Child, error: BaseException | None) -> None:
+        """Give ``child`` up, which ended with ``error``; its siblings and the supervisor continue."""
         backoff, name = child.spec.backoff, child.spec.name
         many = f"more than {backoff.max_restarts} restart{'s'[: backoff.max_restarts != 1]} within {backoff.within:g} s"
-        _log.error("%r is given up after %s", name, many)
-        child.idle_status = Status.FAILED
+        _log.error("%r is given up after %s", name, many, exc_info=_with_traceback(error))
+        child.circuit_open, child.idle_status = True, Status.FAILED
         self._queue.discard(child)
         self.note(child)
         hooks.circuit_opened.announce(self.supervisor, child=name, restarts=child.restarts)
@@ -538,12 +549,18 @@ class SupervisorLoop:
         """Start ``child``, which has no worker, after the resume."""
         self._show_pending(child)
         if child not in self._queue:
-            self._held.append(partial(self._start_due, child, child.generation))
+            generation = child.generation
+            self._held.append((child, generation, partial(self._start_due, child, generation)))
+
+    def _is_held(self, child: Child) -> bool:
+        """Whether ``child`` is to be started after the resume."""
+        return any(held is child and generation == child.generation for held, generation, _message in self._held)
 
     async def _release(self) -> None:
         self._suspended = False
-        held, self._held = self._held, []
-        for message in held:
+        # One by one, since the others are still to be started: no significant child among them has ended.
+        while self._held:
+            _child, _generation, message = self._held.popleft()
             if not (self._halted.is_set() or self._ending):
                 await message()
 
@@ -562,6 +579,11 @@ class SupervisorLoop:
                 f"{self.name!r} gave up the change: it was asked to stop, or its caller no longer waits"
             )
         doing.result()
+
+
+def _with_traceback(error: BaseException | None) -> BaseException | None:
+    """Return ``error`` if its traceback helps, for the log; the errors of this library are complete in one line."""
+    return None if isinstance(error, LifecycleError) else error
 
 
 class Mailbox:

@@ -34,15 +34,15 @@ _MAKING_ENDS: Final = 10.0
 class Stopper:
     """Stops the children of one supervisor.
 
-    ``note`` is called when a child may have changed, ``fail`` with an error that ends the supervisor.
+    ``note`` is called when a child may have changed, ``end_with`` with an error that ends the supervisor.
     """
 
     def __init__(
-        self, order: StopOrder, note: Callable[[Child], None], fail: Callable[[BaseException | None], None]
+        self, order: StopOrder, note: Callable[[Child], None], end_with: Callable[[BaseException | None], None]
     ) -> None:
         self._order = order
         self._note = note
-        self._fail = fail
+        self._end_with = end_with
         # The tasks that kill what is being stopped already, once there is no time left.
         self._kills: list[asyncio.Task[None]] = []
         self._no_time_left = False
@@ -149,9 +149,9 @@ class Stopper:
 
     def _ended(self, child: Child, ended: Exit) -> None:
         """Take note of the end of a child that was stopped; its error counts only if it ends the supervisor."""
-        child.ended(ended)
+        child.note_ended(ended)
         if ended.error is not None and verdict(child.spec.restart, ended) is Verdict.ESCALATE:
-            self._fail(cause_of(ended.error))
+            self._end_with(cause_of(ended.error))
 
 
 def _ask_all(grace: float, workers: Iterable[BaseWorker]) -> asyncio.TimerHandle | None:
