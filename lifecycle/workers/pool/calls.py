@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle import hooks
 from lifecycle._util import current_span
-from lifecycle.errors import PoolClosed, RemoteError, WorkerLost
+from lifecycle.errors import PoolClosed, PoolError, RemoteError, WorkerLost
 from lifecycle.workers.pool.connection import CallCancelled, ConnectionClosed
 from lifecycle.workers.pool.manager import WorkerManager
 from lifecycle.workers.pool.protocol import LARGE, PLAIN_TYPES, size_of
@@ -65,11 +65,23 @@ class CallDispatcher:
         try:
             return await call.outcome()
         except WorkerLost as error:
-            if not idempotent or self.scheduler.refusal is not None or call.worker is None:
+            late = self.loop.time() >= spec.until
+            if not idempotent or late or self.scheduler.refusal is not None or call.worker is None:
                 raise
+            lost = error
             reason, worker = call.worker.draining or "exited", call.worker.id
             hooks.pool_recovered.announce(self.pool, action="retry", member=worker, reason=reason, error=error)
-        return await PendingCall(self, spec).outcome()
+        # The deadline stays, but the first run is no time that the second one waits.
+        spec.began = self.loop.time()
+        try:
+            return await PendingCall(self, spec).outcome()
+        except (PoolError, TimeoutError) as error:
+            if error.__cause__ is None:
+                error.__cause__ = lost
+            raise
+        finally:
+            # Its traceback refers to this frame: a cycle would keep the arguments alive.
+            del lost
 
     def is_small(self, spec: CallSpec) -> bool:
         """Whether ``spec`` can be sent at once: its arguments are small, and no earlier call of its session waits.
@@ -274,13 +286,16 @@ class PendingCall:
             raise
         except ConnectionClosed:
             assert self.worker is not None, "there was a connection"
+            # Asked now: a deadline that passes while the dead worker is reaped does not hide the loss.
+            timed_out = self._reason == "timeout"
             end = await self.worker.wait()
-            if self._reason == "timeout":
+            if timed_out:
                 raise self._timed_out() from None
-            refusal = self._dispatcher.scheduler.refusal
+            lost, refusal = self.worker.call_lost(self.spec.function, end), self._dispatcher.scheduler.refusal
             if self.worker.draining == "shutdown" and refusal is not None:
-                raise refusal() from None
-            raise self.worker.call_lost(self.spec.function, end) from None
+                refused = refusal()
+                raise refused from refused.__cause__ or lost
+            raise lost from None
         except (CallCancelled, RemoteError):
             if self._reason == "timeout":
                 raise self._timed_out() from None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lifecycle.backoff import Intensity
-from lifecycle.errors import InvalidTransition, PoolClosed, WorkerFailed
+from lifecycle.errors import InvalidTransition, PoolClosed, WorkerFailed, WorkerLost
 from lifecycle.observe import mermaid
 from lifecycle.workers import Spec, Status, Supervisor
 from lifecycle.workers.pool import Phase, Pool, Process
@@ -56,6 +56,23 @@ async def test_a_stop_lets_running_calls_finish_and_refuses_waiting_ones(tmp_pat
     await stopping
     assert gone(pid)
     assert (pool.status, (await pool.wait()).error) == (Status.STOPPED, None)
+
+
+async def test_a_call_whose_worker_dies_during_the_stop_reports_how(tmp_path: Path) -> None:
+    pool = pool_of()
+    await pool.start()
+    call = asyncio.create_task(pool.call("wait_for", str(tmp_path / "started"), str(tmp_path / "release")))
+    await started(tmp_path / "started")
+    (pid,) = pids(pool)
+    stopping = asyncio.create_task(pool.stop(LIMIT))
+    await until(lambda: pool.status is Status.STOPPING)
+    kill(pid, signal.SIGKILL)
+    with pytest.raises(PoolClosed) as caught:
+        await call
+    lost = caught.value.__cause__
+    assert isinstance(lost, WorkerLost)
+    assert (lost.signal, "while it worked on 'wait_for'" in str(lost)) == (signal.SIGKILL, True)
+    await stopping
 
 
 async def test_workers_run_their_cleanup_when_they_are_stopped(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ import pytest
 
 from lifecycle import hooks
 from lifecycle.backoff import Intensity
-from lifecycle.errors import PoolFailed, RemoteError, RemoteTraceback, WorkerFailed, WorkerLost
+from lifecycle.errors import PoolFailed, RemoteError, RemoteTraceback, SessionLost, WorkerFailed, WorkerLost
 from lifecycle.workers import Status
-from lifecycle.workers.pool import Health, Heartbeat, Phase, Pool, Process
+from lifecycle.workers.pool import Health, Heartbeat, Phase, Pool, Process, Sessions
 from tests.realtime.pool.pools import ANY, QUICK, announced, gone, kill, pids, pool_of, ready, started
 from tests.realtime.pool.test_hostile_workers import WORKER
 from tests.realtime.pool.workers import LIMIT, python
@@ -76,6 +76,45 @@ async def test_an_idempotent_call_is_retried_once(tmp_path: Path) -> None:
         assert sorted(said(recovered)) == [("replace", "pool-1", "exited"), ("retry", "pool-1", "exited")]
         with pytest.raises(WorkerLost):
             await pool.call("die", signal.SIGKILL, idempotent=True)
+
+
+async def test_a_retry_that_fails_has_the_loss_of_the_first_worker_as_its_cause() -> None:
+    async with pool_of(sessions=Sessions(mode="strict")) as pool:
+        await pool.call("pid", session="a")
+        with pytest.raises(SessionLost) as caught:
+            await pool.call("die", signal.SIGKILL, session="a", idempotent=True)
+        assert isinstance(caught.value.__cause__, WorkerLost)
+        with pytest.raises(WorkerLost) as lost:
+            await pool.call("die", signal.SIGKILL, idempotent=True)
+        assert isinstance(lost.value.__cause__, WorkerLost)
+        assert str(lost.value) != str(lost.value.__cause__)
+
+
+async def test_the_first_run_does_not_count_as_waiting_time_of_the_retry(tmp_path: Path) -> None:
+    async with pool_of(size=(2, 2)) as pool:
+        with announced(hooks.call_finished, pool) as finished:
+            release = tmp_path / "release"
+            call = asyncio.create_task(pool.call("wait_for", str(tmp_path / "1"), str(release), idempotent=True))
+            await started(tmp_path / "1")
+            victim = next(worker for worker in pool.members() if worker.phase is Phase.BUSY)
+            (tmp_path / "1").unlink()
+            kill(victim.pid, signal.SIGKILL)
+            await started(tmp_path / "1")
+            release.touch()
+            await call
+        first, second = finished
+        assert isinstance(first["error"], WorkerLost)
+        assert second["waited"] < first["ran"]
+
+
+async def test_a_deadline_that_passes_while_a_dead_worker_ends_does_not_hide_the_loss() -> None:
+    code = WORKER + PINGS.replace("stay()", "os.close(1); time.sleep(1000)") + "answer()"
+    pool = Pool("pool", python(code), codec="json", size=(1, 1), process=QUICK, intensity=ANY)
+    async with pool:
+        with announced(hooks.pool_recovered, pool) as recovered, pytest.raises(WorkerLost, match="closed its streams"):
+            await pool.call("anything", deadline=0.8, idempotent=True)
+        # There is no time for another run.
+        assert said(recovered) == [("replace", "pool-1", "error")]
 
 
 async def test_a_surplus_worker_that_dies_is_not_replaced() -> None:
@@ -142,6 +181,22 @@ async def test_a_pool_that_gives_up_lets_running_calls_finish(tmp_path: Path) ->
         await pool.call("pid")
     release.touch()
     assert await call
+    assert (await pool.wait()).status is Status.FAILED
+
+
+async def test_a_call_lost_after_the_pool_gave_up_fails_with_the_cause_of_that(tmp_path: Path) -> None:
+    process = Process(contain="group", stop_timeout=LIMIT)
+    pool = pool_of("Desk", size=(2, 2), intensity=Intensity(0, 30.0), process=process)
+    await pool.start()
+    call = asyncio.create_task(pool.call("wait_for", str(tmp_path / "started"), str(tmp_path / "release")))
+    await started(tmp_path / "started")
+    idle, busy = sorted(pool.members(), key=lambda worker: worker.phase is Phase.BUSY)
+    kill(idle.pid, signal.SIGKILL)
+    await until(lambda: len(pool.members()) == 1)
+    kill(busy.pid, signal.SIGKILL)
+    with pytest.raises(PoolFailed) as caught:
+        await call
+    assert str(idle.id) in str(caught.value.__cause__)
     assert (await pool.wait()).status is Status.FAILED
 
 
