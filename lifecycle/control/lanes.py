@@ -167,7 +167,7 @@ class Lane:
                 when the router does not run.
         """
         emitter, home = current.get(), None
-        if emitter is not None and emitter is not delivery and not emitter.done and emitter.route is not None:
+        if emitter is not None and not emitter.done and emitter.route is not None:
             home = self._dispatcher.lanes.get(emitter.route)
         if emitter is None or home is None:
             await self._wait_until_free(delivery)

@@ -337,6 +337,61 @@ async def test_lanes_that_wait_for_each_other_in_a_circle_say_so_instead(clock: 
         await clock.advance(10)
 
 
+async def test_handlers_that_pass_an_event_on_into_a_circle_of_full_lanes_do_not_wait_forever(clock: Clock) -> None:
+    router, refused, handled = Router(buffer=0), list[str](), list[int]()
+
+    async def passes(_event: Event) -> None:
+        await asyncio.sleep(1)
+        raise NotHandled
+
+    async def emits(event: Event) -> None:
+        handled.append(event.data)
+        await asyncio.sleep(1)
+        try:
+            for _ in range(4):
+                await router.emit(Event("a/b", event.data + 1))
+        except LaneFull as error:
+            refused.append(str(error))
+
+    router.handle("a/b", passes)
+    router.handle("**", emits)
+    async with running(router):
+        await router.emit(Event("a/b", 0))
+        await clock.advance(40)
+        assert len(handled) > 5
+        # Of the two that would wait for each other, the second is refused: here those that are passed on.
+        assert len(refused) + router.state().failed > 0
+        router.remove("a/b")
+        await clock.advance(40)
+
+
+async def test_an_event_that_is_passed_on_is_refused_where_its_handler_would_wait_for_itself(clock: Clock) -> None:
+    router = Router(buffer=1)
+    waits = asyncio.Event()
+
+    async def passes(_event: Event) -> None:
+        await waits.wait()
+        raise NotHandled
+
+    async def emits(event: Event) -> None:
+        if event.data == "emits":
+            waits.set()
+            await router.emit(Event("a/b", "third"))
+
+    router.handle("a/b", passes)
+    router.handle("**", emits)
+    async with running(router):
+        first = await router.emit(Event("a/b", "first"))
+        await clock.settle()
+        second = await router.emit(Event("a/b", "second"))
+        emitting = await router.emit(Event("c", "emits"))
+        await router.emit(Event("c", "waits"))
+        await clock.advance(10)
+        assert (first.done, second.done, emitting.done) == (True, True, True)
+        assert isinstance(first.error, LaneFull)
+        assert "wait for itself" in str(first.error)
+
+
 # -- drop --------------------------------------------------------------------------------------------------------
 
 
@@ -467,6 +522,20 @@ if sys.version_info >= (3, 12):
             await clock.advance(2)
         assert work.log == ["begin 0", "cancelled 0", "begin 1", "cancelled 1", "begin 2", "end 2"]
         assert len(recorder.events) == 3
+
+    async def test_only_awaiting_raises_what_a_handler_passes_on_also_where_tasks_start_eagerly() -> None:
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+        router = Router()
+
+        @router.on("a")
+        async def passes(_event: Event) -> None:
+            raise NotHandled("not mine")
+
+        async with running(router):
+            for sent in (await router.emit(Event("a")), router.emit_nowait(Event("a"))):
+                with pytest.raises(NotHandled, match="not mine"):
+                    await sent
+        assert router.state().unrouted == 2
 
 
 async def test_restart_of_a_handler_that_does_not_listen_waits_for_it(clock: Clock) -> None:
