@@ -1,4 +1,4 @@
-"""`Delivery`: what ``emit`` returns, to be awaited for the result of an event."""
+"""`Delivery`: what ``emit`` returns, to be awaited for the end of an event."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from types import TracebackType
 
     from lifecycle.control.routing import Match, Route
     from lifecycle.events import Topical
@@ -37,13 +38,28 @@ def delivery() -> Delivery:
 
 
 class Delivery:
-    """One event under way: ``await`` it for its result.
+    """One event under way: ``await`` it for its end.
 
-    Awaiting returns when the handler has ended, or raises its error, `NotHandled` or `Dropped`. An event that was
-    merged into another is delivered when the merged call ends. Any number of tasks may await it, or none.
+    Awaiting returns None when the handler has returned, or raises its error, `NotHandled` or `Dropped`. An event that
+    was merged into another is delivered when the merged call ends. Any number of tasks may await it, or none.
     """
 
-    __slots__ = ("_done", "_error", "_into", "_waiters", "attempt", "event", "id", "match", "parent", "route")
+    __slots__ = (
+        "_done",
+        "_error",
+        "_into",
+        "_traceback",
+        "_waiters",
+        "attempt",
+        "event",
+        "id",
+        "match",
+        "parent",
+        "route",
+    )
+
+    # That of the error when the delivery ended; set with the error.
+    _traceback: TracebackType | None
 
     def __init__(
         self,
@@ -78,7 +94,8 @@ class Delivery:
             yield from last._wait()  # noqa: SLF001
             last = last._last()  # noqa: SLF001
         if last._error is not None:  # noqa: SLF001
-            raise last._error  # noqa: SLF001
+            # Without its own traceback, the error would add a frame for each task that awaits it.
+            raise last._error.with_traceback(last._traceback)  # noqa: SLF001
 
     @property
     def into(self) -> Delivery | None:
@@ -116,9 +133,10 @@ class Delivery:
             raise
 
     def end(self, error: BaseException | None = None) -> None:
-        """Set the result; the dispatcher calls this once."""
+        """End it, with its error if it has one; the dispatcher calls this once."""
         self._done = True
-        self._error = error
+        if error is not None:
+            self._error, self._traceback = error, error.__traceback__
         if self.parent is not None:
             self._forget_ancestors()
         if self._waiters is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import traceback
 import weakref
 from typing import Any
 
@@ -45,6 +46,25 @@ async def test_several_may_wait_and_one_that_is_cancelled_leaves_the_others_alon
         await clock.advance(1)
         assert [waiter.cancelled() or waiter.result() for waiter in waiters] == ["told", True, "told", "told"]
     assert router.state().handled == 1
+
+
+async def test_an_error_that_is_awaited_often_keeps_its_traceback(clock: Clock) -> None:
+    router = Router()
+
+    @router.on("a")
+    async def failing(_event: Event) -> None:
+        raise OSError("no disk")
+
+    async with running(router):
+        sent = await router.emit(Event("a"))
+        await clock.settle()
+        frames = list[list[str]]()
+        for _ in range(3):
+            with pytest.raises(OSError, match="no disk") as caught:
+                await sent
+            frames.append([each.name for each in traceback.extract_tb(caught.value.__traceback__)])
+    assert frames[0][-1] == "failing"
+    assert frames[0] == frames[1] == frames[2]
 
 
 async def test_a_cancelled_wait_for_a_delivery_does_not_cancel_the_handler(clock: Clock) -> None:
