@@ -1,7 +1,7 @@
 """Events, and the router that gives each to the handler with the best-fitting pattern.
 
 An event goes from a source (``source_runner``) to the ``dispatcher``, which looks up the routes of its topic
-(``routing``), and through a debounce (``debouncing``) into a lane (``lanes``), whose worker calls the handler inside
+(``routing``), and through a debounce (``debouncing``) into a lane (``lanes``), whose task calls the handler inside
 its ``middleware``.
 """
 

@@ -1,6 +1,6 @@
 """`Dispatcher`: how one event moves from its topic to a route's lane, on to the next route, and how it is reported.
 
-The workers of lanes (``lanes``) call the handlers and report back here. Sources and the lifespan of a router are in
+The tasks of lanes (``lanes``) call the handlers and report back here. Sources and the lifespan of a router are in
 ``source_runner`` and ``running``.
 """
 
@@ -51,9 +51,9 @@ class Dispatcher:
         self._buffer = buffer
         # Handlers run only while this is true; otherwise events wait in their lanes.
         self.working = False
-        # While draining, the event that a cancelled source was emitting is let in beyond the limit.
+        # While the router stops, the event that a cancelled source was emitting is let in beyond the limit.
         self.draining = False
-        # The workers of all lanes; the router awaits them when it closes.
+        # The tasks of all lanes; the router awaits them when it closes.
         self.tasks: set[asyncio.Task[None]] = set()
         #: The lane of each route, from its first event on: most of ten thousand routes never see one.
         self.lanes: dict[Route, Lane] = {}
@@ -62,7 +62,7 @@ class Dispatcher:
         #: Gets the events that no route takes.
         self.fallback: Route | None = None
         # Routes that were removed before they had finished their events.
-        self._draining: list[Route] = []
+        self._removed: list[Route] = []
         # Routed, handled, failed and dropped, over all routes that were removed and have finished.
         self._past_counts = [0, 0, 0, 0]
 
@@ -131,16 +131,16 @@ class Dispatcher:
         if route.debouncer is not None:
             route.debouncer.closed = True
             route.debouncer.flush()
-        self._draining.append(route)
+        self._removed.append(route)
         self._forget_finished()
 
     def _forget_finished(self) -> None:
         """Forget the removed routes that have finished, but not their counts."""
-        draining: list[Route] = []
-        for route in self._draining:
+        unfinished: list[Route] = []
+        for route in self._removed:
             lane = self.lanes.get(route)
             if route.debouncer or (lane is not None and not lane.is_idle):
-                draining.append(route)
+                unfinished.append(route)
                 continue
             self.lanes.pop(route, None)
             # A shared lane is forgotten with the last of its routes.
@@ -148,13 +148,13 @@ class Dispatcher:
                 del self._shared[lane.name]
             counts = (route.routed, route.handled, route.failed, route.dropped)
             self._past_counts = [old + new for old, new in zip(self._past_counts, counts, strict=True)]
-        self._draining = draining
+        self._removed = unfinished
 
     def routes(self) -> Iterator[Route]:
         """Iterate over every route that may have events."""
         yield from self.table.routes.values()
         yield from self.table.relays
-        yield from self._draining
+        yield from self._removed
         if self.fallback is not None:
             yield self.fallback
 
@@ -167,7 +167,9 @@ class Dispatcher:
     # -- the way in ------------------------------------------------------------------------------------------------
 
     async def accept(self, event: Topical) -> Delivery:
-        """Take an event in, waiting for capacity; the delivery of an event that no route takes has failed already.
+        """Take an event in, waiting for capacity.
+
+        If no route takes it, the returned delivery has ended with `NotHandled`, and has no route.
 
         Every event of every source passes here: the usual case, a topic with a plain route and without observers, is
         written out.
@@ -223,8 +225,8 @@ class Dispatcher:
             match = self.table.match(event)
         except InvalidTopic as error:
             delivery = Delivery(event, parent)
-            report.accepted(delivery)
-            report.refused(delivery, error)
+            report.announce_accepted(delivery)
+            report.end_refused(delivery, error)
             return delivery
         for tap in match.taps:
             self._show(tap, event)
@@ -232,13 +234,13 @@ class Dispatcher:
         if route is not None:
             route.routed += 1
         delivery = Delivery(event, parent, route or self.fallback, None if route is None else match)
-        report.accepted(delivery)
+        report.announce_accepted(delivery)
         if route is not None:
-            report.routed(delivery, route)
+            report.announce_routed(delivery, route)
         elif delivery.route is None:
-            report.refused(delivery, _no_route(event))
+            report.end_refused(delivery, _no_route(event))
         else:
-            report.unrouted(delivery)
+            report.count_unrouted(delivery)
         return delivery
 
     def _show(self, tap: Route, event: Topical) -> None:
@@ -255,19 +257,27 @@ class Dispatcher:
         except Dropped:
             tap.dropped += 1
         except (Exception, asyncio.CancelledError):  # noqa: BLE001  # the errors of a tap are logged and stay its own
-            self.report.tap_failed(tap, event)
+            self.report.log_tap_failed(tap, event)
 
     def _place(self, delivery: Delivery, route: Route) -> None:
-        """Give the event to the debouncer, or to the lane, which has capacity."""
+        """Give the event to the debouncer, or to the lane.
+
+        A plain route gets it even beyond the limit: the caller has checked the capacity, but taps and receivers of
+        hooks may have emitted since then.
+        """
+        if route.is_plain:
+            self.lane_of(route).put(delivery)
+            return
         if route.debouncer is None:
+            # It drops or restarts, so this cannot raise LaneFull.
             self.lane_of(route).offer(delivery, route.busy)
             return
         try:
             delivery.merge_into(route.debouncer.add(delivery.event, delivery))
         except Exception as error:  # noqa: BLE001  # of `key` or `merge`: reported like an error of the handler
-            self.report.failed(delivery, route, error)
+            self.report.end_failed(delivery, route, error)
         else:
-            self.report.merged(delivery, route)
+            self.report.announce_merged(delivery, route)
 
     async def _wait_for_capacity(self, lane: Lane, delivery: Delivery, route: Route) -> None:
         try:
@@ -275,7 +285,7 @@ class Dispatcher:
         except LaneFull as error:
             # The emitter keeps the event, so it is not counted.
             route.routed -= 1
-            self.report.ended(delivery, error)
+            self.report.end(delivery, error)
             raise
         except asyncio.CancelledError:
             if self.draining:
@@ -287,7 +297,7 @@ class Dispatcher:
     # -- after a handler, called by the lanes ----------------------------------------------------------------------
 
     def start(self, work: Coroutine[object, object, None], lane: Lane) -> asyncio.Task[None]:
-        """Start a worker of ``lane``, which the router awaits when it closes."""
+        """Start a task of ``lane``, which the router awaits when it closes."""
         task = asyncio.get_running_loop().create_task(work, name=f"lane {lane.name}")
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
@@ -298,16 +308,16 @@ class Dispatcher:
         route = delivery.route
         assert route is not None
         if isinstance(error, Dropped):
-            self.report.dropped(delivery, route, error)
+            self.report.end_dropped(delivery, route, error)
         elif isinstance(error, NotHandled):
             if isinstance(error, Relayed):
                 route.handled += 1
                 delivery.match = delivery.match and delivery.match.relayed
             await self._pass_on(delivery, route, error)
         elif isinstance(error, asyncio.CancelledError):
-            self.report.failed(delivery, route, _stray(route, error))
+            self.report.end_failed(delivery, route, _stray(route, error))
         else:
-            self.report.failed(delivery, route, error)
+            self.report.end_failed(delivery, route, error)
 
     def escaped(self, delivery: Delivery, error: BaseException) -> None:
         """Fail the delivery of a handler that raised SystemExit or the like, which ends its task."""
@@ -318,23 +328,23 @@ class Dispatcher:
         # The error itself would also end each task that awaits the delivery.
         failure = LifecycleError(f"{name_of(route.handler)} raised {error_text(error)}, which is not an Exception")
         failure.__cause__ = error
-        self.report.failed(delivery, route, failure, logging.DEBUG)
+        self.report.end_failed(delivery, route, failure, logging.DEBUG)
 
     async def _pass_on(self, delivery: Delivery, route: Route, error: NotHandled) -> None:
         """Give the event to the next route, or end its delivery if there is none."""
-        self.report.passed(delivery, route)
+        self.report.announce_passed(delivery, route)
         following = self._following(delivery.match, route)
         if following is None:
             if delivery.match is not None and delivery.match.was_relayed:
-                self.report.ended(delivery, None)
+                self.report.end(delivery, None)
             elif route.is_fallback:
                 # It was counted as unrouted when it came to the fallback.
-                self.report.ended(delivery, error)
+                self.report.end(delivery, error)
             else:
-                self.report.refused(delivery, error)
+                self.report.end_refused(delivery, error)
             return
         if following.is_fallback:
-            self.report.unrouted(delivery)
+            self.report.count_unrouted(delivery)
             delivery.match = None
         else:
             following.routed += 1
@@ -343,16 +353,13 @@ class Dispatcher:
             if following.is_plain and lane is not self.lanes.get(route) and lane.is_full:
                 await lane.wait(delivery)
         except LaneFull as full:
-            self.report.failed(delivery, following, full)
+            self.report.end_failed(delivery, following, full)
             return
         except asyncio.CancelledError:
             self.report.drop(delivery, "its handler was cancelled while it passed the event on")
             raise
         delivery.route = following
-        if following.is_plain:
-            lane.put(delivery)
-        else:
-            self._place(delivery, following)
+        self._place(delivery, following)
 
     def _following(self, match: Match | None, route: Route) -> Route | None:
         """Return the route after ``route``, as the routes are now: of ``match``, or else the fallback."""
@@ -363,7 +370,7 @@ class Dispatcher:
 
     # -- directly --------------------------------------------------------------------------------------------------
 
-    async def dispatch(
+    async def call_directly(
         self, event: Topical, match: Match, error: NotHandled | asyncio.CancelledError | None = None
     ) -> None:
         """Call the taps and routes of ``match`` here and now, past debouncers and lanes.
@@ -434,43 +441,46 @@ class Reporter:
 
     # -- under way -------------------------------------------------------------------------------------------------
 
-    def accepted(self, delivery: Delivery) -> None:
+    def announce_accepted(self, delivery: Delivery) -> None:
         """Announce an event that came in; it has a route or the fallback, or is about to fail."""
         hooks.delivery_accepted.announce(self._router, delivery=delivery)
 
-    def routed(self, delivery: Delivery, route: Route) -> None:
+    def announce_routed(self, delivery: Delivery, route: Route) -> None:
         """Announce that an event has a route."""
         hooks.event_routed.announce(self._router, event=delivery.event, pattern=route.text, delivery=delivery)
 
-    def merged(self, delivery: Delivery, route: Route) -> None:
+    def announce_merged(self, delivery: Delivery, route: Route) -> None:
         """Announce that an event was merged into a burst."""
         hooks.event_merged.announce(self._router, event=delivery.event, pattern=route.text, delivery=delivery)
 
-    def started(self, delivery: Delivery, route: Route) -> float:
-        """Announce that a handler is about to be called, and return the time of the loop."""
+    def announce_started(self, delivery: Delivery, route: Route) -> float:
+        """Announce that a handler is about to be called, and return the time at which it begins."""
         if not route.is_tap:
             hooks.handler_started.announce(self._router, event=delivery.event, pattern=route.text, delivery=delivery)
         return asyncio.get_running_loop().time()
 
-    def passed(self, delivery: Delivery, route: Route) -> None:
+    def announce_passed(self, delivery: Delivery, route: Route) -> None:
         """Announce that a handler passed its event on."""
         hooks.handler_passed.announce(self._router, event=delivery.event, pattern=route.text, delivery=delivery)
 
-    def unrouted(self, delivery: Delivery) -> None:
+    def count_unrouted(self, delivery: Delivery) -> None:
         """Count an event that no route took; the fallback may still get it."""
         self.unrouted_count += 1
         hooks.event_unrouted.announce(self._router, event=delivery.event)
 
     # -- at the end ------------------------------------------------------------------------------------------------
 
-    def finished(self, delivery: Delivery, route: Route, began: float | None) -> None:
-        """Announce that a handler returned, with its duration if the time at which it began is known."""
+    def announce_finished(self, delivery: Delivery, route: Route, began: float | None) -> None:
+        """Announce that a handler returned and its delivery has ended.
+
+        The duration of the handler is announced if the time at which it began is known.
+        """
         if began is not None and not route.is_tap:
             duration = asyncio.get_running_loop().time() - began
             hooks.handler_finished.announce(self._router, event=delivery.event, pattern=route.text, duration=duration)
         self._announce_end(delivery)
 
-    def failed(self, delivery: Delivery, route: Route, error: BaseException, level: int = logging.ERROR) -> None:
+    def end_failed(self, delivery: Delivery, route: Route, error: BaseException, level: int = logging.ERROR) -> None:
         """End a delivery with the error of a handler."""
         route.failed += 1
         topic = delivery.event.topic
@@ -480,19 +490,18 @@ class Reporter:
             hooks.handler_failed.announce(self._router, event=delivery.event, pattern=route.text, error=error)
         self._announce_end(delivery)
 
-    def tap_failed(self, tap: Route, event: Topical) -> None:
+    def log_tap_failed(self, tap: Route, event: Topical) -> None:
         """Log the error of a tap, inside its except clause."""
         _log.exception("the tap %s on %r failed on %s", name_of(tap.handler), tap.text, event.topic)
 
-    def refused(self, delivery: Delivery, error: NotHandled) -> None:
+    def end_refused(self, delivery: Delivery, error: NotHandled) -> None:
         """End the delivery of an event that no route took."""
         _log.debug("no handler took an event: %s", error)
-        delivery.route = None
         delivery.end(error)
-        self.unrouted(delivery)
+        self.count_unrouted(delivery)
         self._announce_end(delivery)
 
-    def ended(self, delivery: Delivery, error: BaseException | None) -> None:
+    def end(self, delivery: Delivery, error: BaseException | None) -> None:
         """End a delivery that is not counted."""
         delivery.end(error)
         self._announce_end(delivery)
@@ -502,9 +511,9 @@ class Reporter:
         assert delivery.route is not None
         error = Dropped(f"{delivery.event.topic!r} was dropped: {reason}")
         error.superseded = superseded
-        self.dropped(delivery, delivery.route, error)
+        self.end_dropped(delivery, delivery.route, error)
 
-    def dropped(self, delivery: Delivery, route: Route, error: Dropped) -> None:
+    def end_dropped(self, delivery: Delivery, route: Route, error: Dropped) -> None:
         """End the delivery of an event that was dropped."""
         route.dropped += 1
         _log.debug("%s (route %r)", error, route.text)

@@ -1,4 +1,4 @@
-"""Lanes: bounded queues of events with their own workers, and first-come waiting for capacity in a full one.
+"""Lanes: bounded queues of events with their own tasks, and first-come waiting for capacity in a full one.
 
 A lane has no task while it has nothing to do. One is started for the first event of a burst and ends with the last,
 which costs as much as waking a task that waits.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Lane", "LaneInfo"]
 
-#: A worker yields to the loop after that many events, even if its handlers never wait.
+#: A lane task yields to the loop after that many events, even if its handlers never wait.
 _TURN = 500
 
 
@@ -39,14 +39,14 @@ class LaneInfo:
     waiting: int
     #: Handlers that are running.
     running: int
-    #: The capacity of its queue.
+    #: The capacity of its queue now: the buffer of the router, plus one place for each handler that could start.
     limit: int
     #: How many handlers may run at once.
     concurrency: int
 
 
 class Lane:
-    """A bounded queue, and up to ``concurrency`` workers that call handlers; with 1 the order is strict."""
+    """A bounded queue, and up to ``concurrency`` tasks that call handlers; with 1 the order is strict."""
 
     __slots__ = (
         "_cancelled",
@@ -66,13 +66,14 @@ class Lane:
         self.concurrency: int = concurrency
         self._dispatcher = dispatcher
         self.queue: deque[Delivery] = deque()
-        # The capacity of the queue: the buffer, and the events that an idle worker will take at once.
+        # The capacity of the queue: the buffer, plus one place for each lane task that could start; a running task
+        # takes its place away.
         self.limit: int = buffer + concurrency
-        # Each worker and the event that it is handling, the oldest first.
+        # Each lane task and the event that it is handling, the oldest first.
         self._tasks: dict[asyncio.Task[None], Delivery | None] = {}
-        # Workers that have begun to take from the queue.
+        # The number of lane tasks that have begun to take from the queue.
         self._running = 0
-        # Workers that were cancelled for a newer event; they end with their current one.
+        # Lane tasks that were cancelled for a newer event; they end with their current one.
         self._cancelled: set[asyncio.Task[None]] = set()
         # Called, each once and in this order, when there is capacity; one that does not use it returns False.
         self._waiting: deque[Callable[[], bool]] = deque()
@@ -90,7 +91,7 @@ class Lane:
         return len(self.queue) >= self.limit
 
     def info(self) -> LaneInfo:
-        """Return its queue and workers as they are now."""
+        """Return its queue and tasks as they are now."""
         return LaneInfo(self.name, len(self.queue), self._running, self.limit, self.concurrency)
 
     # -- taking events in ------------------------------------------------------------------------------------------
@@ -102,12 +103,13 @@ class Lane:
             self.start()
 
     def start(self) -> None:
-        """Start a worker, if there is work to do and the router runs."""
+        """Start a lane task, if there is work to do and the router runs."""
         if self.queue and len(self._tasks) < self.concurrency and self._dispatcher.working:
             task = self._dispatcher.start(self._work(), self)
             # An eager task has begun already, and may have ended.
             if not task.done():
                 self._tasks.setdefault(task, None)
+                # Also if it is cancelled before it began; a second call does nothing.
                 task.add_done_callback(self._ended)
 
     def offer(self, delivery: Delivery, busy: Busy) -> None:
@@ -241,7 +243,7 @@ class Lane:
                 route = delivery.route
                 assert route is not None
                 enter(delivery)
-                began = report.started(delivery, route) if started or finished or ended else None
+                began = report.announce_started(delivery, route) if started or finished or ended else None
                 try:
                     await route.call(delivery.event)
                 except asyncio.CancelledError as error:
@@ -258,7 +260,7 @@ class Lane:
                     delivery.end()
                     # As they are now: receivers may have connected or disconnected while it ran.
                     if finished or ended:
-                        report.finished(delivery, route, began)
+                        report.announce_finished(delivery, route, began)
                 if self._cancelled and task in self._cancelled:
                     break
                 turn -= 1
@@ -279,7 +281,7 @@ class Lane:
         self.start()
 
     def _was_requested(self, delivery: Delivery, task: asyncio.Task[None]) -> bool:
-        """Report a cancellation that was meant for this worker; any other is an error of the handler."""
+        """Report a cancellation that was meant for this lane task; any other is an error of the handler."""
         if task in self._cancelled:
             self._dispatcher.report.drop(delivery, "cancelled for a newer event", superseded=True)
             return True
@@ -291,7 +293,7 @@ class Lane:
     # -- stopping --------------------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """Cancel the workers."""
+        """Cancel the lane tasks."""
         for task in list(self._tasks):
             task.cancel()
 

@@ -71,7 +71,7 @@ class _RouteSettings(TypedDict, total=False):
 class Router:
     """Gives each event to the handler with the pattern that fits its topic best.
 
-    ``buffer`` events wait in each lane before their source has to. When the router stops, events and handlers that are
+    ``buffer`` events wait in each lane before their emitter has to. When the router stops, events and handlers that are
     under way have ``drain_timeout`` seconds.
 
     Raises:
@@ -290,7 +290,9 @@ class Router:
         is raised as it is.
 
         Raises:
-            NotHandled: when no route matches, or every matching one has passed, without a fallback.
+            NotHandled: when no route matches, or every matching one has passed, without a fallback; `InvalidTopic` when
+                the topic is not valid.
+            TypeError: for an object without a topic.
             LifecycleError: for a handler that raised CancelledError although its task was not cancelled.
         """
         try:
@@ -299,23 +301,25 @@ class Router:
             match = self._table.match(event)
         call = match.call
         if call is None:
-            await self._dispatcher.dispatch(event, match)
+            await self._dispatcher.call_directly(event, match)
             return
         try:
             await call(event)
         except (NotHandled, asyncio.CancelledError) as error:
-            rest = self._dispatcher.dispatch(event, match, error)
+            rest = self._dispatcher.call_directly(event, match, error)
         else:
             return
         await rest
 
     async def emit(self, event: Topical) -> Delivery:
-        """Send ``event`` through its debounce and lane, waiting for capacity; await the `Delivery` for its result.
+        """Send ``event`` through its debounce and lane, waiting for capacity; await the `Delivery` for its end.
 
-        While the router does not run, events wait in their lanes.
+        Awaiting the delivery returns None when the handler has returned, and raises its error. While the router does
+        not run, events wait in their lanes.
 
         Raises:
-            NotHandled: when no route matches, without a fallback.
+            NotHandled: when no route matches, without a fallback; `InvalidTopic` when the topic is not valid.
+            TypeError: for an object without a topic.
             LaneFull: when the handler would wait for itself, or the router does not run and the lane is full.
         """
         return _taken(await self._dispatcher.accept(event))
@@ -325,7 +329,8 @@ class Router:
 
         Raises:
             LaneFull: when the lane is full.
-            NotHandled: when no route matches, without a fallback.
+            NotHandled: when no route matches, without a fallback; `InvalidTopic` when the topic is not valid.
+            TypeError: for an object without a topic.
         """
         return _taken(self._dispatcher.accept_nowait(event))
 
@@ -391,7 +396,7 @@ class Router:
 
 
 def _taken(delivery: Delivery) -> Delivery:
-    """Return ``delivery``, or raise the `NotHandled` with which it failed."""
+    """Return ``delivery``, or raise the `NotHandled` with which it ended because no route took it."""
     if delivery.route is None and delivery.error is not None:
         raise delivery.error
     return delivery

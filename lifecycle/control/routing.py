@@ -146,7 +146,7 @@ def caller() -> Place:
 class Busy(StrEnum):
     """The treatment of an event when as many handlers run as the lane allows."""
 
-    #: It waits; when the queue is full, its source waits.
+    #: It waits; when the queue is full, its emitter waits.
     QUEUE = "queue"
     #: It is dropped.
     DROP = "drop"
@@ -504,7 +504,7 @@ class _Matches(dict[str, Match]):
         self._resolve = resolve
 
     def __missing__(self, topic: str) -> Match:
-        # A topic that is shorter than the largest number of segments cannot have too many.
+        # With fewer than MAX_SEGMENTS characters it cannot have MAX_SEGMENTS slashes: no full check.
         if type(topic) is not str or not MAX_SEGMENTS > len(topic) > 0:
             topic = _checked(topic)
         if topic not in self._exact:

@@ -94,9 +94,9 @@ def _contained(route: Route, dispatcher: Dispatcher) -> Callable[[Any], Awaitabl
         except asyncio.CancelledError:
             if was_cancelled():
                 raise
-            dispatcher.report.tap_failed(route, event)
+            dispatcher.report.log_tap_failed(route, event)
         except Exception:  # noqa: BLE001  # the errors of a tap are logged and stay its own
-            dispatcher.report.tap_failed(route, event)
+            dispatcher.report.log_tap_failed(route, event)
 
     return look
 
@@ -176,7 +176,7 @@ def add_relay(
     The handler returns whether to pass the event on. If so, it comes to its debouncer and route as if it had only now
     been emitted; awaiting its `Delivery` covers both, and it counts as handled even if no route takes it. If not, its
     delivery has ended. If the handler raises `NotHandled`, the event is passed on as without a relay; any other error
-    ends its delivery. A relay has its own lane with ``concurrency`` workers; with 1, events keep their order. The
+    ends its delivery. A relay has its own lane with ``concurrency`` tasks; with 1, events keep their order. The
     router's middleware is not around it.
     """
     dispatcher = router._dispatcher  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # not public, so not a method

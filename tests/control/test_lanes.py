@@ -219,6 +219,21 @@ async def test_emit_nowait_raises_when_the_lane_is_full_and_taps_have_not_seen_t
     assert router.state().routed == 2
 
 
+async def test_emit_nowait_takes_an_event_in_that_taps_have_seen_although_they_filled_its_lane(clock: Clock) -> None:
+    router, work = Router(buffer=0), Work()
+    router.handle("a", work)
+
+    def emits(event: Event) -> None:
+        if event.data == 0:
+            router.emit_nowait(Event("a", 1))
+
+    router.tap("a", emits)
+    async with running(router):
+        router.emit_nowait(Event("a", 0))
+        await clock.advance(3)
+    assert work.ended == [1, 0]
+
+
 async def test_a_handler_never_waits_for_its_own_full_lane(clock: Clock) -> None:
     router, errors = Router(buffer=2), list[BaseException]()
 
