@@ -273,8 +273,8 @@ async def test_suspend_and_resume_print_their_results(clock: Clock, said: Any) -
     await router.dispatch(ResumeEvent())
     assert said().splitlines() == [
         "running already",
-        "suspended; `resume` goes on, Ctrl+C quits",
-        "already suspended; `resume` goes on",
+        "suspended; `resume` continues, Ctrl+C quits",
+        "already suspended; `resume` continues",
         "resumed",
     ]
 
@@ -407,7 +407,7 @@ async def test_lines_are_handled_one_after_the_other(monkeypatch: pytest.MonkeyP
     part = Part(takes=0.01)
     await typed(monkeypatch, "slow 1\nsuspend\nslow 2\nresume", suspend=part, commands={"slow": slow})
     assert calls == ["slow 1", "slow 2"]
-    assert said().splitlines() == ["suspended; `resume` goes on, Ctrl+C quits", "resumed"]
+    assert said().splitlines() == ["suspended; `resume` continues, Ctrl+C quits", "resumed"]
 
 
 async def test_lines_after_quit_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,9 +78,9 @@ class Pattern:
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):
-            raise InvalidPattern(f"{text!r} is no pattern: give a string such as 'file/*'")
+            raise InvalidPattern(f"{text!r} is not a pattern: give a string such as 'file/*'")
         if not text:
-            raise InvalidPattern("'' is no pattern: give a topic such as 'file/*', or '**' for every topic")
+            raise InvalidPattern("'' is not a pattern: give a topic such as 'file/*', or '**' for every topic")
         if text.count("/") >= MAX_SEGMENTS:
             raise InvalidPattern(
                 f"the pattern {text[:40]!r}… has {text.count('/') + 1:,} segments, and {MAX_SEGMENTS} is the most; "

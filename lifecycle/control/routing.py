@@ -82,7 +82,7 @@ def as_async(handler: Handler) -> AsyncHandler:
 
 def _check(handler: Handler) -> None:
     if not callable(handler):
-        raise TypeError(f"{handler!r} is no handler: give a function of one argument, the event")
+        raise TypeError(f"{handler!r} is not a handler: give a function of one argument, the event")
     if inspect.isasyncgenfunction(handler) or inspect.isgeneratorfunction(handler):
         raise TypeError(f"{name_of(handler)} is a generator and would never run: a handler has no `yield`")
     try:
@@ -93,7 +93,7 @@ def _check(handler: Handler) -> None:
         signature.bind(None)
     except TypeError:
         raise TypeError(
-            f"{name_of(handler)}{signature} is no handler: it must be callable with one argument, the event"
+            f"{name_of(handler)}{signature} is not a handler: it must be callable with one argument, the event"
         ) from None
 
 
@@ -384,7 +384,7 @@ class RouteTable:
         if old is not None and not replace:
             raise RouteConflict(
                 f"{route.text!r} registered at {_at(route)} conflicts with {old.text!r} registered at "
-                f"{_at(old)}: they are the same pattern. Remove one, or say replace=True"
+                f"{_at(old)}: they are the same pattern. Remove one, or give replace=True"
             )
         return old
 
@@ -468,7 +468,7 @@ class RouteTable:
         try:
             topic = event.topic
         except AttributeError:
-            raise TypeError(f"{event!r} is no event: it has no topic; use Event(topic, data)") from None
+            raise TypeError(f"{event!r} is not an event: it has no topic; use Event(topic, data)") from None
         # An object that is not a string may not even have a hash.
         return self.matches[topic if type(topic) is str else _checked(topic)]
 

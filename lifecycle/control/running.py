@@ -106,7 +106,7 @@ class Lifespan:
                 self.sources.remove(runner)
                 runner.cancel()
                 return
-        raise RouteNotFound(f"{source!r} is no source of router {self._name!r}")
+        raise RouteNotFound(f"{source!r} is not a source of router {self._name!r}")
 
     async def _start(self) -> None:
         """Start the sources in the order of registration, each when the one before it has started."""

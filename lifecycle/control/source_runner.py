@@ -307,7 +307,7 @@ def _check(source: Any) -> None:
         raise TypeError(f"{name_of(source)} returns a coroutine; make it an async generator with `yield Event(…)`")
     if not (hasattr(source, "run") or hasattr(source, "__aiter__") or callable(source)):
         raise TypeError(
-            f"{source!r} is no source: give an async iterable of events, a function that returns one, "
+            f"{source!r} is not a source: give an async iterable of events, a function that returns one, "
             "or an object with `async def run(emit)`"
         )
 

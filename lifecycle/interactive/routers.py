@@ -149,10 +149,10 @@ class _Actions:
         """Suspend, and print the result."""
         assert self.suspender is not None
         if self.suspender.suspended and not self.suspender.transitioning:
-            say("already suspended; `resume` goes on")
+            say("already suspended; `resume` continues")
             return
         await _reported("suspending", self.suspender(event))
-        say("suspended; `resume` goes on, Ctrl+C quits")
+        say("suspended; `resume` continues, Ctrl+C quits")
 
     async def resume(self, event: Topical) -> None:
         """Resume, and print the result."""

@@ -272,11 +272,11 @@ async def test_the_message_about_a_long_topic_is_short() -> None:
 async def test_what_has_no_topic_is_no_event(clock: Clock, thing: Any) -> None:
     router = Router()
     router.handle("**", Recorder())
-    with pytest.raises(TypeError, match="is no event"):
+    with pytest.raises(TypeError, match="is not an event"):
         await router.dispatch(thing)
-    with pytest.raises(TypeError, match="is no event"):
+    with pytest.raises(TypeError, match="is not an event"):
         await router.emit(thing)
-    with pytest.raises(TypeError, match="is no event"):
+    with pytest.raises(TypeError, match="is not an event"):
         router.emit_nowait(thing)
 
 

@@ -112,7 +112,7 @@ def test_settings_and_sources_given_twice_are_refused() -> None:
         router.add_source(source)
     with pytest.raises(ValueError, match="'always'"):
         router.add_source(Runs(), restart="always")  # type: ignore[arg-type]  # that is the point
-    with pytest.raises(RouteNotFound, match="no source"):
+    with pytest.raises(RouteNotFound, match="not a source"):
         router.remove_source(Runs())
     router.remove_source(source)
     router.add_source(source)

@@ -157,7 +157,7 @@ def piped(lines: str, *argv: str, **more: str) -> tuple[int, str]:
 def test_ctrl_c_suspends_then_quits() -> None:
     with at_terminal() as terminal:
         terminal.type("\x03")
-        terminal.see("suspended; `resume` goes on")
+        terminal.see("suspended; `resume` continues")
         terminal.type("\x03")
         assert "shutdown ran" in terminal.ends()
 
@@ -166,11 +166,11 @@ def test_after_a_resume_ctrl_c_suspends_again() -> None:
     with at_terminal() as terminal:
         for _ in range(3):
             terminal.type("\x03")
-            terminal.see("suspended; `resume` goes on")
+            terminal.see("suspended; `resume` continues")
             terminal.type("resume\r")
             terminal.see("resumed")
         terminal.type("\x03")
-        terminal.see("suspended; `resume` goes on")
+        terminal.see("suspended; `resume` continues")
         terminal.type("\x03")
         terminal.ends()
 
@@ -226,7 +226,7 @@ def test_sigint_from_outside_works_like_ctrl_c() -> None:
         terminal.child.kill(signal.SIGINT)
         terminal.sees_erased()
         terminal.child.kill(signal.SIGINT)
-        terminal.see("suspended; `resume` goes on")
+        terminal.see("suspended; `resume` continues")
         terminal.child.kill(signal.SIGINT)
         terminal.see("shutdown ran")
         terminal.ends()
@@ -402,7 +402,7 @@ def test_commands_from_a_pipe_run_one_by_one() -> None:
     said = re.sub(r"\d+", "N", said)
     assert said.split("\n")[1:] == [
         "part suspends",
-        "suspended; `resume` goes on, Ctrl+C quits",
+        "suspended; `resume` continues, Ctrl+C quits",
         "program    running, N tasks, N workers",
         "state      suspended",
         "router     N routes, N sources",

@@ -83,7 +83,7 @@ class TestChanges:
         seen.seen("up 1")
         [old] = seen.children()
         write(here / "app.py", "VALUE = = 2\n" + APP)
-        seen.said(r"app\.py; the old process goes on")
+        seen.said(r"app\.py; the old process keeps running")
         seen.said("SyntaxError")
         assert old.is_running()
 

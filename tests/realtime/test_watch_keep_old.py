@@ -41,7 +41,7 @@ def test_failing_successor_leaves_the_old_run_serving(watch: Any, here: Path) ->
     [old] = seen.children()
     with clients(port_of(seen)) as answers:
         write(here / "app.py", "raise SystemExit(3)\n")
-        seen.said("the old process goes on")
+        seen.said("the old process keeps running")
         write(here / "app.py", "import time\nprint('hangs', flush=True)\ntime.sleep(600)\n")
         seen.seen("hangs")
         write(here / "app.py", "VALUE = 8\n" + SERVER)

@@ -82,7 +82,7 @@ def test_an_open_page_reloads_after_an_edit_and_survives_a_broken_one(
         write(app, "VALUE = = 3\n")
         seen.said("SyntaxError")
         write(app, "raise SystemExit(3)\n")
-        seen.said("exited with status 3|the old process goes on", times=2)
+        seen.said("exited with status 3|the old process keeps running", times=2)
         write(app, served(4, tag))
         seen.seen("page 4")
         # An error page has no tag, and is not shown.

@@ -130,7 +130,9 @@ def choose(name: str | None) -> Client:
         which = "run here" if name is None else f"are called {name!r}"
         raise UsageError(f"several programs {which}; name one with -p:\n{_list_names(programs)}")
     if name is None:
-        raise NoProgramError("no program runs here that could be asked; `lifecycle run`, or a ControlSocket, makes one")
+        raise NoProgramError(
+            "no program with a control socket is running; start one with `lifecycle run`, or add a ControlSocket"
+        )
     others = find()
     known = f"; there {'is' if len(others) == 1 else 'are'}\n{_list_names(others)}" if others else ", nor any other"
     raise NoProgramError(f"no program called {name!r} runs here{known}")

@@ -53,7 +53,7 @@ def ps(request: Request) -> int:
     elif answers:
         show(Table(("name", "pid", "since"), [_program_row(each, answer) for each, answer in answers]))
     else:
-        stderr_console().info("no program runs here that could be asked")
+        stderr_console().info("no program with a control socket is running")
     return DONE
 
 

@@ -267,7 +267,7 @@ def find_file(here: Path) -> Path:
             if file.is_file() and (not table or load_table(file, *table) is not None):
                 return file
     raise ConfigError(
-        f"nothing says what to run: there is no Procfile, no lifecycle.toml with [up.NAME] and no pyproject.toml with "
+        f"nothing to run: found no Procfile, no lifecycle.toml with [up.NAME] and no pyproject.toml with "
         f"[tool.lifecycle.up.NAME] in {here} or above it; write a Procfile with lines {_EXAMPLE}, or give -f FILE"
     )
 

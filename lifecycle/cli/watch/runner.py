@@ -209,7 +209,7 @@ class Runner:
         except InvalidTransition:
             pass  # everything is being stopped
         except WorkerFailed as error:
-            then = "the old process goes on" if self.alive else "waiting for a change"
+            then = "the old process keeps running" if self.alive else "waiting for a change"
             self._console.error(f"{without_output(str(error))}; {then}")
 
     async def _start_successor(self) -> None:

@@ -167,7 +167,7 @@ class Session:
             wrong.append(str(error))
         if not wrong:
             return False
-        kept = "; the old process goes on" if self._runner.alive else "; not started"
+        kept = "; the old process keeps running" if self._runner.alive else "; not started"
         self._console.error("\n".join([why + kept, *wrong]))
         return True
 

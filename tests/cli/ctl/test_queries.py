@@ -51,7 +51,7 @@ def test_ps_imports_nothing_heavy(sockets: Path) -> None:
 def test_commands_exit_with_4_without_a_program(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = said(capsys, "routes")
     assert (status, out) == (4, "")
-    assert "no program runs here that could be asked" in err
+    assert "no program with a control socket is running" in err
 
 
 def test_a_program_of_another_name_is_named(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +78,7 @@ def test_socket_of_ended_program_is_ignored(sockets: Path, capsys: pytest.Captur
 
 
 def test_ps_without_programs_is_not_a_failure(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(capsys, "ps") == (0, "", "[lifecycle] no program runs here that could be asked\n")
+    assert said(capsys, "ps") == (0, "", "[lifecycle] no program with a control socket is running\n")
 
 
 def test_ps_of_unknown_name_exits_with_4(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:

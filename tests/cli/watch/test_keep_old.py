@@ -101,7 +101,7 @@ async def test_successor_that_ends_before_ready_leaves_the_old_run_and_its_chang
     rig.child.end(1)
     await clock.advance(10)
     assert at_work(rig) == [1]
-    assert "'app' ended before it was ready; the old process goes on" in rig.told()
+    assert "'app' ended before it was ready; the old process keeps running" in rig.told()
     assert rig.runner.alive
 
     rig.launcher.hangs = False
@@ -115,7 +115,7 @@ async def test_successor_that_cannot_be_made_leaves_the_old_run(rig: one.Rig, cl
     rig.change("a")
     await clock.advance(10)
     assert at_work(rig) == [1]
-    assert "no such file; the old process goes on" in rig.told()
+    assert "no such file; the old process keeps running" in rig.told()
 
     rig.launcher.refuses = False
     rig.change("b")
@@ -130,7 +130,7 @@ async def test_change_replaces_successor_that_is_not_ready(rig: one.Rig, clock: 
     await clock.advance(3)
     assert at_work(rig) == [3]
     assert rig.launcher.changes == [{}, {"a": "modified"}, {"a": "modified", "b": "modified"}]
-    assert "the old process goes on" not in rig.told()
+    assert "the old process keeps running" not in rig.told()
 
 
 async def test_a_change_while_the_old_one_stops_waits_for_its_end(rig: one.Rig, clock: Clock) -> None:

@@ -123,7 +123,7 @@ class TestBrokenFiles:
         rig = Rig(tmp_path)
         await rig.edit(a_py="def f(:")
         assert rig.runner.asked == []
-        assert "changed: a.py; the old process goes on" in rig.said.getvalue()
+        assert "changed: a.py; the old process keeps running" in rig.said.getvalue()
         assert f'File "{tmp_path / "a.py"}", line 1' in rig.said.getvalue()
         assert "SyntaxError" in rig.said.getvalue()
 
@@ -241,7 +241,7 @@ class TestPause:
         await rig.session.webhook(WebhookEvent("POST", "/deploy", {}, {}, b"", "7"))
         await rig.session.release(None)
         assert rig.runner.asked == []
-        assert "the old process goes on" in rig.said.getvalue()
+        assert "the old process keeps running" in rig.said.getvalue()
 
 
 # -- syntax ---------------------------------------------------------------------------------------------------------
