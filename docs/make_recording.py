@@ -1,8 +1,8 @@
-"""Makes docs/_static/first.svg: ``python -m docs.make_recording``.
+"""Record docs/_static/first.svg: ``python -m docs.make_recording``.
 
-The first program of the README runs in a terminal that tmux draws, and is typed at. The screens that this gives become
-one picture that moves: they hang one below the other, as on a film, and the style of the SVG lets them pass, each for
-as long as it stood. A viewer that moves nothing shows the last one.
+tmux runs ``lifecycle watch`` in one pane and a shell that edits the program in the pane below. The screens become one
+animated SVG: they are stacked like the frames of a film, and the style moves them past the window, each for as long as
+the terminal showed it. A viewer without animation shows the last frame.
 """
 
 from __future__ import annotations
@@ -23,10 +23,17 @@ __all__ = ["main"]
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE = ROOT / "docs" / "_static" / "first.svg"
-NAME = "first.py"
-COLUMNS, ROWS = 92, 20
+COLUMNS, ROWS, SHELL_ROWS = 92, 22, 5
 LIMIT = 30.0
-LONGEST, LAST = 1.5, 5.0  # seconds that a screen is shown at most, and the last one
+LONGEST, LAST = 2.0, 5.0  # seconds for which a screen is shown at most, and for which the last one is shown
+PROGRAM = """\
+import time
+
+while True:
+    print("hello")
+    time.sleep(2)
+"""
+WATCH, SHELL = "0.0", "0.1"  # the panes
 
 FILM = """\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">
@@ -52,14 +59,14 @@ CELL, ROW = 8.5, 18  # pixels
 
 @dataclass(frozen=True)
 class Screen:
-    """What a terminal showed, and for how many seconds."""
+    """The text of a terminal, and the seconds for which it was shown."""
 
     text: str
     seconds: float
 
 
 class Terminal:
-    """A shell in a terminal, what is typed into it, and what it has shown so far."""
+    """A terminal with two panes, and the screens that it has shown so far."""
 
     def __init__(self, here: str) -> None:
         self.screens: list[Screen] = []
@@ -67,7 +74,8 @@ class Terminal:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         self._env = {"PATH": path, "HOME": here, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "LANG": "C.UTF-8"}
         size = ["-x", str(COLUMNS), "-y", str(ROWS), "-c", here]
-        self.tmux("-f", "/dev/null", "new-session", "-d", *size, "env PS1='$ ' sh")
+        self.tmux("-f", "/dev/null", "new-session", "-d", *size, "env PS1='$ ' sh", ";", "set", "status", "off")
+        self.tmux("split-window", "-d", "-l", str(SHELL_ROWS), "-c", here, "env PS1='$ ' sh")
         self._shown, self._since = "", time.monotonic()
 
     def tmux(self, *argv: str) -> str:
@@ -76,8 +84,9 @@ class Terminal:
         return done.stdout
 
     def look(self) -> str:
-        """What is shown; what was shown until now is kept."""
-        text, now = self.tmux("capture-pane", "-p"), time.monotonic()
+        """Return the current screen; the one before it is kept if it differs."""
+        panes = [self.tmux("capture-pane", "-p", "-t", pane) for pane in (WATCH, SHELL)]
+        text, now = ("\u2500" * COLUMNS + "\n").join(panes), time.monotonic()
         if text != self._shown:
             self.screens.append(Screen(self._shown, now - self._since))
             self._shown, self._since = text, now
@@ -89,55 +98,50 @@ class Terminal:
             self.look()
             time.sleep(0.02)
 
-    def types(self, line: str) -> None:
+    def types(self, line: str, pane: str = SHELL) -> None:
         for letter in line:
-            self.tmux("send-keys", "-l", letter)
-            self.watch(0.07)
-        self.tmux("send-keys", "Enter")
+            self.tmux("send-keys", "-t", pane, "-l", letter)
+            self.watch(0.06)
+        self.tmux("send-keys", "-t", pane, "Enter")
 
     def sees(self, pattern: str) -> None:
         """Watch until ``pattern`` is shown."""
         end = time.monotonic() + LIMIT
         while not re.search(pattern, self.look()):
             if time.monotonic() > end:
-                raise TimeoutError(f"{pattern!r} did not come; the terminal showed:\n{self.look()}")
+                raise TimeoutError(f"{pattern!r} was not shown; the terminal showed:\n{self.look()}")
             time.sleep(0.02)
 
 
-def first_program() -> str:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    return text.partition(f"<!-- file: {NAME} -->\n```python\n")[2].partition("```\n")[0]
-
-
 def played() -> list[Screen]:
-    """The program runs, is suspended, resumed, and restarted by a file that is saved; Ctrl+C ends it."""
+    """Start a command, edit it, break it, repair it, and press Ctrl+C twice."""
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, NAME).write_text(first_program(), encoding="utf-8")
+        Path(folder, "app.py").write_text(PROGRAM, encoding="utf-8")
         terminal = Terminal(folder)
         try:
-            terminal.sees(r"\$")
+            terminal.sees(r"(?s)\$.*\$")
             terminal.screens.clear()
-            terminal.types(f"python {NAME}")
-            terminal.sees(r":\d\d\n.*:\d\d\n")
-            terminal.types("suspend")
-            terminal.sees("suspended;")
+            terminal.types("lifecycle watch -- python app.py", WATCH)
+            terminal.sees(r"hello\n(.*\n)*hello\n")
+            terminal.types("sed -i 's/hello/good evening/' app.py")
+            terminal.sees(r"(good evening\n(.*\n)*?){2}")
+            terminal.types("sed -i 's/True:/True/' app.py")
+            terminal.sees(r"SyntaxError")
+            terminal.watch(3)
+            terminal.types("sed -i -e 's/True/True:/' -e 's/evening/night/' app.py")
+            terminal.sees(r"(good night\n(.*\n)*?){2}")
+            terminal.tmux("send-keys", "-t", WATCH, "C-c")
+            terminal.sees("suspended")
             terminal.watch(LONGEST)
-            terminal.types("resume")
-            terminal.sees(r"resumed\n.*:\d\d\n")
-            Path(folder, "page.html").touch()
-            terminal.sees(r"page.html was \w+\n(.*\n)+?.*:\d\d\n.*:\d\d\n")
-            terminal.tmux("send-keys", "C-c")
-            terminal.sees("(?s)suspended;.*suspended;")
-            terminal.watch(LONGEST)
-            terminal.tmux("send-keys", "C-c")
-            terminal.sees(r"force\n\s*\$")
+            terminal.tmux("send-keys", "-t", WATCH, "C-c")
+            terminal.sees(r"to force\n\s*\$")
             return [*terminal.screens, Screen(terminal.look(), LAST)]
         finally:
             terminal.tmux("kill-server")
 
 
 def film(screens: list[Screen], title: str) -> str:
-    """The SVG in which ``screens`` pass by."""
+    """Return the SVG that shows ``screens`` one after the other."""
     window = ROWS * ROW
     seconds = [min(screen.seconds, LONGEST) for screen in screens[:-1]] + [LAST]
     begins = [0.0, *accumulate(seconds)]
@@ -168,7 +172,7 @@ def drawn(line: str, *, y: int) -> str:
 
 def main() -> None:
     """Play, and write the picture."""
-    title = "The program runs, is suspended and resumed, starts again when a file is saved, and ends on Ctrl+C."
+    title = "lifecycle watch restarts a program on a change, keeps it on a broken edit, and ends on Ctrl+C."
     PICTURE.write_text(film(played(), title), encoding="utf-8")
 
 

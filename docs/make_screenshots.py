@@ -178,10 +178,6 @@ async def pictures(address: str, url: str) -> None:
         await page.look(1280, 400)
         await page.run("document.querySelector('#flows').scrollIntoView({block: 'start', behavior: 'instant'})")
         await settled(page, "dashboard-flow")
-    async with opened(address, url, width=360, height=740, scale=1.5, dark=True) as page:
-        await page.until("document.querySelector('.workers .row')")
-        await asyncio.sleep(5)
-        await settled(page, "dashboard-phone")
 
 
 async def settled(page: Page, name: str) -> None:
