@@ -26,14 +26,16 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 from configparser import ConfigParser
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 import yaml  # type: ignore[import-untyped]  # myst-parser brings it, without stubs
 
@@ -41,7 +43,7 @@ from lifecycle.cli.app import parse
 from lifecycle.cli.up.processes import KEYS, in_order, parse_procfile, read_processes
 from lifecycle.cli.watch.settings import OPTIONS, read_table, watch_settings
 from lifecycle.testing import VirtualLoop
-from tests.programs import Running, connect, free_port, post
+from tests.programs import LIMIT, Running, connect, free_port, post
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -202,6 +204,7 @@ def changed(program: str, change: str) -> str:
 
 PROGRAMS = {
     "README.md": {"first.py"},
+    "docs/start/quickstart.md": {"app.py", "quick.py"},
     "docs/tutorial.md": {"app.py", "reloader.py"},
     "docs/tutorial-flows.md": {"deploy.py"},
     "docs/howto/suspend.md": {"repl.py"},
@@ -233,16 +236,45 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         program.close()
 
 
-def test_the_first_program_of_the_readme(start: Callable[..., Running], tmp_path: Path) -> None:
-    program = start(versions(ROOT / "README.md", "first.py")[0], keyboard=True)
-    program.until("process ")
-    program.until(":")
-    program.type("suspend")
-    program.until("suspended")
-    program.type("resume")
-    program.until("resumed")
-    program.answers((tmp_path / "saved.txt").touch, "saved.txt was ")
-    program.until("process ")
+def children_of(program: Running, argument: str) -> set[int]:
+    """Return the pids of the descendants of ``program`` that have ``argument`` in their command line."""
+    found: set[int] = set()
+    for process in psutil.Process(program.process.pid).children(recursive=True):
+        with suppress(psutil.Error):
+            if argument in process.cmdline():
+                found.add(process.pid)
+    return found
+
+
+def test_the_first_program_of_the_readme_restarts_its_server_on_a_signed_webhook(start: Callable[..., Running]) -> None:
+    web, hook = free_port(), free_port()
+    text = versions(ROOT / "README.md", "first.py")[0].replace("8000", str(web)).replace("9000", str(hook))
+    program = start(text, WEBHOOK_SECRET="hush")
+    connect(web)
+    connect(hook)
+    before = children_of(program, "http.server")
+    assert len(before) == 1
+    assert post(hook, "/deploy", b"", "guess") == 401
+    assert children_of(program, "http.server") == before
+    assert post(hook, "/deploy", b"", "hush") == 202
+    end = time.monotonic() + LIMIT
+    while not (after := children_of(program, "http.server")) or after == before:
+        assert time.monotonic() < end, "the server was not restarted"
+        time.sleep(0.05)
+    assert not after & before
+    program.stop()
+
+
+def test_the_program_of_the_quickstart(start: Callable[..., Running], tmp_path: Path) -> None:
+    page, app = ROOT / "docs/start/quickstart.md", tmp_path / "app.py"
+    app.write_text(versions(page, "app.py")[0])
+    program = start(versions(page, "quick.py")[0], keyboard=True)
+    program.until("hello from process")
+    program.answers(lambda: app.write_text(app.read_text().replace("hello", "good evening")), "app.py was modified")
+    program.until("good evening from process")
+    for word, answer in (("suspend", "suspended"), ("resume", "resumed"), ("restart", "good evening from process")):
+        program.type(word)
+        program.until(answer)
     program.type("quit")
     program.rest()
 
@@ -351,7 +383,7 @@ def test_commands_that_are_shown_can_be_given(where: str, words: list[str]) -> N
             text = (ROOT / "Makefile").read_text()
             assert all(re.search(rf"^{target}:", text, re.MULTILINE) for target in targets if "=" not in target)
         case ["python", path, *_] if path.endswith(".py"):
-            assert (ROOT / path).exists() or path in ("reloader.py", "deploy.py")
+            assert (ROOT / path).exists() or path in ("first.py", "quick.py", "reloader.py", "deploy.py")
         case [".venv/bin/python", "-m", module, *_] | ["python", "-m", module, *_]:
             assert importlib.util.find_spec(module), where
         case ["pip", "install", what]:
@@ -407,6 +439,35 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
     assert not [link for link in links if not (page.parent / link).exists()]
 
 
+# -- the errors of the page on troubleshooting ---------------------------------------------------------------------
+
+TROUBLES = re.findall(
+    r"^> `(?:\w+: )?(.+)`$", (ROOT / "docs/howto/troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE
+)
+
+
+@pytest.fixture(scope="module")
+def literals() -> str:
+    """Return all string literals of the library, one per line, with a blank in place of each inserted value."""
+    found: list[str] = []
+    for path in (ROOT / "lifecycle").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                found.append(
+                    "".join(str(each.value) if isinstance(each, ast.Constant) else " " for each in node.values)
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return "\n".join(found)
+
+
+@pytest.mark.parametrize("text", TROUBLES)
+def test_every_error_that_is_explained_is_raised_with_this_text(literals: str, text: str) -> None:
+    """``…`` stands for values; the clauses around it are in the library's strings."""
+    for part in re.split(r"…|[:;,] |\.\.\.$|'postgres'.*", text):
+        assert part.strip() in literals, part
+
+
 # -- the comparison is backed ----------------------------------------------------------------------------------
 
 COMPARISON = ROOT / "docs/explanation/comparison.md"
@@ -459,7 +520,8 @@ def test_the_readme_leads_to_what_backs_it() -> None:
     headings = re.findall(r"^## (.*)$", COMPARISON.read_text(encoding="utf-8"), re.MULTILINE)
     anchors = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
     links = re.findall(r"docs/explanation/comparison\.md#([\w-]+)", readme)
-    assert len(links) == 11
+    tables = re.findall(r"^\| *---", readme, re.MULTILINE)
+    assert len(links) == len(tables) - 1  # each table of the comparison, and not that of the promises
     assert set(links) <= anchors
 
 
