@@ -119,6 +119,15 @@ async def test_only_jobs_of_flows_that_are_of_interest_are_claimed(queue: JobQue
     assert await queue.claim(flows=[]) is None
 
 
+async def test_jobs_of_very_many_flows_are_claimed_in_order(queue: JobQueue) -> None:
+    await queue.enqueue("other", priority="very_high")
+    for name, priority in (("vm-600", "normal"), ("vm-3", "low"), ("vm-599", "high")):
+        await queue.enqueue(name, id=name, priority=priority)
+    flows = [f"vm-{number}" for number in range(1000)]
+    assert [(await queue.claim(flows=flows) or queue).id for _ in range(3)] == ["vm-599", "vm-600", "vm-3"]  # type: ignore[union-attr]  # all are there
+    assert await queue.claim(flows=flows) is None
+
+
 async def test_a_job_is_not_claimed_before_it_is_due_and_then_has_its_place(queue: JobQueue, clock: Clock) -> None:
     await queue.enqueue("vm", id="late", priority="high", after=60)
     await queue.enqueue("vm", id="now")

@@ -340,7 +340,7 @@ class Controllable(Protocol):
 
 
 class ControlChannel:
-    """ControlChannel of other processes about the flows of this one: to suspend or resume one, or to recover them.
+    """Requests of other processes about the flows of this one: to suspend or resume one, or to recover them.
 
     Nothing of this is stored: the process that runs the flow hears it at once, and without one there is none to ask.
     """

@@ -469,6 +469,9 @@ _CLAIM_ANY, _CLAIM_OF_ONE = _CLAIM.replace("WHICH", "true"), _CLAIM.replace("WHI
 _FIRST_OF = """SELECT * FROM (SELECT number, rank FROM lifecycle_jobs
     WHERE state = 'UNCLAIMED' AND due = 0 AND flow = :flow{} ORDER BY rank, number LIMIT :limit + 100) AS each{}"""
 _OF_SEVERAL = "number IN (SELECT number FROM ({}) AS every ORDER BY rank, number LIMIT :limit + 100)"
+# Of more flows than these, all jobs are sorted: databases limit the parts of a statement, and take long to read many.
+_PARTS = 100
+_CLAIM_OF_MANY = _CLAIM.replace("WHICH", "flow {among[flows]}")
 _CLAIMED = f"SELECT {_JOB} FROM lifecycle_jobs WHERE state = 'CLAIMED' AND token = :token AND stamp = :stamp"  # noqa: S608  # the same
 _WRITE = f"""
 UPDATE lifecycle_jobs SET {", ".join(f"{name} = :{name}" for name in _WRITTEN)}, stamp = :stamp
@@ -577,6 +580,8 @@ class SQLJobs(JobStore):
             text = _CLAIM_ANY
         elif len(flows) == 1:
             text = _CLAIM_OF_ONE
+        elif len(flows) > _PARTS:
+            text, values = _CLAIM_OF_MANY, values | {"flows": self._sql.listed(flows)}
         else:
             firsts = " UNION ALL ".join(_FIRST_OF.format(place, place) for place in range(len(flows)))
             text = _CLAIM.replace("WHICH", _OF_SEVERAL.format(firsts))
