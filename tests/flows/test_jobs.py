@@ -10,10 +10,25 @@ import pytest
 from lifecycle import hooks
 from lifecycle.backoff import Backoff
 from lifecycle.errors import ClaimLost, FlowError, InvalidState
-from lifecycle.flows import Batch, FlowRow, Flows, JobQueue, JobState, Priority, StepRow, linear, task
+from lifecycle.flows import (
+    Batch,
+    Claim,
+    FlowRow,
+    Flows,
+    JobQueue,
+    JobRow,
+    JobState,
+    Presence,
+    Priority,
+    SQLiteStore,
+    StepRow,
+    linear,
+    task,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from lifecycle.flows import Job
     from lifecycle.testing import Clock
@@ -417,6 +432,17 @@ async def test_a_lost_claim_is_reported_before_a_flow_of_another_name(queue: Job
     await clock.advance(5)
     with pytest.raises(ClaimLost, match="lost job 'a'"):
         await adopted(queue, job)
+
+
+async def test_processes_without_locks_take_the_flow_of_a_job_in_turn(tmp_path: Path) -> None:
+    async with SQLiteStore(tmp_path / "flows.db") as first, SQLiteStore(tmp_path / "flows.db") as second:
+        row = JobRow("a", "vm", 0, "{}", 1.0, 9)
+        await first.jobs(Presence()).add(row)
+        for store in (first, second, first, second):
+            jobs = store.jobs(Presence())
+            ((job, snapshot),) = await jobs.begin(["vm"], Claim("me", "", 10.0, 20.0), 1)
+            assert snapshot is not None
+            assert await jobs.compare_and_set(job, job._replace(state="UNCLAIMED", owner="", until=0.0), now=11.0)
 
 
 async def test_flows_of_jobs_that_begin_together_are_in_the_order_of_the_jobs(queue: JobQueue) -> None:

@@ -140,6 +140,7 @@ class Dialect:
                 skip=" FOR UPDATE SKIP LOCKED" if self.locks else "",
                 share=" FOR SHARE" if self.locks else "",
                 held="EXISTS (SELECT 1 FROM held)" if self.locks else "true",
+                unsent="NOT (had.owner = excluded.owner AND had.stamp >= excluded.stamp)" if self.locks else "true",
                 among=_Lists(self.among),
                 number=self.number,
                 **self.types,
@@ -487,14 +488,14 @@ _RENEW = """
 UPDATE lifecycle_jobs SET until = :until
 WHERE state = 'CLAIMED' AND id {among[ids]} AND epoch || '/' || id {among[claims]} RETURNING id, epoch
 """
-# Creates the flows of claimed jobs, or takes them. Sent a second time, it does not fence our own first one. A flow with
-# another name is left alone.
+# Creates the flows of claimed jobs, or takes them. Sent a second time to a server, it does not fence our own first one.
+# A flow with another name is left alone.
 _ADOPT = f"""
 INSERT INTO lifecycle_flows AS had ({", ".join(_STORED)}, stamp)
 SELECT id, flow, 'PENDING', 1, token, store, '', 0, :stamp FROM lifecycle_jobs
 WHERE state = 'CLAIMED' AND WHICH ORDER BY rank, number{{share}}
 ON CONFLICT (id) DO UPDATE SET epoch = had.epoch + 1, owner = excluded.owner, stamp = excluded.stamp
-WHERE had.name = excluded.name AND NOT (had.owner = excluded.owner AND had.stamp >= excluded.stamp)
+WHERE had.name = excluded.name AND {{unsent}}
 """  # noqa: S608  # the same
 _OURS = "id = :id AND epoch = :epoch AND until > :now"
 _HELD = f"SELECT 1 FROM lifecycle_jobs WHERE state = 'CLAIMED' AND {_OURS}"  # noqa: S608  # our own words
