@@ -50,10 +50,10 @@ def _measured(name: str) -> dict[str, Any]:
     ran = subprocess.run([sys.executable, "-m", f"benchmarks.{name}", "--json"], text=True, capture_output=True)  # noqa: PLW1510  # looked at below
     if ran.returncode:
         sys.exit(f"benchmarks.{name} failed with {ran.returncode}:\n{ran.stderr}{ran.stdout}")
-    told = json.loads(ran.stdout.splitlines()[-1])
-    print(json.dumps({name: told}), flush=True)
-    missing = [line for line in ran.stderr.splitlines() if line.strip()] if None in told.values() else []
-    return {"figures": told, "missing": missing, "load": load}
+    measured = json.loads(ran.stdout.splitlines()[-1])
+    print(json.dumps({name: measured}), flush=True)
+    missing = [line for line in ran.stderr.splitlines() if line.strip()] if None in measured.values() else []
+    return {"figures": measured, "missing": missing, "load": load}
 
 
 def _keep(found: Mapping[str, Any]) -> None:

@@ -58,8 +58,8 @@ def _distribution(name: str) -> str:
 def _program(argv: tuple[str, ...]) -> str:
     if shutil.which(argv[0]) is None:
         return "not installed"
-    told = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
-    found = re.search(r"\d+(\.\d+)+[\w.~+-]*", told.stdout + told.stderr)
+    completed = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    found = re.search(r"\d+(\.\d+)+[\w.~+-]*", completed.stdout + completed.stderr)
     return found[0] if found else "not installed"
 
 

@@ -86,14 +86,14 @@ def _shown(value: object) -> str:
 
 
 def _absent(run: Mapping[str, Any]) -> Iterator[str]:
-    told = [f"- {name}: {line}" for name, module in run["modules"].items() for line in module["missing"]]
-    if told:
-        yield "\n".join(["In this run also:\n", *told, ""])
+    listed = [f"- {name}: {line}" for name, module in run["modules"].items() for line in module["missing"]]
+    if listed:
+        yield "\n".join(["In this run also:\n", *listed, ""])
 
 
 def _surroundings(run: Mapping[str, Any]) -> Iterator[str]:
     yield "## The machine and the versions\n"
     busy = ", ".join(f"{name} {module['load']}" for name, module in run["modules"].items())
-    told = run["machine"] | {"date": run["date"], "load average before each module": busy}
-    yield "\n".join(f"- {name}: {value}" for name, value in told.items()) + "\n"
+    listed = run["machine"] | {"date": run["date"], "load average before each module": busy}
+    yield "\n".join(f"- {name}: {value}" for name, value in listed.items()) + "\n"
     yield ", ".join(f"{name} {version}" for name, version in run["versions"].items()) + ".\n"

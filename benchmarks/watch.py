@@ -87,16 +87,16 @@ async def _latency(watching: Watching, directory: Path) -> float:
     """Seconds from before a write until it is told of; the median of some at random moments."""
     file = directory / "file"
     file.write_bytes(b"")
-    told = asyncio.Event()
+    reported = asyncio.Event()
     taken: list[float] = []
-    async with watching(directory, lambda _: told.set()):
+    async with watching(directory, lambda _: reported.set()):
         for number in range(WRITES):
             # Everything of the write before has been told, and the next falls at any moment of a step.
             await asyncio.sleep(0.02 + random.random() * STEP)
-            told.clear()
+            reported.clear()
             began = time.perf_counter()
             file.write_bytes(b"x" * (number + 1))
-            await told.wait()
+            await reported.wait()
             taken.append(time.perf_counter() - began)
     return statistics.median(taken)
 

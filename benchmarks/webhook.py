@@ -124,16 +124,16 @@ def _cpu_a_request(wrk: str, script: str, url: str, server: psutil.Process) -> f
 
 def _load(wrk: str, script: str, url: str) -> tuple[int, float, float]:
     """How many requests were accepted, in how many seconds; and the 99th percentile of the latency in ms."""
-    told = subprocess.check_output(
+    output = subprocess.check_output(
         [wrk, "-t", "1", "-c", "32", "--duration", f"{SECONDS}s", "--latency", "--script", script, url],
         text=True,
     )
-    if "Non-2xx" in told or "Socket errors" in told:
-        sys.exit(f"{url} did not accept every request:\n{told}")
-    answered = re.search(r"(\d+) requests in ([\d.]+)s", told)
-    slowest = re.search(r"99%\s+([\d.]+)(us|ms|s)", told)
-    assert answered is not None, told
-    assert slowest is not None, told
+    if "Non-2xx" in output or "Socket errors" in output:
+        sys.exit(f"{url} did not accept every request:\n{output}")
+    answered = re.search(r"(\d+) requests in ([\d.]+)s", output)
+    slowest = re.search(r"99%\s+([\d.]+)(us|ms|s)", output)
+    assert answered is not None, output
+    assert slowest is not None, output
     return int(answered[1]), float(answered[2]), float(slowest[1]) * {"us": 0.001, "ms": 1.0, "s": 1000.0}[slowest[2]]
 
 

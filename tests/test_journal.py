@@ -632,8 +632,8 @@ async def test_a_damaged_table_of_schemas_is_reported(path: Path, harm: str) -> 
         pass
     with closing(sqlite3.connect(path)) as db, db:
         db.execute(harm)
-    told = await _refused(path, NOTES)
-    assert "damaged" in told or "something in it is called as a table" in told
+    message = await _refused(path, NOTES)
+    assert "damaged" in message or "something in it is called as a table" in message
 
 
 async def test_a_step_that_needs_missing_tables_is_reported(path: Path) -> None:
@@ -654,36 +654,36 @@ async def fail() -> dict[str, int]:
 
 
 async def test_what_was_closed_at_once_counts_when_it_is_opened_again(clock: Clock) -> None:
-    tally = CachedCounts(count, lambda: None)
-    tally.open()
-    await tally.close()
-    assert tally.figures == {}
-    tally.open()
+    counts = CachedCounts(count, lambda: None)
+    counts.open()
+    await counts.close()
+    assert counts.figures == {}
+    counts.open()
     await clock.advance(2)
-    assert tally.figures == {"waiting": 1}
-    await tally.close()
+    assert counts.figures == {"waiting": 1}
+    await counts.close()
 
 
 async def test_counts_that_are_opened_while_another_user_closes_them_are_counted(clock: Clock) -> None:
-    tally = CachedCounts(count, lambda: None)
-    tally.open()
+    counts = CachedCounts(count, lambda: None)
+    counts.open()
     await asyncio.sleep(0)
-    closing = asyncio.create_task(tally.close())
+    closing = asyncio.create_task(counts.close())
     await asyncio.sleep(0)
-    tally.figures = {}
-    tally.open()
+    counts.figures = {}
+    counts.open()
     await closing
     await clock.advance(2)
-    assert tally.figures == {"waiting": 1}
-    await tally.close()
+    assert counts.figures == {"waiting": 1}
+    await counts.close()
 
 
 async def test_a_count_that_fails_leaves_what_was_known_and_is_tried_when_something_happens(clock: Clock) -> None:
-    tally = CachedCounts(fail, lambda: None)
-    tally.open()
+    counts = CachedCounts(fail, lambda: None)
+    counts.open()
     await clock.advance(5)
-    assert (tally.figures, len(asyncio.all_tasks())) == ({}, 1)
-    tally.renew()
+    assert (counts.figures, len(asyncio.all_tasks())) == ({}, 1)
+    counts.renew()
     assert len(asyncio.all_tasks()) == 2
-    await tally.close()
+    await counts.close()
     assert len(asyncio.all_tasks()) == 1

@@ -360,8 +360,8 @@ async def test_process_on_another_host_is_named_and_asked(url: str, info: Said) 
         await begun.wait()
         listed, _ = await asyncio.to_thread(info, "list", url)
         assert f"{socket.gethostname()}-{os.getpid()}" in listed
-        _, told = await asyncio.to_thread(info, "suspend", url, "one")
-        assert "was asked to suspend one" in told
+        _, stderr = await asyncio.to_thread(info, "suspend", url, "one")
+        assert "was asked to suspend one" in stderr
         async with asyncio.timeout(30):
             while run.state != "SUSPENDING":
                 await asyncio.sleep(0.01)
@@ -377,12 +377,12 @@ def test_a_server_without_flows_is_left_as_it_is(url: str, info: Said) -> None:
 
 def test_wrong_server_url_is_refused_without_its_password(tmp_path: Path, info: Said) -> None:
     for url in ("mysql://me:geheim@here/x", "postgresql://me:geheim@here/x?y"):
-        _, told = info("list", url, status=USAGE)
-        assert "postgresql://" in told
-        assert "geheim" not in told
-    _, told = info("list", f"postgresql://me:geheim@/x?host={tmp_path}", status=FAILED)
-    assert "is the server running" in told
-    assert "geheim" not in told
+        _, stderr = info("list", url, status=USAGE)
+        assert "postgresql://" in stderr
+        assert "geheim" not in stderr
+    _, stderr = info("list", f"postgresql://me:geheim@/x?host={tmp_path}", status=FAILED)
+    assert "is the server running" in stderr
+    assert "geheim" not in stderr
 
 
 async def _gave_up(path: Path) -> None:

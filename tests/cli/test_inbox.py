@@ -121,7 +121,7 @@ def test_replayed_message_has_new_attempts(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "told"),
+    ("arguments", "status", "expected_text"),
     [
         (["show", "{}", "77"], FAILED, "message 77 does not exist"),
         (["drop", "{}", "1", "77"], FAILED, "message 77 does not exist"),
@@ -134,11 +134,11 @@ def test_replayed_message_has_new_attempts(file: Path) -> None:
     ],
 )
 def test_impossible_requests_are_reported_and_change_nothing(
-    file: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, told: str
+    file: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, expected_text: str
 ) -> None:
     before = states(file)
     assert main(["inbox", *(each.format(file) for each in arguments)]) == status
-    assert told in capsys.readouterr().err
+    assert expected_text in capsys.readouterr().err
     assert states(file) == before
     assert not file.with_name("app.db.not").exists()
 

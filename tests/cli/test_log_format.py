@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def told(text: str) -> list[dict[str, Any]]:
+def parsed_lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
@@ -47,7 +47,7 @@ def test_every_message_is_a_json_object() -> None:
     console.success("up")
     console.warning("hm")
     console.error('no "disk" 😀')
-    lines = told(stream.getvalue())
+    lines = parsed_lines(stream.getvalue())
     assert [(line["level"], line["message"]) for line in lines] == [
         ("info", "one\ntwo"),
         ("info", "up"),
@@ -65,7 +65,7 @@ def test_what_the_library_logs_is_an_object_with_its_error() -> None:
     with logging_to(JsonConsole(stream=stream)):
         log.info("not this")
         log.error("it failed: %s", "x", exc_info=ValueError("no"))
-    [line] = told(stream.getvalue())
+    [line] = parsed_lines(stream.getvalue())
     assert (line["logger"], line["level"], line["message"]) == ("lifecycle.control", "error", "it failed: x")
     assert "ValueError: no" in line["exception"]
 
@@ -100,7 +100,7 @@ def test_json_format_logs_everything_and_restores_logging() -> None:
             logging.getLogger("lifecycle.control").debug("not this")
         assert logging.getLogger().handlers == []
         assert logging.getLogger().level == logging.WARNING
-    assert [(line["logger"], line["message"], line["customer"]) for line in told(stream.getvalue())] == [
+    assert [(line["logger"], line["message"], line["customer"]) for line in parsed_lines(stream.getvalue())] == [
         ("shop", "order 7", "bob")
     ]
 
@@ -108,7 +108,7 @@ def test_json_format_logs_everything_and_restores_logging() -> None:
 def test_an_error_of_the_program_is_one_object() -> None:
     stream = io.StringIO()
     print_failure(JsonConsole(stream=stream), ValueError("no"))
-    [line] = told(stream.getvalue())
+    [line] = parsed_lines(stream.getvalue())
     assert (line["level"], line["message"]) == ("error", "no")
     assert "ValueError: no" in line["exception"]
 
@@ -118,14 +118,14 @@ def test_lines_of_processes_are_objects_that_say_whose_they_are(capsys: pytest.C
         screen.output("web")('GET "/" \x1b[31mred\r', "stderr")
         screen.console.info("started web")
     shown = capsys.readouterr()
-    [line], [said] = told(shown.out), told(shown.err)
+    [line], [said] = parsed_lines(shown.out), parsed_lines(shown.err)
     assert (line["worker"], line["stream"], line["message"]) == ("web", "stderr", 'GET "/" \x1b[31mred\r')
     assert said["message"] == "started web"
 
 
 def test_a_mistake_on_the_command_line_is_an_object_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--log-format", "json", "nowhere"]) == 2
-    [line] = told(capsys.readouterr().err)
+    [line] = parsed_lines(capsys.readouterr().err)
     assert line["level"] == "error"
     assert "MODULE:ATTRIBUTE" in line["message"]
 

@@ -66,7 +66,7 @@ def test_impossible_requests_are_refused(
     ]
     for status, said, (url, scheme, variable, *rest) in cases:
         assert main(["webhook", "send", url, "--scheme", scheme, "--secret-env", variable, *rest]) == status, said
-        told = capsys.readouterr().err
-        assert said in told
-        assert "hush" not in told
-        assert told.count("\n") == 1
+        error = capsys.readouterr().err
+        assert said in error
+        assert "hush" not in error
+        assert error.count("\n") == 1

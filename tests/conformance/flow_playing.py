@@ -193,7 +193,7 @@ class Stage:
         return self._engine
 
     def _watch(self, engine: Engine, outcome: Outcome, step: Json) -> None:
-        def told(change: Change) -> None:
+        def on_change(change: Change) -> None:
             if change.reason == "restarted":
                 outcome.restarted.append(change.name)
                 return
@@ -216,7 +216,7 @@ class Stage:
             if step.get("throw_at_state") == seen + 1 and state.value in ("WAITING", "ANALYZING"):
                 engine.scheduler.errors.append(("", Failure.of(self._thrown)))
 
-        engine.listeners[:] = [told]
+        engine.listeners[:] = [on_change]
         engine.watchers[:] = [entered]
 
     async def _seen(self, outcome: Outcome) -> Outcome:

@@ -18,11 +18,11 @@ from lifecycle.testing import Clock, running
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-TOLD = ("delivery_accepted", "event_merged", "handler_started", "handler_passed", "delivery_ended")
+HOOKS = ("delivery_accepted", "event_merged", "handler_started", "handler_passed", "delivery_ended")
 
 
 @contextmanager
-def told(*names: str) -> Iterator[list[tuple[Any, ...]]]:
+def recorded_hooks(*names: str) -> Iterator[list[tuple[Any, ...]]]:
     """What is announced under those names: the hook, the topic, the pattern, the error."""
     log: list[tuple[Any, ...]] = []
 
@@ -34,7 +34,7 @@ def told(*names: str) -> Iterator[list[tuple[Any, ...]]]:
 
         return receive
 
-    receivers = {name: getattr(hooks, name).connect(receiver(name)) for name in names or TOLD}
+    receivers = {name: getattr(hooks, name).connect(receiver(name)) for name in names or HOOKS}
     try:
         yield log
     finally:
@@ -57,7 +57,7 @@ async def slow(_event: Event) -> None:
 async def test_a_delivery_that_was_handled(clock: Clock) -> None:
     router = Router()
     router.handle("a", nothing)
-    with told() as log:
+    with recorded_hooks() as log:
         async with running(router):
             await (await router.emit(Event("a")))
     assert log == [
@@ -74,7 +74,7 @@ async def test_one_that_was_passed_on_has_one_end(clock: Clock) -> None:
     router = Router()
     router.handle("a", passes)
     router.handle("*", nothing)
-    with told() as log:
+    with recorded_hooks() as log:
         async with running(router):
             await (await router.emit(Event("a")))
     assert log == [
@@ -92,7 +92,7 @@ async def test_the_announcements_of_a_failed_and_an_unrouted_event(clock: Clock)
 
     router = Router()
     router.handle("a", fails)
-    with told("delivery_accepted", "delivery_ended") as log:
+    with recorded_hooks("delivery_accepted", "delivery_ended") as log:
         async with running(router):
             with pytest.raises(ValueError, match="no"):
                 await (await router.emit(Event("a")))
@@ -112,7 +112,7 @@ async def test_one_that_a_fallback_passed_on_too(clock: Clock) -> None:
 
     router = Router()
     router.fallback(passes)
-    with told() as log:
+    with recorded_hooks() as log:
         async with running(router):
             with pytest.raises(NotHandled):
                 await (await router.emit(Event("a")))
@@ -125,7 +125,7 @@ async def test_one_that_a_relay_took_ends_too(clock: Clock) -> None:
 
     router = Router()
     add_relay(router, "a", take)
-    with told("delivery_accepted", "delivery_ended") as log:
+    with recorded_hooks("delivery_accepted", "delivery_ended") as log:
         async with running(router):
             await (await router.emit(Event("a")))
     assert log == [("delivery_accepted", "a", None), ("delivery_ended", "a", None)]
@@ -135,7 +135,7 @@ async def test_one_that_a_relay_took_ends_too(clock: Clock) -> None:
 async def test_one_that_was_given_up_ends_once_and_so_do_all(clock: Clock, busy: Literal["drop", "restart"]) -> None:
     router = Router()
     router.handle("a", slow, busy=busy)
-    with told("delivery_ended") as log:
+    with recorded_hooks("delivery_ended") as log:
         async with running(router):
             sent = [await router.emit(Event("a")) for _ in range(3)]
             with pytest.raises(Dropped):
@@ -147,7 +147,7 @@ async def test_one_that_was_given_up_ends_once_and_so_do_all(clock: Clock, busy:
 async def test_the_announcements_of_an_event_that_found_its_lane_full(clock: Clock) -> None:
     router = Router(buffer=0)
     router.handle("a", nothing)
-    with told("delivery_accepted", "delivery_ended") as log:
+    with recorded_hooks("delivery_accepted", "delivery_ended") as log:
         await router.emit(Event("a"))
         with pytest.raises(LaneFull):
             await router.emit(Event("a"))
@@ -166,7 +166,7 @@ async def test_merged_deliveries_refer_to_their_call_which_ends_once(clock: Cloc
     ended: list[Delivery] = []
     receive = hooks.delivery_ended.connect(lambda _router, delivery: ended.append(delivery))
     try:
-        with told("delivery_accepted", "event_merged", "handler_started") as log:
+        with recorded_hooks("delivery_accepted", "event_merged", "handler_started") as log:
             async with running(router):
                 first, second = await router.emit(Event("a")), await router.emit(Event("a"))
                 await second
@@ -181,7 +181,7 @@ async def test_merged_deliveries_refer_to_their_call_which_ends_once(clock: Cloc
 async def test_what_waits_when_the_router_stops_ends_then(clock: Clock) -> None:
     router = Router(drain_timeout=0)
     router.handle("a", forever)
-    with told("delivery_accepted", "delivery_ended") as log:
+    with recorded_hooks("delivery_accepted", "delivery_ended") as log:
         async with running(router):
             for _ in range(3):
                 await router.emit(Event("a"))
@@ -200,7 +200,7 @@ async def test_a_receiver_that_connects_while_a_handler_runs_gets_its_end_withou
     async with running(router):
         sent = await router.emit(Event("a"))
         await clock.advance(0.05)
-        with told("delivery_ended") as log:
+        with recorded_hooks("delivery_ended") as log:
             hooks.handler_finished.connect(finished)
             await sent
             hooks.handler_finished.disconnect(finished)
@@ -211,8 +211,8 @@ async def test_an_end_is_announced_although_another_receiver_disconnected_meanwh
     router = Router()
     router.handle("a", slow)
     async with running(router):
-        with told("delivery_ended") as log:
-            with told("handler_started"):
+        with recorded_hooks("delivery_ended") as log:
+            with recorded_hooks("handler_started"):
                 sent = await router.emit(Event("a"))
                 await clock.advance(0.05)
             await sent
@@ -223,7 +223,7 @@ async def test_an_event_in_the_lane_of_a_tap_is_not_announced_as_a_delivery(cloc
     router = Router()
     router.handle("a", nothing)
     router.tap("**", slow)
-    with told() as log:
+    with recorded_hooks() as log:
         async with running(router):
             await (await router.emit(Event("a")))
             await asyncio.sleep(1)
@@ -235,8 +235,8 @@ async def test_the_call_of_a_tap_is_not_announced_as_that_of_a_handler(clock: Cl
     log, receivers = list[tuple[Any, ...]](), list[Any]()
     for name in names:
 
-        def receive(_sender: Router, name: str = name, **told: Any) -> None:
-            log.append((name, told.get("pattern")))
+        def receive(_sender: Router, name: str = name, **recorded_hooks: Any) -> None:
+            log.append((name, recorded_hooks.get("pattern")))
 
         receivers.append(getattr(hooks, name).connect(receive))
     router = Router(drain_timeout=0)

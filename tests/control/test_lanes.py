@@ -324,7 +324,7 @@ async def test_a_wait_is_not_refused_while_a_handler_of_the_circle_can_go_on(clo
 
 @pytest.mark.parametrize("hands", [1, 2])
 async def test_lanes_that_wait_for_each_other_in_a_circle_say_so_instead(clock: Clock, hands: int) -> None:
-    router, told = Router(buffer=1), list[str]()
+    router, raised_ = Router(buffer=1), list[str]()
 
     def passing(target: str) -> Any:
         async def handler(event: Event) -> None:
@@ -332,7 +332,7 @@ async def test_lanes_that_wait_for_each_other_in_a_circle_say_so_instead(clock: 
                 try:
                     await router.emit(Event(target, event.data - 1))
                 except LaneFull as error:
-                    told.append(str(error))
+                    raised_.append(str(error))
             await asyncio.sleep(0.1)
 
         return handler
@@ -346,7 +346,7 @@ async def test_lanes_that_wait_for_each_other_in_a_circle_say_so_instead(clock: 
         before = router.state().handled
         await clock.advance(50)
         assert router.state().handled > before + 50
-        assert any("wait for itself" in text for text in told)
+        assert any("wait for itself" in text for text in raised_)
         for name in "abc":
             router.remove(name)
         await clock.advance(10)

@@ -140,13 +140,13 @@ async def test_what_once_remembers_outlives_later_middleware() -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "async", "none"])
 async def test_recover_contains_every_exception_but_not_handled(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    told: list[Any] = []
+    called: list[Any] = []
 
     def plain(event: Event, error: Exception) -> None:
-        told.append((event, error))
+        called.append((event, error))
 
     async def awaited(event: Event, error: Exception) -> None:
-        told.append((event, error))
+        called.append((event, error))
 
     errors = [ValueError("x"), NotHandled("y"), Dropped("z")]
 
@@ -161,7 +161,7 @@ async def test_recover_contains_every_exception_but_not_handled(kind: str, caplo
     if kind == "none":
         assert "ValueError: x" in caplog.text
     else:
-        assert told == [(Event("a", errors[0]), errors[0])]
+        assert called == [(Event("a", errors[0]), errors[0])]
 
 
 async def test_recover_lets_a_cancellation_through() -> None:

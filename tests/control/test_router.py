@@ -226,7 +226,7 @@ async def test_a_topic_that_is_none_is_refused_wherever_it_comes_in(clock: Clock
 
 @pytest.mark.parametrize("topic", BAD, ids=lambda topic: repr(topic)[:12])
 async def test_a_source_survives_a_topic_that_is_none(clock: Clock, topic: Any) -> None:
-    router, told = Router(), list[Any]()
+    router, received = Router(), list[Any]()
 
     class Source:
         name = "odd"
@@ -236,12 +236,12 @@ async def test_a_source_survives_a_topic_that_is_none(clock: Clock, topic: Any) 
             try:
                 await sent
             except NotHandled as error:
-                told.append(error)
+                received.append(error)
             await emit(Event("good"))
 
     @hooks.event_unrouted.connect
     def note(sender: object, *, event: Any) -> None:
-        told.append(sender)
+        received.append(sender)
 
     router.handle("good", recorder := Recorder())
     router.add_source(Source())
@@ -251,8 +251,8 @@ async def test_a_source_survives_a_topic_that_is_none(clock: Clock, topic: Any) 
     finally:
         hooks.event_unrouted.disconnect(note)
     assert recorder.topics == ["good"]
-    assert told[0] is router
-    assert isinstance(told[1], InvalidTopic)
+    assert received[0] is router
+    assert isinstance(received[1], InvalidTopic)
 
 
 async def test_a_topic_of_64_segments_is_routed(clock: Clock) -> None:

@@ -148,7 +148,7 @@ async def test_a_source_that_cannot_start_ends_run_naming_it_and_the_cause(clock
     with pytest.raises(SourceFailed, match=r"'the door'.*port 80 is taken") as caught:
         await router.run()
     assert isinstance(caught.value.__cause__, OSError)
-    assert [told for _, told in failures] == [
+    assert [message for _, message in failures] == [
         {"source": bad, "error": caught.value.__cause__, "restart_in": None},
     ]
     assert good.log == ["enter", "exit"]

@@ -353,14 +353,14 @@ def test_a_relay_needs_a_concurrency_above_zero() -> None:
 
 
 async def test_a_source_with_use_router_gets_its_router() -> None:
-    told: list[Router] = []
+    received: list[Router] = []
 
     class Both:
         def use_router(self, router: Router) -> None:
-            told.append(router)
+            received.append(router)
 
         async def run(self, emit: object) -> None: ...
 
     router = Router()
     router.add_source(Both())
-    assert told == [router]
+    assert received == [router]

@@ -51,13 +51,17 @@ def two() -> Flow:
     return linear("f", *[task(lambda: 1, name=name) for name in "ab"])
 
 
-def told(_: Any, **_arguments: Any) -> None:
+def ignore(_: Any, **_arguments: Any) -> None:
     """Of a change."""
 
 
 @pytest.mark.parametrize(
     "listening",
-    [nullcontext, lambda: hooks.flow_changed.connected_to(told), lambda: hooks.state_changed.connected_to(told)],
+    [
+        nullcontext,
+        lambda: hooks.flow_changed.connected_to(ignore),
+        lambda: hooks.state_changed.connected_to(ignore),
+    ],
 )
 async def test_a_transaction_ends_only_before_a_task_starts_or_while_one_runs(
     listening: Callable[[], Any],

@@ -72,18 +72,18 @@ def len_of(large: list[Any]) -> int:
 
 
 async def test_a_listener_is_given_a_large_result_and_a_reload_has_it(tmp_path: Path) -> None:
-    told: list[Any] = []
+    received: list[Any] = []
 
     def hear(_: Run, *, change: Change) -> None:
         if change.new == "SUCCESS" and change.kind == "task":
-            told.append(change.result)
+            received.append(change.result)
 
     flow = linear("f", task(lambda: LARGE[1], name="large"))
     async with Flows(tmp_path / "app.db") as flows:
         with hooks.flow_changed.connected_to(hear):
             await flows.start(flow, id="one")
         assert await flows.start(flow, id="two") == {"large": LARGE[1]}
-    assert told == [LARGE[1]]
+    assert received == [LARGE[1]]
     async with Flows(tmp_path / "app.db") as flows:
         assert await flows.start(flow, id="two") == {"large": LARGE[1]}
 

@@ -18,11 +18,11 @@ FLOW = FlowRow("one", "f", epoch=1, store='{"x":1}')
 
 
 def batch(*rows: StepRow, epoch: int = 1, seq: int = 1, state: str = "RUNNING") -> Batch:
-    told = [
+    stored_changes = [
         Change("task", row.name, "PENDING", row.state, None, "", 1, "one", seq + place, 7.0, row.result)
         for place, row in enumerate(rows)
     ]
-    return Batch("one", epoch, state, seq + len(told) - 1, 7.0, list(rows), told)
+    return Batch("one", epoch, state, seq + len(stored_changes) - 1, 7.0, list(rows), stored_changes)
 
 
 @pytest.fixture

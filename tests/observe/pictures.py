@@ -1,4 +1,4 @@
-"""Diagrams as the real Mermaid draws them, in a headless Chromium: one page for all, told as JSON."""
+"""Diagrams as the real Mermaid draws them, in a headless Chromium: one page for all, read as JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OPTIONS = [
 ]
 
 # Lines are told apart by <br>: a name may have line ends of its own.
-_PAGE = """<!doctype html><meta charset="utf-8"><div id="drawn"></div><pre id="told"></pre>
+_PAGE = """<!doctype html><meta charset="utf-8"><div id="drawn"></div><pre id="result"></pre>
 <script src="MERMAID"></script>
 <script>
 mermaid.initialize({ startOnLoad: false, securityLevel: "strict" });
@@ -40,7 +40,7 @@ function lines(element) {
   })(element);
   return found;
 }
-function told(svg) {
+function result(svg) {
   const all = [...svg.querySelectorAll("*")];
   return {
     error: "",
@@ -61,12 +61,12 @@ function told(svg) {
     try {
       const place = document.getElementById("drawn");
       place.innerHTML = (await mermaid.render(`d${number}`, text)).svg;
-      all.push(told(place.querySelector("svg")));
+      all.push(result(place.querySelector("svg")));
     } catch (error) {
       all.push({ error: String(error) });
     }
   }
-  document.getElementById("told").textContent = JSON.stringify(all);
+  document.getElementById("result").textContent = JSON.stringify(all);
 })();
 </script>
 """
@@ -103,22 +103,22 @@ def draw(texts: list[str], folder: Path) -> list[Picture]:
     if shutil.which("chromium") is None or not MERMAID.exists():
         pytest.skip("chromium or mermaid is not installed; `make engines` installs them")
     folder.mkdir(exist_ok=True)
-    told = folder / "told.json"
+    result = folder / "result.json"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not told.exists():
-            told.write_text(_told(texts, folder), encoding="utf-8")
-    return [_picture(each) for each in json.loads(told.read_text(encoding="utf-8"))]
+        if not result.exists():
+            result.write_text(_extracted(texts, folder), encoding="utf-8")
+    return [_picture(each) for each in json.loads(result.read_text(encoding="utf-8"))]
 
 
-def _told(texts: list[str], folder: Path) -> str:
+def _extracted(texts: list[str], folder: Path) -> str:
     page = folder / "page.html"
     given = json.dumps(texts).replace("<", "\\u003c")
     page.write_text(_PAGE.replace("MERMAID", MERMAID.as_uri()).replace("TEXTS", given), encoding="utf-8")
     dom = _opened(page, folder / "profile")
-    told = re.search(r'<pre id="told">(.+?)</pre>', dom, re.DOTALL)
-    assert told, f"the page has drawn nothing: {dom[-2000:]}"
-    return html.unescape(told[1])
+    result = re.search(r'<pre id="result">(.+?)</pre>', dom, re.DOTALL)
+    assert result, f"the page has drawn nothing: {dom[-2000:]}"
+    return html.unescape(result[1])
 
 
 def _opened(page: Path, profile: Path) -> str:
@@ -130,13 +130,13 @@ def _opened(page: Path, profile: Path) -> str:
         return browser.communicate(timeout=LIMIT)[0].decode()
 
 
-def _picture(told: dict[str, Any]) -> Picture:
-    if told["error"]:
-        return Picture(told["error"])
+def _picture(result: dict[str, Any]) -> Picture:
+    if result["error"]:
+        return Picture(result["error"])
     return Picture(
         error="",
-        nodes=tuple(Shape(each["id"], tuple(each["classes"]), tuple(each["lines"])) for each in told["nodes"]),
-        titles=tuple(told["titles"]),
-        edges=told["edges"],
-        strangers=tuple(told["strangers"]),
+        nodes=tuple(Shape(each["id"], tuple(each["classes"]), tuple(each["lines"])) for each in result["nodes"]),
+        titles=tuple(result["titles"]),
+        edges=result["edges"],
+        strangers=tuple(result["strangers"]),
     )

@@ -574,6 +574,6 @@ async def test_an_entry_can_be_sent_as_json(clock: Clock) -> None:
     async with EventLog() as log, running(router):
         await router.emit(Event(topic, {"password": "hunter2"}))
     [entry] = log.entries()
-    told = json.loads(json.dumps(entry.to_dict()))
-    assert (told["topic"], told["what"], told["router"]) == (topic, "failed", router.name)
-    assert "hunter2" not in json.dumps(told)
+    as_dict = json.loads(json.dumps(entry.to_dict()))
+    assert (as_dict["topic"], as_dict["what"], as_dict["router"]) == (topic, "failed", router.name)
+    assert "hunter2" not in json.dumps(as_dict)

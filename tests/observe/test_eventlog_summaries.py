@@ -65,7 +65,7 @@ class Number(int):
     bit_length = __repr__  # type: ignore[assignment]
 
 
-TOLD = {
+SUMMARIES = {
     "nothing": (Event("a"), ""),
     "number": (Event("a", 3), "3"),
     "text": (Event("a", "it's"), '"it\'s"'),
@@ -94,9 +94,9 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize(("event", "told"), TOLD.values(), ids=TOLD)
-def test_a_summary_shows_the_class_and_small_values(event: Any, told: str) -> None:
-    assert summary(digest(event)) == told
+@pytest.mark.parametrize(("event", "expected"), SUMMARIES.values(), ids=SUMMARIES)
+def test_a_summary_shows_the_class_and_small_values(event: Any, expected: str) -> None:
+    assert summary(digest(event)) == expected
 
 
 SECRETS = [

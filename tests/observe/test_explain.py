@@ -27,8 +27,8 @@ async def build(_event: Event) -> None:
     await asyncio.sleep(1)
 
 
-def text(told: Explanation) -> str:
-    return "\n".join(told.lines)
+def text(explanation: Explanation) -> str:
+    return "\n".join(explanation.lines)
 
 
 async def test_a_free_route_handles_it_at_once_and_the_next_has_what_it_passes_on(clock: Clock) -> None:
@@ -36,13 +36,13 @@ async def test_a_free_route_handles_it_at_once_and_the_next_has_what_it_passes_o
     router.handle("file/added", build)
     router.handle("file/*", slow)
     async with EventLog() as log, running(router):
-        told = log.explain("file/added")
-    assert told.verdict == "it goes to build ('file/added'), and is handled at once"
-    assert [(each.router, each.pattern, each.handler) for each in told.matches] == [
+        explanation = log.explain("file/added")
+    assert explanation.verdict == "it goes to build ('file/added'), and is handled at once"
+    assert [(each.router, each.pattern, each.handler) for each in explanation.matches] == [
         ("main", "file/added", "build"),
         ("main", "file/*", "slow"),
     ]
-    assert told.lines == (
+    assert explanation.lines == (
         "file/added: it goes to build ('file/added'), and is handled at once",
         "  if that passes it on, it goes to slow ('file/*'), and is handled at once",
         "  no event of this topic has been seen",
@@ -54,8 +54,8 @@ async def test_explain_covers_every_router(clock: Clock) -> None:
     one.handle("a", build)
     two.handle("a", slow)
     async with EventLog() as log, running(one), running(two):
-        told = log.explain("a")
-    assert "in router 'two' it goes to slow ('a')" in told.lines[1]
+        explanation = log.explain("a")
+    assert "in router 'two' it goes to slow ('a')" in explanation.lines[1]
 
 
 async def test_an_explanation_shows_debounce_and_lane(clock: Clock) -> None:
@@ -93,10 +93,10 @@ async def test_an_explanation_has_the_last_events_of_the_topic(clock: Clock) -> 
             await router.emit(Event("a"))
         await router.emit(Event("b"))
     async with log:
-        told = log.explain("a")
-    assert [entry.topic for entry in told.seen] == ["a"] * 5
-    assert "failed by" in text(told)
-    assert "ValueError: no disk" in text(told)
+        explanation = log.explain("a")
+    assert [entry.topic for entry in explanation.seen] == ["a"] * 5
+    assert "failed by" in text(explanation)
+    assert "ValueError: no disk" in text(explanation)
 
 
 async def test_counts_include_events_that_the_log_no_longer_keeps(clock: Clock) -> None:
@@ -113,9 +113,9 @@ async def test_without_a_match_it_names_fallback_and_near_misses(clock: Clock) -
     router = Router()
     router.handle("file/*", slow)
     async with EventLog() as log, running(router):
-        told = log.explain("File/added")
-        assert told.verdict == "no route matches, and there is no fallback: no handler gets it"
-        assert "  'file/*' is near (pattern): they differ in case, slashes or blanks" in told.lines
+        explanation = log.explain("File/added")
+        assert explanation.verdict == "no route matches, and there is no fallback: no handler gets it"
+        assert "  'file/*' is near (pattern): they differ in case, slashes or blanks" in explanation.lines
         router.fallback(build)
         assert log.explain("File/added").verdict == "no route matches: the fallback, build, has it"
 
@@ -164,8 +164,8 @@ async def test_sources_that_send_nothing_are_named(clock: Clock) -> None:
     async with lifetime(signals=False), EventLog() as log, running(router):
         await clock.settle()
         router.hold_source(_named(router, "waits"))
-        told = {each.source.rpartition(".")[2]: each.why for each in log.explain("a").silent}
-    assert told == {
+        explanation = {each.source.rpartition(".")[2]: each.why for each in log.explain("a").silent}
+    assert explanation == {
         "ended": "it does not run",
         "waits": "it is held",
         "flaps": "it has failed, and is started again in a moment: ValueError: no",
@@ -186,18 +186,18 @@ async def test_a_router_whose_state_raises_is_left_out(clock: Clock, caplog: pyt
     router.handle("a", build)
     async with EventLog() as log, running(router):
         hooks.router_started.announce(odd, router=odd)
-        told = log.explain("a")
-    assert [each.router for each in told.matches] == ["router"]
+        explanation = log.explain("a")
+    assert [each.router for each in explanation.matches] == ["router"]
     assert "not today" in caplog.text
 
 
 @pytest.mark.parametrize("topic", ["", "x" * 10**6])
 async def test_an_invalid_topic_is_explained(clock: Clock, topic: str) -> None:
     async with EventLog() as log, running(Router()):
-        told = log.explain(topic)
-    assert told.topic == topic[:1023] + "…" * bool(topic)
-    assert "give one such as" in told.verdict or "is the most" in told.verdict
-    assert len(text(told)) < 2000
+        explanation = log.explain(topic)
+    assert explanation.topic == topic[:1023] + "…" * bool(topic)
+    assert "give one such as" in explanation.verdict or "is the most" in explanation.verdict
+    assert len(text(explanation)) < 2000
 
 
 async def test_it_can_be_sent_as_json_and_printed_on_a_terminal(clock: Clock) -> None:
@@ -205,12 +205,12 @@ async def test_it_can_be_sent_as_json_and_printed_on_a_terminal(clock: Clock) ->
     router.handle("\x1b\\[31m/*", slow)
     async with EventLog() as log, running(router):
         await router.emit(Event('\x1b[31m/"\n😀\ud800'))
-        told = log.explain('\x1b[31m/"\n😀\ud800')
+        explanation = log.explain('\x1b[31m/"\n😀\ud800')
         await clock.advance(2)
-    assert all(line.isprintable() for line in told.lines)
-    assert "😀" in told.lines[0]
-    sent = json.loads(json.dumps(told.to_dict()))
-    assert sent["lines"] == list(told.lines)
+    assert all(line.isprintable() for line in explanation.lines)
+    assert "😀" in explanation.lines[0]
+    sent = json.loads(json.dumps(explanation.to_dict()))
+    assert sent["lines"] == list(explanation.lines)
     assert sent["matches"][0]["pattern"] == "\x1b\\[31m/*"
 
 

@@ -143,7 +143,7 @@ def _cycle() -> dict[Any, Any]:
 
 
 @pytest.mark.parametrize(
-    ("extra", "told"),
+    ("extra", "expected"),
     [
         ({"value": Mute()}, "(Mute that cannot be shown)"),
         ({"value": {1, 2}}, "{1, 2}"),
@@ -153,9 +153,9 @@ def _cycle() -> dict[Any, Any]:
         ({"value": float("nan")}, "nan"),
     ],
 )
-def test_whatever_is_logged_comes_out_as_json(kept: Kept, extra: dict[str, Any], told: str) -> None:
+def test_whatever_is_logged_comes_out_as_json(kept: Kept, extra: dict[str, Any], expected: str) -> None:
     kept.handle(logging.makeLogRecord({"msg": "x", **extra}))
-    assert kept.lines[0]["value"] == told
+    assert kept.lines[0]["value"] == expected
 
 
 @pytest.mark.parametrize("arguments", [("%d", "x"), ("%s %s", 1), ("%s", Mute())])

@@ -56,8 +56,8 @@ def announced() -> Iterator[list[tuple[str, Any, dict[str, Any]]]]:
     for each in (getattr(hooks, name) for name in hooks.__all__):
         if isinstance(each, hooks.Hook):
 
-            def note(sender: Any, announced_as: str = each.name, **told: Any) -> None:
-                log.append((announced_as, sender, told))
+            def note(sender: Any, announced_as: str = each.name, **kwargs: Any) -> None:
+                log.append((announced_as, sender, kwargs))
 
             connected.append((each, each.connect(note)))
     try:
@@ -145,10 +145,12 @@ async def test_a_scheduled_restart_is_announced_once_per_failure_with_its_delay(
     with announced() as log:
         async with Supervisor("s", *specs, strategy="one_for_all") as supervisor:
             await clock.advance(5)
-    scheduled = [(sender, told["child"], told["delay"]) for name, sender, told in log if name == "restart_scheduled"]
+    scheduled = [
+        (sender, kwargs["child"], kwargs["delay"]) for name, sender, kwargs in log if name == "restart_scheduled"
+    ]
     assert scheduled == [(supervisor, "bad", 1), (supervisor, "bad", 2), (supervisor, "bad", 4)]
     # Both children are started again for each of the two failures whose delay has passed.
-    assert [told["worker"].name for name, _, told in log if name == "worker_restarted"] == ["bad", "good"] * 2
+    assert [kwargs["worker"].name for name, _, kwargs in log if name == "worker_restarted"] == ["bad", "good"] * 2
 
 
 async def test_the_end_of_a_supervised_worker_is_announced_as_a_move_to_a_final_status(clock: Clock) -> None:
@@ -156,7 +158,7 @@ async def test_the_end_of_a_supervised_worker_is_announced_as_a_move_to_a_final_
         async with Supervisor("s", Spec("x", forever), Spec("done", returns, restart="never")) as supervisor:
             await clock.advance(3)
             await supervisor.stop_child("x")
-    moves = [(told["machine"].name, told["transition"].new) for name, _, told in log if name == "state_changed"]
+    moves = [(kwargs["machine"].name, kwargs["transition"].new) for name, _, kwargs in log if name == "state_changed"]
     final = (Status.STOPPED, Status.FINISHED, Status.FAILED, Status.KILLED)
     assert [move for move in moves if move[1] in final] == [
         ("done", Status.FINISHED),
@@ -178,8 +180,8 @@ async def test_tasks_of_go_and_of_a_group_are_announced_alike(clock: Clock, how:
                 async with Group() as group:
                     await group.go(work)
     name = work.__qualname__
-    told = [(hook, sender, told) for hook, sender, told in log if hook in ("task_started", "task_finished")]
-    assert told == [("task_started", life, {"name": name}), ("task_finished", life, {"name": name, "duration": 2})]
+    kwargs = [(hook, sender, kwargs) for hook, sender, kwargs in log if hook in ("task_started", "task_finished")]
+    assert kwargs == [("task_started", life, {"name": name}), ("task_finished", life, {"name": name, "duration": 2})]
 
 
 async def test_a_group_outside_a_lifetime_is_announced_without_a_sender(clock: Clock) -> None:

@@ -253,9 +253,9 @@ async def test_a_span_shows_no_secret_of_an_error() -> None:
             await (await router.emit(Event("bad")))
     [span] = tally.named("handle bad")
     [recorded] = span.events
-    told = {str(span.status.description), *map(str, (recorded.attributes or {}).values())}
-    assert "ValueError: no database at postgres://bob:***@db" in told
-    assert "hunter2" not in "".join(told)
+    shown = {str(span.status.description), *map(str, (recorded.attributes or {}).values())}
+    assert "ValueError: no database at postgres://bob:***@db" in shown
+    assert "hunter2" not in "".join(shown)
 
 
 @pytest.mark.usefixtures("clock")
@@ -514,15 +514,15 @@ async def test_the_metrics_are_those_of_prometheus() -> None:
             await asyncio.gather(await router.emit(Event(topic)), return_exceptions=True)
         waiting = [await router.emit(Event("wait")) for _ in range(3)]
         await asyncio.sleep(0)
-        told = read()
+        shown = read()
         release.set()
         await asyncio.gather(*waiting)
 
-    assert told["lifecycle.handler.duration"][frozenset({("pattern", "job/*")})] == (2, 4.0)
-    assert told["lifecycle.handler.errors"][frozenset({("pattern", "bad"), ("error", "OSError")})] == 1
-    assert told["lifecycle.lane.waiting"][frozenset({("lane", "wait")})] == 2
-    assert told["lifecycle.workers"][frozenset({("worker_type", "task"), ("status", "running")})] == 1
-    assert set(told) <= {metric.name for metric in (*COUNTERS, *HISTOGRAMS, *GAUGES)}
+    assert shown["lifecycle.handler.duration"][frozenset({("pattern", "job/*")})] == (2, 4.0)
+    assert shown["lifecycle.handler.errors"][frozenset({("pattern", "bad"), ("error", "OSError")})] == 1
+    assert shown["lifecycle.lane.waiting"][frozenset({("lane", "wait")})] == 2
+    assert shown["lifecycle.workers"][frozenset({("worker_type", "task"), ("status", "running")})] == 1
+    assert set(shown) <= {metric.name for metric in (*COUNTERS, *HISTOGRAMS, *GAUGES)}
 
 
 @pytest.mark.usefixtures("clock")
@@ -540,14 +540,14 @@ async def test_attributes_keep_to_the_policy() -> None:
 async def test_gauges_are_read_in_the_loop_from_any_thread() -> None:
     """As the thread of a periodic reader does; and nothing is there to read when the loop has ended."""
     metrics, read = metered()
-    told: list[Any] = []
+    shown: list[Any] = []
     async with lifetime(), metrics, TaskWorker("alone", asyncio.Event().wait):
-        thread = threading.Thread(target=lambda: told.append(read()))
+        thread = threading.Thread(target=lambda: shown.append(read()))
         thread.start()
         while thread.is_alive():
             await asyncio.sleep(0.001)
         thread.join()
-    assert told[0]["lifecycle.workers"][frozenset({("worker_type", "task"), ("status", "running")})] == 1
+    assert shown[0]["lifecycle.workers"][frozenset({("worker_type", "task"), ("status", "running")})] == 1
     assert "lifecycle.workers" not in read()
 
 

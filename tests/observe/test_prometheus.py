@@ -188,12 +188,12 @@ async def test_any_name_survives_the_way_to_a_scraper(accept: str, content_type:
             await supervisor.restart(name)
         body, kind = metrics.expose(accept)
     assert kind.startswith(content_type)
-    told = {
+    listed = {
         dict(labels)["child"]
         for name, labels in _samples(read(body.decode()))
         if name == "lifecycle_child_restarts_total"
     }
-    assert told == {names[0], "a\u2028line", "not ? utf-8"}
+    assert listed == {names[0], "a\u2028line", "not ? utf-8"}
 
 
 async def test_values_that_the_policy_makes_equal_are_added_up() -> None:
@@ -275,11 +275,11 @@ async def test_a_program_in_which_nothing_has_happened_can_be_scraped() -> None:
 def test_the_page_has_every_meter_every_label_and_says_when_to_be_alarmed() -> None:
     page = PAGE.read_text()
     rows = re.findall(r"^\| `(lifecycle\.[\w.]+)` \| `(\w+)` \| (\w+) \| ([^|]*?) ?\| (.+) \|$", page, re.MULTILINE)
-    told = {name: (plain_name, kind, re.findall(r"`(\w+)`", labels)) for name, plain_name, kind, labels, _ in rows}
+    listed = {name: (plain_name, kind, re.findall(r"`(\w+)`", labels)) for name, plain_name, kind, labels, _ in rows}
     timed = {each.name: (each.plain_name + "_seconds", "histogram", [*each.labels]) for each in HISTOGRAMS}
     counted = {each.name: (each.plain_name + "_total", "counter", [*each.labels]) for each in COUNTERS}
     read = {each.name: (each.plain_name, "gauge", [*each.labels]) for each in GAUGES}
-    assert told == timed | counted | read
+    assert listed == timed | counted | read
     assert all(f"\n| `{label}` |" in page for label in LABELS)
 
 

@@ -134,18 +134,18 @@ async def test_a_running_queue_shows_the_number_of_its_jobs(clock: Clock) -> Non
 
 
 async def test_a_count_that_changes_is_announced(clock: Clock) -> None:
-    told: list[object] = []
-    receive = hooks.component_changed.connect(lambda _sender, component: told.append(component))
+    received: list[object] = []
+    receive = hooks.component_changed.connect(lambda _sender, component: received.append(component))
     try:
         async with Flows() as flows:
             queue = JobQueue(flows)
             work = asyncio.create_task(queue.work({"steps": linear("steps", wait_for_ever)}))
             await clock.advance(2)
-            before = len(told)
+            before = len(received)
             await queue.enqueue("steps")
             await clock.advance(2)
             assert before == 1
-            assert told == [queue, queue]
+            assert received == [queue, queue]
             work.cancel()
             await asyncio.wait([work])
     finally:

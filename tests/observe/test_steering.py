@@ -249,11 +249,11 @@ async def test_a_name_that_several_have_needs_its_path() -> None:
 
 async def test_restart_of_an_unknown_name_lists_the_workers() -> None:
     async with steered(Router()) as (_, console):
-        told = "no worker is called 'x'; there is none that can be restarted"
-        assert await refusal(console, "restart x") == told
+        message = "no worker is called 'x'; there is none that can be restarted"
+        assert await refusal(console, "restart x") == message
         async with tree("a b", 'q"<é>', "x"):
-            told = "no worker is called 'y'; there is root/a b, root/q\"<é>, root/x"
-            assert await refusal(console, "restart y") == told
+            message = "no worker is called 'y'; there is root/a b, root/q\"<é>, root/x"
+            assert await refusal(console, "restart y") == message
             assert (await console.command("restart 'a b'")).outcome is HANDLED
         assert await refusal(console, "restart") == "usage: restart NAME"
         assert await refusal(console, "restart a b") == "usage: restart NAME"
@@ -370,12 +370,12 @@ async def test_emit_sends_json_data() -> None:
         assert (await console.command("""emit a/b '{"n": [1, "x"]}'""")).outcome is HANDLED
         assert (await console.command("emit a/c")).outcome is HANDLED
         assert seen.events == [Event("a/b", {"n": [1, "x"]}), Event("a/c")]
-        told = "give a topic, and data as JSON in single quotes: emit a/b '[1, 2]'"
+        message = "give a topic, and data as JSON in single quotes: emit a/b '[1, 2]'"
         for line in ("emit", "emit a {x", "emit a 1 2", "emit ''"):
-            assert (await refusal(console, line)).endswith(told)
+            assert (await refusal(console, line)).endswith(message)
         nobody = await console.command("emit nobody/wants")
-        told = "no route matches 'nobody/wants', and there is no fallback"
-        assert (nobody.outcome, nobody.error) == (Verdict.FAILED, told)
+        message = "no route matches 'nobody/wants', and there is no fallback"
+        assert (nobody.outcome, nobody.error) == (Verdict.FAILED, message)
 
 
 # -- the prompt --------------------------------------------------------------------------------------------------------

@@ -94,12 +94,12 @@ async def test_what_can_no_longer_be_started_is_tried_again_until_it_can(
             place.rename(away)
         os.kill(supervisor.workers()[0].pid or 0, signal.SIGKILL)
         await until(lambda: supervisor.workers()[0].restarts >= 3)
-        told = {
+        messages = {
             "not found": "does not exist",
             "not executable": "is not executable",
             "cwd missing": "cannot be entered",
         }
-        assert caplog.text.count(told[fault]) >= 2
+        assert caplog.text.count(messages[fault]) >= 2
         if fault == "not executable":
             script.chmod(0o755)
         elif fault == "not found":

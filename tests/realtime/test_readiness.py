@@ -235,7 +235,7 @@ async def test_start_returns_when_the_url_answers_well(answers: list[str], port:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "answer", "told"),
+    ("scheme", "answer", "wanted"),
     [
         ("http", "400", "the last answer had the status 400"),
         ("http", "503", "the last answer had the status 503"),
@@ -244,14 +244,14 @@ async def test_start_returns_when_the_url_answers_well(answers: list[str], port:
         ("http", "1", ""),
     ],
 )
-async def test_a_url_that_does_not_answer_well_is_not_ready(scheme: str, answer: str, told: str, port: int) -> None:
+async def test_a_url_that_does_not_answer_well_is_not_ready(scheme: str, answer: str, wanted: str, port: int) -> None:
     lines: list[str] = []
     ready = f"{scheme}://127.0.0.1:{port}/"
     worker = python(
         SERVER, str(port), answer, ready=ready, output=lambda line, _: lines.append(line), start_timeout=1000
     )
     start = asyncio.create_task(worker.start())
-    await until(lambda: lines and told in news(worker))
+    await until(lambda: lines and wanted in news(worker))
     assert worker.status == "starting"
     await worker.stop()
     with pytest.raises(WorkerFailed):

@@ -24,4 +24,4 @@ async def test_whatever_befalls_a_program_what_it_promised_is_kept_and_nothing_i
         print(*storm.report(), sep="\n")
     assert storm.wrong == []
     assert storm.lives >= 4
-    assert storm.calms >= 2
+    assert storm.quiet_phases >= 2

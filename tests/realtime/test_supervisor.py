@@ -49,10 +49,10 @@ def pid_of(supervisor: Supervisor, name: str) -> int:
 
 
 async def test_a_process_that_is_killed_is_started_again_and_told_how_it_ended(tmp_path: Path) -> None:
-    told = tmp_path / "told"
+    notes = tmp_path / "notes"
     code = f"""
         import os, pathlib, time
-        with open({str(told)!r}, "a") as file:
+        with open({str(notes)!r}, "a") as file:
             print(os.environ["LIFECYCLE_PREV_EXIT"], os.environ["LIFECYCLE_ATTEMPT"],
                   os.environ["LIFECYCLE_RESUME_ID"], file=file, flush=True)
         if os.environ["LIFECYCLE_ATTEMPT"] == "2":
@@ -60,44 +60,44 @@ async def test_a_process_that_is_killed_is_started_again_and_told_how_it_ended(t
         time.sleep(1000)
     """
     async with Supervisor("s", Spec("app", python(code), backoff=SOON)) as supervisor:
-        await until(lambda: told.exists() and told.read_text().endswith("\n"))
+        await until(lambda: notes.exists() and notes.read_text().endswith("\n"))
         third = asyncio.create_task(gone_through(supervisor, "app", "failed", "running", "failed", "running"))
         await asyncio.sleep(0)
         os.kill(pid_of(supervisor, "app"), signal.SIGKILL)
         await third
-        await until(lambda: told.read_text().count("\n") >= 3)
+        await until(lambda: notes.read_text().count("\n") >= 3)
         assert supervisor.workers()[0].restarts == 2
-    lines = [line.split() for line in told.read_text().splitlines()]
+    lines = [line.split() for line in notes.read_text().splitlines()]
     assert [(prev, attempt) for prev, attempt, _ in lines] == [("0", "1"), ("-9", "2"), ("3", "3")]
     assert len({resume_id for _, _, resume_id in lines}) == 1
 
 
 async def test_a_thread_is_told_by_handover_how_its_life_before_ended() -> None:
-    told: list[tuple[str, int, int]] = []
+    notes: list[tuple[str, int, int]] = []
 
     def work(stop: threading.Event) -> None:
         life = handover()
-        told.append((life.resume_id, life.prev_exit, life.attempt))
+        notes.append((life.resume_id, life.prev_exit, life.attempt))
         if life.attempt < 3:
             raise ValueError(life.attempt)
         stop.wait()
 
     async with Supervisor("s", Spec("t", lambda: ThreadWorker("t", work), backoff=SOON)):
         async with asyncio.timeout(LIMIT):
-            while len(told) < 3:
+            while len(notes) < 3:
                 await asyncio.sleep(0.001)
-    assert [(prev_exit, attempt) for _, prev_exit, attempt in told] == [(0, 1), (-1, 2), (-1, 3)]
-    assert len({resume_id for resume_id, _, _ in told}) == 1
+    assert [(prev_exit, attempt) for _, prev_exit, attempt in notes] == [(0, 1), (-1, 2), (-1, 3)]
+    assert len({resume_id for resume_id, _, _ in notes}) == 1
 
 
 async def test_a_command_that_cannot_be_started_says_why(tmp_path: Path) -> None:
     (tmp_path / "script").write_text("echo hello")
-    for command, told in (
+    for command, notes in (
         (["no-such-program-anywhere"], "was not found on PATH"),
         ([str(tmp_path / "script")], "is not executable"),
     ):
         supervisor = Supervisor("s", Spec("app", ["sleep", "1000"]), Spec("bad", command))
-        with pytest.raises(WorkerFailed, match=f"its child 'bad' cannot: .*{told}"):
+        with pytest.raises(WorkerFailed, match=f"its child 'bad' cannot: .*{notes}"):
             await supervisor.start()
         assert supervisor.workers()[0].status is Status.STOPPED
 
@@ -166,8 +166,8 @@ async def test_what_changes_comes_to_a_router_as_events() -> None:
         async with supervisor:
             os.kill(pid_of(supervisor, "app"), signal.SIGKILL)
             await group.create_task(gone_through(supervisor, "app", "running"))
-    told = [new for topic, new in seen if topic == "status/app"]
-    assert told[:5] == ["starting", "running", "failed", "pending", "starting"]
+    notes = [new for topic, new in seen if topic == "status/app"]
+    assert notes[:5] == ["starting", "running", "failed", "pending", "starting"]
 
 
 def run_program(code: str) -> subprocess.CompletedProcess[str]:

@@ -316,7 +316,7 @@ async def until(true: Callable[[], bool], tell: Callable[[], str]) -> None:
         pytest.fail(f"seed {SEED}: {tell()}")
 
 
-async def check(chaos: Chaos, base: Counter[str], each: dict[str, Counter[str]], told: dict[str, str]) -> None:
+async def check(chaos: Chaos, base: Counter[str], each: dict[str, Counter[str]], announced: dict[str, str]) -> None:
     """The tree is what there is: no process, zombie, task, thread or descriptor beside it, and none missing."""
 
     def lies() -> list[str]:
@@ -328,7 +328,7 @@ async def check(chaos: Chaos, base: Counter[str], each: dict[str, Counter[str]],
             f"{processes()} for {pids_of(state)}": processes().keys() == set(pids_of(state)),
             f"zombies in {processes()}": psutil.STATUS_ZOMBIE not in processes().values(),
             f"held {held()} instead of {expected} for {alive(state)}": held() == expected,
-            f"last told were {told}": all(told[leaf.name] == leaf.status for leaf in leaves(state)),
+            f"last told were {announced}": all(announced[leaf.name] == leaf.status for leaf in leaves(state)),
         }
         return [claim for claim, true in claims.items() if not true]
 
@@ -340,12 +340,12 @@ async def test_the_tree_survives_a_storm_and_says_the_truth_about_it() -> None:
     print(f"LIFECYCLE_SEED={SEED} for {SECONDS:g} s")
     each = await prices()
     chaos = Chaos(SEED)
-    told: dict[str, str] = {}
+    announced: dict[str, str] = {}
     ends: Counter[str] = Counter()
 
     async def listen() -> None:
         async for event in changes:
-            told[event.component] = event.new
+            announced[event.component] = event.new
             ends[f"{event.state.kind} {event.new}"] += 1
 
     changes = chaos.root.watch()
@@ -363,7 +363,7 @@ async def test_the_tree_survives_a_storm_and_says_the_truth_about_it() -> None:
                 _, stuck = await asyncio.wait(strikes, timeout=LIMIT)
                 assert not stuck, f"seed {SEED}: nobody answers {stuck}; {whereabouts()}"
             await chaos.calm_down()
-            await check(chaos, base, each, told)
+            await check(chaos, base, each, announced)
     await listening
     assert (processes(), changes.dropped) == ({}, 0), f"seed {SEED}"
     assert not alive(chaos.root.state()), f"seed {SEED}"

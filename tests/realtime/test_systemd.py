@@ -75,8 +75,8 @@ def test_a_service_tells_its_whole_life_in_order(kind: str, tmp_path: Path) -> N
         service.until("closed")
         service.rest()
         assert (stopping["STATUS"], stopping["EXTEND_TIMEOUT_USEC"]) == ("stopping: terminate", "10000000")
-        told = [next(iter(notice)) for notice in manager.read() if "STATUS" in notice]
-    assert told == ["READY", "RELOADING", "READY", "STOPPING"]
+        given = [next(iter(notice)) for notice in manager.read() if "STATUS" in notice]
+    assert given == ["READY", "RELOADING", "READY", "STOPPING"]
 
 
 def test_workers_speak_to_their_parent_and_not_to_the_manager() -> None:

@@ -85,15 +85,15 @@ class TestProcfile:
         assert "system | Procfile: web, clock, job\n" in text
         assert re.search(r"^web    \| up \d+$", text, re.MULTILINE)
         assert "job    | wrong\n" in text
-        told = text[text.index("system | job exited with status 3 after") :]
+        ending = text[text.index("system | job exited with status 3 after") :]
         assert re.fullmatch(
             r"system \| job exited with status 3 after [\d.]+ s; stopping the others\n"
             r"(?:system \| stopping (?:web|clock)\n){2}"
             r"system \| web    stopped           after [\d.]+ s\n"
             r"system \| clock  stopped           after [\d.]+ s\n"
             r"system \| job    failed, status 3  after [\d.]+ s\n",
-            told,
-        ), told
+            ending,
+        ), ending
         wait_gone(pids(text))
 
     def test_success_of_an_essential_process_stops_all(self, up: Callable[..., Running]) -> None:

@@ -44,16 +44,16 @@ async def fail(message: str = "boom", after: float = 0) -> None:
 async def test_a_crash_is_logged_announced_counted_and_kills_nothing(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[BaseException] = []
+    errors: list[BaseException] = []
     with announcements(hooks.task_crashed) as crashes:
         async with lifetime() as life:
-            task = go(fail, on_error=told.append, name="poll")
+            task = go(fail, on_error=errors.append, name="poll")
             await clock.advance(1)
             assert not life.stopping
             assert life.state().tasks_crashed == 1
     assert "poll" in caplog.text
     assert [(each["name"], str(each["error"])) for each in crashes] == [("poll", "boom")]
-    assert [str(error) for error in told] == ["boom"]
+    assert [str(error) for error in errors] == ["boom"]
     with pytest.raises(ValueError, match="boom"):
         await task
 
@@ -124,7 +124,7 @@ async def test_the_end_waits_for_a_plain_function_before_its_hooks_run(clock: Cl
 async def test_an_error_of_a_plain_function_that_was_cancelled_is_reported(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    begun, released, told = threading.Event(), threading.Event(), list[BaseException]()
+    begun, released, errors = threading.Event(), threading.Event(), list[BaseException]()
 
     def work() -> None:
         begun.set()
@@ -132,11 +132,11 @@ async def test_an_error_of_a_plain_function_that_was_cancelled_is_reported(
         raise ValueError("the disk is full")
 
     async with lifetime(signals=False) as life:
-        task = life.go(work, on_error=told.append)
+        task = life.go(work, on_error=errors.append)
         await held_in_a_thread(begun)
         asyncio.get_running_loop().call_soon(release_once_cancelled, task, released)
     assert "the disk is full" in caplog.text
-    assert [str(error) for error in told] == ["the disk is full"]
+    assert [str(error) for error in errors] == ["the disk is full"]
     assert life.state().tasks_crashed == 1
 
 

@@ -152,7 +152,7 @@ def test_a_captured_ctrl_c_that_no_route_takes_is_no_error(
 
 
 @pytest.mark.parametrize(
-    ("settings", "signum", "told"),
+    ("settings", "signum", "message"),
     [
         ({}, SIGINT, "stopping; press Ctrl+C again to force\n"),
         ({"force_exit": 2}, SIGINT, "stopping; press Ctrl+C again to force\n"),
@@ -163,7 +163,7 @@ def test_a_captured_ctrl_c_that_no_route_takes_is_no_error(
     ],
 )
 def test_a_terminal_is_told_how_often_to_press_ctrl_c(
-    signals: FakeSignals, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], signum: int, told: str
+    signals: FakeSignals, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], signum: int, message: str
 ) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
@@ -173,7 +173,7 @@ def test_a_terminal_is_told_how_often_to_press_ctrl_c(
         await settled()
 
     run_virtual(main, **settings)
-    assert terminal.getvalue() == told
+    assert terminal.getvalue() == message
 
 
 class Terminal(io.StringIO):

@@ -60,25 +60,25 @@ def test_the_socket_may_be_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_it_is_ready_when_the_sources_of_its_routers_have_started(manager: Manager) -> None:
-    told: list[int] = []
+    seen_notices: list[int] = []
 
     class Slow:
         async def __aenter__(self) -> None:
             await asyncio.sleep(3)
-            told.append(len(manager.read()))
+            seen_notices.append(len(manager.read()))
 
         async def __aexit__(self, *_: object) -> None:
             return
 
         async def run(self, _: object) -> None:
             await asyncio.sleep(1)
-            told.append(len(manager.read()))
+            seen_notices.append(len(manager.read()))
             shutdown()
 
     router = Router()
     router.add_source(Slow())
     run_virtual(router)
-    assert told == [0, 1]
+    assert seen_notices == [0, 1]
     assert manager.read()[1]["STATUS"] == "stopping: cancel"
 
 
@@ -199,8 +199,8 @@ def test_the_status_shows_no_secret_of_a_reload_that_failed(manager: Manager) ->
             await ReloadHandler(fail)(ReloadEvent())
 
     run_virtual(main)
-    told = [notice["STATUS"] for notice in manager.read() if "failed" in notice.get("STATUS", "")]
-    assert told == ["running; the last reload failed: ValueError: no database at postgres://bob:***@db"]
+    seen_notices = [notice["STATUS"] for notice in manager.read() if "failed" in notice.get("STATUS", "")]
+    assert seen_notices == ["running; the last reload failed: ValueError: no database at postgres://bob:***@db"]
 
 
 def test_reloads_that_overlap_are_one_for_the_manager(manager: Manager) -> None:
@@ -262,8 +262,8 @@ def test_what_finds_no_room_is_told_in_order_once_there_is_some(
         await asyncio.sleep(1)
 
     run_virtual(main)
-    told = [next(iter(notice)) for notice in manager.read() if notice != {"FILLED": "1"}]
-    assert told == ["READY", "RELOADING", "READY", "STOPPING"]
+    seen_notices = [next(iter(notice)) for notice in manager.read() if notice != {"FILLED": "1"}]
+    assert seen_notices == ["READY", "RELOADING", "READY", "STOPPING"]
 
 
 def test_a_manager_that_never_reads_holds_nobody_back(manager: Manager) -> None:

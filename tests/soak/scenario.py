@@ -91,7 +91,7 @@ class Scenario:
         """Let the wind fall, and see whether all is as it has to be."""
         await self._wait_answered()
         await self._calm.check()
-        self._shared.calms += 1
+        self._shared.quiet_phases += 1
 
     async def _wait_answered(self) -> None:
         falling = asyncio.create_task(self._shared.attack_switch.disable())

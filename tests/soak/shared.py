@@ -35,7 +35,7 @@ class SharedState:
     bus: NatsProcess | None
     #: How often what was done to the program, and what came of it.
     done: Counter[str] = field(default_factory=Counter)
-    calms: int = 0
+    quiet_phases: int = 0
     files: Series = field(default_factory=Series)
     began: float = field(default_factory=time.monotonic)
 

@@ -41,9 +41,9 @@ class Storm:
         self.wrong: list[str] = []
 
     @property
-    def calms(self) -> int:
+    def quiet_phases(self) -> int:
         """How often all was as it had to be, at rest."""
-        return self._shared.calms
+        return self._shared.quiet_phases
 
     async def run(self) -> None:
         """All of it; what is wrong ends it early."""
@@ -64,7 +64,7 @@ class Storm:
         with suppress(Broken):
             while self._shared.elapsed < self._seconds * 0.2 or self.lives < 2:
                 await self._live(self._short(), next(self._ends))
-            await self._live(self._seconds * _LONG, "terminate", calms=True)
+            await self._live(self._seconds * _LONG, "terminate", quiet_phases=True)
             while self._shared.elapsed < self._seconds * 0.95:
                 await self._live(self._short(), next(self._ends))
             await self._live(self._seconds * 0.05, "interrupt")
@@ -79,7 +79,7 @@ class Storm:
         while True:
             yield from self._chance.sample(ENDS, len(ENDS))
 
-    async def _live(self, seconds: float, end: str, *, calms: bool = False) -> None:
+    async def _live(self, seconds: float, end: str, *, quiet_phases: bool = False) -> None:
         """One life. Raises Broken, once it is told, if something was wrong."""
         self.lives += 1
         bus = self._shared.bus
@@ -93,7 +93,7 @@ class Storm:
                 await asyncio.sleep(self._chance.random())
                 await life.kill()
             else:
-                await self._stand(life, seconds, end, calms=calms)
+                await self._stand(life, seconds, end, quiet_phases=quiet_phases)
             await life.check_nothing_left()
             self._check(life, clean=end not in UNCLEAN)
         except (Broken, OSError, TimeoutError, aiohttp.ClientError, AssertionError) as error:
@@ -105,11 +105,11 @@ class Storm:
         if self.wrong:
             raise Broken
 
-    async def _stand(self, life: Life, seconds: float, end: str, *, calms: bool) -> None:
+    async def _stand(self, life: Life, seconds: float, end: str, *, quiet_phases: bool) -> None:
         async with Scenario(life, self._shared) as scenario:
-            await (scenario.storm_and_calm(seconds) if calms else scenario.storm(seconds))
+            await (scenario.storm_and_calm(seconds) if quiet_phases else scenario.storm(seconds))
             await scenario.end(end)
-        if calms:
+        if quiet_phases:
             self._judge(Table(f"life {life.number}, {seconds:.0f} s", scenario.series, judged=seconds >= JUDGED))
 
     def _check(self, life: Life, *, clean: bool) -> None:
@@ -131,7 +131,7 @@ class Storm:
         yield f"noted: {dict(sorted(history.lines.items()))}"
         accepted = sum(map(len, history.accepted.values()))
         yield (
-            f"{self.lives} lives, {self.calms} calms, {accepted} webhooks accepted, {len(history.refused)} bad, "
+            f"{self.lives} lives, {self.quiet_phases} calms, {accepted} webhooks accepted, {len(history.refused)} bad, "
             f"{len(history.on_the_bus)} events on the bus{'' if shared.bus else ' (there is no nats-server)'}"
         )
         yield from map(str, self._tables)

@@ -48,12 +48,12 @@ async def observers() -> None:
     Dashboard(port="8080")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
-def told(_sender: object, *, event: Event, **_: object) -> None: ...
+def receiver_(_sender: object, *, event: Event, **_: object) -> None: ...
 
 
-hooks.event_routed.connect(told)
+hooks.event_routed.connect(receiver_)
 # There is no such hook.
-hooks.event_sent.connect(told)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+hooks.event_sent.connect(receiver_)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 # A receiver is called.
 hooks.event_routed.connect("told")  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
 

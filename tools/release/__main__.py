@@ -112,8 +112,8 @@ def smoke(room: Environment, archive: Path) -> str:
     words = room.run("-W", "error", "-c", SMOKE)
     # What only an extra brings is not there; each says which one.
     for name, program in EXTRAS.items():
-        told = room.run("-c", program, fails=None)
-        assert WITHOUT.get(name, f"lifecycle-control[{name}]") in told, f"without {name}: {told}"
+        printed = room.run("-c", program, fails=None)
+        assert WITHOUT.get(name, f"lifecycle-control[{name}]") in printed, f"without {name}: {printed}"
     return words
 
 
@@ -121,8 +121,8 @@ def extra(room: Environment, wheel: Path, name: str) -> str:
     """With one extra alone, what it is for works; with all of them, everything does."""
     room.install(f"{wheel.resolve()}[{name}]")
     for each in EXTRAS if name == "all" else [name]:
-        told = room.run("-c", EXTRAS[each])
-        assert told.endswith("works"), f"with {each}: {told}"
+        printed = room.run("-c", EXTRAS[each])
+        assert printed.endswith("works"), f"with {each}: {printed}"
     return room.packages()
 
 

@@ -28,10 +28,10 @@ def pythons(names: list[str]) -> dict[str, str]:
     for each in names or chain(on_path, *installed, [sys.executable]):
         asked = subprocess.run([each, "--version"], check=False, text=True, capture_output=True)
         # A shim of pyenv for a version that is not chosen is there, and cannot run.
-        if told := re.fullmatch(r"Python (3\.(\d+)\.\S+)\s*", asked.stdout):
+        if full_version := re.fullmatch(r"Python (3\.(\d+)\.\S+)\s*", asked.stdout):
             known = {version.split(".")[1] for version in versions}
-            if names or told[2] not in known:
-                versions[told[1]] = each
+            if names or full_version[2] not in known:
+                versions[full_version[1]] = each
     return dict(sorted(versions.items(), key=lambda item: int(item[0].split(".")[1])))
 
 

@@ -45,7 +45,7 @@ class TestProcfile:
         assert not only.comes_back(failed=True)
 
     @pytest.mark.parametrize(
-        ("text", "told"),
+        ("text", "message"),
         [
             ("web python app.py", r"/srv/Procfile:1: 'web python app\.py' is not a process; write NAME: COMMAND"),
             ("a: b\n\nweb:", "Procfile:3: 'web:' is not a process"),
@@ -55,8 +55,8 @@ class TestProcfile:
             ("web: a\nb: c\nweb: d", "Procfile:3: web is there already, in line 1; give it another name"),
         ],
     )
-    def test_wrong_line_is_named(self, text: str, told: str) -> None:
-        with pytest.raises(ConfigError, match=told):
+    def test_wrong_line_is_named(self, text: str, message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
             parse_procfile(text, FILE)
 
     @pytest.mark.parametrize("content", [b"web: \xff", b"", b"# nothing\n", None])
@@ -135,7 +135,7 @@ class TestTables:
         assert tables(f"up.web = {{ command = 'x', ready = '{ready}' }}")[0].ready == ready
 
     @pytest.mark.parametrize(
-        ("text", "told"),
+        ("text", "message"),
         [
             ('[up.web\ncommand = "x"', "lifecycle.toml: cannot be read: .*at line 1, column 8"),
             ("up = 3", "up = 3 is not a table"),
@@ -164,9 +164,9 @@ class TestTables:
         ],
     )  # fmt: skip
     def test_a_mistake_is_named_with_its_place(
-        self, tables: Callable[[str], tuple[Process, ...]], text: str, told: str
+        self, tables: Callable[[str], tuple[Process, ...]], text: str, message: str
     ) -> None:
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=message):
             tables(text)
 
 

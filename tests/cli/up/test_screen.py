@@ -161,14 +161,14 @@ class TestScreen:
             Screen(["web"], log_dir=None, on_reader_gone=pytest.fail).output("web")("one", "stdout")
 
     def test_gone_reader_is_reported_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        told: list[None] = []
+        calls: list[None] = []
         with (tmp_path / "file").open("w") as file:
             stream = Deaf()
             monkeypatch.setattr(stream, "fileno", file.fileno)
             monkeypatch.setattr(sys, "stdout", stream)
-            screen = Screen(["web"], log_dir=None, on_reader_gone=lambda: told.append(None))
+            screen = Screen(["web"], log_dir=None, on_reader_gone=lambda: calls.append(None))
             screen.output("web")("a", "stdout")
-        assert told == [None]
+        assert calls == [None]
         assert not screen.is_read
 
     def test_unknown_character_loses_no_line(self, monkeypatch: pytest.MonkeyPatch) -> None:

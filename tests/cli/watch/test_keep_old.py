@@ -85,7 +85,7 @@ async def test_successor_starts_next_to_the_old_run_and_replaces_it_when_ready(r
     await clock.advance(1)
     assert at_work(rig) == [2]
     assert rig.launcher.changes == [{}, {"a": "modified"}]
-    assert rig.told().count("ready: app") == 2
+    assert rig.printed().count("ready: app") == 2
 
 
 async def test_repeated_replacement_works(rig: one.Rig, clock: Clock) -> None:
@@ -101,7 +101,7 @@ async def test_successor_that_ends_before_ready_leaves_the_old_run_and_its_chang
     rig.child.end(1)
     await clock.advance(10)
     assert at_work(rig) == [1]
-    assert "'app' ended before it was ready; the old process keeps running" in rig.told()
+    assert "'app' ended before it was ready; the old process keeps running" in rig.printed()
     assert rig.runner.alive
 
     rig.launcher.hangs = False
@@ -115,7 +115,7 @@ async def test_successor_that_cannot_be_made_leaves_the_old_run(rig: one.Rig, cl
     rig.change("a")
     await clock.advance(10)
     assert at_work(rig) == [1]
-    assert "no such file; the old process keeps running" in rig.told()
+    assert "no such file; the old process keeps running" in rig.printed()
 
     rig.launcher.refuses = False
     rig.change("b")
@@ -130,7 +130,7 @@ async def test_change_replaces_successor_that_is_not_ready(rig: one.Rig, clock: 
     await clock.advance(3)
     assert at_work(rig) == [3]
     assert rig.launcher.changes == [{}, {"a": "modified"}, {"a": "modified", "b": "modified"}]
-    assert "the old process keeps running" not in rig.told()
+    assert "the old process keeps running" not in rig.printed()
 
 
 async def test_a_change_while_the_old_one_stops_waits_for_its_end(rig: one.Rig, clock: Clock) -> None:
@@ -146,7 +146,7 @@ async def test_end_of_the_old_run_does_not_end_the_new_one(rig: one.Rig, clock: 
     await begin(rig, clock)
     rig.launcher.children[0].end(1)
     await clock.settle()
-    assert "waiting for a change" not in rig.told()
+    assert "waiting for a change" not in rig.printed()
     rig.child.be_ready()
     await clock.advance(2)
     assert at_work(rig) == [2]
@@ -158,7 +158,7 @@ async def test_change_starts_a_run_after_both_have_ended(rig: one.Rig, clock: Cl
     await clock.settle()
     rig.child.end(1)
     await clock.settle()
-    assert "'app' ended before it was ready; waiting for a change" in rig.told()
+    assert "'app' ended before it was ready; waiting for a change" in rig.printed()
     rig.launcher.hangs = False
     rig.change("b")
     await clock.advance(2)
@@ -170,7 +170,7 @@ async def test_crashed_run_is_replaced_without_overlap(rig: one.Rig, clock: Cloc
     await clock.advance(2)
     rig.child.end(3)
     await clock.settle()
-    assert "exited with status 3" in rig.told()
+    assert "exited with status 3" in rig.printed()
     rig.change("b")
     await clock.advance(2)
     assert at_work(rig) == [3]

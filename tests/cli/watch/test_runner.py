@@ -122,12 +122,12 @@ class Rig:
         self.runner.add_changes({Path(name): "modified"})
         self.runner.change(f"changed: {name}")
 
-    def told(self) -> str:
+    def printed(self) -> str:
         """The messages since the last call."""
-        told = self.said.getvalue()
+        printed = self.said.getvalue()
         self.said.truncate(0)
         self.said.seek(0)
-        return told
+        return printed
 
 
 @pytest.fixture
@@ -307,12 +307,12 @@ async def test_cancelling_stops_the_child_first(rig: Rig, clock: Clock) -> None:
 
 @pytest.mark.parametrize("rig", [{}, {"restart": "always"}], indirect=True)
 async def test_ctrl_c_in_the_foreground_ends_everything(rig: Rig, clock: Clock) -> None:
-    rig.told()
+    rig.printed()
     rig.child.end(-signal.SIGINT, StopTree("Ctrl+C"))
     await clock.settle()
     assert rig.task.done()
     assert not rig.task.exception()
-    assert (rig.starts, rig.told()) == (1, "")
+    assert (rig.starts, rig.printed()) == (1, "")
 
 
 class TestThePolicy:
@@ -323,7 +323,7 @@ class TestThePolicy:
             rig.child.end(3)
             await clock.settle()
             assert rig.starts == starts
-            assert f"'app' is started again in {wait} s: 'app' exited with status 3" in rig.told()
+            assert f"'app' is started again in {wait} s: 'app' exited with status 3" in rig.printed()
             await clock.advance(float(wait) * 1.2)
             assert rig.starts == starts + 1
 
@@ -332,7 +332,7 @@ class TestThePolicy:
         rig.child.end(0)
         await clock.advance(100)
         assert rig.starts == 1
-        assert re.search(r"exited with status 0 after \d+\.\d s; waiting for a change", rig.told())
+        assert re.search(r"exited with status 0 after \d+\.\d s; waiting for a change", rig.printed())
 
     @having(restart="always")
     async def test_always_restarts_after_success(self, rig: Rig, clock: Clock) -> None:
@@ -350,7 +350,8 @@ class TestThePolicy:
         await clock.advance(1000)
         assert rig.starts == 9
         assert (
-            "'app' is given up after more than 8 restarts within 60 s\n[lifecycle] waiting for a change\n" in rig.told()
+            "'app' is given up after more than 8 restarts within 60 s\n[lifecycle] waiting for a change\n"
+            in rig.printed()
         )
         assert rig.runner.describe() == "waiting for a change"
 
@@ -379,7 +380,7 @@ class TestThePolicy:
         rig.launcher.refuses = True
         rig.change("a")
         await clock.advance(1.05)
-        assert "is started again in 0.1 s: 'app': no such file" in rig.told()
+        assert "is started again in 0.1 s: 'app': no such file" in rig.printed()
         rig.launcher.refuses = False
         await clock.advance(2)
         assert rig.launcher.changes == [{}, {"a": "modified"}]
@@ -397,17 +398,17 @@ class TestThePolicy:
 class TestReadiness:
     async def hang(self, rig: Rig, clock: Clock) -> None:
         rig.launcher.hangs = True
-        rig.told()
+        rig.printed()
         rig.change("a")
         await clock.advance(2)
 
     @having(ready="port:8000")
     async def test_ready_is_reported(self, rig: Rig, clock: Clock) -> None:
         await self.hang(rig, clock)
-        assert "ready" not in rig.told()
+        assert "ready" not in rig.printed()
         rig.child.be_ready()
         await clock.settle()
-        assert "ready: app" in rig.told()
+        assert "ready: app" in rig.printed()
 
     @having(ready="port:8000")
     async def test_change_interrupts_hanging_start_and_keeps_its_changes(self, rig: Rig, clock: Clock) -> None:
@@ -436,7 +437,7 @@ class TestReadiness:
         await self.hang(rig, clock)
         rig.child.end(1)
         await clock.advance(100)
-        assert "'app' ended before it was ready; waiting for a change" in rig.told()
+        assert "'app' ended before it was ready; waiting for a change" in rig.printed()
         assert rig.starts == 2
 
     @having(ready="port:8000", restart="on_failure")
@@ -444,7 +445,7 @@ class TestReadiness:
         await self.hang(rig, clock)
         rig.child.end(1)
         await clock.settle()
-        assert "'app' is started again in 0.1 s: 'app' ended before it was ready" in rig.told()
+        assert "'app' is started again in 0.1 s: 'app' ended before it was ready" in rig.printed()
         rig.launcher.hangs = False
         await clock.advance(1)
         assert (rig.starts, rig.child.status) == (3, Status.RUNNING)

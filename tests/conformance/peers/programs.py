@@ -40,7 +40,7 @@ def folder(program: str) -> Iterator[Path]:
         try:
             yield here
         finally:
-            for pid in told(here):
+            for pid in reported_pids(here):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
@@ -75,11 +75,11 @@ def edit(here: Path, text: str) -> None:
 
 
 def pids(here: Path, lines: int) -> list[int]:
-    until(lambda: len(told(here)) >= 2 * lines)
-    return told(here)
+    until(lambda: len(reported_pids(here)) >= 2 * lines)
+    return reported_pids(here)
 
 
-def told(here: Path) -> list[int]:
+def reported_pids(here: Path) -> list[int]:
     file = here / "pids"
     return [int(each) for each in file.read_text().split()] if file.exists() else []
 

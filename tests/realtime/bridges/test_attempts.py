@@ -269,9 +269,11 @@ async def test_where_the_bucket_is_denied_the_server_is_not_asked_for_every_even
     """It does not answer, and events behind one that waits for an answer wait too."""
     monkeypatch.setattr(dedupe, "_ANSWER", 0.5)
     assert await dead_letters(denying, 20) == {"2"}
-    told = [record.message for record in caplog.records if "counts the failures of its events alone" in record.message]
-    assert len(told) == 1
-    assert "permissions violation" in told[0].lower()
+    logged = [
+        record.message for record in caplog.records if "counts the failures of its events alone" in record.message
+    ]
+    assert len(logged) == 1
+    assert "permissions violation" in logged[0].lower()
 
 
 @pytest.fixture

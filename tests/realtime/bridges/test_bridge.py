@@ -196,8 +196,8 @@ async def test_what_fails_comes_again_and_then_is_a_dead_letter_with_the_reason(
         await answered(js, receiver)
     assert attempts == [(1, 1), (2, 2), (3, 3)]
     assert (letter.topic, letter.id, letter.data) == ("dead/job/poison", "7.dead.there", {"id": "7", "amount": 3})
-    told = {name: value for name, value in letter.headers.items() if name.startswith("dead-")}
-    assert told == {
+    reasons = {name: value for name, value in letter.headers.items() if name.startswith("dead-")}
+    assert reasons == {
         "dead-reason": "ValueError: broken\r\nfor ü, password=***",
         "dead-group": "there",
         "dead-attempts": "3",

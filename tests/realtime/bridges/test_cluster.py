@@ -56,7 +56,7 @@ async def test_a_cluster_that_loses_its_leader_stalls_and_loses_nothing(cluster:
     leader = Leader("cron", urls, lease=60.0)
     router.add_source(NatsBridge(urls, group="here", publish=("job/*",)))
     router.add_source(leader)
-    router.handle("leader/**", told := Box())
+    router.handle("leader/**", leadership := Box())
     there.add_source(NatsBridge(urls, group="there", subscribe=("job/*",), ack_wait=2.0))
     there.handle("job/*", box := Box())
     sent: set[int] = set()
@@ -67,7 +67,7 @@ async def test_a_cluster_that_loses_its_leader_stalls_and_loses_nothing(cluster:
             sent.add(number)
 
     async with running(router), running(there):
-        await told.wait(1)
+        await leadership.wait(1)
         await send(range(BEFORE))
         names = {await leads(cluster, "EVENTS"), await leads(cluster, STREAM)}
         name = names.pop()
@@ -78,7 +78,7 @@ async def test_a_cluster_that_loses_its_leader_stalls_and_loses_nothing(cluster:
         await sending
         await until(lambda: {event.data for event in box.events} >= sent)
         assert await leader.get("last/run") == b"after the kill"
-        assert told.topics == ["leader/cron/gained"]
+        assert leadership.topics == ["leader/cron/gained"]
     assert sent == set(range(BEFORE + AFTER))
 
 
@@ -121,9 +121,9 @@ async def test_a_bridge_and_a_leader_whose_server_is_frozen_go_to_another(
     router.add_source(both)
     router.add_source(leader)
     router.handle("job/*", box := Box())
-    router.handle("leader/**", told := Box())
+    router.handle("leader/**", leadership := Box())
     async with running(router):
-        await told.wait(1)
+        await leadership.wait(1)
         await insist(router, 0)
         await box.wait(1)
         frozen.freeze()

@@ -42,7 +42,7 @@ class Candidate:
         self.box = box
 
     @property
-    def told(self) -> list[str]:
+    def notices(self) -> list[str]:
         return [topic.rpartition("/")[2] for topic in self.box.topics]
 
 
@@ -58,7 +58,7 @@ async def test_one_leads_and_the_next_as_soon_as_it_stops(server: NatsProcess) -
         [later] = await first.box.wait(1)
         assert later.token > gained.token
         assert first.leader.token == later.token
-    assert second.told == first.told == ["gained", "lost"]
+    assert second.notices == first.notices == ["gained", "lost"]
     assert second.box.events[1] == LeaderEvent("cron", leading=False, token=gained.token, reason="this process stops")
     assert first.leader.token is None
     assert first.leader.state().holder == ""
@@ -92,8 +92,8 @@ async def test_the_lease_is_kept_until_the_last_handler_has_ended(server: NatsPr
             await begun.wait()
             first.router.stop()
             await first.box.wait(2)
-            assert first.told == ["gained", "lost"]
-            assert second.told == []
+            assert first.notices == ["gained", "lost"]
+            assert second.notices == []
             finish.set()
             await second.box.wait(1)
             assert await second.leader.get("done") == b"yes"
@@ -127,7 +127,7 @@ async def test_a_lease_that_somebody_took_away_is_lost_at_the_next_write(server:
             await member.leader.put("key", b"value")
         assert member.leader.state().token is None
         await member.box.wait(2)
-        assert member.told == ["gained", "lost"]
+        assert member.notices == ["gained", "lost"]
         await js.publish(f"$KV.{BUCKET}.taken", b"", headers={"KV-Operation": "DEL"})
         await member.box.wait(3)
         old, new = member.box.events[0].token, member.box.events[2].token
@@ -150,7 +150,7 @@ async def test_an_answer_that_got_lost_is_no_loss(server: NatsProcess) -> None:
         await member.leader.put("key", b"value")
         candidate.lease._revision = known
         await candidate.lease.renew()
-        assert member.told == ["gained"]
+        assert member.notices == ["gained"]
 
 
 async def test_who_is_removed_leads_no_more(server: NatsProcess) -> None:
@@ -160,7 +160,7 @@ async def test_who_is_removed_leads_no_more(server: NatsProcess) -> None:
         async with running(second.router):
             first.router.remove_source(first.leader)
             await second.box.wait(1)
-            assert first.told == ["gained", "lost"]
+            assert first.notices == ["gained", "lost"]
             with pytest.raises(NotLeader, match="does not run"):
                 await first.leader.put("key", b"")
             with pytest.raises(BridgeError, match="does not run"):
@@ -185,7 +185,7 @@ async def test_a_client_that_is_closed_for_good_is_replaced_and_leads_again(serv
         assert member.leader._elector is not None
         await member.leader._elector.connection.client.close()
         await member.box.wait(3)
-        assert member.told[:3] == ["gained", "lost", "gained"]
+        assert member.notices[:3] == ["gained", "lost", "gained"]
 
 
 async def test_what_a_busy_route_was_not_told_in_time_is_not_told(server: NatsProcess) -> None:
@@ -213,7 +213,7 @@ async def test_a_server_that_is_away_for_longer_than_the_lease_makes_a_new_leade
         await asyncio.to_thread(getattr(own_server, gone))
         # More than fits into what lies between: whoever sends it has to wait.
         writing = asyncio.create_task(member.leader.put("key", bytes(1_000_000), token=token))
-        await until(lambda: member.told[-1] == "lost")
+        await until(lambda: member.notices[-1] == "lost")
         assert member.box.events[-1].reason == "it could not be renewed in time"
         assert member.leader.token is None
         with pytest.raises(NotLeader):
@@ -221,7 +221,7 @@ async def test_a_server_that_is_away_for_longer_than_the_lease_makes_a_new_leade
         with pytest.raises(BridgeError, match="did not return 'key'"):
             await member.leader.get("key")
         await asyncio.to_thread(getattr(own_server, back))
-        await until(lambda: member.told[-1] == "gained")
+        await until(lambda: member.notices[-1] == "gained")
         assert member.box.events[-1].token > token
 
 
@@ -235,7 +235,7 @@ async def test_a_server_that_comes_back_in_time_changes_nothing(own_server: Nats
         await asyncio.to_thread(own_server.start)
         await writing
         assert await member.leader.get("key") == b"value"
-        assert member.told == ["gained"]
+        assert member.notices == ["gained"]
 
 
 async def test_that_one_leads_is_nobody_elses_business(server: NatsProcess) -> None:

@@ -49,8 +49,8 @@ CLAIM = Claim("me", "token", 10.0, 20.0)
 
 
 def batch(seq: int, state: str) -> Batch:
-    told = Change("task", "a", "PENDING", state, None, "", 1, "one", seq, 7.0)
-    return Batch("one", 1, "RUNNING", seq, 7.0, [StepRow("a", "task", state)], [told], sent=[OutboxRow("i", "t", "5")])
+    row = Change("task", "a", "PENDING", state, None, "", 1, "one", seq, 7.0)
+    return Batch("one", 1, "RUNNING", seq, 7.0, [StepRow("a", "task", state)], [row], sent=[OutboxRow("i", "t", "5")])
 
 
 # -- what is lost on the way -------------------------------------------------------------------------------------------

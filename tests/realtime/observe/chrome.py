@@ -92,14 +92,14 @@ class Page:
 
     async def hear(self) -> None:
         async for message in self._socket:
-            told = json.loads(message.data)
-            waiter = self._answers.pop(told.get("id", 0), None)
+            response = json.loads(message.data)
+            waiter = self._answers.pop(response.get("id", 0), None)
             if waiter is not None and not waiter.done():
-                waiter.set_result(told)
-            elif told.get("method") == "Runtime.exceptionThrown":
-                self.complaints.append(json.dumps(told["params"]["exceptionDetails"])[:2000])
-            elif told.get("method") == "Log.entryAdded" and told["params"]["entry"]["level"] == "error":
-                self.complaints.append(told["params"]["entry"]["text"])
+                waiter.set_result(response)
+            elif response.get("method") == "Runtime.exceptionThrown":
+                self.complaints.append(json.dumps(response["params"]["exceptionDetails"])[:2000])
+            elif response.get("method") == "Log.entryAdded" and response["params"]["entry"]["level"] == "error":
+                self.complaints.append(response["params"]["entry"]["text"])
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
         number = next(self._numbers)
@@ -107,9 +107,9 @@ class Page:
         target = {} if self.session is None else {"sessionId": self.session}
         await self._socket.send_json({"id": number, "method": method, "params": params, **target})
         async with asyncio.timeout(LIMIT):
-            told = await waiter
-        assert "error" not in told, (method, told)
-        return dict(told["result"])
+            response = await waiter
+        assert "error" not in response, (method, response)
+        return dict(response["result"])
 
     async def look(self, width: int, height: int, *, dark: bool = False, scale: float = 1) -> None:
         """Be a screen of that size, of somebody who likes it ``dark`` or not."""
@@ -122,9 +122,9 @@ class Page:
 
     async def run(self, script: str) -> Any:
         """The value of a JavaScript expression."""
-        told = await self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in told, (script, told)
-        return told["result"].get("value")
+        response = await self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in response, (script, response)
+        return response["result"].get("value")
 
     async def until(self, script: str) -> Any:
         """Its value as soon as that is something."""
@@ -139,8 +139,8 @@ class Page:
     async def _tried(self, script: str) -> Any:
         """None while the page is on its way from one document to the next."""
         script = f"(() => {{ try {{ const it = {script}; return it instanceof Node ? true : it; }} catch {{ }} }})()"
-        told = await self.call("Runtime.evaluate", expression=script, returnByValue=True)
-        return told["result"].get("value")
+        response = await self.call("Runtime.evaluate", expression=script, returnByValue=True)
+        return response["result"].get("value")
 
     async def click(self, selector: str) -> None:
         """Press on the middle of an element, as a mouse does."""
@@ -176,5 +176,5 @@ class Page:
         )
 
     async def picture(self, path: Path) -> None:
-        told = await self.call("Page.captureScreenshot", format="png")
-        path.write_bytes(base64.b64decode(told["data"]))
+        response = await self.call("Page.captureScreenshot", format="png")
+        path.write_bytes(base64.b64decode(response["data"]))

@@ -44,7 +44,7 @@ def post(body: bytes, kind: str = "application/json", target: str = "/api/comman
 
 
 @pytest.mark.parametrize(
-    ("request_", "status", "told"),
+    ("request_", "status", "wanted"),
     [
         (post(b""), 400, "the body is not JSON"),
         (post(b"{"), 400, "the body is not JSON"),
@@ -80,11 +80,11 @@ def post(body: bytes, kind: str = "application/json", target: str = "/api/comman
         (b"GET /api/diagram?of=%00 HTTP/1.0\r\n\r\n", 404, "is neither a worker nor a flow"),
     ],
 )
-async def test_bad_requests_get_an_error_message(runtime: Path, request_: bytes, status: int, told: str) -> None:
+async def test_bad_requests_get_an_error_message(runtime: Path, request_: bytes, status: int, wanted: str) -> None:
     async with opened() as (_, path):
         answered, body = await answer(path, request_)
         assert (answered, list(body)) == (status, ["error"])
-        assert told in body["error"]
+        assert wanted in body["error"]
         assert len(body["error"]) < 500
 
 
@@ -291,7 +291,7 @@ async def _watched(path: Path, program: Running) -> None:
 def test_json_of_a_thousand_nodes_is_one_message() -> None:
     from lifecycle.observe.http.server import event
 
-    told = {"nodes": {f"worker:{number}": {"name": "a\nb\r\n\n"} for number in range(1000)}}
-    message = event(told, "change")
+    wanted = {"nodes": {f"worker:{number}": {"name": "a\nb\r\n\n"} for number in range(1000)}}
+    message = event(wanted, "change")
     assert message.count(b"\n") == 3
-    assert json.loads(message.split(b"data: ")[1]) == told
+    assert json.loads(message.split(b"data: ")[1]) == wanted

@@ -69,8 +69,8 @@ def test_ps_shows_the_program_and_its_process(ask: Ask, shop: Running) -> None:
     status, out, err = ask("ps")
     assert (status, err) == (0, "")
     assert [line.split()[:2] for line in out.splitlines()] == [["name", "pid"], ["shop", str(shop.process.pid)]]
-    [told] = json.loads(ask("ps", "--json")[1])
-    assert (told["name"], told["pid"]) == ("shop", shop.process.pid)
+    [expected] = json.loads(ask("ps", "--json")[1])
+    assert (expected["name"], expected["pid"]) == ("shop", shop.process.pid)
 
 
 def test_status_shows_components_and_escapes_names(ask: Ask) -> None:
@@ -91,7 +91,7 @@ def test_status_as_json_is_the_snapshot(ask: Ask, shop: Running) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "expected"),
     [
         (["routes"], r"main +deploy/\* +deployed "),
         (["commands"], r"deploy +Deploy TARGET\."),
@@ -104,10 +104,10 @@ def test_status_as_json_is_the_snapshot(ask: Ask, shop: Running) -> None:
     ],
     ids=" ".join,
 )
-def test_queries_are_answered(ask: Ask, argv: list[str], told: str) -> None:
+def test_queries_are_answered(ask: Ask, argv: list[str], expected: str) -> None:
     status, out, err = ask(*argv)
     assert (status, err) == (0, "")
-    assert re.search(told, out)
+    assert re.search(expected, out)
     assert "\x1b" not in out
 
 
@@ -119,7 +119,7 @@ def test_queries_have_json(ask: Ask, argv: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "expected"),
     [
         (["trace", "4711"], "4711"),
         (["trace", "first"], "first"),
@@ -133,10 +133,10 @@ def test_queries_have_json(ask: Ask, argv: list[str]) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_impossible_requests_exit_with_1(ask: Ask, argv: list[str], told: str) -> None:
+def test_impossible_requests_exit_with_1(ask: Ask, argv: list[str], expected: str) -> None:
     status, out, err = ask(*argv)
     assert (status, out) == (1, "")
-    assert told in err
+    assert expected in err
     assert "\x1b" not in err
     assert "Traceback" not in err
 

@@ -70,7 +70,7 @@ def row(name: str) -> str:
     return f"{rows}.find((row) => row.querySelector('bdi').textContent === {json.dumps(name)})"
 
 
-def told(name: str) -> str:
+def status_of(name: str) -> str:
     return f"{row(name)}.querySelector('.status').textContent"
 
 
@@ -88,10 +88,12 @@ async def test_a_crash_is_seen_and_so_is_the_restart(browser: str) -> None:
 
     shop = Supervisor("shop", Spec("web", forever), Spec("cart", fragile), Spec("once", fragile, restart="never"))
     async with shown(browser, Router(), shop) as (page, _):
-        await page.until(f"{told('cart')} === 'running' && {told('once')} === 'running'")
+        await page.until(f"{status_of('cart')} === 'running' && {status_of('once')} === 'running'")
         crash.set()
-        await page.until(f"{told('once')} === 'failed'")
-        await page.until(f"{row('cart')}.querySelector('.warm').textContent === '1' && {told('cart')} === 'running'")
+        await page.until(f"{status_of('once')} === 'failed'")
+        await page.until(
+            f"{row('cart')}.querySelector('.warm').textContent === '1' && {status_of('cart')} === 'running'"
+        )
         assert page.complaints == []
 
 
@@ -160,7 +162,7 @@ async def test_names_are_shown_and_never_carried_out(browser: str) -> None:
     router.handle("evil/*", print)
     shop = Supervisor("shop", Spec(HOSTILE, forever))
     async with shown(browser, router, shop) as (page, _):
-        await page.until(f"{told(SHOWN)} === 'running'")
+        await page.until(f"{status_of(SHOWN)} === 'running'")
         await router.emit(Event("evil/<b>x", HOSTILE))
         await page.until("document.querySelector('.events .row bdi').textContent === 'evil/<b>x'")
         await page.run("document.querySelector('.events .row button').click()")
@@ -408,7 +410,7 @@ async def test_everything_is_reached_by_keys(browser: str) -> None:
     router.command("deploy", lambda event: lines.append(event.args), help="Bring it out.", complete=("prod", "test"))
     shop = Supervisor("shop", Spec("web", forever), Spec("cart", forever))
     async with shown(browser, router, shop) as (page, _):
-        await page.until(f"{told('cart')} === 'running'")
+        await page.until(f"{status_of('cart')} === 'running'")
         met = []
         for _ in range(34):
             await page.press("Tab")
@@ -465,7 +467,7 @@ async def test_a_phone_needs_no_scrolling_to_the_side(browser: str) -> None:
     router.add_source(TickerSource(3600.0))
     shop = Supervisor("shop-with-a-long-name-that-goes-on", Spec("w" * 200, forever), Spec("web", forever))
     async with shown(browser, router, shop, width=360, height=740) as (page, _):
-        await page.until(f"{told('web')} === 'running'")
+        await page.until(f"{status_of('web')} === 'running'")
         await router.emit(
             Event("a/very/long/pattern/that/goes/on/and/on/for/much/longer/than/any/phone/is/wide/x", "y" * 300)
         )

@@ -364,8 +364,8 @@ async def test_the_address_is_logged_and_no_token_is(caplog: pytest.LogCaptureFi
     with caplog.at_level("INFO", "lifecycle.observe"):
         async with lifetime(signals=False), Dashboard() as made, Dashboard(token=TOKEN) as given:
             urls = made.url, given.url
-    told = [record.getMessage() for record in caplog.records]
-    assert told == [
+    log_messages = [record.getMessage() for record in caplog.records]
+    assert log_messages == [
         f"dashboard: {urls[0]}/",
         "commands on the page need its token, which is not logged; give Dashboard(token=...) one",
         f"dashboard: {urls[1]}/",

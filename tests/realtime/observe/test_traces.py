@@ -124,8 +124,8 @@ async def test_a_signed_webhook_a_call_of_a_pool_and_tasks_of_a_flow_are_one_tra
 async def test_each_way_in_which_a_member_calls_has_the_span_of_its_call(target: str, concurrency: int) -> None:
     tracer, exporter = traced()
     async with tracer, pool_of(target, concurrency=concurrency) as pool:
-        told = await asyncio.gather(*[pool.call(target) for _ in range(4)])
-    assert sorted(told) == sorted([w3c(span)] * 2 for span in exporter.get_finished_spans())
+        results = await asyncio.gather(*[pool.call(target) for _ in range(4)])
+    assert sorted(results) == sorted([w3c(span)] * 2 for span in exporter.get_finished_spans())
 
 
 async def test_a_call_without_a_tracer_has_no_span_after_one_with_a_tracer() -> None:
@@ -185,21 +185,21 @@ async def test_whatever_becomes_of_a_call_its_span_ends() -> None:
 async def test_processes_started_in_a_span_get_its_context(tmp_path: Path) -> None:
     tracer, exporter = traced()
     router = Router()
-    told: list[str] = []
+    results: list[str] = []
 
     @router.on("go")
     async def start(_event: object) -> None:
         code = "import os, pathlib, sys; pathlib.Path(sys.argv[1]).write_text(os.environ['TRACEPARENT'])"
         async with ProcessWorker("child", sys.executable, "-c", code, str(tmp_path / "child")) as child:
             await child.wait()
-        told.append((tmp_path / "child").read_text())
+        results.append((tmp_path / "child").read_text())
         async with pool_of("environment") as pool:
-            told.append(await pool.call("environment"))
+            results.append(await pool.call("environment"))
 
     async with tracer, running(router):
         await (await router.emit(Event("go")))
     handler = by_name(exporter)["handle go"]
-    assert told == [w3c(handler)] * 2
+    assert results == [w3c(handler)] * 2
 
 
 PROGRAM = """

@@ -61,8 +61,8 @@ async def test_the_worker_in_perl_answers_streams_fails_and_is_cancelled(spawn: 
 
 def test_the_page_lists_every_frame_with_its_items() -> None:
     rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|", PAGE.read_text(), re.MULTILINE)
-    told = {tag: len([item for item in items.split(",") if item.strip()]) for tag, items in rows}
-    assert told == {tag: len(types) for tag, types in {**FROM_WORKER, **FROM_PARENT}.items()}
+    documented = {tag: len([item for item in items.split(",") if item.strip()]) for tag, items in rows}
+    assert documented == {tag: len(types) for tag, types in {**FROM_WORKER, **FROM_PARENT}.items()}
 
 
 def test_the_page_has_the_version_and_the_limit() -> None:
