@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="these containers are started by root"),
 ]
 
-# Says that it is up once it hears SIGTERM, and ends well upon it.
+# Prints that it is up once it handles SIGTERM, and exits with 0 on it.
 OBEDIENT = ["sh", "-c", "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done"]
 # The first process of a container does not die of a signal that it does not handle.
 STUBBORN = ["sh", "-c", "echo up; while :; do sleep 1; done"]
@@ -53,7 +53,7 @@ def engine(podman: tuple[Engine, str], record_property: Callable[[str, object], 
 
 
 class Output:
-    """The lines of a worker, and how to wait for one."""
+    """The lines that a worker printed, with a wait for one of them."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []

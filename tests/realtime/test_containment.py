@@ -42,7 +42,7 @@ def stranger() -> Iterator[Family]:
 
 @pytest.fixture
 def doomed() -> Iterator[Callable[[int], int]]:
-    """Opens a pidfd of a process that a test is about; whatever comes of the test, none of them lives on."""
+    """Return a function that opens a pidfd of a process under test. Those processes are killed after the test."""
     with ExitStack() as stack:
 
         def doom(pid: int) -> int:
@@ -60,7 +60,7 @@ def end(fd: int) -> None:
 
 
 def ended(fd: int, limit: float = LIMIT) -> bool:
-    """Whether the process of ``fd`` has ended, within ``limit`` seconds."""
+    """Return whether the process of ``fd`` has ended, within ``limit`` seconds."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(limit * 1000))
@@ -80,7 +80,7 @@ def python(code: str, **how: Any) -> ProcessWorker:
     return ProcessWorker("app", sys.executable, "-I", "-S", "-u", "-c", textwrap.dedent(code), **how)
 
 
-#: A daemon that keeps its environment; it says its number on the output.
+#: A daemon that keeps its environment and prints its process id.
 DAEMON = """
 import os, time
 here, there = os.pipe()
@@ -231,7 +231,7 @@ async def test_loops_in_threads_share_the_guard() -> None:
 
 
 def held_by(pid: int) -> list[str]:
-    """What a process has open."""
+    """Return the open descriptors of a process."""
     found = []
     for fd in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):
@@ -246,7 +246,7 @@ async def test_the_guard_stands_apart_and_is_deaf() -> None:
         async with asyncio.timeout(LIMIT):
             while guard.name() != "lifecycle-guard" or guard.cwd() != "/":
                 await asyncio.sleep(0.005)
-            # It opens its parent's pidfd last.
+            # Its parent's pidfd is the last one it opens.
             notes = ["/memfd"] * 2
             while held_by(guard.pid) != ["/dev/null", "/dev/null", *notes, "anon_inode", "pipe"]:
                 await asyncio.sleep(0.005)
@@ -285,7 +285,7 @@ async def test_a_guard_that_somebody_killed_is_replaced_with_all_it_knew(
     assert ended(new)
 
 
-#: In an app: more cgroups than a pipe has room for, and the one that counts last.
+#: In an app: more cgroups than fit into a pipe, with the relevant one last.
 MANY_PLACES = """
             for number in range(3000):
                 guard_manager.add_cgroup(f"/sys/fs/cgroup/none/lifecycle-{number:060}")
@@ -581,7 +581,7 @@ async def _removal_that_is_held_up_by(late: subprocess.Popen[bytes], clock: Cloc
             place.move(quick.pid)
             removing = asyncio.create_task(place.remove())
             await asyncio.sleep(0)
-            # Where the first has died so soon that the cgroup is gone, the next one will do.
+            # If the first one died so early that the cgroup is gone, use the next one.
             with suppress(OSError):
                 place.move(late.pid)
             quick.kill()
@@ -594,7 +594,7 @@ async def _removal_that_is_held_up_by(late: subprocess.Popen[bytes], clock: Cloc
 async def test_a_cgroup_that_takes_long_to_become_empty_is_removed_all_the_same(
     clock: Clock, seconds: float, removed: bool
 ) -> None:
-    """By its worker, as long as that waits; then by who gives the guard up."""
+    """Its worker removes it while that waits. Afterwards the code that releases the guard does."""
     guard_manager.acquire()
     with subprocess.Popen(["sleep", "1000"]) as late:
         try:
@@ -652,7 +652,7 @@ async def test_the_notes_for_the_guard_do_not_grow_with_each_worker_that_ever_wa
                 log.compact([f"@{tmp_path / 'there'}"])
         assert sum(os.fstat(file).st_size for file in log.files) < 200_000
         guard.stdin.close()
-        # What it kills the first by: it is no cgroup, and so becomes a file.
+        # The kill file of the first one: this is not a cgroup, so it becomes a plain file.
         async with asyncio.timeout(LIMIT):
             while not (tmp_path / "there" / "cgroup.kill").exists():
                 await asyncio.sleep(0.01)

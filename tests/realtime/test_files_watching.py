@@ -81,7 +81,7 @@ async def watching(*paths: Path, **settings: Any) -> AsyncIterator[Seen]:
 
 
 def replace(path: Path, text: str) -> None:
-    """As editors save: write a temporary file, then rename it."""
+    """Replace a file as editors do: write a temporary file, then rename it."""
     beside = path.with_name(path.name + ".new")
     beside.write_text(text)
     beside.replace(path)
@@ -241,7 +241,7 @@ def config_map(root: Path) -> Path:
 
 
 def update_config_map(root: Path, number: int) -> None:
-    """As the kubelet does: a new directory, the link swapped, the old directory removed."""
+    """Update files as the kubelet does: create a new directory, swap the link, remove the old directory."""
     (root / f"..2026_{number}").mkdir()
     (root / f"..2026_{number}" / "app.yaml").write_text(f"number {number}")
     link(root / "..data", f"..2026_{number}")
@@ -321,7 +321,7 @@ async def test_links_made_later_and_links_that_lead_nowhere_yet_are_followed(tmp
 
 
 def watches() -> int:
-    """How many directories this process watches through inotify."""
+    """Return the number of directories that this process watches through inotify."""
     infos = list(Path("/proc/self/fdinfo").iterdir())
     return sum(info.read_text().count("inotify wd:") for info in infos if info.exists())
 

@@ -1,4 +1,4 @@
-"""A program is ended in the middle of a flow, and the flow goes on with its next start."""
+"""A program that ends in the middle of a flow continues the flow on its next start."""
 
 from __future__ import annotations
 

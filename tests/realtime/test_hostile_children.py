@@ -1,4 +1,6 @@
-"""Children that do their worst, alone and under a supervisor: they are seen, bounded and ended, and nobody else is."""
+"""Misbehaving child processes, alone and under a supervisor: they are detected, bounded and ended, and no other process
+is.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 LIMIT = 20.0
 SOON = Backoff(initial=0.01, multiplier=1.0)
-#: A program's wait: a signal that comes just before one long sleep would be handled after it.
+#: A program's wait: a signal just before one long sleep would only be handled after it.
 FOR_EVER = "all(not time.sleep(0.02) for _ in iter(int, 1))"
 
 
@@ -33,7 +35,7 @@ def command(code: str, *argv: str) -> list[str]:
 
 
 class Lives:
-    """The lives of one child: what each wrote, and the worker that it was."""
+    """The restarts of one child: the output of each, and its worker."""
 
     def __init__(self) -> None:
         self.workers: list[ProcessWorker] = []
@@ -47,7 +49,7 @@ class Lives:
         return pid
 
     def numbers(self) -> list[int]:
-        """The processes that said who they are."""
+        """Return the process ids that were printed."""
         return [int(line) for line in self.lines]
 
     def make(self, *argv: str, **how: Any) -> ProcessWorker:
@@ -143,7 +145,7 @@ async def test_the_end_of_one_that_has_closed_its_output_is_seen(way: str) -> No
 
 
 async def test_a_flood_on_both_streams_is_taken_in_small_parts_and_fills_no_memory() -> None:
-    """Between two turns of the loop comes no more than was read in one, however much there is."""
+    """Each turn of the loop reads at most one chunk, however much is waiting."""
     received = since = most = 0
 
     def count(line: str, stream: str) -> None:
@@ -169,7 +171,7 @@ async def test_a_flood_on_both_streams_is_taken_in_small_parts_and_fills_no_memo
 # -- processes of its own -------------------------------------------------------------------------------------------
 
 
-#: A daemon for each life, which says its number; the leader goes on when it is there.
+#: Starts a daemon each time, which prints its process id; the leader continues when it is there.
 DAEMON = f"""
     import os, time
     here, there = os.pipe()
@@ -259,7 +261,7 @@ def in_group(pid: int, group: int) -> bool:
 
 @BOTH
 async def test_one_that_stops_itself_with_all_its_group_is_stopped_and_has_its_time(way: str) -> None:
-    """It is continued, and may still put its papers in order."""
+    """It is continued with SIGCONT and gets its grace period."""
     code = f"""
         import os, signal, sys, time
         def tidy(*_):
@@ -296,7 +298,7 @@ async def test_one_that_ignores_every_signal_is_killed_past_its_grace(way: str) 
 
 
 async def test_nobody_is_signalled_once_a_number_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is asked of a worker in whatever state: its signals come before its number is given back."""
+    """Whatever is asked of a worker in any state, its signals are sent before its process is reaped."""
     free: set[int] = set()
     strangers: list[tuple[str, int, int]] = []
 

@@ -82,7 +82,7 @@ def entries(path: Path) -> list[Entry]:
 
 
 def accept(path: Path, *bodies: str) -> None:
-    """As if a receiver that has crashed since had accepted and leased them."""
+    """Leave messages as a receiver that accepted and leased them, then crashed."""
     with closing(sqlite3.connect(path)) as db, db:
         for body in bodies:
             event = WebhookEvent("POST", "/deploy", {}, {}, body.encode(), body)
@@ -133,7 +133,7 @@ async def test_events_are_delivered_in_the_order_in_which_they_were_accepted(pat
 
 
 async def test_senders_do_not_wait_for_a_full_lane_and_too_many_get_429(path: Path) -> None:
-    """One is handled, two wait in the lane, one is in the hands of the source, and three wait in the inbox."""
+    """One is handled, two wait in the lane, the source holds one, and three wait in the inbox."""
     go_on = asyncio.Event()
 
     async def handle(_receiver: Receiver, _event: WebhookEvent) -> None:
@@ -400,7 +400,7 @@ async def test_cancelling_the_router_leaves_the_rest_for_the_next_start(path: Pa
         await after.until_empty()
     assert [body for body, _ in after.seen] == [str(number) for number in range(8)]
     attempts = [attempt for _, attempt in after.seen]
-    # The one that was being handled has been tried; what never left the inbox has not.
+    # The message that was being handled counts as one attempt. Those that never left the inbox do not.
     assert (attempts[0], attempts[-1]) == (2, 1)
 
 
@@ -454,7 +454,7 @@ async def test_a_removed_source_can_be_added_again(path: Path) -> None:
 
 
 async def test_a_cancelled_source_leaves_every_message_to_the_next_run(path: Path) -> None:
-    """The lane is full, so that one message is being given to the router, and others wait in the file or in memory."""
+    """The lane is full: one message is being passed to the router, and others wait in the file or in memory."""
     await prepared(path)
     accept(path, "a", "b", "c", "d")
     go_on = asyncio.Event()
@@ -465,7 +465,7 @@ async def test_a_cancelled_source_leaves_every_message_to_the_next_run(path: Pat
     async with receiving(path, handle) as receiver:
         assert await receiver.send("new") == 202
         await until(lambda: receiver.seen)
-        # As a router does with a source that does not end in time.
+        # Cancel it as a router does with a source that does not end in time.
         [runner] = receiver.router._lifespan.sources
         runner.cancel()
         await until(lambda: not runner.running)
@@ -706,7 +706,7 @@ async def test_a_replay_key_is_accepted_once(scheme: Stripe | Slack, durable: bo
 
 
 async def test_a_repetition_waits_for_the_first_and_replaces_it_on_disconnect() -> None:
-    """One is handled and two are in the lane; the fourth and its repetition wait for space, and both are accepted."""
+    """One is handled and two are in the lane. The fourth and its repetition wait for space, and both are accepted."""
     go_on, seen = asyncio.Event(), Recorder()
 
     async def slow(event: WebhookEvent) -> None:

@@ -97,7 +97,7 @@ UNKNOWN = (
 
 
 class Terminal:
-    """A program at a terminal of its own."""
+    """A program on its own terminal."""
 
     def __init__(self, *argv: str, **more: str) -> None:
         self.child = pexpect.spawn(
@@ -291,7 +291,7 @@ def test_terminate_suspends_first() -> None:
 
 @pytest.mark.parametrize("way", ["quit\r", "\x04", "\x03\x03"])
 def test_the_terminal_is_restored(way: str) -> None:
-    """A shell would hide it: this one looks at the modes while the program and after it."""
+    """A shell would hide this, so the test reads the modes while the program runs and after it."""
     script = f"""import signal, subprocess, sys, termios
 signal.signal(signal.SIGINT, lambda *_: None)
 before = termios.tcgetattr(0)

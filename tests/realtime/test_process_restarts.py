@@ -1,4 +1,4 @@
-"""From one life of a process to the next: the guard stays, and whoever left early is fetched before the end."""
+"""Restarts of a process: the guard stays, and processes that left early are ended with the worker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lifecycle.workers.containment.guard import guard_manager
 
 LIMIT = 20.0
 
-#: Has a daemon that keeps its environment before it does anything else; that one says its number.
+#: Starts a daemon that keeps its environment, before anything else. The daemon prints its process id.
 EARLY = """
 import os, time
 if not os.fork():

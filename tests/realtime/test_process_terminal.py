@@ -1,4 +1,4 @@
-"""A process on a terminal of its own believes in it, and ends like any other."""
+"""A process on its own terminal detects the terminal and ends like any other process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMIT = 20.0
 
 
 class Screen:
-    """What was written to a terminal, and a wait for some of it."""
+    """The text written to a terminal, with a wait for part of it."""
 
     def __init__(self) -> None:
         self.shown = b""
@@ -39,7 +39,7 @@ class Screen:
 
 
 async def until_full(terminal: Terminal) -> None:
-    """Wait until a typist waits for room."""
+    """Write until the terminal's input buffer is full."""
     async with asyncio.timeout(LIMIT):
         while terminal._room is None:
             await asyncio.sleep(0.005)
@@ -190,7 +190,7 @@ async def test_one_that_keeps_the_terminal_open_does_not_hold_the_end_up() -> No
         async with asyncio.timeout(LIMIT):
             assert (await worker.wait()).status is Status.FINISHED
     finally:
-        # It may have ended with the worker, and somebody may have reaped it.
+        # It may have ended with the worker and may have been reaped already.
         with suppress(ProcessLookupError):
             os.kill(daemon, 9)
 

@@ -1,4 +1,4 @@
-"""A program and all its processes, for real: how it ends, what it says, and that nothing is left of it."""
+"""A real program with all its processes: how it ends, what it prints, and that no process is left."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lifecycle.workers.stdio import Inherited
 from tests.processes import alive, members
 from tests.waiting import until
 
-#: A program's wait: a signal that comes just before one long sleep would be handled after it.
+#: A program's wait: a signal just before one long sleep would only be handled after it.
 FOR_EVER = "all(not time.sleep(0.02) for _ in iter(int, 1))"
 
 LIMIT = 20.0
@@ -59,7 +59,7 @@ def python(code: str, *argv: str, name: str = "app", **how: Any) -> ProcessWorke
     return ProcessWorker(name, sys.executable, "-u", "-c", textwrap.dedent(code), *argv, **how)
 
 
-#: A leader that ends of SIGTERM, a child that does too, one that ignores it, and one that is stopped.
+#: A leader and a child that end on SIGTERM, a child that ignores it, and one that is stopped.
 FAMILY = """
     import os, signal, time
     def child(what):
@@ -198,7 +198,7 @@ async def test_a_stop_in_the_moment_of_its_start_ends_it() -> None:
 
 
 async def test_closing_the_loop_over_a_running_worker_kills_it() -> None:
-    """Nobody stopped it, and still it does not outlive its parent."""
+    """The worker was not stopped, and still does not outlive its parent."""
     pids: list[int | None] = []
 
     async def main() -> None:
@@ -287,7 +287,7 @@ async def test_members_have_their_grace_when_the_leader_goes_first(tmp_path: Pat
 
 
 async def test_a_leader_reaped_by_a_stranger_while_its_group_ends_keeps_its_status() -> None:
-    """As PID 1, the runtime reaps what looks like an orphan."""
+    """As PID 1, the runtime reaps every apparent orphan."""
     output = Output()
     code = """
         import os, signal, time
@@ -660,7 +660,7 @@ async def test_the_error_of_a_killed_process_names_the_signal(signum: int, name:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_chaos_leaves_nothing_behind(seed: int) -> None:
-    """Whatever happens to it in whatever order, a worker ends once, says how, and leaves no process."""
+    """After any sequence of operations, a worker ends once, reports how, and leaves no process."""
     chance = random.Random(seed)
 
     async def life(number: int) -> None:

@@ -1,4 +1,4 @@
-"""Start returns when a process is ready, whichever way it says so, and not because somebody else does."""
+"""`start` returns when the process itself is ready, by each kind of check, not when another process is."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def python(code: str, *argv: str, **how: Any) -> ProcessWorker:
 
 
 def news(worker: ProcessWorker) -> str:
-    """What would be told if its time were up."""
+    """Return the message of a start timeout at this moment."""
     return worker._ready.reason if worker._ready is not None else ""
 
 
@@ -54,14 +54,14 @@ def bindable(host: str) -> bool:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """One on which nobody listens, and which nobody is given but who asks for it by number and shares it."""
+    """Return an unused port. It is given only to callers that ask for it by number and share it."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(("127.0.0.1", 0))
         yield int(held.getsockname()[1])
 
 
-#: One of each, none of which `SLEEP` reaches.
+#: One status of each kind; `SLEEP` reaches none of them.
 WAYS = ["port:{port}", "http://127.0.0.1:{port}/", "line:never", "notify"]
 
 
@@ -133,7 +133,7 @@ async def test_a_command_that_cannot_start_leaves_nothing(way: str, port: int) -
 
 # -- a port -------------------------------------------------------------------------------------------------------
 
-#: Listens on a port, of a host, when it is asked by SIGUSR1, or at once.
+#: Listens on a port of a host, at once or on SIGUSR1.
 LISTENER = """
     import signal, socket, sys, time
     port, host, *when = sys.argv[1:]
@@ -166,7 +166,7 @@ async def test_start_returns_when_the_port_accepts(host: str, port: int) -> None
 
 @pytest.fixture
 def stranger(port: int) -> Iterator[socket.socket]:
-    """Listens on the port, with room for one who comes later."""
+    """Listen on the port, so that another process can share it."""
     with socket.create_server(("127.0.0.1", port), reuse_port=True) as server:
         yield server
 
@@ -197,7 +197,7 @@ async def test_where_listeners_are_not_shown_an_answer_is_believed(port: int, mo
 
 # -- a URL --------------------------------------------------------------------------------------------------------
 
-#: Answers as it is told, one status a request and the last again and again; the status 0 is junk, and 1 is silence.
+#: Answers with one status per request, repeating the last one. Status 0 is an invalid answer, and 1 is no answer.
 SERVER = """
     import socket, sys, time
     port, *answers = map(int, sys.argv[1:])
@@ -344,7 +344,7 @@ async def test_a_line_that_never_ends_neither_fills_memory_nor_is_ready() -> Non
 
 # -- a notice -----------------------------------------------------------------------------------------------------
 
-#: As sd_notify(3) has it, and sd_notify_barrier, which returns when all that was sent has been read.
+#: As in sd_notify(3), and sd_notify_barrier, which returns when everything sent has been read.
 CLIENT = """
     import os, signal, socket, sys, time
     def sd_notify(message, fds=()):
@@ -365,7 +365,7 @@ def client(code: str) -> str:
     return textwrap.dedent(CLIENT) + textwrap.dedent(code)
 
 
-#: Ways to say it. The last is systemd's own program, where there is one.
+#: Implementations of sd_notify. The last one is systemd's own program, if installed.
 SAID = {
     "the leader": ["python", "sd_notify(b'READY=1'); time.sleep(1000)"],
     "with more": ["python", "sd_notify(b'STATUS=here\\nREADY=1\\nMAINPID=1\\n'); barrier(); time.sleep(1000)"],
@@ -441,7 +441,7 @@ async def test_notices_of_strangers_and_junk_do_not_count() -> None:
 
 
 async def test_who_goes_on_sending_is_read_and_does_not_hold_the_loop() -> None:
-    """One whose notices nobody read would hang in the middle of its work."""
+    """A process whose notices are not read would block in the middle of its work."""
     lines: list[str] = []
     code = """
         sd_notify(b"READY=1")

@@ -57,7 +57,9 @@ def ends(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def ends_forced(process: subprocess.Popen[str], signum: int) -> int:
-    """Send ``signum`` until it has ended, twice at least: signals that come before one is heard are one with it."""
+    """Send ``signum`` until the program has ended, at least twice: signals that arrive before the first is handled
+    merge.
+    """
     end = time.monotonic() + LIMIT
     while time.monotonic() < end:
         process.send_signal(signum)
@@ -299,7 +301,7 @@ def test_hangup_without_a_controlling_terminal_reloads() -> None:
 
 
 def on_a_terminal(code: str) -> tuple[int, int]:
-    """Start ``code`` in a session on a pseudo-terminal of its own: its process id and the other end."""
+    """Start ``code`` in a session on a new pseudo-terminal. Return its process id and the other end."""
     pid, fd = pty.fork()
     if pid == 0:  # pragma: no cover  # another program from here on
         os.execv(sys.executable, [sys.executable, "-c", PRELUDE + textwrap.dedent(code)])

@@ -1,4 +1,4 @@
-"""What a snapshot says of an inbox: what waits in its file, and what is dead there."""
+"""An inbox in a snapshot: the messages that wait in its file, and its dead letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Some seconds of the soak, of which `make soak` is half an hour: all rooms in one program, and all that befalls it."""
+"""A few seconds of the soak, which `make soak` runs for half an hour: all packages in one program, under faults."""
 
 from __future__ import annotations
 

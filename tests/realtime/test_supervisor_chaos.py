@@ -1,8 +1,8 @@
-"""Fifty workers, and somebody who kills, stops, adds, removes, suspends and resumes them at random.
+"""Fifty workers that are killed, stopped, added, removed, suspended and resumed at random.
 
-Five seconds in the suite; ``LIFECYCLE_CHAOS`` is another number of seconds (`make chaos`: five minutes). What is done
-follows from a seed, the same in each run of the suite, which ``LIFECYCLE_SEED`` sets and `make chaos` draws and prints;
-how it meets what goes on is the machine's.
+Five seconds in the suite; ``LIFECYCLE_CHAOS`` is another number of seconds (`make chaos`: five minutes). The actions
+follow from a seed. The suite always uses the same seed, ``LIFECYCLE_SEED`` sets it, and `make chaos` draws and prints
+one. Timing depends on the machine.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Chaos:
     # -- what is done to it -----------------------------------------------------------------------------------------
 
     def strikes(self) -> list[asyncio.Task[None]]:
-        """Some random acts at once; each draws from a source of its own, so that their order does not matter."""
+        """Run some random actions at once. Each draws from its own random source, so their order does not matter."""
         acts = self.chance.choices(ACTS, weights=WEIGHTS, k=self.chance.randrange(1, 8))
         self.done.update(act.__name__ for act in acts)
         return [
@@ -97,7 +97,7 @@ class Chaos:
         ]
 
     async def _strike(self, act: Callable[[Chaos, random.Random], Awaitable[None]], chance: random.Random) -> None:
-        """That it comes at the wrong moment is part of it."""
+        """Actions that come at the wrong moment are part of the test."""
         try:
             await act(self, chance)
         except (LifecycleError, LookupError, ValueError, TimeoutError, ProcessLookupError):
@@ -162,7 +162,7 @@ class Chaos:
     # -- and when it is over ------------------------------------------------------------------------------------------
 
     def supervisors(self) -> Iterator[Supervisor]:
-        """All that have a worker, the root first."""
+        """Return all supervisors that have a worker, the root first."""
         left = [self.root]
         while left:
             supervisor = left.pop(0)
@@ -181,7 +181,7 @@ class Chaos:
                     if settled(self.root.state()):
                         return
         except TimeoutError:
-            # At once: what cannot be settled may not be possible to stop either.
+            # All at once: an action that cannot be completed may also be impossible to stop.
             print(f"not settled: {drawn(self.root.state())}; {whereabouts()}", flush=True)
             pytest.fail(f"seed {SEED}: not settled")
 
@@ -189,7 +189,8 @@ class Chaos:
         try:
             await supervisor.resume()
             for child in supervisor.workers():
-                # One that was about to fail when it was stopped by hand, or could not start, has failed and stays down.
+                # A child that was about to fail when it was stopped, or that could not start, has failed and stays
+                # down.
                 down = child.status is Status.STOPPED or (child.status is Status.FAILED and child.name in self.by_hand)
                 if child.kind == "supervisor" and down:
                     await supervisor.restart(child.name)
@@ -219,7 +220,7 @@ def pids_of(state: WorkerState) -> list[int]:
 
 
 def settled(state: WorkerState) -> bool:
-    """Whether all supervisors run, and nothing is being started or stopped."""
+    """Return whether all supervisors run and no child is being started or stopped."""
     if state.kind == "supervisor" and state.status is not Status.RUNNING:
         return False
     unrest = (Status.CREATED, Status.PENDING, Status.STARTING, Status.STOPPING, Status.SUSPENDED)
@@ -230,7 +231,7 @@ def settled(state: WorkerState) -> bool:
 
 
 def held() -> Counter[str]:
-    """What this program has in its hands now."""
+    """Return the resources that this program holds now."""
     return Counter(
         tasks=len(asyncio.all_tasks()),
         threads=len([each for each in threading.enumerate() if not each.name.startswith("asyncio_")]),
@@ -239,12 +240,12 @@ def held() -> Counter[str]:
 
 
 def alive(state: WorkerState) -> Counter[str]:
-    """How many workers of each kind are at work in the tree."""
+    """Return the number of running workers of each kind in the tree."""
     return Counter(leaf.kind for leaf in leaves(state) if leaf.status is Status.RUNNING)
 
 
 async def steady() -> Counter[str]:
-    """What is held when no thread works aside, such as those that sweep after a process, and nothing changes."""
+    """Wait until no helper thread runs and nothing changes, then return the resources held."""
     looks: list[Counter[str]] = []
     async with asyncio.timeout(LIMIT):
         while len(looks) < 10 or any(look != looks[-1] for look in looks[-10:]):
@@ -256,7 +257,7 @@ async def steady() -> Counter[str]:
 
 
 async def prices() -> dict[str, Counter[str]]:
-    """What one worker of each kind holds while it runs, whatever that is: two of them against one."""
+    """Measure what one running worker of each kind holds: the difference between two of them and one."""
     specs: dict[str, Any] = {
         "process": lambda: ["sleep", "1000"],
         "task": lambda: asyncio.Event().wait,
@@ -273,7 +274,7 @@ async def prices() -> dict[str, Counter[str]]:
 
 
 def bill(state: WorkerState, each: dict[str, Counter[str]]) -> Counter[str]:
-    """What the workers of the tree that run have to hold."""
+    """Return what the running workers of the tree should hold."""
     total: Counter[str] = Counter()
     for kind, number in alive(state).items():
         total.update({what: number * price for what, price in each[kind].items()})
@@ -289,13 +290,13 @@ def processes() -> dict[int, str]:
 
 
 def drawn(state: WorkerState) -> str:
-    """The tree, on one line."""
+    """Format the tree on one line."""
     below = f" ({', '.join(map(drawn, state.children))})" if state.children else ""
     return f"{state.name} {state.status}{below}"
 
 
 def whereabouts() -> str:
-    """What every task waits for."""
+    """Return where every task waits."""
     return "\n".join(f"{task.get_name()}: {' > '.join(_chain(task.get_coro()))}" for task in asyncio.all_tasks())
 
 
@@ -307,7 +308,7 @@ def _chain(waits: Any) -> Iterator[str]:
 
 
 async def until(true: Callable[[], bool], tell: Callable[[], str]) -> None:
-    """What was closed a moment ago may take some turns of the loop."""
+    """Wait: resources that were just closed may take some turns of the loop."""
     try:
         async with asyncio.timeout(LIMIT):
             while not true():
@@ -317,10 +318,10 @@ async def until(true: Callable[[], bool], tell: Callable[[], str]) -> None:
 
 
 async def check(chaos: Chaos, base: Counter[str], each: dict[str, Counter[str]], announced: dict[str, str]) -> None:
-    """The tree is what there is: no process, zombie, task, thread or descriptor beside it, and none missing."""
+    """Check that processes, zombies, tasks, threads and descriptors match the tree exactly."""
 
     def lies() -> list[str]:
-        # Of one moment: a process that was killed in the storm may be noticed only now.
+        # Compare at one moment: a process killed during the test may be detected only now.
         state = chaos.root.state()
         expected = base + bill(state, each)
         claims = {

@@ -112,7 +112,7 @@ class TestProcfile:
     def test_process_has_port_and_env_file_and_no_input(self, up: Callable[..., Running], here: Path) -> None:
         (here / ".env").write_text("PORT=7000\nWHO=you\n")
         text = up("a: sleep 600\nb: echo $WHO $PORT; cat; pwd\n", "b", PORT="").rest(0)
-        # A variable that is set, if only to nothing, stays; and the port is that of the line, whoever was chosen.
+        # A variable that is set, even to an empty value, is kept. The port is that of the line, for any selection.
         assert f"b      | you 5100\nb      | {here}\n" in text
 
     def test_incomplete_line_is_shown_at_the_end_and_logged(self, up: Callable[..., Running], here: Path) -> None:
@@ -341,7 +341,7 @@ class TestPolicies:
         assert len(pids(text)) == 3
 
 
-#: Says that it listens as soon as the file ``go`` is there, and lives.
+#: Prints that it listens as soon as the file ``go`` exists, then stays alive.
 LISTENS = "echo booting; while ! test -e go; do sleep 0.02; done; echo listening; exec sleep 600"
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["here", "watch"]  # fixtures
 
-#: How one that handles signals waits: what comes just before one long sleep would be handled after it.
+#: How a program with signal handlers waits: a signal just before one long sleep would only be handled after it.
 FOR_EVER = "all(not time.sleep(0.02) for _ in iter(int, 1))\n"
 
 
@@ -194,7 +194,7 @@ class TestStreams:
     @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "| true", "2>&1 | true"])
     @pytest.mark.parametrize("options", ["", "--no-prompt"])
     def test_closed_streams_end_nothing(self, here: Path, closed: str, options: str) -> None:
-        """Neither the watching nor the command, which goes on and is stopped in order."""
+        """Watching continues, and so does the command, which is stopped in order."""
         write(here / "app.py", "import os, time\nopen('pid', 'w').write(f'{os.getppid()} {os.getpid()}.')\n" + LOUD)
         python = shlex.quote(sys.executable)
         line = f"{python} -m lifecycle watch --ext py {options} -- {python} app.py"

@@ -1,4 +1,4 @@
-"""`lifecycle watch --keep-old`: there is always one that serves."""
+"""`lifecycle watch --keep-old`: a process is always serving."""
 
 from __future__ import annotations
 

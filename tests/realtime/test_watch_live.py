@@ -90,7 +90,7 @@ def test_an_open_page_reloads_after_an_edit_and_survives_a_broken_one(
         seen.seen("refused 5")
         write(app, served(6, tag))
         seen.seen("page 6")
-        # One that asks for the script only when it is out of date already.
+        # A browser that requests the script only when its copy is out of date.
         write(app, served(7, LATE.replace("VALUE", "7").replace("SOURCE", source)))
         seen.seen("page 7")
         write(app, served(8, tag))

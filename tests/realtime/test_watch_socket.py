@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["here", "terminal", "watch"]  # fixtures
 
-#: Answers one request after the other; asked to stop, it ends when the one it has accepted is answered.
+#: Answers one request after the other. On a stop it ends when the accepted request is answered.
 SERVER = """\
 import os, select, signal, socket
 assert os.environ["LISTEN_FDS"] == "1" and os.environ["LISTEN_PID"] == str(os.getpid()), os.environ
@@ -53,7 +53,7 @@ def ask(port: int) -> str:
 
 
 def clients(port: int, *, number: int = 8, rate: float = 200.0) -> AbstractContextManager[Counter[str]]:
-    """So many ask in turns, together ``rate`` times a second, and count their answers."""
+    """Run this many clients that send ``rate`` requests per second in total, and count the answers."""
     return requesting(partial(ask, port), number=number, pause=number / rate)
 
 

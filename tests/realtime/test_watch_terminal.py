@@ -28,7 +28,7 @@ while True:
     time.sleep(0.05)
 """
 
-#: Prints its new width; comes before `APP`, whose first line shows that signals are handled.
+#: Prints its new width; precedes `APP`, whose first line shows that signals are handled.
 RESIZED = """\
 import os, signal
 def resized(*_):
@@ -139,7 +139,7 @@ class TestPrompt:
         )
         seen = terminal()
         seen.sees("up 1 True")
-        # On a loaded machine the first change may come before the prompt listens for one.
+        # On a loaded machine the first change may come before the prompt waits for one.
         for columns in (120, 110) * 5:
             seen.tty.setwinsize(40, columns)
             if seen.tty.expect([f"resized {columns}", pexpect.TIMEOUT], timeout=3) == 0:
@@ -273,7 +273,7 @@ class TestForeground:
         seen = terminal("--no-prompt")
         seen.sees(r"up 1 True \(100, 30\)")
         [child] = seen.children()
-        # It may have spoken before the terminal was given to it.
+        # It may have printed before it got the terminal.
         until_blocking(lambda: os.tcgetpgrp(seen.tty.child_fd) == child.pid)
         seen.presses("c")
         seen.ends(0)

@@ -64,7 +64,7 @@ class Screen:
         self._tmux("send-keys", key)
 
     def text(self) -> str:
-        """All that was shown, with wrapped lines joined."""
+        """Return everything shown, with wrapped lines joined."""
         return self._tmux("capture-pane", "-p", "-J", "-S", "-500")
 
     def sees(self, pattern: str, *, times: int = 1) -> list[str]:
@@ -76,7 +76,7 @@ class Screen:
         return hits
 
     def processes(self) -> list[psutil.Process]:
-        """What runs below the shell."""
+        """Return the processes below the shell."""
         shell = psutil.Process(int(self._tmux("display-message", "-p", "#{pane_pid}")))
         return shell.children(recursive=True)
 
@@ -220,7 +220,7 @@ def page(url: str) -> str:
 
 
 def edit(file: Path, old: str, new: str) -> None:
-    """As editors do it: nobody sees half a file."""
+    """Write as editors do, so that readers never see half a file."""
     draft = file.with_name(f".{file.name}.draft~")
     draft.write_text(file.read_text().replace(old, new))
     draft.replace(file)

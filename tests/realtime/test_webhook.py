@@ -201,7 +201,7 @@ async def test_too_many_requests_get_429_with_retry_after() -> None:
 
 
 async def test_senders_wait_for_a_full_lane_up_to_a_limit() -> None:
-    """One event is handled, one waits in the lane, two requests wait for space: the fifth is one too many."""
+    """One event is handled, one waits in the lane, two requests wait for space. The fifth is rejected."""
     go_on, handled = asyncio.Event(), Recorder()
 
     async def slow(event: WebhookEvent) -> None:

@@ -24,7 +24,7 @@ HANDLED: dict[str, Any] = {"answer": "handled"}
 
 
 class Handler:
-    """Counts its calls; each waits to be let go, and may fail."""
+    """Counts its calls. Each call waits for its release and may fail."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -100,7 +100,7 @@ async def test_repetitions_during_the_handler_share_its_result() -> None:
         await until(lambda: handler.calls)
         handler.go.set()
         statuses = [(await answer)[0] for answer in answers]
-    # One that came late enough was delivered again, and failed as well.
+    # An event that came late enough was delivered again, and failed as well.
     assert statuses == [500, 500, 500]
 
 

@@ -111,7 +111,7 @@ def request(body: bytes = b"", *, extra: bytes = b"", path: bytes = b"/deploy") 
 
 @pytest.fixture
 def few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 64 descriptors, 16 may be for clients that wait, and 32 for clients in all."""
+    """Of 64 descriptors, 16 may be for waiting clients and 32 for all clients."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
 
 
@@ -411,7 +411,7 @@ async def test_disconnects_at_any_byte_leave_no_trace(cut: int, quiet: pytest.Lo
 async def test_a_disconnect_before_the_body_is_waited_for_is_not_an_error(
     quiet: pytest.LogCaptureFixture,
 ) -> None:
-    """Data and end in one turn of the loop: the request begins when the connection is gone already."""
+    """Data and end arrive in one turn of the loop: the connection is gone when the request begins."""
     async with serving() as served:
         wire = await served.connect()
         connections = served.source._server._listener._connections  # type: ignore[union-attr]
@@ -473,7 +473,7 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
 
 
 async def test_hundreds_of_slow_clients_do_not_block_fast_ones() -> None:
-    """Some send no headers, some half a body; a quick sender is served among them, and they are gone in the end."""
+    """Some send no headers, some half a body. A fast sender is served meanwhile, and the slow ones are disconnected."""
     async with serving(limits=Limits(header_timeout=1.0, body_timeout=1.0)) as served:
         wires = [await served.connect() for _ in range(300)]
         for number, wire in enumerate(wires):
@@ -503,7 +503,7 @@ async def test_clients_of_one_server_do_not_block_another() -> None:
 @pytest.mark.usefixtures("few_descriptors")
 async def test_slow_bodies_of_all_servers_share_a_limit_and_the_oldest_ends() -> None:
     async with serving() as first, serving() as second:
-        # Not a byte of any body has come.
+        # No byte of any body has arrived.
         wires = [await (first, second)[number % 2].invited(b"body") for number in range(18)]
         assert [await wire.status() for wire in wires[:2]] == [408, 408]
         for wire in wires[2:]:
@@ -522,7 +522,7 @@ async def test_a_body_that_is_still_sent_at_the_end_is_refused(monkeypatch: pyte
 
 @pytest.mark.usefixtures("few_descriptors")
 async def test_tls_handshakes_that_never_end_count_as_waiting() -> None:
-    # It has no certificate, and no handshake comes as far as that.
+    # It has no certificate, because no handshake gets that far.
     async with serving(ssl_context=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)) as served:
         wires = [await served.connect() for _ in range(18)]
         assert [await wire.wait_end() for wire in wires[:2]] == [b"", b""]

@@ -49,7 +49,7 @@ class Case(NamedTuple):
     verify: Any
     secret: str = "hush"
     options: tuple[str, ...] = ()
-    #: Whether the scheme carries the id of the delivery.
+    #: Whether the scheme signs the delivery id.
     has_id: bool = False
 
 

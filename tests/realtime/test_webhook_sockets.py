@@ -112,7 +112,7 @@ class TestUnix:
 
 @pytest.fixture
 def handed(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Make a socket an inherited one, with all descriptors from 3 to its own."""
+    """Inherit a socket, with all descriptors from 3 to its own."""
 
     def hand(given: socket.socket, *, pid: int | None = None, number: str = "") -> None:
         os.set_inheritable(given.fileno(), True)
@@ -236,7 +236,7 @@ run(router, tell)
 
 
 def ask(port: int) -> str:
-    """The status of one delivery, or what went wrong."""
+    """Return the status of one delivery, or the error."""
     request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     return response_to(port, request, lambda answer: answer.partition(b"\r\n")[0])
 

@@ -1,4 +1,4 @@
-"""A `lifecycle watch` in a process of its own, and the directory that it watches; without a terminal."""
+"""A `lifecycle watch` process without a terminal, and the directory that it watches."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ time.sleep(600)
 
 
 def write(path: Path, text: str) -> None:
-    """As editors do it: a reader never sees half a file."""
+    """Write as editors do, so that readers never see half a file."""
     draft = path.with_name(f".{path.name}.draft~")
     draft.write_text(text)
     draft.replace(path)
 
 
 def has_ended(process: psutil.Process) -> bool:
-    """Whether it runs no more; the system may take its time to reap an orphan."""
+    """Return whether it no longer runs; the system may take a while to reap an orphan."""
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 

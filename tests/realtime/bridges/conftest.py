@@ -1,4 +1,4 @@
-"""One server for the tests of a module; each test has a stream of its own on it."""
+"""Fixtures: one server per test module. Each test uses its own stream on it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsProcess]:
-    """Not to be harmed: others use it too."""
+    """The shared server. Tests must not stop it."""
     with NatsProcess(tmp_path_factory.mktemp("nats")) as server:
         yield server
 
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[NatsProcess]:
-    """One that may be killed."""
+    """A server for one test, which may kill it."""
     with NatsProcess(tmp_path / "nats") as server:
         yield server
 

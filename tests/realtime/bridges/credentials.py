@@ -1,4 +1,4 @@
-"""What ``nsc`` would write: an operator, an account and a user, as settings of a server and a file of credentials."""
+"""The output of ``nsc``: an operator, an account and a user, as server settings and a credentials file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STREAMS = dict.fromkeys(("mem_storage", "disk_storage", "streams", "consumer"), 
 
 
 def credentials() -> tuple[str, str]:
-    """The settings of a server that lets in nobody else, and the text of the file."""
+    """Return the settings of a server that accepts only this user, and the text of the credentials file."""
     operator, user = _key(nkeys.PREFIX_BYTE_OPERATOR), _key(nkeys.PREFIX_BYTE_USER)
     account, system = _key(nkeys.PREFIX_BYTE_ACCOUNT), _key(nkeys.PREFIX_BYTE_ACCOUNT)
     accounts = {

@@ -1,4 +1,4 @@
-"""What tests of bridges wait with."""
+"""Helpers for tests of bridges that wait for events."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Box(Recorder):
         self._stirred.set()
 
     async def wait(self, count: int) -> list[Any]:
-        """At least ``count`` events."""
+        """Wait for at least ``count`` events."""
         async with asyncio.timeout(LIMIT):
             while len(self.events) < count:
                 self._stirred.clear()

@@ -151,7 +151,7 @@ async def test_an_event_that_kills_its_process_is_a_dead_letter_and_those_prefet
         def is_over() -> bool:
             return len(handled) >= len(innocent) and bool(dead.events)
 
-        # The order in which the server delivers them again is not certain: the pill may be the last one.
+        # The server redelivers them in any order, so the poison event may be the last one.
         while not is_over():
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-c", KILLED_BY_A_PILL, *arguments, cwd=ROOT, stdout=asyncio.subprocess.PIPE
@@ -266,7 +266,7 @@ def denying(tmp_path: Path) -> Iterator[NatsProcess]:
 async def test_where_the_bucket_is_denied_the_server_is_not_asked_for_every_event(
     denying: NatsProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It does not answer, and events behind one that waits for an answer wait too."""
+    """The bucket does not answer, and an event that waits for an answer delays the events after it."""
     monkeypatch.setattr(dedupe, "_ANSWER", 0.5)
     assert await dead_letters(denying, 20) == {"2"}
     logged = [

@@ -86,7 +86,7 @@ async def test_whoever_awaits_an_event_knows_that_the_bus_has_it_and_routes_here
 
 
 async def test_what_goes_out_and_comes_in_is_handled_once_by_the_group(bridge: MakeBridge) -> None:
-    """It does not go round either: what came from the bus stays here."""
+    """Events from the bus are not sent back to it."""
     routers, boxes = [Router("one"), Router("two")], [Box(), Box()]
     bridges = [bridge(group="group", subscribe=("job/*",), publish=("**",)) for _ in routers]
     for router, each, box in zip(routers, bridges, boxes, strict=True):

@@ -1,4 +1,4 @@
-"""Three servers as one: the one that leads them is killed, and nothing is lost by that."""
+"""A cluster of three servers: events survive the death of its leader."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BEFORE, AFTER = 50, 50
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[dict[str, NatsProcess]]:
-    """Three servers of one cluster by their names, which are not started."""
+    """Return three servers of one cluster by name, not started."""
     ports = [free_port() for _ in range(3)]
     routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports)
     servers: dict[str, NatsProcess] = {}
@@ -114,7 +114,7 @@ async def test_a_bridge_and_a_leader_whose_server_is_frozen_go_to_another(
     monkeypatch.setattr(connection, "_PING", 600)
     await formed(cluster)
     router = Router()
-    # The others are known from this one.
+    # Only the address of this one is configured; the others are discovered.
     frozen = next(iter(cluster.values()))
     both = NatsBridge(frozen.url, group="here", publish=("job/*",), subscribe=("job/*",))
     leader = Leader("cron", frozen.url, lease=6.0)
@@ -138,7 +138,7 @@ async def test_a_bridge_and_a_leader_whose_server_is_frozen_go_to_another(
 
 
 async def formed(cluster: dict[str, NatsProcess]) -> None:
-    """Wait until somebody leads the servers: before, questions just have no answer."""
+    """Wait until the cluster has a leader: requests before that get no answer."""
     async with asyncio.timeout(2 * LIMIT), by_hand(next(iter(cluster.values())), patience=0.2) as js:
         while True:
             with suppress(TimeoutError, ServiceUnavailableError):
@@ -147,7 +147,7 @@ async def formed(cluster: dict[str, NatsProcess]) -> None:
 
 
 async def insist(router: Router, number: int) -> None:
-    """A cluster may take longer than one try has: with the same id, a second one is the same event."""
+    """Send until the cluster accepts. A second try has the same id, so it is the same event."""
     while True:
         try:
             await (await router.emit(Event("job/x", number)))

@@ -1,4 +1,4 @@
-"""What other programs put on the bus, in whatever way: it stops nobody, and each has an answer."""
+"""Malformed messages of other programs: the bridge keeps running and each message has a result."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_what_a_stranger_writes_stops_nobody(bridge: MakeBridge, server: N
         await good.wait(1)
         await until(lambda: receiver.state().handled + receiver.state().dead >= 2)
         await answered(js, receiver)
-        # It was neither started anew nor connected anew.
+        # It was neither restarted nor reconnected.
         assert [source.failures for source in there.sources()] == [0]
 
 

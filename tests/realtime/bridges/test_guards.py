@@ -1,4 +1,4 @@
-"""What a bridge refuses before it can lose anything; connections that take a key or a certificate."""
+"""Configurations that a bridge rejects before it can lose an event, and connections with a key or certificate."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_subjects_that_another_stream_has_are_said_to_be(bridge: MakeBridg
 async def test_a_group_with_old_settings_gets_the_new_ones(
     bridge: MakeBridge, server: NatsProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The new patterns are added; the old ones go when no member has them."""
+    """New patterns are added. Old ones are removed when no member has them."""
     router = Router()
     router.add_source(bridge(group="g", subscribe=("old/*",), ack_wait=7.0))
     async with running(router):
@@ -121,7 +121,7 @@ async def test_a_server_without_streams_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["2.10.26", "1.4.1"])
 async def test_a_server_that_ignores_settings_in_silence_is_refused(version: str) -> None:
-    """An old server cannot be had beside a new one; this is what one says of itself."""
+    """The suite has no old server next to the new one, so this fake reports what an old one would."""
     info = {"server_id": "X", "version": version, "max_payload": 1_048_576, "proto": 1, "headers": True}
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -206,7 +206,7 @@ async def test_a_file_of_credentials_lets_in(tmp_path: Path) -> None:
 
 
 async def test_a_certificate_is_asked_for_and_shown(tmp_path: Path) -> None:
-    """Both sides have one, of the same authority."""
+    """Both sides have a certificate of the same authority."""
     paths = certificates(tmp_path)
     settings = (
         f'tls {{ cert_file: "{paths["cert"]}", key_file: "{paths["key"]}", ca_file: "{paths["cert"]}", verify: true }}'
@@ -223,7 +223,7 @@ async def test_a_certificate_is_asked_for_and_shown(tmp_path: Path) -> None:
 
 
 def certificates(directory: Path) -> dict[str, str]:
-    """One that signs itself, for 127.0.0.1, as server and client."""
+    """Return a self-signed certificate for 127.0.0.1, for the server and the client."""
     from ipaddress import IPv4Address
 
     from cryptography import x509

@@ -1,4 +1,4 @@
-"""Of several one leads: who it is, how it is lost, and what the server refuses."""
+"""Leader election: one leader at a time, loss of the lease, and writes that the server rejects."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Candidate:
-    """A router with a leader, and what it was told."""
+    """A router with a leader, and the leader events that it received."""
 
     def __init__(self, server: NatsProcess, name: str = "cron", *, lease: float = 60.0) -> None:
         self.router = Router()
@@ -75,7 +75,7 @@ async def test_leaders_of_two_names_have_nothing_to_do_with_each_other(server: N
 
 
 async def test_the_lease_is_kept_until_the_last_handler_has_ended(server: NatsProcess) -> None:
-    """What it has begun it may still finish, and note, before anybody else begins."""
+    """The handler may finish and write before another process becomes leader."""
     first, second = Candidate(server, "drain"), Candidate(server, "drain")
     begun, finish = asyncio.Event(), asyncio.Event()
 
@@ -138,7 +138,7 @@ async def test_a_lease_that_somebody_took_away_is_lost_at_the_next_write(server:
 
 
 async def test_an_answer_that_got_lost_is_no_loss(server: NatsProcess) -> None:
-    """The server has a renewal of which nothing was heard: the next write finds that it was ours."""
+    """The server has stored a renewal whose answer was lost. The next write finds that it was its own."""
     member = Candidate(server, "answer")
     async with running(member.router):
         await member.box.wait(1)
@@ -189,7 +189,7 @@ async def test_a_client_that_is_closed_for_good_is_replaced_and_leads_again(serv
 
 
 async def test_what_a_busy_route_was_not_told_in_time_is_not_told(server: NatsProcess) -> None:
-    """`gained` that comes after the loss would start what nobody stops."""
+    """A `gained` event after the loss would start work that nothing stops."""
     leader = Leader("busy", server.url)
     leader._turned(5, "")
     leader._turned(0, "it could not be renewed in time")
@@ -211,7 +211,7 @@ async def test_a_server_that_is_away_for_longer_than_the_lease_makes_a_new_leade
         await member.box.wait(1)
         token = member.box.events[0].token
         await asyncio.to_thread(getattr(own_server, gone))
-        # More than fits into what lies between: whoever sends it has to wait.
+        # More than the buffers on the way hold, so the sender has to wait.
         writing = asyncio.create_task(member.leader.put("key", bytes(1_000_000), token=token))
         await until(lambda: member.notices[-1] == "lost")
         assert member.box.events[-1].reason == "it could not be renewed in time"

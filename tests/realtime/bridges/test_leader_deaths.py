@@ -43,7 +43,9 @@ async def test_another_leads_when_one_is_frozen_or_killed_and_the_thawed_one_wri
 
 
 async def freeze(both: list[Worker]) -> list[Worker]:
-    """Who leads, frozen, and the other; one that has lost it just before its freezing goes on, and leads later."""
+    """Return the leader, which is frozen, and the other one. A process that lost the lease just before is continued and
+    may lead later.
+    """
     while True:
         await until(lambda: any(worker.token for worker in both))
         leader, other = sorted(both, key=lambda worker: worker.token, reverse=True)

@@ -1,4 +1,4 @@
-"""Members of one group with different patterns, as during a rolling deployment, and a group that is paused."""
+"""Group members with different patterns, as during a rolling deployment, and a paused group."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ async def test_events_that_members_gave_back_many_times_are_not_started_alone(
 async def test_a_member_with_a_wide_filter_gives_back_what_a_member_that_just_started_subscribes_to(
     bridge: MakeBridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A subject has no words for ``**/failed``, so the old member gets all events, before it has seen the new one."""
+    """No subject filter expresses ``**/failed``, so the old member gets all events until it has seen the new one."""
     monkeypatch.setattr(bridge_module, "_LOOK", 3600.0)
     here, _ = member(bridge(group="here", publish=("**",)))
     old, _ = member(bridge(group="g", subscribe=("**/failed",)))
@@ -157,7 +157,7 @@ async def test_members_that_start_together_do_not_overwrite_the_patterns_of_each
 async def test_an_outage_does_not_count_towards_the_time_after_which_a_pattern_is_forgotten(
     own_bridge: MakeBridge, own_server: NatsProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No member can renew its patterns while the server is down; the one that is back first removes nothing."""
+    """Members cannot renew their patterns while the server is down. The first one to reconnect removes nothing."""
     monkeypatch.setattr(bridge_module, "_LOOK", 3600.0)
     new, _ = member(own_bridge(group="g", subscribe=("a/*", "b/*")))
     old, _ = member(receiver := own_bridge(group="g", subscribe=("a/*",)))

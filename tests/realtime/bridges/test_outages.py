@@ -70,7 +70,7 @@ async def test_what_the_bus_does_not_take_in_time_fails_and_the_emitter_has_it_s
 async def test_the_time_limit_of_every_event_begins_when_it_is_sent(
     own_server: NatsProcess, own_bridge: MakeBridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not when those before it have been given up: one after the other would take a minute here."""
+    """It does not begin when earlier events have been given up. Otherwise this test would take a minute."""
     monkeypatch.setattr(publisher, "PUBLISH_TIMEOUT", 1.0)
     here = Router()
     sender = own_bridge(group="here", publish=("job/*",), max_in_flight=2)
@@ -181,7 +181,7 @@ async def test_a_group_that_was_deleted_is_set_up_again(own_server: NatsProcess,
 async def test_how_often_an_event_failed_outlives_the_servers_memory(
     own_server: NatsProcess, own_bridge: MakeBridge
 ) -> None:
-    """A server that was killed counts from the start, and an event would be tried for ever."""
+    """A killed server counts from zero, so without this an event would be retried indefinitely."""
     here, there = Router(), Router()
     here.add_source(own_bridge(group="here", publish=("job/*",)))
     receiver = own_bridge(group="there", subscribe=("job/*",), max_deliver=3, ack_wait=1.0)
@@ -215,7 +215,7 @@ async def test_a_router_ends_though_the_server_is_gone(own_server: NatsProcess, 
 async def test_a_router_ends_though_the_server_is_frozen_and_takes_nothing(
     own_server: NatsProcess, own_bridge: MakeBridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is more than a socket holds would be waited for until the server goes on."""
+    """Data that does not fit into the socket's buffer would block until the server continues."""
     monkeypatch.setattr(bridge_module, "_FINAL_ANSWERS", 0.3)
     monkeypatch.setattr(connection, "_LAST_BYTES", 0.3)
     here = Router()

@@ -1,4 +1,4 @@
-"""Two hosts and a server, each with a network of its own, and a cable that is pulled: packets end, nobody is told."""
+"""A network partition between two hosts and a server, each in its own network: packets are dropped without notice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.engine("ip")
 
-#: Addresses are nobody else's business: each network is alone.
+#: Addresses need not be unique across tests: each network is isolated.
 BUS, HOST = "10.7.{}.1", "10.7.{}.2"
 
 
@@ -47,11 +47,11 @@ class Networks:
         self._ip(f"-n {self._name}bus link set to{number} up")
 
     def pull(self, number: int) -> None:
-        """At the server's end: the host sends, and nothing comes back."""
+        """Cut the cable at the server's end: the host still sends and gets no answer."""
         self._ip(f"-n {self._name}bus link set to{number} down")
 
     def via(self, which: int | str) -> tuple[str, ...]:
-        """What runs a command there."""
+        """Return the command prefix that runs a command in this network."""
         return ("ip", "netns", "exec", f"{self._name}{which}")
 
     def delete(self) -> None:
@@ -82,7 +82,7 @@ async def test_two_hosts_never_lead_at_once_whoever_is_cut_off(networks: Network
         places = [(f"nats://{BUS.format(number)}:{server.port}", networks.via(number)) for number in range(2)]
         async with workers(tmp_path, *places) as both:
             await cut_off(networks, both)
-            # The one that was cut off is back: it leads, now that the other is dead.
+            # The member that was cut off is back. It leads, because the other one is dead.
             back, other = sorted(both, key=lambda worker: worker.token)
             await other.kill()
             await until(lambda: back.token > other.last)
@@ -95,7 +95,7 @@ async def test_two_hosts_never_lead_at_once_whoever_is_cut_off(networks: Network
 
 
 async def cut_off(networks: Networks, both: list[Worker]) -> None:
-    """Cut off whoever leads, until the other does."""
+    """Cut off the leader until the other process leads."""
     await until(lambda: any(worker.token for worker in both))
     number, leader = max(enumerate(both), key=lambda each: each[1].token)
     networks.pull(number)

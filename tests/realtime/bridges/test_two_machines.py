@@ -1,4 +1,4 @@
-"""The commands of examples/two_machines/README.md do what it says, in their order."""
+"""The commands of examples/two_machines/README.md give the documented results, in order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ README = ROOT / "examples" / "two_machines" / "README.md"
 #: Runs a command in place of itself.
 BECOME = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
 
-#: Where `python` and `nats-server` are.
+#: The directories of `python` and `nats-server`.
 ENV = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
 
 
@@ -41,7 +41,7 @@ def start() -> Iterator[Callable[[str], Running]]:
 
 
 def commands(**changes: str) -> list[list[str]]:
-    """Those of each block, with what belongs to this test alone in place of what belongs to the reader."""
+    """Return the commands of each block, with the reader's values replaced by those of this test."""
     text = README.read_text(encoding="utf-8")
     for old, new in changes.items():
         text = text.replace(old, new)
@@ -107,13 +107,13 @@ def run(command: str) -> None:
 
 
 def both_deploy(asked: Running, other: Running, version: str) -> None:
-    """Ask until both have it: nobody can see from outside when a machine is there."""
+    """Ask until both machines have deployed: readiness cannot be seen from outside."""
     asked.answers(lambda: asked.type(f"deploy {version}"), f": version {version} from ")
     other.until(f": version {version} from ")
 
 
 def each_run_was_one_machines(first: str, last: str) -> None:
-    """None was made twice, and the last machine went on where the other had left it."""
+    """Check that no run was made twice, and that the last machine continued where the other one stopped."""
     runs = [[int(count) for count in re.findall(r": run (\d+) of the job", text)] for text in (first, last)]
     assert not set(runs[0]) & set(runs[1])
     assert runs[0][-1] < runs[1][-1]

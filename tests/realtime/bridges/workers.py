@@ -28,7 +28,7 @@ class Worker:
         return self._path.read_text().splitlines() if self._path.exists() else []
 
     def turns(self) -> list[tuple[str, int]]:
-        """What it was told of its leading, and the token."""
+        """Return the leader events that it noted, with their tokens."""
         lines = (line.split() for line in self.notes() if line.startswith(("gained", "lost")))
         return [("", 0), *((word, int(token)) for word, token in lines)]
 
@@ -39,7 +39,7 @@ class Worker:
 
     @property
     def token(self) -> int:
-        """With which it leads, as far as it knows; else 0."""
+        """Return the token with which it currently leads, or 0."""
         word, token = self.turns()[-1]
         return token if word == "gained" else 0
 
@@ -56,7 +56,9 @@ class Worker:
 
 @asynccontextmanager
 async def workers(directory: Path, *places: tuple[str, tuple[str, ...]]) -> AsyncIterator[list[Worker]]:
-    """One for each place: where the server is from there, and by way of which command one gets there."""
+    """Start one worker per place. A place is the server's address as seen from there and the command prefix to get
+    there.
+    """
     log = directory / "log"
     async with AsyncExitStack() as stack:
         all_of_them: list[Worker] = []
@@ -70,7 +72,7 @@ async def workers(directory: Path, *places: tuple[str, tuple[str, ...]]) -> Asyn
 
 
 def result_of(workers: list[Worker], writes: list[Write]) -> Result:
-    """What those who are still now have noted, beside what the server has."""
+    """Combine the notes of the stopped workers with the writes on the server."""
     result = Result(writes)
     for worker in workers:
         for line in worker.notes():

@@ -1,4 +1,4 @@
-"""A way to a PostgreSQL server that loses what it is told to lose."""
+"""A proxy in front of a PostgreSQL server that loses selected messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Loss", "Way", "way"]
 Loss = Literal["request", "answer", "late"]
 
 _SOCKET = ".s.PGSQL.5432"
-#: What the server ends an answer with, outside of a transaction.
+#: The end of a server's answer outside a transaction.
 _READY = b"Z\x00\x00\x00\x05I"
 
 
@@ -46,7 +46,7 @@ class Way:
         self._armed = what
 
     def freeze(self) -> None:
-        """Carry nothing that is asked from now on, and lose no connection."""
+        """Stop forwarding requests, but keep all connections."""
         self._thawed.clear()
 
     def thaw(self) -> None:
@@ -98,7 +98,7 @@ class Way:
                 await self._arrive.wait()
             if loss != "request":
                 to_there.write(data)
-                # It may come in several pieces.
+                # The answer may arrive in several parts.
                 rest = asyncio.create_task(_carry(reader, to_there))
                 answer = b""
                 while not answer.endswith(_READY):
@@ -135,7 +135,7 @@ async def _close(writer: asyncio.StreamWriter) -> None:
 
 @asynccontextmanager
 async def way(server: Postgres) -> AsyncIterator[Way]:
-    """One to ``server``, in this loop."""
+    """Return a proxy to ``server`` in this loop."""
     made = Way(server)
     listening = await asyncio.start_unix_server(made.accept, str(made.home / _SOCKET))
     try:

@@ -1,6 +1,6 @@
 """A process that claims one job and works on it until it is killed: ``python -m tests.realtime.flows._worker FILE``.
 
-It says what it does, a word a line. What it does with the job it does once: whoever takes it over is not so slow.
+It prints one word per step. Only its first attempt is slow: the process that takes the job over is not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Jobs whose owner is another process, which dies, or stops for longer than it may."""
+"""Jobs whose owner is another process that dies or is stopped for longer than its lease."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def said(process: Process) -> str:
 
 
 async def stop(process: Process, path: Path) -> None:
-    """Stop it where it does not hold the file, which it would hold for as long as it stands still."""
+    """Stop the process while it does not hold the file's lock, which it would hold until it is continued."""
     with closing(sqlite3.connect(path, isolation_level=None, timeout=LIMIT)) as db:
         db.execute("BEGIN IMMEDIATE")
         process.send_signal(signal.SIGSTOP)
@@ -123,7 +123,7 @@ async def test_a_process_stopped_beyond_its_lease_has_lost_job_and_flow(tmp_path
 
 
 async def test_a_worker_elsewhere_hears_of_a_job_when_it_is_posted(tmp_path: Path) -> None:
-    """With a lease of an hour it would look by itself in twenty minutes."""
+    """With a lease of one hour, polling alone would take twenty minutes."""
     async with Flows(tmp_path / "flows.db") as flows:
         queue = JobQueue(flows)
         await queue.enqueue("slow", id="one")

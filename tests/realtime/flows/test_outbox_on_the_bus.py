@@ -1,4 +1,4 @@
-"""What a task sends reaches another router over a bus: the outbox and a bridge in one router are all of the wiring."""
+"""Events that a task sends to another router over a bus: an outbox and a bridge in one router are enough."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def running(router: Router) -> AsyncIterator[None]:
 async def test_an_event_that_a_task_sends_is_handled_elsewhere_and_forgotten_here(tmp_path: Path) -> None:
     got: asyncio.Queue[BusEvent] = asyncio.Queue()
     here, there, up = Router(), Router(), asyncio.Event()
-    # Who has not said yet what it wants to hear does not get what was sent before.
+    # A subscriber that is not ready yet misses earlier events.
     there.handle("health/bridge/there/up", lambda _: up.set())
     there.handle("deploy/**", got.put)
     flow = linear("f", task(lambda: send("deploy/done", {"ref": "v2"}), name="a"))

@@ -1,4 +1,4 @@
-"""A PostgreSQL server that goes away and comes back, whose answers are lost, and which tells of what others do."""
+"""PostgreSQL outages, lost answers and notifications from other processes."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ async def test_a_store_on_a_frozen_server_is_left_all_the_same(lossy: Way) -> No
             lossy.freeze()
             asking = asyncio.create_task(store.load("one"))
             await asyncio.sleep(0)
-        # It hears that its connection was given up.
+        # It is notified that its connection was closed.
         with pytest.raises(JournalError):
             await asking
 
@@ -249,7 +249,7 @@ async def working(flows: Flows, *items: Flow, lease: float = 30.0) -> AsyncItera
 
 
 async def test_a_worker_elsewhere_hears_of_a_job_and_a_waiter_of_its_end() -> None:
-    """With a lease of an hour it would look by itself in twenty minutes."""
+    """With a lease of one hour, polling alone would take twenty minutes."""
     url, one = postgres.server().cleared(), linear("one", task(lambda: 1, name="a"))
     async with Flows(url) as flows, Flows(url) as others, working(flows, one, lease=3600.0) as queue:
         await until(lambda: queue.flows.presence.losses == 0)
@@ -327,13 +327,13 @@ async def test_a_clock_that_is_set_here_moves_no_lease(monkeypatch: pytest.Monke
 
 
 class Wound:
-    """A schema of a server whose clock can be set."""
+    """A schema on a server whose clock can be set."""
 
     def __init__(self) -> None:
         self._server = postgres.server()
         url = self._server.url()
         self._schema = url.rpartition("%3D")[2]
-        # What is found before the catalogue is called in its place.
+        # Functions in this schema are found before those of the catalogue.
         self.url = f"{url},pg_catalog"
         self._server.execute(f"CREATE TABLE {self._schema}.steps (seconds float8)")
         self._server.execute(
@@ -355,7 +355,7 @@ async def test_a_step_of_the_servers_clock_takes_no_job_from_its_owner(seconds: 
         before = flows.store.time() - time.monotonic()
         for _ in range(2):
             wound.step(seconds)
-            # It knows nothing of the time before, and the other has not looked since.
+            # It has no record of earlier ticks, and the other process has not checked since.
             async with Flows(wound.url) as later:
                 assert (await JobQueue(later).get("a")).state == "CLAIMED"
                 assert abs(later.store.time() - flows.store.time()) < LIMIT
@@ -452,7 +452,7 @@ async def test_statements_that_wait_go_to_the_server_in_few_transactions() -> No
     async with Flows(url := server.cleared()) as flows:
         queue = JobQueue(flows)
         enqueuing = [queue.enqueue("grow", id=f"j{number}") for number in range(200)]
-        # One that fails is its own affair.
+        # A failing process affects only itself.
         enqueued = await asyncio.gather(queue.enqueue("grow", id="bad\0"), *enqueuing, return_exceptions=True)
     assert [isinstance(each, FlowError) for each in enqueued] == [True] + [False] * 200
     with psycopg.connect(url) as db:

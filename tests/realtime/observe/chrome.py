@@ -1,4 +1,4 @@
-"""A headless Chromium that is told what to do over its DevTools protocol: pages, keys, clicks, and what they show."""
+"""A headless Chromium, controlled over its DevTools protocol: pages, keys, clicks and content."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ LIMIT = 30.0
 
 @contextmanager
 def chromium(profile: Path) -> Iterator[str]:
-    """One that runs: where it listens. No process of it is left in the end."""
-    # A page that was left would go on reading its stream.
+    """Run a browser and return its address. No process of it remains at the end."""
+    # A page that was left would still read its stream.
     options = "--disable-features=BackForwardCache", "--remote-debugging-port=0"
     with browsing("about:blank", profile, *options) as browser:
         yield _address(profile / "DevToolsActivePort", browser)
@@ -49,7 +49,7 @@ def _address(file: Path, browser: subprocess.Popen[bytes]) -> str:
 async def opened(
     address: str, url: str, *, width: int = 1200, height: int = 800, dark: bool = False, scale: float = 1
 ) -> AsyncGenerator[Page]:
-    """The browser's tab at ``url``, and in the end nowhere: a tab of its own for each would take twice as long."""
+    """Open the browser's tab at ``url``, and a blank page at the end. A new tab per test would take twice as long."""
     async with (
         aiohttp.ClientSession() as session,
         session.ws_connect(address, max_msg_size=0, heartbeat=None) as socket,
@@ -80,11 +80,11 @@ async def _tab(page: Page) -> str:
 
 
 class Page:
-    """What can be done with a page, and seen on it."""
+    """Actions on a page, and its content."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.session: str | None = None
-        #: What the console said that is wrong, refusals by the policy for content among it.
+        #: Errors on the console, which include violations of the content security policy.
         self.complaints: list[str] = []
         self._socket = socket
         self._numbers = itertools.count(1)
@@ -112,7 +112,7 @@ class Page:
         return dict(response["result"])
 
     async def look(self, width: int, height: int, *, dark: bool = False, scale: float = 1) -> None:
-        """Be a screen of that size, of somebody who likes it ``dark`` or not."""
+        """Emulate a screen of this size, with or without a preference for dark colours."""
         phone = width < 600
         await self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=phone
@@ -137,7 +137,7 @@ class Page:
         return value
 
     async def _tried(self, script: str) -> Any:
-        """None while the page is on its way from one document to the next."""
+        """Return None while the page navigates from one document to the next."""
         script = f"(() => {{ try {{ const it = {script}; return it instanceof Node ? true : it; }} catch {{ }} }})()"
         response = await self.call("Runtime.evaluate", expression=script, returnByValue=True)
         return response["result"].get("value")

@@ -1,4 +1,4 @@
-"""Asking a control socket without a library in between: what is sent is what a test says."""
+"""Raw requests to a control socket, without an HTTP library."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def answer(path: Path, request: bytes) -> tuple[int, Any]:
 
 
 async def sent(path: Path, request: bytes) -> bytes:
-    """All that comes back until the connection ends."""
+    """Return everything that is sent until the connection ends."""
     async with asyncio.timeout(LIMIT):
         reader, writer = await asyncio.open_unix_connection(path)
         try:
@@ -60,7 +60,7 @@ class Stream:
         self._reader = reader
 
     async def next(self) -> Any:
-        """The next one that is no comment; None at the end."""
+        """Return the next event that is not a comment, or None at the end."""
         async with asyncio.timeout(LIMIT):
             while line := await self._reader.readline():
                 if line.startswith(b"data: "):

@@ -1,4 +1,4 @@
-"""A program that can be asked and told, and what a shell does to it: `lifecycle ctl` as a process of its own."""
+"""A program with a control socket, and `lifecycle ctl` run as a process."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ run(ControlSocket(os.environ.get("NAMED", "shop")), router, web, main)
 
 @contextmanager
 def home() -> Generator[dict[str, str]]:
-    """The environment of programs that find each other, and nobody else; of a short path, as sockets need it."""
+    """An environment in which programs find only each other. Its path is short, as sockets require."""
     with tempfile.TemporaryDirectory(prefix="ctl") as directory:
         yield {"XDG_RUNTIME_DIR": directory, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT)}
 
 
 @contextmanager
 def started(env: Mapping[str, str], *argv: str, until: str = "up", cwd: Path | None = None) -> Generator[Running]:
-    """A program that is up; without ``argv`` the one above."""
+    """Start a program and wait until it is up; without ``argv`` the one above."""
     program = Running(*(argv or ("-c", PROGRAM)), env=env, cwd=cwd)
     try:
         program.until(until)
@@ -139,7 +139,7 @@ def at_terminal(env: Mapping[str, str], *argv: str, **more: str) -> Generator[pe
 
 
 def ends(child: pexpect.spawn[str], status: int = 0) -> str:
-    """What it said until it ended, with this status."""
+    """Return what it printed until it exited with this status."""
     rest = child.read()
     child.wait()
     assert child.exitstatus == status, rest

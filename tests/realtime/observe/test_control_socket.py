@@ -1,4 +1,4 @@
-"""`ControlSocket` over real sockets: who may connect, who finds it, what it answers, and how it ends."""
+"""`ControlSocket` over real sockets: permissions, discovery, answers and shutdown."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_a_killed_programs_socket_with_a_process_id_is_removed(runtime: Pa
         for name in held[:-1]:
             sockets_there.enter_context(socket.socket(socket.AF_UNIX)).bind(str(directory / f"{name}.sock"))
         (directory / f"{held[-1]}.sock").touch()
-        # As in another namespace, where the number is that of a program which lives.
+        # As in another PID namespace, where the number belongs to a running program.
         elsewhere.bind(str(directory / f"there-{ended}.sock"))
         elsewhere.listen()
         async with opened():

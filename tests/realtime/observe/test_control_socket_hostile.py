@@ -1,6 +1,6 @@
-"""What a control socket stands: what is no HTTP, no JSON or too much, readers that never read, a thousand of them.
+"""A control socket under invalid HTTP and JSON, oversized input, readers that never read, and a thousand clients.
 
-None of it ends the program, slows its handlers, or holds up its end.
+None of them ends the program, slows its handlers, or delays its end.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ async def test_a_client_that_never_reads_is_disconnected_and_delays_no_other(
         writer.write(f"GET {target} HTTP/1.0\r\n\r\n".encode())
         await reader.readexactly(8)
         number = 0
-        # Until what was not read has filled every buffer on the way, and patience has ended.
+        # Until the unread data has filled every buffer on the way, and the timeout has passed.
         while not reader.at_eof() and not reader.exception():
             for _ in range(100):
                 number += 1
@@ -235,7 +235,7 @@ async def test_a_message_for_all_is_encoded_once() -> None:
 
 
 async def _is_cut(path: Path) -> bool:
-    """Whether no stream is open any more, as the program's tasks tell."""
+    """Return whether no stream is open any more, judged by the program's tasks."""
     received = await sent(path, b"GET /api/dump HTTP/1.0\r\n\r\n")
     return b"signs of life" not in received
 
@@ -278,7 +278,7 @@ def test_ctrl_c_ends_a_program_that_a_thousand_watch(runtime: Path) -> None:
 
 
 async def _watched(path: Path, program: Running) -> None:
-    """A thousand read its state, not one of them more than once; then Ctrl+C."""
+    """Let a thousand clients read the state, none of them more than once, then press Ctrl+C."""
     async with AsyncExitStack() as held:
         for _ in range(READERS):
             await held.enter_async_context(streaming(path, "/api/state/stream"))

@@ -35,7 +35,7 @@ def everywhere() -> Iterator[Env]:
 
 @pytest.fixture(scope="module")
 def shop(everywhere: Env) -> Iterator[Running]:
-    """Is asked a lot, and stays as it is."""
+    """A program that the tests only query, so that its state never changes."""
     with started(everywhere) as program:
         yield program
 
@@ -196,7 +196,7 @@ def test_worker_is_restarted(ask: Ask) -> None:
 
 
 def tailed(env: Env, *argv: str, until: str) -> list[str]:
-    """The lines up to the one with ``until``; who reads no further does not have to wait for another."""
+    """Return the lines up to the one with ``until``. The reader does not wait for another line."""
     command = [sys.executable, "-m", "lifecycle", "ctl", *argv]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(env)) as process:
         assert process.stdout is not None
@@ -243,7 +243,7 @@ def env(monkeypatch: pytest.MonkeyPatch) -> Iterator[Env]:
 
 
 class Asking:
-    """A `lifecycle ctl` that goes on; both streams in one."""
+    """A running `lifecycle ctl`, with stdout and stderr in one stream."""
 
     def __init__(self, env: Env, *argv: str) -> None:
         self.argv = argv
@@ -338,7 +338,7 @@ worker = TaskWorker("worker", forever)
 
 
 def test_program_of_run_is_named_after_its_module(env: Env, here: Ask, tmp_path: Path) -> None:
-    """Also where no router runs."""
+    """This also holds if no router runs."""
     (tmp_path / "shop.py").write_text(MODULE)
     with started(env, "-m", "lifecycle", "run", "shop:worker", cwd=tmp_path) as program:
         assert re.search(r"worker +task +running", here("-p", "shop", "status")[1])

@@ -35,7 +35,9 @@ def shop(env: Env) -> Iterator[Running]:
 
 
 def leaves(child: pexpect.spawn[str]) -> str:
-    """By Ctrl+D; where something is just being printed above the prompt, a terminal loses that, and gets it again."""
+    """Leave with Ctrl+D. If something is printed above the prompt at that moment, a terminal loses the key, so it is
+    sent again.
+    """
     said = ""
     while child.isalive():
         with suppress(OSError):  # it has ended
@@ -59,7 +61,7 @@ def test_attach_opens_the_prompt_of_the_program(env: Env, shop: Running) -> None
         child.expect_exact(r"no such \x1b[31mtarget")
         child.send("help\r")
         child.expect_exact("Ship it.")
-        # What takes its time keeps nothing else.
+        # A slow command does not delay the others.
         child.send("emit hold/it\r")
         child.send("nonsense\r")
         child.expect_exact("unknown command 'nonsense'")

@@ -29,9 +29,9 @@ def shown(page: Path) -> Iterator[list[str]]:
 
 
 def given(env: Mapping[str, str], words: list[str]) -> None:
-    """As a reader gives it; of what goes on the first lines are read."""
+    """Run a command as a reader would. For a command that keeps running, read the first lines."""
     if "--watch" not in words and "tail" not in words:
-        # What takes lines needs some of its own; for the others a process would only take longer.
+        # Commands that read lines need a process. For the others a process would only be slower.
         assert (ctl(env, *words, given="")[0] if "attach" in words else main(["ctl", *words])) == 0
         return
     command = [sys.executable, "-m", "lifecycle", "ctl", *words]

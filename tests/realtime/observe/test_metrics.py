@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricsData
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-#: What a Prometheus of today says.
+#: The header of a current Prometheus.
 PROMETHEUS = (
     "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,"
     "application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,"
@@ -124,7 +124,7 @@ def test_as_mains_of_a_program_both_are_up_before_the_others() -> None:
 
 
 async def test_a_pool_is_seen_alone_and_in_a_supervisor() -> None:
-    """How much of it is taken, how long calls wait and run, and which fail."""
+    """Slots in use, the time that calls wait and run, and failures."""
     alone, inner = pool_of("alone", queue=0), pool_of("inner")
     async with lifetime(), PrometheusMetrics() as metrics, alone, Supervisor("top", Spec("inner", lambda: inner)):
         await alone.call("seen")
@@ -150,7 +150,7 @@ def nothing() -> None: ...
 
 
 async def test_inboxes_and_queues_are_gauges(tmp_path: Path) -> None:
-    """Of an inbox and of a queue; counted beside the loop, so a moment late."""
+    """Inboxes and queues are counted outside the loop, so the figures are a moment late."""
     router, release = Router(), asyncio.Event()
     hook = WebhookSource(port=0, inbox=Inbox(tmp_path / "hooks.db"))
 

@@ -1,4 +1,4 @@
-"""The benchmark of what observes measures what it says."""
+"""The benchmark of observers measures what it documents."""
 
 from __future__ import annotations
 

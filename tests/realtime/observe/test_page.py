@@ -30,7 +30,7 @@ HOSTILE = "ev\"il' <img src=x onerror=pwned=1>\n</script>\u202e\U0001f98a"
 #: The same, as the page shows it.
 SHOWN = "ev\"il' <img src=x onerror=pwned=1>\u240a</script>\\u202e\U0001f98a"
 
-#: What is wider than the screen, by its class; what scrolls by itself may be.
+#: Elements wider than the screen, by class. Elements that scroll by themselves may be.
 TOO_WIDE = """[...document.querySelectorAll("body *")].filter(
   (each) => each.getBoundingClientRect().right > innerWidth + 1
     && !each.closest("nav, .scroll, .rows, .row, .head, .skip, dialog")).map((each) => each.outerHTML.slice(0, 90))"""
@@ -189,7 +189,7 @@ async def test_hundreds_of_workers_and_thousands_of_events_are_few_elements(brow
         assert await page.run("document.querySelectorAll('.row').length") < 120
         await page.run("document.querySelector('#workers-rows').scrollTop = 1e6")
         await page.until(f"{row('worker-199')}")
-        # Who reads further down is not disturbed, and told that there is more.
+        # A reader who has scrolled down keeps the position and sees that there is more.
         await page.run("document.querySelector('#events-rows').scrollTop = 400")
         await page.until("document.querySelector('#events-rows').scrollTop === 400")
         await page.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
@@ -216,7 +216,7 @@ async def test_buttons_suspend_hold_and_stop_the_program_and_it_knows_it(browser
         await page.click("#sources button")
         await page.until("document.querySelector('#sources .status').textContent === 'held'")
         assert [source.held for source in router.sources()] == [True]
-        # Nobody ends a program by mistake.
+        # Ending the program requires a confirmation.
         await page.click("#do-stop")
         await page.until("document.querySelector('#dialog-confirm').open")
         await page.press("Escape")
@@ -252,7 +252,7 @@ async def test_without_a_token_the_page_is_read_only_and_a_wrong_one_is_refused(
 
 # -- the connection ------------------------------------------------------------------------------------------------
 
-#: Timers that run this many times as fast, and a page that is hidden when the test says so.
+#: Speeds up all timers by this factor, and hides the page when the test asks for it.
 QUICK = """(() => {
   const own = window.setTimeout;
   window.setTimeout = (act, wait, ...more) => own(act, wait / FACTOR, ...more);
@@ -269,7 +269,7 @@ class Relay:
         self._passing = asyncio.Event()
         self._passing.set()
         self._writers: list[asyncio.StreamWriter] = []
-        #: How many connections there were.
+        #: The number of connections.
         self.count = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -299,7 +299,7 @@ class Relay:
 
 
 async def test_a_page_that_is_seen_again_stays_live_after_a_restart_of_the_program(browser: str) -> None:
-    """Also where the stream ended while it was hidden: the timer for its rest must not outlive that."""
+    """This also holds if the stream ended while the page was hidden: its idle timer must not outlive the stream."""
     async with shown(browser, Router()) as (page, dashboard):
         await page.run(QUICK.replace("FACTOR", "20"))
         await page.run("hide(true)")
@@ -319,7 +319,7 @@ async def test_a_page_that_is_seen_again_stays_live_after_a_restart_of_the_progr
 
 
 async def test_a_page_shows_a_program_that_has_another_token_since_its_restart(browser: str) -> None:
-    """Without the new token it only shows, as a page that was opened without one does."""
+    """Without the new token the page is read-only, like a page that was opened without a token."""
     async with shown(browser, Router()) as (page, dashboard):
         port = int(dashboard.url.rpartition(":")[2])
         await dashboard.__aexit__(None, None, None)
@@ -346,7 +346,7 @@ async def test_a_silent_connection_is_given_up_and_opened_again(browser: str) ->
         page = await held.enter_async_context(opened(browser, url))
         await page.until("document.querySelector('.link.open')")
         await page.run(QUICK.replace("FACTOR", "5"))
-        # Something came after the timers were made quick.
+        # An event arrived after the timers were sped up.
         await page.run("document.querySelector('.who .number').dataset.before = 'yes'")
         relay.cut()
         await page.until("document.querySelector('.link.closed')")

@@ -1,4 +1,4 @@
-"""A `Dashboard` over real sockets: what each request is answered with, whoever sends it, and how it ends."""
+"""A `Dashboard` over real sockets: the answer to each request from any client, and shutdown."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_whatever_is_answered_has_the_headers_that_keep_the_page_safe() ->
 
 
 async def raw(dashboard: Dashboard, data: bytes) -> bytes:
-    """All that is answered to ``data``, until the program closes."""
+    """Send ``data`` and return the answer, until the program closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(dashboard.url.rpartition(":")[2]))
     received = b""
     try:
@@ -133,7 +133,7 @@ def few_files() -> Iterator[None]:
 
 @asynccontextmanager
 async def silent(dashboard: Dashboard, count: int) -> AsyncGenerator[list[asyncio.StreamReader]]:
-    """Connections on which nothing is asked for."""
+    """Open connections that send no request."""
     port = int(dashboard.url.rpartition(":")[2])
     pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(count)]
     try:
@@ -152,7 +152,7 @@ async def test_connections_that_ask_for_nothing_take_a_quarter_of_the_descriptor
     async with served() as (client, dashboard), silent(dashboard, 350) as readers, asyncio.timeout(LIMIT):
         async with client.get("/api/program") as answer:
             assert answer.status == 200
-        # The last to come are the ones that stay.
+        # The connections that came last stay open.
         assert await asyncio.gather(*(reader.read() for reader in readers[:90])) == [b""] * 90
         assert not any(reader.at_eof() for reader in readers[-200:])
 
@@ -201,7 +201,7 @@ async def _connected_without_a_descriptor(
         loop = asyncio.get_running_loop()
         await loop.sock_connect(client, ("127.0.0.1", int(dashboard.url.rpartition(":")[2])))
         await until(lambda: caplog.records)
-        # It tries again a number of times.
+        # It retries several times.
         await asyncio.sleep(0.02)
     finally:
         for each in taken:

@@ -1,4 +1,4 @@
-"""One trace through a program: over a real socket, in processes of a pool, in tasks of a flow, to the shutdown."""
+"""One trace through a program: a real socket, processes of a pool, tasks of a flow, and the shutdown."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SENDER = "00f067aa0ba902b7"
 
 
 def traced() -> tuple[OpenTelemetryTraces, InMemorySpanExporter]:
-    """A tracer, and what has come of it."""
+    """Return a tracer and its finished spans."""
     exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     return OpenTelemetryTraces(provider), exporter
@@ -154,7 +154,9 @@ async def test_streams_leases_and_maps_are_calls_too_and_errors_are_recorded() -
 
 
 async def test_whatever_becomes_of_a_call_its_span_ends() -> None:
-    """It returns, raises, is refused, cannot be sent, is cancelled waiting or running, is late, or loses its member."""
+    """The call returns, raises, is rejected, cannot be sent, is cancelled while it waits or runs, times out, or loses
+    its worker.
+    """
     tracer, exporter = traced()
     here = "tests.realtime.observe.traced:"
     async with tracer, pool_of(queue=1) as pool:

@@ -1,4 +1,4 @@
-"""What calls of a pool see of the trace that they belong to; imported in members."""
+"""Targets of pool calls that report the trace they belong to. Workers import this module."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def sets() -> Iterator[Any]:
     yield {1}
 
 
-#: The threads that made bytes of a `Noted` in this process, and made one of bytes.
+#: Threads that encoded a `Noted` in this process, and threads that decoded one.
 encoded: list[int] = []
 decoded: list[int] = []
 

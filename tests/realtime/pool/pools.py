@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["QUICK", "announced", "gone", "pids", "pool_of", "ready", "started"]
 
-#: Without what a container of its own costs.
+#: Without the cost of containment.
 QUICK = Process(contain="group", grace=0.3)
-#: As many losses as a test likes.
+#: Any number of lost workers.
 ANY = Intensity(10_000, 30.0)
 
 
@@ -45,7 +45,7 @@ def ready(pool: Pool) -> int:
 
 
 def gone(pid: int | None) -> bool:
-    """Whether a process has ended; it may be a zombie."""
+    """Return whether a process has ended; it may be a zombie."""
     assert pid is not None
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:  # noqa: PTH123  # as short as it gets

@@ -109,7 +109,7 @@ async def test_p6_a_worker_that_cannot_stop_a_call_is_killed(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("size", [1, 2])
 async def test_p7_a_caller_may_be_cancelled_at_any_step(size: int) -> None:
-    """After any number of turns of the loop, with a free worker and in the queue: no seat is lost."""
+    """After any number of loop turns, with a free worker and in the queue, no slot is lost."""
     async with pool_of(size=(size, size)) as pool:
         for steps in range(51):
             callers = [asyncio.create_task(pool.call("echo", number)) for number in range(3)]
@@ -144,7 +144,7 @@ async def test_p7_a_cancelled_wait_for_a_lease_gives_the_slot_back() -> None:
 
 
 async def test_a_cancelled_call_has_stopped_when_its_caller_continues(tmp_path: Path) -> None:
-    """It is broken off, its ``finally`` has run, and only then the cancellation comes through."""
+    """The call is interrupted and its ``finally`` has run before the cancellation is raised."""
     async with pool_of() as pool:
         call = asyncio.create_task(pool.call("stubborn", str(tmp_path / "started"), str(tmp_path / "cleaned")))
         await started(tmp_path / "started")
@@ -279,7 +279,7 @@ async def test_a_codec_that_would_alter_a_value_refuses_it(codec: str) -> None:
 
 
 async def test_large_values_are_encoded_and_decoded_in_a_thread() -> None:
-    """In the loop, they would hold up all else for as long as that takes."""
+    """In the loop, encoding would delay everything else."""
     large, small = pool_targets.Noted(bytes(300_000)), pool_targets.Noted(b"")
     async with pool_of() as pool:
         for value, aside in ((large, True), (small, False)):
@@ -325,14 +325,14 @@ async def test_a_result_that_exits_when_decoded_fails_only_its_call(size: int) -
 
 
 async def test_calls_of_a_session_keep_their_order_while_an_argument_is_encoded() -> None:
-    """Encoding a large one takes a thread a while, and a small one none."""
+    """A thread takes a while to encode a large argument; a small one is encoded at once."""
     async with pool_of() as pool:
         async with asyncio.TaskGroup() as group:
             for key in ("large", "small", "last"):
                 value = [bytes(300_000 if key == "large" else 0), key]
                 group.create_task(pool.call("put", "order", value, session="s"))
         assert await pool.call("get", "order", session="s") == [b"", "last"]
-        # One that is taken back lets none after it overtake those before it.
+        # A withdrawn call lets no later call overtake earlier ones.
         values = [[bytes(300_000)], "taken back", "last"]
         calls = [asyncio.create_task(pool.call("put", "order", value, session="s")) for value in values]
         await asyncio.sleep(0)

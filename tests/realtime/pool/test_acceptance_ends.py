@@ -1,4 +1,4 @@
-"""How a pool ends, and what is left of it then: P22, P23, P25 and P28 of the acceptance list; a pool among workers."""
+"""How a pool ends and what remains: P22, P23, P25 and P28 of the acceptance list; a pool among workers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Lost workers and the calls that wait for them: P1, P11, P17-P19, P21 of the acceptance list.
 
-Each row of the table of recoveries is here or in `test_acceptance_calls`, and each action is heard where it happens.
+Each row of the table of recoveries is tested here or in `test_acceptance_calls`, and each action is announced.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ async def test_a_call_lost_after_the_pool_gave_up_fails_with_the_cause_of_that(t
 
 
 async def test_workers_that_fail_in_a_row_are_started_with_backoff(tmp_path: Path) -> None:
-    """The first that replaces one comes at once, the next after a while; a call waits for all of that."""
+    """The first replacement starts at once, the next after a delay. A call waits that long."""
     spoilt = tmp_path / "spoilt"
     async with pool_of("Fickle", init=[str(spoilt)]) as pool:
         spoilt.touch()
@@ -260,7 +260,9 @@ def answer(*frames):
 
 
 async def test_p21_a_frozen_worker_is_killed_and_replaced() -> None:
-    """It is degraded first, when it gets no calls; after the third miss, it is killed, which works on a stopped one."""
+    """It is degraded first and gets no calls. After the third missed check it is killed, which works on a stopped
+    process.
+    """
     async with pool_of(heartbeat=WATCHFUL) as pool:
         (victim,) = pool.members()
         with announced(hooks.pool_recovered, pool) as recovered, announced(hooks.member_changed, pool) as changes:
@@ -302,7 +304,7 @@ async def test_a_recovered_worker_gets_calls_again() -> None:
 
 
 async def test_a_worker_that_starts_unhealthy_gets_no_calls_until_it_recovers() -> None:
-    """It is ready, and does not answer the first health check."""
+    """It is ready, but does not answer the first health check."""
     pool = Pool(
         "pool",
         python(WORKER + DEAF_AT_FIRST),
@@ -352,7 +354,7 @@ async def test_a_worker_that_does_not_answer_dumps_its_stacks(tmp_path: Path, ca
 
 @pytest.mark.parametrize("concurrency", [1, 2])
 async def test_a_stack_dump_does_not_interrupt_a_call(tmp_path: Path, concurrency: int) -> None:
-    """To walk the stack of a thread that keeps running may crash."""
+    """Walking the stack of a thread that keeps running may crash."""
     begun, release = tmp_path / "begun", tmp_path / "release"
     async with pool_of("spin", concurrency=concurrency) as pool:
         (worker,) = pool.members()

@@ -1,4 +1,4 @@
-"""Where calls of a session go, and how they fail when its worker is gone: P14, P15 and P27 of the acceptance list.
+"""Routing of session calls, and their failure when the worker is lost: P14, P15 and P27 of the acceptance list.
 
 P16, the age of a session to the millisecond, is tested in virtual time in ``tests/workers/pool/test_sessions.py``.
 """
@@ -26,7 +26,7 @@ STRICT = Sessions(mode="strict")
 
 
 async def occupy(pool: Pool, path: Path, session: str | None) -> asyncio.Task[int]:
-    """A call of ``session`` that has begun, and goes on until ``path / "release"`` is there."""
+    """Start a call of ``session`` that runs until ``path / "release"`` exists."""
     place = path / f"started-{session}"
     call = asyncio.create_task(pool.call("wait_for", str(place), str(path / "release"), session=session))
     await started(place)

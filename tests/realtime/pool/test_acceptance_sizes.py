@@ -1,4 +1,4 @@
-"""How many workers there are, and for how long: P12, P13 and P26 of the acceptance list, growing and shrinking."""
+"""The number of workers and their lifetime: P12, P13 and P26 of the acceptance list, growing and shrinking."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ async def test_more_chunks_than_granted_close_the_connection(spawn: Spawn) -> No
 
 
 async def test_an_end_in_the_middle_of_a_frame_is_not_a_protocol_error(spawn: Spawn) -> None:
-    """It was killed, perhaps; how is known by its exit."""
+    """The worker may have been killed. Its exit status shows how."""
     worker = await start(
         spawn,
         f"send('hello', {VERSION}, 1, 'test'); receive(); send('ready'); receive();"

@@ -1,8 +1,8 @@
 """P24: callers of all kinds while workers are killed and stopped at random; the invariants always hold.
 
-Three seconds in the suite; ``LIFECYCLE_CHAOS`` is another number of seconds (`make chaos`: five minutes). Nothing is
-said about how many calls succeed: that is the machine's. Each call has one outcome, and is carried out once at most;
-the figures add up; nothing is left, neither a process nor a descriptor.
+Three seconds in the suite; ``LIFECYCLE_CHAOS`` is another number of seconds (`make chaos`: five minutes). The number
+of calls that succeed depends on the machine and is not checked. Each call has one outcome and is carried out at most
+once. The statistics add up. No process or descriptor is left.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SECONDS = float(os.environ.get("LIFECYCLE_CHAOS", "3"))
 SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32) if "LIFECYCLE_CHAOS" in os.environ else 0))
-#: As many calls as the suite has at least, however slow the machine is.
+#: At least as many calls as in the suite, however slow the machine is.
 CALLS = 500
 SIZE = 4
 
@@ -53,7 +53,7 @@ class Storm:
         self.over = False
 
     async def caller(self) -> None:
-        """Makes one call after the other, of all kinds."""
+        """Make calls of all kinds, one after the other."""
         while not self.over:
             kind = self.chance.choice([self.plain, self.plain, self.session, self.late, self.dropped, self.stream])
             self.begun += 1
@@ -88,7 +88,7 @@ class Storm:
         await task
 
     async def stream(self, number: int) -> None:
-        """Perhaps left early."""
+        """Read a stream, perhaps not to its end."""
         last = self.chance.randrange(1, 150)
         async with self.pool.stream("items", number, 100) as items:
             async for item in items:
@@ -96,10 +96,10 @@ class Storm:
                     break
 
     async def weather(self) -> None:
-        """Kills a worker every 20 ms, as long as another one can work."""
+        """Kill a worker every 20 ms, as long as another one can work."""
         while not self.over:
             await asyncio.sleep(0.02)
-            # Not always the same one before it is ready: the pool would wait ever longer before it tries again.
+            # Not always the same worker before it is ready: the pool would wait longer and longer between starts.
             workers = [worker for worker in self.pool.members() if worker.pid is not None and worker.attempt < 3]
             if not workers or ready(self.pool) + self.pool.stats().busy < 2:
                 continue
@@ -117,7 +117,7 @@ class Storm:
             assert stats.calls == sum(self.outcomes.values()) or stats.calls <= self.begun
 
     async def run(self, enough: Callable[[], bool]) -> None:
-        """All of that, until it is enough."""
+        """Run all of these until ``enough`` is true."""
         async with asyncio.TaskGroup() as group:
             for _ in range(8):
                 group.create_task(self.caller())

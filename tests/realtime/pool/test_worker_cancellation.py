@@ -69,7 +69,7 @@ async def test_the_cleanup_of_a_cancelled_call_is_not_interrupted(up: Spawn, tmp
 async def test_a_cancelled_stream_closes_its_generator(
     up: Spawn, tmp_path: Path, served: str, concurrency: int, taken: int
 ) -> None:
-    """Whether it waits for credit, or is about to be asked for more."""
+    """The stream may be waiting for credit or about to ask for more."""
     worker = await up(served, concurrency=concurrency)
     request = worker.call("numbers", 10**9, str(tmp_path / "closed"), window=4)
     first = await request.next_chunk()

@@ -80,7 +80,7 @@ async def test_modules_next_to_the_program_are_not_imported_by_mistake(tmp_path:
 async def test_a_worker_with_threads_exits_by_itself_if_its_target_does_not_import_threading(
     spawn: Spawn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before Python 3.13 `threading` takes the thread that imports it for the main thread, and waits for it at exit."""
+    """Before Python 3.13, `threading` treats the thread that imports it as the main thread and waits for it at exit."""
     (tmp_path / "without_threading.py").write_text(
         "import _thread\n"
         "MAIN = _thread.get_ident()\n"
@@ -168,7 +168,7 @@ async def test_a_worker_that_crashes_dumps_its_stacks(up: Spawn) -> None:
 
 
 async def test_a_forked_process_neither_hides_nor_survives_the_end_of_its_worker(up: Spawn) -> None:
-    """It has the pipes open, and leaves the group with nothing."""
+    """The forked process holds the pipes open, then leaves the process group."""
     worker = await up("Plain")
     forked = psutil.Process(await worker.result("fork"))
     request = worker.call("die", int(signal.SIGKILL))
@@ -199,7 +199,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("function", ["", "spin", "sleep"])
 async def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path, function: str) -> None:
-    """Whether the worker is idle or busy, and without a guard process."""
+    """The worker may be idle or busy, and there is no guard process."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PARENT, function, str(tmp_path / "started"), stdout=asyncio.subprocess.PIPE
     )

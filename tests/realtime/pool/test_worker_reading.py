@@ -1,4 +1,4 @@
-"""A worker hears what it is sent whichever of its threads reads: the one that runs calls does while it is idle."""
+"""A worker receives messages on either thread: the thread that runs calls reads while it is idle."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class Plain:
         yield threading.Lock()
 
     def unreadable_then_numbers(self, closed: str) -> Iterator[Any]:
-        """Never ends by itself."""
+        """Yield something that cannot be pickled, then numbers without end."""
         try:
             yield Unreadable()
             yield from count()
@@ -225,7 +225,7 @@ class Broken:
 
 
 class Slow:
-    """Never finishes its constructor."""
+    """A target whose constructor never returns."""
 
     def __init__(self, started: str) -> None:
         touch(started)
