@@ -81,7 +81,7 @@ def test_an_event_comes_back_from_one_line_of_json(topic: str, data: Any) -> Non
 @given(IDS, TOPICS, DATA, TIMES)
 def test_what_is_sent_is_what_the_oracle_reads(name: str, topic: str, data: Any, time: datetime) -> None:
     headers, body = to_binary(Mail(name, data, time, topic), "/here/group")
-    # The binding for HTTP, which the package knows, differs in this one name.
+    # The HTTP binding that the package implements differs in this one name.
     kind = headers.pop("ce-datacontenttype", None)
     read = oracle_from_binary(HTTPMessage(headers | ({"content-type": kind} if kind else {}), body), JSONFormat())
     attributes = read.get_attributes()
@@ -89,7 +89,7 @@ def test_what_is_sent_is_what_the_oracle_reads(name: str, topic: str, data: Any,
     assert (attributes["subject"], attributes["type"], attributes["source"]) == (topic, "Mail", "/here/group")
     assert attributes["time"] == time
     got = read.get_data()
-    # It reads bytes as text where it can, and none as no data.
+    # It reads bytes as text if it can, and an empty body as no data.
     assert (got if not isinstance(data, bytes) else got.encode() if isinstance(got, str) else got or b"") == data
 
 

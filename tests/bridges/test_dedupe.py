@@ -1,4 +1,4 @@
-"""What a bridge remembers of the last events."""
+"""The deduplication cache of a bridge."""
 
 from __future__ import annotations
 

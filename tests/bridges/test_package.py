@@ -1,4 +1,4 @@
-"""The room as a whole: what it imports, what it says where its library is missing, what it compares."""
+"""The package as a whole: imports, the error if its library is missing, and comparisons."""
 
 from __future__ import annotations
 

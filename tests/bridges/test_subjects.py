@@ -12,7 +12,7 @@ from lifecycle.bridges.subjects import LONGEST, as_subject, as_token, as_topic, 
 from lifecycle.control import Pattern
 from lifecycle.errors import BridgeError, InvalidPattern, Unpublishable
 
-#: What a server takes, and keys of a bucket too.
+#: Characters that a server accepts, also in keys of a bucket.
 LEGAL = re.compile(r"ev(\.[A-Za-z0-9_=-]+)+").fullmatch
 
 #: Few letters, so that patterns and topics meet; and whatever else there is.
@@ -24,7 +24,7 @@ SMALL_TOPICS = st.lists(st.sampled_from(["a", "b", "ab", "", "ü", "*", "a.b"]),
 
 
 def lets_through(wanted: str, subject: str) -> bool:
-    """How a server matches, written as a regular expression."""
+    """Return a server's matching rule as a regular expression."""
     words = [r"[^.]+" if word == "*" else ".+" if word == ">" else re.escape(word) for word in wanted.split(".")]
     return re.fullmatch(r"\.".join(words), subject) is not None
 

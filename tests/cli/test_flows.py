@@ -51,7 +51,7 @@ DEPLOY = linear("deploy", build, linear("last", switch))
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A flow that succeeded, and one that failed and was undone."""
+    """A file with a flow that succeeded, and one that failed and was undone."""
     path = tmp_path / "app.db"
     asyncio.run(_made(path))
     BUILT.clear()

@@ -30,7 +30,7 @@ EVENT = WebhookEvent(
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A waiting message, one that is being delivered, one that failed, two dead ones, and one that cannot be read."""
+    """A file with a waiting message, one in delivery, one that failed, two dead letters, and an unreadable one."""
     path = tmp_path / "app.db"
     database = Database(str(path), (QUEUES,), durable=False)
     database.open()
@@ -170,7 +170,7 @@ def test_damaged_inbox_is_reported_as_damaged(file: Path, capsys: pytest.Capture
 
 
 def test_messages_of_a_dead_receiver_wait_and_can_be_replayed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It was killed: the lock is free, whatever the file says."""
+    """The receiver was killed, so the lock is free whatever the file contains."""
     file.with_name("app.db-lock").touch()
     assert main(["inbox", "list", str(file)]) == 0
     assert "delivering" not in capsys.readouterr().out
@@ -180,7 +180,7 @@ def test_messages_of_a_dead_receiver_wait_and_can_be_replayed(file: Path, capsys
 def test_messages_of_a_receiver_are_known_by_any_path_of_the_file(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """To take it for nobody's would deliver it twice."""
+    """Otherwise the messages would be delivered twice."""
     link = file.with_name("link.db")
     link.symlink_to(file)
     receiver = FileLock(lock_path(link))

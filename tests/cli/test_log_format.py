@@ -28,7 +28,7 @@ def parsed_lines(text: str) -> list[dict[str, Any]]:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """As in a program of its own: what the test runner listens with is not there."""
+    """Remove the handlers of the test runner, as in a separate program."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     root.handlers[:] = []

@@ -1,4 +1,4 @@
-"""The commands as such: help and version cost nothing, messages have one face."""
+"""The commands themselves: fast help and version, and uniform messages."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_colour_is_for_terminals_and_can_be_refused(env: dict[str, str], colour:
 
 
 def test_help_needs_no_terminals() -> None:
-    """Where there is no termios (Windows) people can still read what there is; each module but those for terminals."""
+    """Without termios (Windows), help still works and every module except those for terminals can be imported."""
     code = """
 import sys
 sys.modules["termios"] = sys.modules["pty"] = sys.modules["fcntl"] = None

@@ -1,4 +1,4 @@
-"""`lifecycle webhook send` refuses mistakes with one line and an exit status."""
+"""`lifecycle webhook send` rejects mistakes with one line and an exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What api.md says of patterns, written down as slowly and plainly as possible: the yardstick for the real one."""
+"""Reference implementation of the pattern rules of api.md: as slow and simple as possible, to compare the real one
+with.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ LETTERS = "ab*?[]^!-\\.|&é"
 
 
 def matches(pattern: str, topic: str) -> bool:
-    """Whether ``topic`` is one of those that ``pattern`` stands for."""
+    """Return whether ``pattern`` matches ``topic``."""
     return _segments(_split(pattern), topic.split("/"))
 
 
@@ -97,7 +99,7 @@ _segment = st.one_of(
     st.lists(_wild, max_size=4).map("".join),
 )
 
-#: Well-formed patterns: a slash stands between segments, and neither first nor last.
+#: Well-formed patterns: slashes only between segments.
 patterns = st.lists(_segment, min_size=1, max_size=5).map("/".join).map(lambda text: text.strip("/")).filter(bool)
 
 #: Topics, some of which look like patterns.

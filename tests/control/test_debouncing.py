@@ -424,7 +424,7 @@ async def test_flush_waits_for_the_calls_it_made_and_not_for_what_comes_meanwhil
     await clock.advance(0.5)  # runs
     await each(Event("a", 10))  # pending behind it
     await each.flush()
-    # What 10 caused is not waited for, though it came before flush() returned.
+    # flush() does not wait for the call that 10 caused, though it came before flush() returned.
     assert ended == [0, 10]
     while ended[-1] < 50:
         await clock.advance(1)
@@ -462,7 +462,7 @@ file_events = st.builds(FileEvent, changes, st.sampled_from([Path("a"), Path("b"
 
 
 def plainly_folded(events: list[FileEvent]) -> dict[Path, str]:
-    """What became of each path, by the three rules of the documentation."""
+    """Return the merged change of each path, by the three rules of the documentation."""
     net: dict[Path, str] = {}
     for event in events:
         match net.get(event.path), event.change:

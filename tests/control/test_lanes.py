@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Work:
-    """A handler that takes a second, and notes who begins and ends."""
+    """A handler that takes a second, and records which calls begin and end."""
 
     def __init__(self, seconds: float = 1.0) -> None:
         self.seconds = seconds
@@ -141,7 +141,7 @@ async def test_a_full_lane_holds_its_source_back_and_loses_nothing(clock: Clock,
     router.add_source(source)
     async with running(router):
         await clock.settle()
-        # At work, waiting in the queue, and one in the hands of the source.
+        # Running, waiting in the queue, and one held by the source.
         assert given == buffer + concurrency
         await clock.advance(20)
         assert sorted(work.ended) == list(range(8))
@@ -187,7 +187,7 @@ async def test_room_goes_to_the_next_when_the_one_woken_is_cancelled_at_that_mom
     async def handler(event: Event) -> None:
         await gate.wait()
         if event.data == 1:
-            # Room was just made for the first who waits; before it can move it is cancelled.
+            # A slot was just freed for the first waiter, which is cancelled before it can take it.
             waiting[2].cancel()
         seen.append(event.data)
 
@@ -312,7 +312,7 @@ async def test_a_wait_is_not_refused_while_a_handler_of_the_circle_can_go_on(clo
     router.handle("back", back)
     router.handle("other", Work(10))
     async with running(router):
-        # One handler of `two` waits for `other`, which goes on; the second waits for `back`, which waits for `two`.
+        # One handler of `two` waits for `other`, which continues. The second waits for `back`, which waits for `two`.
         await router.emit(Event("other", 0))
         await router.emit(Event("back"))
         for data in ("other", "back"):
@@ -342,7 +342,7 @@ async def test_lanes_that_wait_for_each_other_in_a_circle_say_so_instead(clock: 
     router.handle("c", passing("a"), concurrency=hands)
     async with running(router):
         await router.emit(Event("a", 3))
-        # Nobody stops making more; what matters is that time goes on for all of them.
+        # New events keep coming; all of them must make progress.
         before = router.state().handled
         await clock.advance(50)
         assert router.state().handled > before + 50
@@ -655,7 +655,7 @@ async def test_a_stray_cancellation_is_a_failure(clock: Clock) -> None:
         first = await router.emit(Event("a", 0))
         second = await router.emit(Event("a", 1))
         await second
-        # Not the bare CancelledError, which would look like their own to whoever awaits the delivery.
+        # Not a bare CancelledError: a task that awaits the delivery would take it for its own.
         with pytest.raises(LifecycleError, match="nobody had cancelled it") as failed:
             await first
         assert isinstance(failed.value.__cause__, asyncio.CancelledError)

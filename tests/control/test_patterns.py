@@ -143,7 +143,7 @@ def test_patterns_with_the_same_text_are_equal() -> None:
     ],
 )
 def test_a_hostile_topic_takes_no_exponential_time(pattern: str, topic: str) -> None:
-    # A matcher that goes back further than one star would still be at it when the test's time is over.
+    # A matcher that backtracks over more than one star would exceed the time limit of the test.
     parsed = Pattern(pattern)
     assert [parsed.matches(topic) for _ in range(20)] == [False] * 20
 

@@ -40,7 +40,7 @@ def table_of(*patterns: str) -> RouteTable:
 
 
 def test_every_pair_of_small_patterns_is_found_as_a_plain_search_finds_it() -> None:
-    """All patterns of up to three segments, two at a time, with all topics of up to four: no luck is needed."""
+    """Exhaustive: all pairs of patterns of up to three segments, with all topics of up to four."""
     patterns = ["/".join(each) for size in (1, 2, 3) for each in itertools.product(("a", "b", "*", "**"), repeat=size)]
     topics = ["/".join(each) for size in (1, 2, 3, 4) for each in itertools.product("ab", repeat=size)]
     expected = {
@@ -56,7 +56,7 @@ def test_every_pair_of_small_patterns_is_found_as_a_plain_search_finds_it() -> N
 
 
 def test_every_small_segment_with_wildcards_is_found_as_a_plain_search_finds_it() -> None:
-    """All segments of up to four characters, in one index: it files them by what they begin or end with."""
+    """All segments of up to four characters in one index, which stores them by prefix or suffix."""
     patterns = ["".join(each) for size in (1, 2, 3, 4) for each in itertools.product("ab*?", repeat=size)]
     topics = ["".join(each) for size in (1, 2, 3, 4) for each in itertools.product("ab", repeat=size)]
     index = Index[str]()
@@ -120,7 +120,7 @@ def nodes(index: Index[str]) -> int:
 def test_the_winning_route_never_depends_on_the_order_of_registration(
     patterns: list[str], topic: str, random: Any
 ) -> None:
-    # Two spellings of one exact topic are one route, and the later one replaces the earlier.
+    # Two spellings of one exact topic are one route. The later one replaces the earlier one.
     patterns = list({Pattern(each).topic if Pattern(each).is_exact else each: each for each in patterns}.values())
     expected = winners(router_of(patterns), topic)
     for _ in range(3):
@@ -128,12 +128,12 @@ def test_the_winning_route_never_depends_on_the_order_of_registration(
         assert winners(router_of(patterns), topic) == expected
 
 
-#: Every one matches a/b; the most specific first, by the rules of the documentation.
+#: All of them match a/b, the most specific first by the documented rules.
 RANKED = ["a/b", "a/[b]", "a/*", "a/**", "?/b", "*/b", "*/**", "**/b", "**"]
 
 
 def test_the_more_specific_pattern_wins() -> None:
-    # After a first literal segment: a literal, wildcards in it, a star, the end, a deep one.
+    # After a first literal segment: a literal, a segment with wildcards, a star, the end, a double star.
     assert winners(router_of(RANKED[::-1]), "a/b") == RANKED
     # More literal characters first; as many are decided by the text.
     wild = ["a/bx*", "a/?x*", "a/b*", "a/b?*", "a/*?", "a/*/**", "a/**"]

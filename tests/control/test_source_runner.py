@@ -20,7 +20,7 @@ STEADY = Backoff(initial=1, jitter=0)
 
 
 class Failures(list[Any]):
-    """What was announced on ``hooks.source_failed``."""
+    """The announcements on ``hooks.source_failed``."""
 
     def __call__(self, sender: object, **arguments: Any) -> None:
         self.append((sender, arguments))
@@ -122,7 +122,7 @@ def test_settings_and_sources_given_twice_are_refused() -> None:
 
 
 class Entered(Iterable):
-    """A source that is also a context manager, and fails where it is told to."""
+    """A source that is also a context manager and can fail at a chosen step."""
 
     def __init__(self, *topics: str, enter: list[Any] | None = None, name: str = "entered") -> None:
         super().__init__(*topics)
@@ -153,7 +153,7 @@ async def test_a_source_that_cannot_start_ends_run_naming_it_and_the_cause(clock
     ]
     assert good.log == ["enter", "exit"]
     assert not router.state().running
-    # What failed may have been put right since.
+    # The cause may have been repaired since.
     async with running(router):
         assert router.state().running
 
@@ -363,7 +363,7 @@ async def test_a_source_with_close_delivers_what_it_holds(clock: Clock) -> None:
 
 
 class AsyncClose:
-    """What ``close`` is to a connection, and not what it is to a source."""
+    """An object whose ``close`` is that of a connection, not that of a source."""
 
     async def run(self, emit: Any) -> None:
         await asyncio.Event().wait()
@@ -612,7 +612,7 @@ async def test_a_wait_for_capacity_ends_when_the_router_is_cancelled(clock: Cloc
     assert sum(isinstance(each, LaneFull) for each in results) == 1
     with pytest.raises(NotHandled):
         await results[0]  # type: ignore[misc]  # a delivery
-    # Two took the room that was made, and wait for the next run of the route that took them in.
+    # Two took the freed space, and wait for the next run of the route that accepted them.
     router.handle("a", recorder := Recorder(), replace=True)
     async with running(router):
         await clock.advance(300)
@@ -672,7 +672,7 @@ class Lodger:
 
 
 async def test_a_source_that_settles_is_left_when_a_router_that_drains_has_come_to_rest(clock: Clock) -> None:
-    """Until then it may answer others that this is the end."""
+    """Until then the source may still answer others that this is the end."""
     router, source = Router(), Lodger()
 
     async def slow(_event: Event) -> None:
@@ -698,7 +698,7 @@ async def test_one_that_ends_before_its_router_is_left_at_once(clock: Clock) -> 
 
 
 class Accountant(ManualSource):
-    """Puts down how its deliveries ended, once it is told that all have."""
+    """Records the results of its deliveries once all of them have ended."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -719,7 +719,7 @@ async def _take_a_second(_event: Event) -> None:
 
 @pytest.mark.parametrize("removed", [False, True])
 async def test_a_source_settles_when_all_its_events_have_ended(clock: Clock, removed: bool) -> None:
-    """Also of those that were handled while the router drained, when the source itself had ended."""
+    """This includes events that were handled while the router drained, after the source itself had ended."""
     router, source = Router(), Accountant()
     router.add_source(source)
     router.handle("a", _take_a_second)
@@ -768,7 +768,7 @@ async def test_a_source_that_cannot_settle_is_logged_and_blocks_no_other(
 
 
 class Suspending:
-    """One that knows how to hold by itself."""
+    """A source that implements `hold` itself."""
 
     name = "door"
 

@@ -1,4 +1,4 @@
-"""Stores to run flows on: what is true of one is true of the other."""
+"""Stores to run flows on. The tests hold for each of them."""
 
 from __future__ import annotations
 

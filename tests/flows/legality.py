@@ -1,4 +1,4 @@
-"""Whether what is stored of a flow is what the tables allow, from the first change to the last."""
+"""Checks stored changes of a flow against the transition tables, from the first change to the last."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NumberedFlow", "left_of"]
 
-#: At most so many flows within each other, and items in one.
+#: Maximum depth of nested flows, and items in each.
 _DEEP, _WIDE = 3, 4
 _ENOUGH = 12
 
@@ -45,13 +45,13 @@ async def _at_once() -> None:
 
 
 class NumberedFlow:
-    """The flow of one number; ``effect`` is awaited in each task and revert, and may look at `current_task`."""
+    """The flow of one number. ``effect`` is awaited in each task and revert, and may read `current_task`."""
 
     def __init__(self, number: int, effect: Callable[[], Awaitable[None]] = _at_once) -> None:
         self._chance = Random(number)
         self._effect = effect
         self._count = 0
-        #: Whether never two things are done at once, so that also what is left undone is always the same.
+        #: Whether tasks never run at the same time, so that the tasks left undone are always the same.
         self.sequential = self._chance.random() < 0.4
         self.flow = self._flow(f"flow_{number}", 0, None, [])
 
@@ -100,11 +100,11 @@ class NumberedFlow:
         _asking(execute, [*asks, attempt] if attempt else asks)
         made: Task = task(execute, name=self._name("t"), priority=self._chance.randint(0, 1))
         undo = self._undoing()
-        # With a revert each new attempt has a key of its own, by which its effects are told from those before.
+        # With a revert, each new attempt has its own key, which distinguishes its effects from earlier ones.
         return made.revert(undo) if self._maybe(0.8) or attempt else made
 
     def _fails_before(self, attempt: str | None) -> int:
-        """The attempt in which a task begins to succeed; one that is never reached."""
+        """Return the attempt in which a task begins to succeed, possibly one that is never reached."""
         if attempt is not None and self._maybe(0.25):
             return self._chance.randint(2, 3)
         return 99 if self._maybe(0.06) else 0
@@ -125,7 +125,7 @@ class NumberedFlow:
         return lambda history: (salt + sum(value for value in history.values() if isinstance(value, int))) % 3 > 0
 
     def _retry(self, provides: str, *, all_of_it: bool) -> Retry:
-        """Return any retry, but one that reverts all only if ``all_of_it``: in an inner flow timing would decide."""
+        """Return any retry. One that reverts all only if ``all_of_it``: in an inner flow timing would decide."""
         kind = self._chance.randrange(8)
         revert_all = all_of_it and self._maybe(0.3)
         if kind == 0:
@@ -164,11 +164,11 @@ class _Stubborn:
 
 
 def left_of(steps: Mapping[str, StepView], state: str, *, exactly: bool) -> dict[str, str]:
-    """Return the result of each step of a flow that came to ``state``.
+    """Return the result of each step of a flow that reached ``state``.
 
-    Unless ``exactly``, a step that was not begun and one that was undone are the same. Which of two tasks that run
-    at once ends first decides whether the tasks after them are left out before the flow is undone, and a crash may
-    change it. So a task that is left out counts as undone in a flow that did not succeed.
+    Unless ``exactly``, a step that did not begin and a step that was undone count as the same. If two tasks run at the
+    same time, the first to end decides whether later tasks are skipped before the flow is undone. A crash may change
+    that. So a skipped task counts as undone in a flow that did not succeed.
     """
     return {name: str(view.state) if exactly else _left(view, state) for name, view in sorted(steps.items())}
 

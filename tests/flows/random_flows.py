@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from lifecycle.flows import Change
 
-#: In how many rounds a task fails before it succeeds, and whether its revert fails.
+#: The number of rounds in which a task fails before it succeeds, and whether its revert fails.
 Nature = tuple[int, bool]
 
 
@@ -107,7 +107,7 @@ class StoredFlow:
         self.flow = FlowRow("id", self.plan.name, epoch=1)
         self.steps: dict[str, Any] = {}
         self.changes: list[Change] = []
-        #: How often a task was executed, by its name and round, and whether its success was stored.
+        #: The number of executions of a task, by its name and round, and whether its success was stored.
         self.executed: list[tuple[str, int]] = []
 
     def scheduler(self) -> Scheduler:
@@ -162,7 +162,7 @@ def _phases(kept: StoredFlow, scheduler: Scheduler) -> Any:
 
 
 def outcome_of(kept: StoredFlow, call: Call) -> StepResult | Failure:
-    """What the function of ``call`` would have done."""
+    """Return the result that the function of ``call`` would have."""
     node = call.node
     if node.kind == "retry":
         value = None if call.reverting else node.step.function.fn(**call.arguments)  # type: ignore[union-attr]  # it is a step

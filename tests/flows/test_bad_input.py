@@ -42,7 +42,9 @@ def step(name: str, log: list[str]) -> Task:
 
 
 async def changed(reopened: Callable[[], Flows], before: list[str], after: list[str]) -> list[str]:
-    """What is done by a flow of ``after`` that was begun as one of ``before``, and suspended after its first task."""
+    """Return the steps that run if a flow begins as ``before``, is suspended after its first task, and resumes as
+    ``after``.
+    """
     log: list[str] = []
     async with reopened() as flows:
         hold = asyncio.Event()
@@ -291,7 +293,7 @@ async def test_a_full_disk_suspends_the_flow_until_there_is_space(tmp_path: Path
 
 
 async def _limit(flows: Flows, pages: int) -> None:
-    """As a disk of that many pages."""
+    """Limit the file to this many pages, like a full disk."""
     assert isinstance(flows.store, SQLiteStore)
     await flows.store.journal.run(lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchone())
 

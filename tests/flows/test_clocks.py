@@ -42,7 +42,7 @@ async def test_a_step_of_the_clock_takes_no_job_from_its_owner(
     step(seconds)
     assert (await queue.get("one")).state == "CLAIMED"
     async with reopened() as later:
-        # Opened after the step, and of one mind all the same.
+        # Opened after the step, and still consistent.
         assert abs(later.store.time() - flows.store.time()) < LIMIT
     await queue.extend(job, 30.0)
     await queue.complete(job)

@@ -21,7 +21,7 @@ from tests.flows.numbered_flows import NumberedFlow, left_of
 if TYPE_CHECKING:
     from lifecycle.flows import Batch
 
-#: Numbers of flows; `NumberedFlow` makes the same ones each time.
+#: Numbers of flows; `NumberedFlow` builds the same flow for each every time.
 FLOWS = range(150 if "LIFECYCLE_CHAOS" in os.environ else 14)
 CONCURRENCY = (None, 1, 2)
 
@@ -48,7 +48,7 @@ class Mortal(MemoryStore):
 
 @dataclass
 class Life:
-    """A flow with its store, run by one process after another."""
+    """A flow and its store, run by one process after another."""
 
     number: int
     store: Mortal
@@ -70,7 +70,7 @@ class Life:
         try:
             engine = await self.start()
             if self.number % 2:
-                # Who listens is told of each phase, so that each is a transaction.
+                # With a listener for each phase, each phase is a transaction.
                 engine.listeners.append(lambda _: None)
             await engine.prepare()
             await engine.run()
@@ -105,7 +105,7 @@ async def test_a_flow_that_dies_after_any_transaction_ends_the_same(number: int)
             continue
         done = await life.done()
         life.executed.clear()
-        # It dies again soon after, and then no more.
+        # It dies once more soon after, and then no more.
         life.store.left = 1 + writes % 4
         await life.live() or await life.live()
         assert await life.end() == end, writes

@@ -39,7 +39,7 @@ ODD: Any = {"retries": 3}
 
 
 def named(name: str, *, asks: str = "", gives: str | None = None, **settings: Any) -> Task:
-    """A task that asks for names and gives one."""
+    """A task that requires names and provides one."""
     names = asks.split()
     return task(lambda **given: given, name=name, requires=names, provides=gives, **settings)
 

@@ -1,4 +1,4 @@
-"""A store that does not answer any more, and says nothing of it, is left all the same."""
+"""A store that stops answering without an error does not block shutdown."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("clock")
 
-#: Seconds of the tasks, of those who do not heed it, and of what is written last.
+#: Seconds: of the tasks, of tasks that ignore cancellation, and of the last writes.
 LIMIT = 3.0 + 5.0 + 3.0
 
 
 class Frozen(MemoryStore):
-    """Answers until it is told not to."""
+    """A store that answers until the test freezes it."""
 
     frozen = False
 

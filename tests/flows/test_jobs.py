@@ -1,4 +1,4 @@
-"""What a queue promises, whatever it is kept in."""
+"""Guarantees of a job queue, with each store."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ async def pragma(queue: JobQueue, text: str) -> None:
 
 
 def another(path: Path) -> sqlite3.Connection:
-    """As of another process. It waits for the disk as long as that needs: the queue may be writing just now."""
+    """Write as another process. Wait for the disk as long as needed, since the queue may be writing now."""
     return sqlite3.connect(path / "flows.db", isolation_level=None, timeout=60)
 
 
@@ -88,7 +88,7 @@ async def test_a_worker_lives_through_a_lock(queue: JobQueue, tmp_path: Path, cl
 async def test_a_worker_lives_through_a_lock_that_comes_while_a_job_is_done(
     queue: JobQueue, tmp_path: Path, clock: Clock
 ) -> None:
-    """Its claim cannot be kept, and what it did cannot be written: somebody does it again, here itself."""
+    """The claim cannot be renewed and the result cannot be written, so the job runs again, here in the same worker."""
     await pragma(queue, "busy_timeout = 10")
     work = asyncio.create_task(queue.work({"grow": GROW}, lease=3.0))
     job = await queue.enqueue("grow", size=1)

@@ -1,4 +1,4 @@
-"""What a worker promises, whatever the jobs are kept in."""
+"""Guarantees of a worker, with each store."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def queue(flows: Flows) -> JobQueue:
 
 @pytest.fixture
 async def other(flows: Flows, reopened: Callable[[], Flows]) -> AsyncIterator[JobQueue]:
-    """A queue of another session, as another process would have it; of memory there is but one."""
+    """Return the queue of another session, as another process would have it. A memory store has only one."""
     if isinstance(flows.store, MemoryStore):
         yield JobQueue(flows)
         return
@@ -74,7 +74,7 @@ async def fails() -> None:
 
 @task
 async def clings() -> None:
-    """It cannot be undone."""
+    """A task that ignores cancellation."""
 
 
 @clings.revert
@@ -172,7 +172,7 @@ async def test_they_are_done_in_order_and_no_more_at_once_than_was_said(queue: J
     async with working(queue, doing("f", work), concurrency=2):
         assert await asyncio.gather(*jobs) == ["SUCCESS"] * 6
     assert most == 2
-    # Of two that begin at once, either may be the first.
+    # If two begin at once, either may be the first.
     assert [sorted(order[place : place + 2]) for place in (0, 2, 4)] == [
         ["high-0", "high-1"],
         ["high-2", "low-0"],
@@ -373,7 +373,7 @@ async def test_a_worker_that_reclaims_its_lost_job_does_not_run_it_twice_at_once
     async with working(queue, doing("f", work), lease=30.0):
         await until(lambda: calls)
         other.now = lambda: clock.time() + 100
-        # To look is enough to end the claim; then it is there for everybody.
+        # Checking is enough to expire the claim. Then any worker can take the job.
         assert (await other.get("one")).state == "UNCLAIMED"
         await queue.enqueue("g")
         assert await job == "SUCCESS"
@@ -536,7 +536,7 @@ async def test_a_job_with_the_id_of_another_flow_is_discarded_and_the_flow_goes_
 
 
 class _Counted(MemoryJobs):
-    """Jobs that count how often they are asked for some."""
+    """Jobs that count how often they are requested."""
 
     asked = 0
 

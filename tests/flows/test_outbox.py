@@ -1,4 +1,4 @@
-"""What a task sends goes out if the task is done, and only then; once it is stored, until somebody has handled it."""
+"""Events sent by a task are delivered if and only if the task succeeds, and are kept until they are handled."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sends(*topics: str, name: str = "a") -> Flow:
 
 
 async def waiting(flows: Flows) -> list[tuple[str, str, str]]:
-    """What is stored and was not delivered."""
+    """Return the events that are stored and not delivered."""
     rows = await flows.store.outbox().take(100, now=0.0, until=0.0)
     return [row[:3] for row in rows]
 
@@ -207,7 +207,7 @@ async def test_one_that_fails_does_not_hold_up_the_others(flows: Flows) -> None:
 
 
 async def flows_later(flows: Flows) -> list[tuple[str, str, str]]:
-    """What will come again, by then."""
+    """Return the flows whose events will be delivered again by then."""
     rows = await flows.store.outbox().take(100, now=1e12, until=0.0)
     return [row[:3] for row in rows]
 
@@ -281,7 +281,7 @@ async def test_an_outbox_does_not_deliver_its_own_event_again_when_the_lease_ran
     async with routed(flows, handle):
         while delivered != ["one"]:
             await asyncio.sleep(0.1)
-        # As after an outage of the store in which no lease was renewed.
+        # As after a store outage in which no lease was renewed.
         await flows.store.outbox().hold(range(1, 1000), until=0.001)
         await flows.start(sends("two"), id="y")
         while "two" not in delivered:
@@ -293,7 +293,7 @@ async def test_an_outbox_does_not_deliver_its_own_event_again_when_the_lease_ran
 
 
 class KilledError(Exception):
-    """Stands for the death of the process: the outbox ends without writing any result."""
+    """Simulates the death of the process: the outbox ends without writing a result."""
 
 
 async def test_an_event_that_kills_its_process_becomes_a_dead_letter_and_its_neighbours_are_delivered(

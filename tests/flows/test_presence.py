@@ -1,4 +1,4 @@
-"""Who has a store open is seen by the others, rings, and is missed when he is gone."""
+"""Presence: processes with an open store see each other, notify each other, and notice when one is gone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMIT = 20.0
 
 @pytest.fixture
 async def join(tmp_path: Path) -> AsyncIterator[Callable[[], Presence]]:
-    """Each call is another who opens the store."""
+    """Return a function that opens the store as another process would."""
     with ExitStack() as stack:
 
         def join() -> Presence:
@@ -69,7 +69,7 @@ async def test_news_reach_all_their_listeners_and_no_others(join: Callable[[], F
 
 
 async def _known(presence: Presence, others: int) -> None:
-    """Until it has heard that so many others came."""
+    """Wait until it knows of this many other processes."""
     async with asyncio.timeout(LIMIT):
         while f"among {others + 1}" not in repr(presence):
             await asyncio.sleep(0.001)

@@ -51,7 +51,7 @@ def step(name: str, log: list[str], *, fails: int = 0) -> Task:
 
 
 class Held:
-    """A task that waits until it is let go."""
+    """A task that waits until it is released."""
 
     def __init__(self, name: str = "held") -> None:
         self.begun, self.go_on = asyncio.Event(), asyncio.Event()

@@ -63,7 +63,7 @@ async def test_a_large_result_is_encoded_in_a_thread_and_a_small_one_in_the_loop
         codec.in_loop.clear()
         out = await flows.start(flow)
     assert out == {"large": LARGE[0], "small": 200_000}
-    # What the flow was given, the number of the attempt, both results, and the history of the retry.
+    # The arguments of the flow, the number of the attempt, both results, and the history of the retry.
     assert codec.in_loop.count(False) == 1
 
 

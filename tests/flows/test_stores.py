@@ -1,4 +1,4 @@
-"""What every store promises."""
+"""Guarantees of every store."""
 
 from __future__ import annotations
 

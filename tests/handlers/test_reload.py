@@ -279,7 +279,7 @@ async def test_a_coroutine_from_a_plain_function_is_awaited(clock: Clock) -> Non
 
 
 class Blocking:
-    """A prepare that blocks its thread until it is let go; what it made is swapped in or thrown away."""
+    """A prepare that blocks its thread until it is released. Its result is swapped in or discarded."""
 
     def __init__(self) -> None:
         self.go_on = threading.Event()
@@ -421,7 +421,7 @@ async def _play(steps: list[tuple[str, int]]) -> None:
         assert begin >= end, "two at once"
     for at, done in served:
         assert [span for span in spans if span[0] >= at and span[1] == done]
-        # At most the one that ran when it asked, and the one for it.
+        # At most the run in progress at the request, and the one for it.
         assert sum(at < span[1] <= done for span in spans) <= 2
     assert not handler.state().running
     assert handler.state().generation == len(spans) <= len(asked)

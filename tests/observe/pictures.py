@@ -1,4 +1,4 @@
-"""Diagrams as the real Mermaid draws them, in a headless Chromium: one page for all, read as JSON."""
+"""Diagrams drawn by the real Mermaid in a headless Chromium: one page for all of them, returned as JSON."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ MERMAID = Path(__file__).parents[2] / ".engines/node_modules/mermaid/dist/mermai
 LIMIT = 150
 
 _OPTIONS = [
-    # Of the page's own clock, which stands still while the page works.
+    # Of the page's own clock, which stops while the page works.
     "--virtual-time-budget=100000",
     "--dump-dom",
 ]
 
-# Lines are told apart by <br>: a name may have line ends of its own.
+# Lines are separated by <br>, because a name may contain line breaks.
 _PAGE = """<!doctype html><meta charset="utf-8"><div id="drawn"></div><pre id="result"></pre>
 <script src="MERMAID"></script>
 <script>
@@ -93,13 +93,13 @@ class Picture:
     strangers: tuple[str, ...] = ()
 
     def node(self, first: str) -> Shape:
-        """The one whose first line is ``first``."""
+        """Return the node whose first line is ``first``."""
         [found] = [node for node in self.nodes if node.lines[:1] == (first,)]
         return found
 
 
 def draw(texts: list[str], folder: Path) -> list[Picture]:
-    """Each of ``texts`` as a picture; whoever shares ``folder`` shares them, and opens no browser of its own."""
+    """Draw each of ``texts``. Callers with the same ``folder`` share the result and open no other browser."""
     if shutil.which("chromium") is None or not MERMAID.exists():
         pytest.skip("chromium or mermaid is not installed; `make engines` installs them")
     folder.mkdir(exist_ok=True)

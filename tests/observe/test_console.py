@@ -1,4 +1,4 @@
-"""`Console`: what a program can be asked and told, and that asking changes nothing."""
+"""`Console`: queries, commands, and that queries change nothing."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ async def test_each_gets_the_answer_to_his_own_question(capsys: pytest.CaptureFi
         assert "List the commands." in helped.answer
         assert status.answer.startswith("program")
         assert capsys.readouterr().out == ""
-        # The next in the same lane is somebody at the prompt.
+        # The next event in the same lane comes from the prompt.
         event: Any = router.commands.parse("status")
         await (await router.emit(event))
         assert capsys.readouterr().out.startswith("program")

@@ -1,4 +1,4 @@
-"""`Dashboard` before anybody asks it: what it is made from, and that its page has all it needs and nothing else."""
+"""`Dashboard` without requests: its arguments, and that its page is complete and loads nothing from outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The event log: the last events, each with what became of it, for who asks and for who follows."""
+"""The event log: the last events with their results, for queries and for followers."""
 
 from __future__ import annotations
 

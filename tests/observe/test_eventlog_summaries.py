@@ -1,4 +1,4 @@
-"""What the event log says of an event: enough to know it again, nothing that it carries, and no secrets."""
+"""Summaries of events in the log: enough to recognise an event, without its payload or secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may ask a page for what: hosts, origins and tokens, each right, wrong, missing, doubled and misplaced."""
+"""Access checks of the page: hosts, origins and tokens, each right, wrong, missing, doubled and misplaced."""
 
 from __future__ import annotations
 

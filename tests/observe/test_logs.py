@@ -160,6 +160,6 @@ def test_whatever_is_logged_comes_out_as_json(kept: Kept, extra: dict[str, Any],
 
 @pytest.mark.parametrize("arguments", [("%d", "x"), ("%s %s", 1), ("%s", Mute())])
 def test_arguments_that_do_not_fit_leave_the_message(kept: Kept, arguments: tuple[Any, ...]) -> None:
-    # Not logged: no other handler that may listen could show it.
+    # Not logged: no other handler that may be installed could show it.
     kept.handle(logging.makeLogRecord({"msg": arguments[0], "args": arguments[1:]}))
     assert kept.lines[0]["message"] == arguments[0]

@@ -1,4 +1,4 @@
-"""The text of a diagram: what stands in it, and what is refused. That it can be drawn is in test_mermaid_drawn."""
+"""The text of a diagram: its content, and errors. `test_mermaid_drawn` checks that it can be drawn."""
 
 from __future__ import annotations
 

@@ -116,17 +116,17 @@ NASTY = [
 
 
 def shown(name: str) -> str:
-    """What is to be seen of a name: characters that no page can show are replaced."""
+    """Return a name as displayed: unprintable characters are replaced."""
     return re.sub("[\0-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", "\ufffd", name)
 
 
 def seen(text: str) -> str:
-    """What is seen of a text: a word joiner has no width."""
+    """Return a text as displayed: a word joiner has no width."""
     return text.replace("\u2060", "")
 
 
 def made_up() -> list[str]:
-    """Names that nobody has thought of, the same in every run: a new one is no reason to fail somebody's build."""
+    """Random names, the same in every run, so that a build does not fail at random."""
     found: list[str] = []
     alphabet = st.one_of(st.characters(), st.sampled_from("#;&<>\"'`*_~$\\:/|-=%{}[]()ﬂ°¶ß \n\tendw.0aé"))
 
@@ -202,7 +202,7 @@ DIAGRAMS: dict[str, str] = {
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Picture]:
-    # The processes of one run share the folder above their own.
+    # The processes of one run share the parent of their folders.
     here = tmp_path_factory.getbasetemp()
     shared = here.parent if "PYTEST_XDIST_WORKER" in os.environ else here
     drawn = draw(list(DIAGRAMS.values()), shared / "mermaid")

@@ -53,7 +53,7 @@ def exported(policy: LabelPolicy, label: str, value: object) -> str | None:
 
 @given(st.lists(st.tuples(st.text(), st.text())), st.integers(1, 5))
 def test_there_are_never_more_series_than_may_be(names: list[tuple[str, str]], most: int) -> None:
-    """One more is for what is too much; and what is found once is found again."""
+    """One extra series takes everything above the limit, and a series that exists is found again."""
     policy = LabelPolicy(max_series=most)
     series: Series[tuple[str, ...]] = Series(("supervisor", "child"), policy, lambda labels: labels)
 

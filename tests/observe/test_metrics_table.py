@@ -42,7 +42,7 @@ NOT_IN_THIS_PROCESS = {"forced_exit"}
 
 
 def rows() -> dict[str, str]:
-    """What the table says of each name of the model."""
+    """Return the documented row of each name in the model."""
     table = PAGE.read_text(encoding="utf-8").partition("| of the model | here |")[2]
     cells = [line.strip("|").split("|", 1) for line in table.splitlines() if line.startswith("| `")]
     return {name: here for names, here in cells for name in re.findall(r"`(\w+)`", names)}
@@ -213,7 +213,7 @@ async def test_from_acceptance_to_the_handler_is_the_wait_for_room_and_in_the_la
     finally:
         hooks.delivery_accepted.disconnect(accepted)
         hooks.handler_started.disconnect(started)
-    # There is room for one: the second and the third wait outside first.
+    # There is space for one, so the second and third wait outside the lane first.
     assert [at["started", number] - at["accepted", number] for number in range(3)] == [0, 2, 4]
 
 

@@ -1,4 +1,4 @@
-"""What OpenTelemetry gets: the metrics that Prometheus gets, and a span for whatever begins, each of which ends."""
+"""OpenTelemetry gets the same metrics as Prometheus, and a span for each operation. Each span ends."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Webhook(Event):
 
 
 class Tally(SpanProcessor):
-    """Which spans have begun and not ended, and which have ended."""
+    """The spans that are open, and those that have ended."""
 
     def __init__(self) -> None:
         self.open: set[int] = set()
@@ -170,7 +170,7 @@ async def test_a_source_that_a_handler_adds_works_for_the_router_and_not_for_tha
 
 @pytest.mark.usefixtures("clock")
 async def test_an_event_with_headers_that_a_handler_emits_is_below_the_handler() -> None:
-    """It is passed on, with the headers that it came with."""
+    """It is passed on with its original headers."""
     tracer, tally = traced()
     router = Router()
     headers = {"traceparent": f"00-{TRACE}-{SENDER}-01"}
@@ -462,7 +462,7 @@ async def test_when_the_tracer_is_left_a_span_stays_the_current_one_of_its_handl
 
 @pytest.mark.usefixtures("clock")
 async def test_without_an_sdk_the_context_of_the_sender_goes_through() -> None:
-    """The API alone makes no spans, and hands on the one that it was given."""
+    """The API alone creates no spans, and passes on the context it was given."""
     router = Router()
     seen: list[str] = []
     router.handle("hook", lambda _: seen.append(current_span.get()))
@@ -538,7 +538,7 @@ async def test_attributes_keep_to_the_policy() -> None:
 
 
 async def test_gauges_are_read_in_the_loop_from_any_thread() -> None:
-    """As the thread of a periodic reader does; and nothing is there to read when the loop has ended."""
+    """A periodic reader uses another thread. After the loop has ended there is nothing to read."""
     metrics, read = metered()
     shown: list[Any] = []
     async with lifetime(), metrics, TaskWorker("alone", asyncio.Event().wait):
@@ -555,7 +555,7 @@ async def test_gauges_are_read_in_the_loop_from_any_thread() -> None:
 
 
 class Provider(TracerProvider):
-    """Remembers when it was asked to send, and does with it what it is told."""
+    """An exporter that records when it was asked to send, and then succeeds, fails or hangs."""
 
     def __init__(self, answer: Callable[[], bool]) -> None:
         super().__init__(shutdown_on_exit=False)

@@ -1,4 +1,4 @@
-"""What Prometheus reads of a program: by its own parsers, and with whatever names things have."""
+"""Prometheus output, read by its own parsers, with arbitrary names."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ async def test_a_source_that_fails_is_counted_by_its_name() -> None:
     [("", "text/plain", plain), (OPENMETRICS, "application/openmetrics-text", openmetrics)],
 )
 async def test_any_name_survives_the_way_to_a_scraper(accept: str, content_type: str, read: Any) -> None:
-    """Of a supervisor and a child, in both formats, by the parsers that Prometheus' own client has."""
+    """For a supervisor and a child, in both formats, with the parsers of Prometheus' own client."""
     names = (AWKWARD[:60], "a\u2028line", "not \udcff utf-8")
     supervisor = Supervisor(names[0], *[Spec(name, forever) for name in names])
     async with lifetime(), PrometheusMetrics() as metrics, supervisor:
@@ -204,12 +204,12 @@ async def test_values_that_the_policy_makes_equal_are_added_up() -> None:
                 await supervisor.restart(name)
         assert value(metrics, "lifecycle_child_restarts_total", supervisor="top", child="known") == 1
         assert value(metrics, "lifecycle_child_restarts_total", supervisor="other", child="other") == 2
-        # Supervisors and tasks are folded into one as well.
+        # Supervisors and tasks are merged as well.
         assert [key for key in scraped(metrics) if key[0] == "lifecycle_workers"] == []
 
 
 class Broken:
-    """What says nothing of itself."""
+    """A component that raises when its state is read."""
 
     name, status = "broken", "running"
 
@@ -218,7 +218,7 @@ class Broken:
 
 
 class Nameless(Broken):
-    """It raises whatever it is asked."""
+    """A component that raises on every attribute."""
 
     @property
     def name(self) -> str:  # type: ignore[override]  # bad input

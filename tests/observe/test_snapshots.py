@@ -51,12 +51,12 @@ async def wait_for_ever() -> None:
 
 
 def as_json(state: Any) -> Any:
-    """What a strict reader of JSON gets."""
+    """Return what a strict JSON parser reads."""
     return json.loads(json.dumps(state, allow_nan=False))
 
 
 class Component:
-    """Something of somebody else's with a state, or without."""
+    """A third-party component with or without a state."""
 
     name = "mine"
 
@@ -156,7 +156,7 @@ async def test_a_count_that_changes_is_announced(clock: Clock) -> None:
 
 
 async def whole() -> Snapshot:
-    """One of a program with something of everything, whatever it is called."""
+    """Build a snapshot of a program with one object of each kind, under any name."""
     router = Router(NASTY[0])
     router.handle("a/*", nothing)
     router.tap("**", nothing)
@@ -240,7 +240,7 @@ async def test_a_node_stays_equal_as_long_as_nothing_but_time_has_passed(clock: 
 
 
 class Odd:
-    """A worker of somebody else's that cannot tell its state."""
+    """A third-party worker whose state cannot be read."""
 
     def __init__(self) -> None:
         self.status = Status.CREATED
@@ -446,7 +446,7 @@ async def test_context_has_event_worker_flow_and_span(clock: Clock) -> None:
 
 @pytest.mark.usefixtures("clock")
 async def test_nothing_in_a_snapshot_shows_a_secret() -> None:
-    """Not the errors of workers, sources and flows, the messages of probes, nor the state of other components."""
+    """Covers errors of workers, sources and flows, messages of probes, and the state of other components."""
     leak = "password=hunter2"
 
     class Ill(TaskWorker):

@@ -267,7 +267,7 @@ async def test_a_supervisor_whose_workers_raise_does_not_hide_others() -> None:
             raise RuntimeError("not today")
 
         async def restart(self, name: str) -> None:
-            """As a supervisor has it."""
+            """Restart as a supervisor does."""
 
         state = workers
 

@@ -1,4 +1,6 @@
-"""Watching: what is new, as it happens, at most so often; who is slow gets the newest, and one look does for all."""
+"""Watching: changes as they happen, at a limited rate. A slow reader gets the newest state, and readers share
+snapshots.
+"""
 
 from __future__ import annotations
 
@@ -203,7 +205,7 @@ def test_all_updates_together_make_the_current_nodes(steps: list[tuple[int, int]
                 hook = hooks.component_closed if number in there else hooks.component_opened
                 hook.announce(part, component=part)
                 there ^= {number}
-                # What came and went again since is nothing new.
+                # A component that appeared and disappeared in between is not a change.
                 if reader < 2 and (change := await soon((one, two)[reader])):
                     table = tables[reader]
                     table.update(change.nodes)

@@ -1,4 +1,4 @@
-"""What a lifetime knows of what lives under it, and its last hooks, which are cut short."""
+"""The components of a lifetime, and its last hooks, which have a time limit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Component:
-    """Something with a state."""
+    """A component with a state."""
 
     def state(self) -> str:
         return "well"
@@ -134,7 +134,7 @@ async def _lived(worker: TaskWorker | ThreadWorker) -> None:
 
 
 class Foreign:
-    """A worker that was written by somebody else, who knows nothing of hooks."""
+    """A third-party worker that announces nothing on hooks."""
 
     name, status = "foreign", "running"
 

@@ -1,4 +1,4 @@
-"""Which signal of a series means what, as a table."""
+"""The action for each signal of a series, as a table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STOP, COUNT, CAPTURE, FORCE = SignalAction.STOP, SignalAction.COUNT, SignalActio
 def verdicts(
     settings: Settings, *signums: int, routed: bool = False, heard: bool = False, gap: float = 0.1
 ) -> list[SignalAction]:
-    """Judge signals that come ``gap`` seconds apart; the program stops where it is told to."""
+    """Judge signals that come ``gap`` seconds apart. The program stops when a verdict is to stop."""
     escalation, stopping, judged = Escalation(settings), False, []
     for number, signum in enumerate(signums):
         wanted = routed and signum == SIGINT and not stopping

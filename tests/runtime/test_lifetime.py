@@ -1,4 +1,4 @@
-"""`lifetime`: the same life in a loop that somebody else runs."""
+"""`lifetime`: the same lifetime in a loop that the caller runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `run` runs, when a program is complete, and what comes out of it."""
+"""`run`: accepted arguments, when a program is complete, and its result."""
 
 from __future__ import annotations
 

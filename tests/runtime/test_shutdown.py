@@ -52,7 +52,7 @@ class Group(Worker):
         self.children = workers
 
     def workers(self) -> tuple[Worker, ...]:
-        """As the library's: records, which have the names."""
+        """Return records with the names of workers, as the library does."""
         return self.children
 
     def __contains__(self, name: object) -> bool:

@@ -1,4 +1,4 @@
-"""What starts before what."""
+"""Start order of components."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Slow:
 
 
 class Announced:
-    """A main whose announcement of its start fails."""
+    """A main whose start announcement fails."""
 
     def __init__(self, *, ends: bool) -> None:
         self.ended = False

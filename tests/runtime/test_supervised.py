@@ -52,7 +52,7 @@ def test_a_shutdown_that_comes_while_a_child_is_made_again_ends_as_any() -> None
         return make()
 
     async def ends() -> None:
-        """At once, and has to be started again."""
+        """Ends at once and has to be restarted."""
 
     async def main() -> None:
         await Supervisor("app", Spec("child", child, backoff=Backoff(initial=0.1))).start()

@@ -1,4 +1,4 @@
-"""What a program tells a service manager, in virtual time; ``tests/realtime/test_systemd.py`` has real programs."""
+"""Notifications to a service manager, in virtual time. ``tests/realtime/test_systemd.py`` covers real programs."""
 
 from __future__ import annotations
 

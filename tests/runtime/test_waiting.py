@@ -1,4 +1,4 @@
-"""`sleep` and `read_line`: what ends them, and what becomes of data that came at that moment."""
+"""`sleep` and `read_line`: their ends, and data that arrives at the same moment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Mode = Literal["shield", "strict"]
 async def inside(work: Any, *causes: Any) -> Any:
     """Run ``work`` in a task below a lifetime whose block ignores its cancellation, and return how it ended.
 
-    A number among ``causes`` is a pause of as many turns of the loop.
+    A number among ``causes`` is a pause of that many turns of the loop.
     """
     result: list[Any] = []
 
@@ -109,7 +109,7 @@ class Stream:
 
 
 async def read_then_go_on(stream: Stream, mode: Mode) -> tuple[Any, bool]:
-    """How the read ended, and whether the next await was cancelled."""
+    """Return the result of the read, and whether the next await was cancelled."""
     try:
         outcome: Any = await read_line(stream, mode=mode)
     except Interrupted as error:

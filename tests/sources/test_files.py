@@ -104,7 +104,7 @@ def test_directories_may_nest_deeper_than_calls(tree: Tree, tmp_path: Path) -> N
         os.close(here)
         assert look(tree, tmp_path / "d") == {"file": "added"}
     finally:
-        # As shutil.rmtree(), which pytest will call, cannot.
+        # shutil.rmtree(), which pytest will call, cannot do that.
         subprocess.run(["rm", "-rf", tmp_path / "d" / "d" / "d"], check=True)
     assert look(tree, tmp_path / "d" / "d" / "d") == {"file": "deleted"}
 
@@ -139,7 +139,7 @@ def test_several_changes_to_a_file_between_reports_are_one_net_change(tree: Tree
 
 
 def test_a_reported_modification_counts_without_a_visible_difference(tree: Tree, tmp_path: Path) -> None:
-    """Two writes of the same size within one tick of the clock that stamps files look the same."""
+    """Two writes of the same size within one tick of the file system's clock look the same."""
     file = tmp_path / "file"
     file.write_text("1")
     tree.update([(str(file), False)])

@@ -134,7 +134,7 @@ async def test_clear_line_clears_a_half_typed_line(screen: Screen) -> None:
 
 
 async def test_ctrl_c_sends_sigint(screen: Screen) -> None:
-    """With the loop blocked, no code would read a key."""
+    """If the loop is blocked, no code would read a key."""
     running = screen.run(PromptSource(), Emitted())
     await until(lambda: screen.shows(">"))
     local_modes: int = screen.modes()[3]

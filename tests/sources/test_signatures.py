@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lifecycle.sources.signatures import GitHub, VerificationError
 
-# From "Validating webhook deliveries" of GitHub's documentation.
+# From "Validating webhook deliveries" in GitHub's documentation.
 SECRET = "It's a Secret to Everybody"
 BODY = b"Hello, World!"
 SIGNATURE = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"

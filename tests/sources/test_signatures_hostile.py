@@ -1,7 +1,7 @@
 """For any input, a verifier returns the id or raises `VerificationError`, and accepts nothing that was not signed.
 
-Some thousand inputs in the suite, a million where ``LIFECYCLE_CHAOS`` is set (`make chaos`); ``LIFECYCLE_SEED`` repeats
-what a seed gave.
+Some thousand inputs in the suite, a million with ``LIFECYCLE_CHAOS`` (`make chaos`); ``LIFECYCLE_SEED`` repeats a
+seed.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ SCRAPS = (
 
 
 def spoil(text: str, chance: random.Random) -> str:
-    """``text`` with one thing done to it, which may leave it as it was."""
+    """Return ``text`` after one random mutation, which may leave it unchanged."""
     at, to = sorted((chance.randrange(len(text) + 1), chance.randrange(len(text) + 1)))
     begin, middle, end = text[:at], text[at:to], text[to:]
     ways: tuple[Callable[[], str], ...] = (

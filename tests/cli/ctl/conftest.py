@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where programs are looked for: a short path, for the address of a socket has only a hundred characters."""
+    """The directory where programs are searched: a short path, because a socket's address is limited to about 100
+    characters.
+    """
     with tempfile.TemporaryDirectory(prefix="ctl") as directory:
         monkeypatch.setenv("XDG_RUNTIME_DIR", directory)
         own = Path(directory, "lifecycle")

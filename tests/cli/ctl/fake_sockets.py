@@ -23,7 +23,7 @@ def answer(body: bytes | str, *, status: int = 200, length: int | None = None) -
 
 @contextmanager
 def speaker(path: Path, *answers: bytes) -> Generator[list[bytes]]:
-    """Listens at ``path`` and gives ``answers`` one by one, the last again and again; what was asked."""
+    """Listen at ``path`` and send ``answers`` one by one, repeating the last. Yield the requests."""
     asked: list[bytes] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(path))
@@ -33,7 +33,7 @@ def speaker(path: Path, *answers: bytes) -> Generator[list[bytes]]:
         try:
             yield asked
         finally:
-            # It waits in accept, which nothing else would wake.
+            # It waits in accept, so only a connection wakes it.
             with suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)
             thread.join()

@@ -107,7 +107,7 @@ def test_ps_shows_programs_with_invalid_responses(sockets: Path, capsys: pytest.
 def test_silent_program_does_not_block(
     sockets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The system takes the connections of a program that stands still."""
+    """The system accepts connections of a stopped program."""
     monkeypatch.setattr(queries, "PS_TIMEOUT", 0.1)
     monkeypatch.setattr(client, "TIMEOUT", 0.1)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -211,7 +211,7 @@ def test_endless_response_times_out(
 def test_silent_programs_share_one_timeout(
     sockets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where each would take nearly as long as there is."""
+    """This holds even if each takes nearly the whole timeout."""
     monkeypatch.setattr(queries, "PS_TIMEOUT", 0.1)
     waited: list[float | None] = []
     monkeypatch.setattr(Exchange, "set_timeout", lambda _, seconds: waited.append(seconds))

@@ -23,7 +23,7 @@ async def learn(known: Contents, root: Path, counts: Callable[[Path], bool] = la
 
 
 def made_long_ago() -> Contents:
-    """It takes what is there for what was there from the beginning."""
+    """The watcher treats existing files as old."""
     return Contents(until=2**62)
 
 

@@ -72,7 +72,7 @@ async def test_each_page_reloads_with_the_next_ready_run() -> None:
             await other.connected()
             server.notify()
             assert await one.hears() == await other.hears() == "reload"
-            # It reloads, and is another page from then on.
+            # It reloads, and is a different page from then on.
             assert await one.reader.read() == b"\n"
 
 

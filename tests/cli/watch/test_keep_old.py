@@ -67,7 +67,7 @@ def statuses(rig: one.Rig) -> list[Status]:
 
 
 async def begin(rig: one.Rig, clock: Clock, name: str = "a") -> None:
-    """A change, and a new one that takes its time to be ready."""
+    """Make a change, and let the new process take a while to become ready."""
     rig.launcher.hangs = True
     rig.change(name)
     await clock.settle()
