@@ -20,7 +20,7 @@ TRIES = 3
 
 
 class Herald:
-    """Says that the sources before it have started; signals are heard by then."""
+    """Reports that the sources before it have started, so that signals are handled."""
 
     async def run(self, emit: object) -> None:
         print("up", flush=True)

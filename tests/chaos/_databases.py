@@ -1,4 +1,4 @@
-"""Where a storm keeps its flows, and how its judge reads what is there: a file, or a server that is killed as well."""
+"""Where a chaos test keeps its flows, and how its checks read them: a file, or a server that is killed as well."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class File:
     """A SQLite file."""
 
     def __init__(self, path: Path) -> None:
-        #: What `Flows` is given.
+        #: The argument for `Flows`.
         self.where = str(path)
         self._path = path
 
     def rows(self, query: str, *values: Any) -> Sequence[tuple[Any, ...]]:
-        """What is there; nothing before there are tables."""
+        """Return the rows, or none while there are no tables."""
         with closing(sqlite3.connect(self._path)) as db:
             if not db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'lifecycle_flow_changes'").fetchone():
                 return []
@@ -50,7 +50,7 @@ class File:
 
 
 class OnServer:
-    """A PostgreSQL server of its own."""
+    """A PostgreSQL server for one chaos test."""
 
     def __init__(self) -> None:
         self._server = Postgres()
@@ -60,7 +60,7 @@ class OnServer:
         self.kills = self.cuts = 0
 
     def rows(self, query: str, *values: Any) -> Sequence[tuple[Any, ...]]:
-        """What is there; nothing before there are tables."""
+        """Return the rows, or none while there are no tables."""
         with psycopg.connect(self.where, autocommit=True, application_name="judge") as db:
             if db.execute("SELECT to_regclass('lifecycle_outbox')").fetchone() == (None,):
                 return []
@@ -82,7 +82,7 @@ class OnServer:
         return dice < 0.25
 
     def forget_the_dead(self) -> None:
-        """Wait until the server has missed who was killed."""
+        """Wait until the server has noticed which processes are dead."""
         end = time.monotonic() + _LIMIT
         asked = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'lifecycle'"
         while self._server.execute(asked):
@@ -95,5 +95,5 @@ class OnServer:
 
 
 def database(store: str, path: Path) -> File | OnServer:
-    """One of those kinds."""
+    """Return a database of this kind."""
     return OnServer() if store == "postgres" else File(path)

@@ -1,9 +1,9 @@
-"""What carries out flows until it is killed: ``python -m tests.chaos._flow_runner DIRECTORY STORE``.
+"""The process that runs flows until it is killed: ``python -m tests.chaos._flow_runner DIRECTORY STORE``.
 
-For each line ``LIFE LAST`` that it reads it forks a process, for that is quicker than to start one, and says how that
-ended. Such a process goes on with what the lives before it left, by turns with `Flows.recover` and with `Flows.start`,
-and begins the flows of the next numbers; each effect is a line in the file ``effects``. Where ``LAST`` is not 0 it ends
-by itself, when all flows below that number have ended.
+For each line ``LIFE LAST`` that it reads, it forks a process, which is faster than starting one, and prints how it
+ended. The child resumes unfinished flows, with `Flows.recover` or with `Flows.start` in turn, and begins flows with the
+next numbers. Each effect is a line in the file ``effects``. If ``LAST`` is not 0, the child exits when all flows below
+that number have ended.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CONCURRENCY = (None, 1, 3)
 
 
 class _Runner:
-    """One life."""
+    """One child process."""
 
     def __init__(self, flows: Flows, life: int, effects: int) -> None:
         self._flows, self._life, self._effects = flows, life, effects

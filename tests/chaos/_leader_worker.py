@@ -1,7 +1,7 @@
-"""One of those who want to lead in `tests.chaos.leader`: writes while it does, and notes what became of it.
+"""A candidate of `tests.chaos.leader`: it writes while it leads, and notes the results.
 
-Its lines are ``gained TOKEN``, ``lost TOKEN``, ``put REVISION``, and ``refused`` for a write that was on its way when
-somebody else had the lease already.
+Its lines are ``gained TOKEN``, ``lost TOKEN``, ``put REVISION``, and ``refused`` for a write that arrived after
+another process had gained the lease.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 __all__ = ["NAME", "WRITES", "main"]
 
 NAME = "chaos"
-#: Under which each write has a key of its own.
+#: The prefix of the keys; each write has its own key.
 WRITES = "writes"
 
-#: Seconds between two writes, and the most that one is on its way.
+#: Seconds between two writes, and the longest delay of one.
 PAUSE, LATE = 0.02, 2.0
 
 
 class Worker:
-    """Leads when it may; what it writes says with which token."""
+    """Leads when it can. Each write contains its token."""
 
     def __init__(self, url: str, path: str, lease: float) -> None:
         self.leader = Leader(NAME, url, lease=lease)
@@ -49,14 +49,14 @@ class Worker:
         self.note(f"{'gained' if event.leading else 'lost'} {event.token}")
 
     async def run(self, _: Emit) -> None:
-        """As a source it begins when the one before it has started; signals are heard by then."""
+        """Run as a source: it begins when the one before it has started, so that signals are handled."""
         print("up", flush=True)
         async with asyncio.TaskGroup() as group:
             group.create_task(self.write())
             group.create_task(self.write_late())
 
     async def write(self) -> None:
-        """As one should."""
+        """Write with the fencing token."""
         while True:
             await asyncio.sleep(PAUSE)
             token = self.leader.token
@@ -68,7 +68,9 @@ class Worker:
                     self.note("refused")
 
     async def write_late(self) -> None:
-        """What was sent while it led, and arrives who knows when: neither the clock nor the client can see to that."""
+        """Write with a delay: sent while it led, arriving at any time. Neither the clock nor the client can prevent
+        that.
+        """
         while True:
             await asyncio.sleep(PAUSE)
             candidate = self.leader._elector

@@ -1,7 +1,7 @@
-"""What `tests.chaos.inbox` kills: ``python -m tests.chaos._receiver DIRECTORY LIFE``.
+"""The program that `tests.chaos.inbox` kills: ``python -m tests.chaos._receiver DIRECTORY LIFE``.
 
-It receives, and notes what it handles: each number is a line of the file ``handled``, with the life in which it was
-and the attempt.
+It receives webhooks and records what it handles. Each number is a line of the file ``handled``, with the run and the
+attempt.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ UNLUCKY = 17
 
 
 class Spoken(WebhookSource):
-    """Says where it listens."""
+    """Prints the address on which it listens."""
 
     async def __aenter__(self) -> Any:
         await super().__aenter__()
@@ -58,7 +58,7 @@ def main(directory: Path, life: int) -> None:
     notes = os.open(directory / "handled", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def note(*numbers: int) -> None:
-        # One write, which a kill cannot tear.
+        # A single write, so that a kill never leaves half a line.
         lines = "".join(f"{life} {number} {delivery().attempt}\n" for number in numbers)
         os.write(notes, lines.encode())
 

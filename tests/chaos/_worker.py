@@ -1,4 +1,4 @@
-"""One worker of `tests.chaos.jobs`: works until SIGTERM, and writes down what it claims and completes."""
+"""One worker of `tests.chaos.jobs`: it works until SIGTERM, and records what it claims and completes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["LEASE", "STEPS"]
 
 #: Seconds.
 LEASE = 1.0
-#: How many tasks a flow has.
+#: The number of tasks of a flow.
 STEPS = 4
 
-# By job: how often it was claimed in this life.
+# By job: how often this process has claimed it.
 _claims: Counter[str] = Counter()
 
 
@@ -59,7 +59,7 @@ async def main(directory: str, where: str, life: str) -> None:
 
 
 async def _entered(stack: AsyncExitStack, where: str) -> Flows:
-    """Flows on a server that may be away just now: what a program says then, and that it is started again."""
+    """Enter flows on a server that may be down: print the error as a program would, and be restarted."""
     while True:
         try:
             return await stack.enter_async_context(Flows(where, stop_timeout=1.0))

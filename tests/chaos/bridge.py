@@ -1,9 +1,9 @@
-"""A bus on which everybody dies: ``python -m tests.chaos.bridge --seconds 60``.
+"""A bus with failing members: ``python -m tests.chaos.bridge --seconds 60``.
 
-Producers here send numbered events of odd topics, some of them poison, and await each. Three consumers share them;
-they are killed and frozen at random moments, and so is the server killed. In the end every event that the bus had
-acknowledged must have been handled or, if it was poison, be a dead letter. The last line says how it went; the exit
-status is 0 if it went well.
+Producers in this process send numbered events with unusual topics, some of them poison, and await each. Three
+consumers share them. They are killed and frozen at random moments, and the server is killed as well. In the end, every
+event that the bus acknowledged must have been handled or, if it was poison, be a dead letter. The last line prints the
+result; the exit status is 0 if all went well.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ ROOT = Path(__file__).parents[2]
 CONSUMERS, PRODUCERS = 3, 8
 LIMIT = 60.0
 
-#: What no subject could say as it is.
+#: Characters that a subject cannot contain.
 ODD = ["plain", "a.b", "*", ">", "ü/ß", "sp ace", "=", "", "new\nline", "x" * 300, "deep/" * 20]
 
 
 @dataclass(frozen=True)
 class Numbered:
-    """An event with an id, so that a second try is no second event."""
+    """An event with an id, so that a second try is the same event."""
 
     topic: str
     number: int
@@ -55,7 +55,7 @@ class Numbered:
 
 @dataclass
 class Result:
-    """What was seen."""
+    """The observations of one test."""
 
     published: set[int] = field(default_factory=set)
     poison: set[int] = field(default_factory=set)
@@ -74,7 +74,7 @@ class Result:
         return sum(times - 1 for times in self.handled.values())
 
     def wrong(self) -> list[str]:
-        """What must not be."""
+        """Return the violations."""
         found = {
             "lost": self.lost,
             "poison that was handled": self.poison & self.handled.keys(),
@@ -91,7 +91,7 @@ class Result:
 
 
 class Storm:
-    """Producers, consumers, the server, and whoever kills them."""
+    """Producers, consumers, the server, and the task that kills them."""
 
     def __init__(self, directory: Path, server: NatsProcess, seed: int) -> None:
         self.directory = directory
@@ -156,9 +156,9 @@ class Storm:
             return await asyncio.create_subprocess_exec(*argv, *arguments, cwd=ROOT, stdout=pipe, stderr=log)
 
     async def _up(self, place: int) -> None:
-        """Wait until it has said that it is up: before, a signal would end it as one ends any process.
+        """Wait until it has reported that it is up. Before that, a signal would end it without cleanup.
 
-        One that found no server for too long has ended by itself, and is started again as a service would be.
+        A consumer that found no server for too long has exited and is restarted, as a service would be.
         """
         async with asyncio.timeout(LIMIT):
             while True:
@@ -186,7 +186,7 @@ class Storm:
         self._consumers[place] = await self._start(place)
 
     async def _freeze(self) -> None:
-        """Long enough for the server to give to others what the frozen one has."""
+        """Freeze it long enough for the server to redeliver its events to others."""
         process = self.chance.choice(self._consumers)
         with suppress(ProcessLookupError):
             process.send_signal(signal.SIGSTOP)
@@ -199,7 +199,7 @@ class Storm:
         await self.server.restart(after=self.chance.random())
 
     async def _calm(self) -> None:
-        """In peace: what is left is handled, and the consumers end as programs do."""
+        """Stop the kills: the remaining events are handled, and the consumers end cleanly."""
         end = time.monotonic() + LIMIT
         while time.monotonic() < end:
             self._read()
@@ -207,7 +207,7 @@ class Storm:
                 break
             for place, process in enumerate(self._consumers):
                 if process.returncode is not None:
-                    # It found no server for too long; a service would start it again.
+                    # It found no server for too long. A service manager would restart it.
                     self._consumers[place] = await self._start(place)
             await asyncio.sleep(0.1)
         else:

@@ -1,4 +1,4 @@
-"""How a storm is begun from a command line, how it ends what it began, and how it says how it went."""
+"""The command line of the chaos tests: arguments, cleanup and report."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ def run_from_command_line(
     *figures: str,
     stores: Sequence[str] = (),
 ) -> None:
-    """Let ``storm`` blow as the command line says, print ``figures`` and tally, and exit with whether it is wrong.
+    """Run ``storm`` with the arguments of the command line, print ``figures`` and the result, and exit with 1 on
+    violations.
 
-    It is given the seconds, the seed, which ``LIFECYCLE_SEED`` repeats, and a store where there are ``stores``; the
-    tally that comes of it knows what is ``wrong()``.
+    ``storm`` gets the seconds, the seed (which ``LIFECYCLE_SEED`` repeats) and, if there are ``stores``, a store. Its
+    result lists the violations with ``wrong()``.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {program}", description=doc)
     parser.add_argument("--seconds", type=float, default=60.0)

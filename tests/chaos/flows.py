@@ -1,10 +1,10 @@
-"""Flows in a process that is killed again and again: ``python -m tests.chaos.flows --seconds 60``.
+"""Flows in a process that is killed repeatedly: ``python -m tests.chaos.flows --seconds 60``.
 
-Random flows, with reverts, retries and deciders, run in a process that is killed with SIGKILL at random moments, also
-while it starts, and followed by another. In the end each flow must be where it would be if nobody had been killed: same
-states, same data. No task whose success was stored may have been executed again, and each stored change must be one
-that the tables have. With ``--store postgres`` they are kept on a server, which is killed as well, or all of whose
-connections are cut, while flows are at work. The last line says how it went; the exit status is 0 if it went well.
+Random flows with reverts, retries and deciders run in a process that is killed with SIGKILL at random moments, also
+while it starts. Then another process continues. In the end each flow must be in the state that it reaches without
+kills, with the same data. No task whose success was stored may have been executed again, and each stored change must be
+in the transition tables. With ``--store postgres`` the flows are kept on a server, which is killed as well or whose
+connections are cut. The last line prints the result; the exit status is 0 if all went well.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ _MANY = 100_000
 
 @dataclass
 class Result:
-    """What was seen."""
+    """The observations of one test."""
 
     flows: int = 0
     kills: int = 0
     #: Kills that found a flow at work.
     interrupted: int = 0
-    #: What is wrong, by the number of the flow.
+    #: Violations, by the number of the flow.
     lost: dict[int, list[str]] = field(default_factory=dict)
 
     def add(self, number: int, what: str) -> None:
         self.lost.setdefault(number, []).append(what)
 
     def wrong(self) -> list[str]:
-        """What must not be."""
+        """Return the violations."""
         return ["\n  ".join([f"flow {number}:", *found]) for number, found in sorted(self.lost.items())]
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ class Storm:
         self.runner: Process | None = None
         self.pid = 0
         self.life = 0
-        # The keys of tasks whose success is stored, and how much of what was executed is read.
+        # The keys of tasks whose success is stored, and the position up to which the effects were read.
         self.stored: set[str] = set()
         self.read = 0
 
@@ -122,7 +122,7 @@ class Storm:
         self.pid = int(await self._heard("born"))
 
     async def _heard(self, word: str) -> str:
-        """What is said with the next line that begins with ``word``."""
+        """Return the rest of the next line that begins with ``word``."""
         assert self.runner is not None
         assert self.runner.stdout is not None
         async with asyncio.timeout(LIMIT):
@@ -149,7 +149,7 @@ class Storm:
         self.database.forget_the_dead()
 
     async def _last_life(self) -> None:
-        """In peace: what was begun is brought to its end."""
+        """Stop the kills: everything that was begun reaches its end."""
         await self._start(self.result.flows)
         status = await self._heard("ended")
         self.pid = 0
@@ -161,7 +161,7 @@ class Storm:
     # -- what is seen of them ----------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """After each death: what was executed since the one before, and what of it is stored."""
+        """After each death, read the new effects and check which of them are stored."""
         effects = self.directory / "effects"
         lines = effects.read_text().splitlines() if effects.exists() else []
         for line in lines[self.read :]:
@@ -195,7 +195,7 @@ class Storm:
 
 
 async def _end(run: Run, *, exactly: bool) -> tuple[Any, ...]:
-    """What it has come to: the state, what is left of each task, and what they gave."""
+    """Return the end of a flow: its state, what is left of each task, and their results."""
     try:
         given = await run
     except Exception:  # noqa: BLE001  # after a reload it is another one; what failed is seen in the states
@@ -214,7 +214,7 @@ async def storm(seconds: float, *, seed: int, kills: int = 0, store: str = "sqli
 
 
 def main() -> None:
-    # That flows fail is as it should be.
+    # Failing flows are expected.
     logging.getLogger("lifecycle").setLevel(logging.ERROR)
     run_from_command_line("tests.chaos.flows", __doc__, storm, "interrupted", stores=STORES)
 

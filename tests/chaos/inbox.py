@@ -1,9 +1,9 @@
-"""A receiver that is killed again and again, and a sender that counts: ``python -m tests.chaos.inbox --seconds 60``.
+"""A receiver that is killed repeatedly, and a sender that counts: ``python -m tests.chaos.inbox --seconds 60``.
 
-The sender posts numbered signed requests, with the same id until each is answered, and remembers which were answered
+The sender posts numbered signed requests, each with the same id until it is answered, and records which were answered
 with 202. The receiver is killed with SIGKILL at random moments, also while it starts, and started again. In the end
-every acknowledged number must have been handled, none that was refused, and a number twice only where a kill came
-between. The last line says how it went; the exit status is 0 if it went well.
+every acknowledged number must have been handled and no rejected one, and a number twice only if a kill came between.
+The last line prints the result; the exit status is 0 if all went well.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ LIMIT = 60.0
 
 @dataclass
 class Result:
-    """What was seen."""
+    """The observations of one test."""
 
     acknowledged: set[int] = field(default_factory=set)
     refused: set[int] = field(default_factory=set)
-    #: For each number where it was handled: life and attempt, in order.
+    #: By number: the run and the attempt in which it was handled, in order.
     handled: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     kills: int = 0
     dead: int = 0
@@ -60,7 +60,7 @@ class Result:
         return {number for number, calls in self.handled.items() if len(calls) > 1}
 
     def wrong(self) -> list[str]:
-        """What must not be."""
+        """Return the violations."""
         found = []
         if self.lost:
             found.append(f"lost: {sorted(self.lost)[:10]}")
@@ -88,7 +88,7 @@ class Storm:
         self.directory = directory
         self.chance = random.Random(seed)
         self.result = Result()
-        # Where the receiver listens; none while it does not.
+        # The address of the receiver, or None while it does not listen.
         self.url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.numbers = iter(range(1, 10**9))
         self.stopping = False
@@ -136,7 +136,7 @@ class Storm:
         self.result.kills += 1
 
     async def _last_life(self, senders: list[asyncio.Task[None]]) -> None:
-        """In peace: what is left is delivered, and the receiver ends as programs do."""
+        """Stop the kills: the remaining messages are delivered, and the receiver ends cleanly."""
         process = await self._start()
         try:
             await self._listening(process)
@@ -171,9 +171,9 @@ class Storm:
                 await asyncio.sleep(0.02)
 
     async def _post(self, client: aiohttp.ClientSession, number: int) -> int:
-        """The status, whatever happens until there is one; the id stays the same.
+        """Post with the same id until there is a status, and return it.
 
-        Where a try was not answered it may have been accepted: then a refusal decides nothing, and is not taken.
+        An unanswered try may have been accepted. A rejection after it decides nothing, and is ignored.
         """
         body = str(number).encode()
         signature = hmac.digest(SECRET, body, hashlib.sha256).hex()
@@ -187,7 +187,7 @@ class Storm:
                     if answer.status == 202 or not unanswered:
                         return answer.status
             except aiohttp.ClientConnectorError:
-                # Nobody was there to accept it.
+                # The receiver was not running, so it cannot have been accepted.
                 pass
             except (aiohttp.ClientError, ConnectionError, TimeoutError):
                 unanswered = True

@@ -1,9 +1,9 @@
-"""Workers that are killed and stopped again and again: ``python -m tests.chaos.jobs --seconds 60``.
+"""Workers that are killed and stopped repeatedly: ``python -m tests.chaos.jobs --seconds 60``.
 
 Jobs are enqueued in one file, and four processes work on them. At random moments one is killed with SIGKILL and another
-takes its place, or it is stopped with SIGSTOP for longer than its lease and then continued. In the end every job must
+takes its place, or one is stopped with SIGSTOP for longer than its lease and then continued. In the end every job must
 have been completed once, and no process may have written to a flow after another one had claimed it. With ``--store
-postgres`` they are kept on a server, which is killed as well, or all of whose connections are cut. The last line prints
+postgres`` the jobs are kept on a server, which is killed as well or whose connections are cut. The last line prints
 the result; the exit status is 0 if all went well.
 """
 
@@ -46,28 +46,28 @@ LIMIT = 90.0
 
 @dataclass
 class Result:
-    """What was seen."""
+    """The observations of one test."""
 
     jobs: int = 0
     kills: int = 0
     stops: int = 0
     #: Jobs that are not complete, or not well.
     lost: list[str] = field(default_factory=list[str])
-    #: Jobs that were completed twice, or in whose flow an owner wrote who had lost it.
+    #: Jobs that were completed twice, or into whose flow a process wrote after it had lost the claim.
     double: list[str] = field(default_factory=list[str])
-    #: Seconds from a kill until somebody else had claimed what the dead one had.
+    #: Seconds from a kill until another worker had claimed the job of the killed one.
     taken: list[float] = field(default_factory=list[float])
 
     def __str__(self) -> str:
         return f"jobs {self.jobs}, kills {self.kills}, lost {len(self.lost)}, double {len(self.double)}"
 
     def wrong(self) -> list[str]:
-        """What must not be."""
+        """Return the violations."""
         return [f"{what}: {ids[:20]}" for what, ids in (("lost", self.lost), ("double", self.double)) if ids]
 
     @property
     def speed(self) -> str:
-        """How fast the jobs of the dead found an owner."""
+        """Format how fast the jobs of killed workers were claimed again."""
         if not self.taken:
             return f"stops {self.stops}, nothing was taken over"
         return (
@@ -86,7 +86,7 @@ class Storm:
         self.ids: list[str] = []
         self.lives = 0
         self.workers: list[tuple[str, Process]] = []
-        # The lives that have said that they work.
+        # The workers that have reported that they are working.
         self.up: set[str] = set()
         # When which life was ended.
         self.killed: dict[str, float] = {}
@@ -111,7 +111,7 @@ class Storm:
                 name, priority = f"job-{len(self.ids)}", self.chance.choice(list(Priority))
                 after = self.chance.choice([0.0, 0.0, self.chance.random() * 0.3])
                 await queue.enqueue("deploy", id=name, priority=priority, after=after)
-                # Not before: a cancelled enqueue may have stored nothing.
+                # Not earlier: a cancelled enqueue may have stored nothing.
                 self.ids.append(name)
             await asyncio.sleep(0.05)
 
@@ -132,7 +132,7 @@ class Storm:
         while time.monotonic() < end or self.result.kills < kills:
             victim = self.chance.randrange(WORKERS)
             life, process = self.workers[victim]
-            # Some die while they start.
+            # Some are killed while they start.
             if self.chance.random() < 0.9:
                 await self._up(life, process)
             await asyncio.sleep(self.chance.random() * 0.4)
@@ -165,7 +165,7 @@ class Storm:
         asyncio.get_running_loop().call_later(pause, _go_on, process)
 
     async def _calm(self, queue: JobQueue) -> None:
-        """In peace: what is left is done, and the workers end as programs do."""
+        """Stop the kills: the remaining jobs are done, and the workers end cleanly."""
         for _, process in self.workers:
             _go_on(process)
         for life, process in self.workers:
@@ -208,7 +208,7 @@ class Storm:
                     self.result.taken.append(then - self.killed[life])
 
     def _read(self) -> tuple[Counter[str], dict[str, list[tuple[float, str]]]]:
-        """By job: how often it was completed; and when it was claimed, in which life."""
+        """Return by job how often it was completed, and when and by which worker it was claimed."""
         ended, claims = Counter[str](), defaultdict[str, list[tuple[float, str]]](list)
         for path in self.directory.glob("life-*.log"):
             for line in path.read_text().splitlines():
@@ -220,7 +220,7 @@ class Storm:
         return ended, claims
 
     def _in_order(self, job: str) -> bool:
-        """Whether each task succeeded once, and each claim wrote only before the next one did."""
+        """Return whether each task succeeded once, and each claim wrote only before the next one did."""
         changes = self.database.rows(
             "SELECT seq, kind, new, result FROM lifecycle_flow_changes WHERE flow = %s ORDER BY seq", job
         )

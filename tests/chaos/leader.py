@@ -1,9 +1,9 @@
 """Leaders that are killed and frozen: ``python -m tests.chaos.leader --seconds 60``.
 
-Three processes want to lead, and whoever does writes. They are killed with SIGKILL and frozen with SIGSTOP for longer
-than a lease, at random moments, and so is the server. Some writes are on their way for a while and look at no clock. In
-the end no write may stand behind the beginning of another's time, and every one that was acknowledged must be there.
-The last line says how it went; the exit status is 0 if it went well.
+Three processes are candidates, and the leader writes. They are killed with SIGKILL, or frozen with SIGSTOP for longer
+than a lease, at random moments, and the server is killed as well. Some writes are delayed and check no clock. In the
+end, no write may come after the first one of a later term, and every acknowledged write must be stored. The last line
+prints the result; the exit status is 0 if all went well.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LIMIT = 60.0
 
 @dataclass(frozen=True)
 class Write:
-    """One that the server took."""
+    """A write that the server accepted."""
 
     revision: int
     token: int
@@ -50,10 +50,10 @@ class Write:
 
 @dataclass
 class Result:
-    """What was seen."""
+    """The observations of one test."""
 
     writes: list[Write] = field(default_factory=list[Write])
-    #: Tokens of all who have led, revisions that were acknowledged, writes that were refused.
+    #: Tokens of all terms, acknowledged revisions, and rejected writes.
     tokens: set[int] = field(default_factory=set[int])
     acknowledged: set[int] = field(default_factory=set[int])
     refused: int = 0
@@ -62,12 +62,12 @@ class Result:
 
     @property
     def terms(self) -> set[int]:
-        """Every term that is known of: one that was killed had no time to note its token, but may have written."""
+        """Return every known term. A killed process may have written without noting its token."""
         return self.tokens | {write.token for write in self.writes}
 
     @property
     def both(self) -> list[Write]:
-        """Writes that were taken though somebody else led already."""
+        """Return writes that were accepted although another process was already leading."""
         terms = self.terms
         return [each for each in self.writes if any(each.token < term < each.revision for term in terms)]
 
@@ -81,7 +81,7 @@ class Result:
         return self.acknowledged - {write.revision for write in self.writes}
 
     def wrong(self) -> list[str]:
-        """What must not be."""
+        """Return the violations."""
         found = {"two leaders": self.both, "shared tokens": self.shared, "lost": self.lost}
         return [f"{what}: {sorted(each, key=str)[:10]}" for what, each in found.items() if each]
 
@@ -101,7 +101,7 @@ class Result:
 
 
 class Storm:
-    """Workers, the server, and whoever kills them."""
+    """Workers, the server, and the task that kills them."""
 
     def __init__(self, directory: Path, server: NatsProcess, seed: int) -> None:
         self.directory = directory
@@ -145,7 +145,7 @@ class Storm:
         await up(process, self._log)
 
     async def _freeze(self) -> None:
-        """Mostly longer than its lease, so that another leads when it goes on."""
+        """Freeze it mostly for longer than its lease, so that another process leads when it continues."""
         process = self._workers[self._victim()]
         process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(self.chance.random() * 3 * LEASE)
@@ -153,7 +153,7 @@ class Storm:
         self.result.freezes += 1
 
     def _victim(self) -> int:
-        """Whoever leads, more often than not."""
+        """Return the leader in most cases, otherwise any worker."""
         if self.chance.random() < 0.2:
             return self.chance.randrange(WORKERS)
         last = [self._last_token(place) for place in range(WORKERS)]
@@ -169,7 +169,7 @@ class Storm:
         await self.server.restart(after=self.chance.random())
 
     async def _calm(self) -> None:
-        """In peace the workers end as programs do."""
+        """Stop the kills: the workers end cleanly."""
         for process in self._workers:
             process.terminate()
         async with asyncio.timeout(LIMIT):
@@ -178,14 +178,14 @@ class Storm:
 
 
 async def start_worker(url: str, notes: Path, log: Path, *via: str, lease: float = LEASE) -> Process:
-    """One that wants to lead; `up` tells when it does."""
+    """Start a candidate. `up` returns when it is running."""
     argv = [*via, sys.executable, "-m", "tests.chaos._leader_worker", url, str(notes), str(lease)]
     with log.open("a") as file:
         return await asyncio.create_subprocess_exec(*argv, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=file)
 
 
 async def up(process: Process, log: Path) -> None:
-    """Wait until it has said that it is up: before, a signal would end it as one ends any process."""
+    """Wait until it has reported that it is up. Before that, a signal would end it without cleanup."""
     assert process.stdout is not None
     async with asyncio.timeout(LIMIT):
         assert await process.stdout.readline(), log.read_text()[-5000:]

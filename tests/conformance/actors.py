@@ -1,4 +1,4 @@
-"""The children of a conformance case: they do as the case says, and write down what happens to them."""
+"""The children of a conformance case: they follow the case and record what happens to them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Died(LifecycleError):
 
 
 def NORMAL(reason: Json) -> bool:  # noqa: N802  # OTP's three reasons that are no error
-    """Whether OTP takes ``reason`` for an end without error."""
+    """Return whether OTP treats ``reason`` as an end without error."""
     return reason in ("normal", "shutdown") or (isinstance(reason, list) and bool(reason) and reason[0] == "shutdown")
 
 
 class Diary:
-    """What happened, in the form of the cases, and who is alive."""
+    """The recorded events, in the form of the cases, and the children that are alive."""
 
     def __init__(self) -> None:
         self.events: list[list[Json]] = []
@@ -39,7 +39,7 @@ class Diary:
         self.events.append(list(event))
 
     def make(self, name: str, behaviour: Json, grace: float) -> Any:
-        """What the start function of a child does: a worker, rubbish, an error, or nothing to run."""
+        """Do what the start function of a child does: return a worker or an invalid value, raise, or ignore."""
         self.starts[name] += 1
         if self._does("crash", name, behaviour):
             self.write("start_crash", name)
@@ -58,7 +58,7 @@ class Diary:
 
 
 class Actor(BaseWorker):
-    """A child that is no supervisor."""
+    """A child that is not a supervisor."""
 
     def __init__(self, diary: Diary, name: str, behaviour: Json, *, grace: float, fails: bool) -> None:
         super().__init__(name, stop_timeout=grace)
@@ -81,7 +81,7 @@ class Actor(BaseWorker):
         if force:
             self.die("killed")
         if force or not self.stop_timeout:
-            # Who gets no time does not even hear that he was asked.
+            # A child without a grace period does not receive the stop request.
             return
         self._diary.write("stopping", self.name)
         delay = self._behaviour.get("stop_ms", 0) / 1000
@@ -96,7 +96,7 @@ class Actor(BaseWorker):
 
 
 def observed(diary: Diary, inner: Supervisor) -> Supervisor:
-    """``inner``, whose start and end are written down as the cases do: it ends with "shutdown", however it does."""
+    """Return ``inner`` with its start and end recorded as in the cases. Its reason is always "shutdown"."""
 
     def changed(_old: str, new: str) -> None:
         if new == "running":

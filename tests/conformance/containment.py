@@ -1,12 +1,12 @@
-"""Who survives, of a family of seven that tries: ``python -m tests.conformance.containment``.
+"""Which of seven processes survive: ``python -m tests.conformance.containment``.
 
-An app starts the family under a `ProcessWorker`, once for each level that this machine can have. Then either the app is
-killed, or the worker alone, both by SIGKILL; a second app with a family of its own stands beside and has to survive
-all of it. Printed are the level, how many of the seven are dead, and after how many milliseconds the last one was.
+An app starts the processes under a `ProcessWorker`, once for each level that this machine supports. Then either the app
+or only the worker is killed with SIGKILL. A second app with its own processes runs next to it and has to survive. The
+output lists the level, how many of the seven are dead, and after how many milliseconds the last one was.
 
-C0 the child itself, C1 a fork in its group, C2 one in a session of its own, C3 a daemon that keeps its environment,
-C4 a daemon with an empty environment and nothing open, C5 one that ignores TERM, INT and HUP, C6 one in a group of
-its own.
+C0 the child itself, C1 a fork in its group, C2 one in a new session, C3 a daemon that keeps its environment, C4 a
+daemon with an empty environment and no open descriptors, C5 one that ignores TERM, INT and HUP, C6 one in a new process
+group.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["EXPECTED", "LEVELS", "MEMBERS", "VICTIMS", "Case", "Family", "measur
 LEVELS = ("group", "guard", "cgroup", "pidns")
 VICTIMS = ("app", "worker")
 MEMBERS = tuple(f"C{number}" for number in range(7))
-#: Who survives; by level and victim.
+#: The survivors, by level and victim.
 EXPECTED = {
     ("group", "app"): set(MEMBERS),
     ("group", "worker"): {"C2", "C3", "C4", "C6"},
@@ -53,7 +53,7 @@ EXPECTED = {
 LIMIT = 20.0
 ROOT = Path(__file__).parents[2]
 
-#: Each member says who it is on a socket, whose credentials tell its number outside of any namespace.
+#: Each process reports on a socket, whose credentials contain its process id outside of any namespace.
 FAMILY = """
 import os, signal, socket, sys
 def member(name, *steps):
@@ -94,7 +94,7 @@ linger()
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What came of one killing."""
+    """The result of one kill."""
 
     level: str
     victim: str
@@ -112,7 +112,7 @@ class Refused(Exception):
 
 
 class Family:
-    """An app and its seven; leaving it ends all of them, whatever became of them."""
+    """An app and its seven processes. Leaving the block ends all of them in any state."""
 
     def __init__(self, level: str) -> None:
         self.level = level
@@ -131,11 +131,11 @@ class Family:
 
     @property
     def alive(self) -> frozenset[str]:
-        """Who lives now: members, "app" and "guard"."""
+        """Return the running processes, with "app" and "guard"."""
         return frozenset(name for name, fd in self._fds.items() if not select.select([fd], [], [], 0)[0])
 
     def kill(self, victim: str) -> Case:
-        """Kill "app" or "worker", and see what comes of it."""
+        """Kill "app" or "worker", and return the result."""
         began = time.monotonic()
         signal.pidfd_send_signal(self._fds["app" if victim == "app" else "C0"], signal.SIGKILL)
         deaths = self._deaths_until(self._ends_guard if victim == "app" else self._ends_worker)
@@ -176,7 +176,7 @@ class Family:
             self._pids[name] = Path(f"/proc/{pid}/comm")
 
     def _deaths_until(self, over: object) -> dict[str, float]:
-        """When who died, until ``over`` says that no more is to come."""
+        """Return the time of each death, until ``over`` returns that no more are expected."""
         assert callable(over)
         poll = select.poll()
         names = {fd: name for name, fd in self._fds.items()}
@@ -202,7 +202,7 @@ class Family:
         return bool(select.select([self._app.stdout], [], [], 0)[0])
 
     def _end(self) -> None:
-        """End everybody by the pidfd that was opened while he reported: never a stranger. The guard ends itself."""
+        """End all processes by the pidfds opened when they reported. The guard ends itself."""
         for name, fd in self._fds.items():
             if name != "guard":
                 with suppress(ProcessLookupError):
@@ -218,7 +218,7 @@ class Family:
 
 
 def measured(level: str, victim: str) -> Case:
-    """One killing; raises `Refused` where there is no such level."""
+    """Return the result of one kill. Raises `Refused` if the level is not supported."""
     with Family(level) as family:
         return family.kill(victim)
 

@@ -16,8 +16,8 @@ __all__ = ["ERRORS", "JOB_ERRORS", "RULES", "Rule", "bettered"]
 
 Json = Any
 
-#: TaskFlow's name of an error to ours. Where there are several, it depends on who raises it. What is not here is no
-#: error of TaskFlow, and has the same name and the same words.
+#: The name of each TaskFlow error, and ours. If there are several, it depends on the object that raises it. An error
+#: that is missing here is not TaskFlow's, and has the same name and text in ours.
 ERRORS: dict[str, tuple[str, ...]] = {
     "MissingDependencies": ("MissingDependencies",),
     "AmbiguousDependency": ("AmbiguousDependency",),
@@ -35,7 +35,7 @@ JOB_ERRORS: dict[str, frozenset[tuple[str, str]]] = {
         {("claim", "!InvalidState"), ("claim2", "!InvalidState"), ("claim_exp", "!InvalidState")}
     ),
     "JobFailure": frozenset((asked, "!ClaimLost") for asked in ("consume", "abandon", "trash", "extend")),
-    # Of what is not claimed or complete, which is there all the same.
+    # Errors about jobs that are not claimed or complete, which exist nevertheless.
     "NotFound": frozenset(
         {("wait", "nothing"), *((asked, "!InvalidState") for asked in ("claim", "consume", "abandon", "trash"))}
     ),
@@ -84,7 +84,7 @@ def _what_is_not_undone_is_failure(case: Json, expected: Sequence[Json]) -> None
                 [*event[:3], "FAILURE", *event[4:]] if event[0] == "flow" and event[3] == "REVERTED" else event
                 for event in step["events"]
             ]
-            # It says what could not be undone, and nothing of what was.
+            # The error lists what could not be reverted, not what was.
             step["raised"] = step["raised"] and {"any_of": step["raised"]}
 
 
@@ -140,7 +140,7 @@ def _from_pending(event: Json) -> Json:
     return [*event[:2], "PENDING", "RUNNING"] if begins else event
 
 
-#: In this order.
+#: Applied in this order.
 RULES = (
     Rule("no failure is a value", _no_failure_is_a_value),
     Rule("what is not undone is FAILURE, each time", _what_is_not_undone_is_failure),

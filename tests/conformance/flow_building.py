@@ -56,10 +56,10 @@ def only(spec: Json, known: Collection[str], what: str) -> None:
 
 @dataclass
 class World:
-    """The data that the functions of one case share; it outlasts the engine."""
+    """The data that the functions of one case share. It outlasts the engine."""
 
     flags: dict[str, bool] = field(default_factory=dict)
-    #: How often a task was executed that fails the first few times.
+    #: The number of executions of tasks that fail the first few times.
     calls: Counter[str] = field(default_factory=Counter)
 
     def build(self, spec: Json) -> Flow | Task:
@@ -138,7 +138,9 @@ def _rebind(spec: Json, does: Json) -> dict[str, str]:
 
 
 def _provides(given: Json, does: Json) -> Json:
-    """As `task` has it: JSON has no sets, so the names for parts of an object are those of its keys."""
+    """Return ``provides`` in the form of `task`. JSON has no sets, so the names for parts of an object are those of its
+    keys.
+    """
     by_key = isinstance(given, list) and isinstance(does.get("return"), dict)
     return frozenset(given) if by_key else given
 
@@ -200,7 +202,7 @@ class _Constant:
 
 @dataclass(frozen=True)
 class _Failing:
-    """Fails itself; a nasty one cannot even be undone."""
+    """A retry that fails itself. A nasty one cannot even be reverted."""
 
     name: str | None = None
     provides: str | None = None
@@ -217,7 +219,7 @@ class _Failing:
             raise RuntimeError("WOOT!")
 
 
-#: What makes a retry, and what each may be told beside its name and what it provides.
+#: The retry classes, and the arguments each accepts in addition to its name and what it provides.
 _RETRIES: dict[str, tuple[Any, ...]] = {
     "times": (Times, "attempts", "revert_all"),
     "for_each": (ForEach, "values", "revert_all"),

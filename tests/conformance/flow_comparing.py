@@ -37,7 +37,7 @@ def ended_alike(outcome: Outcome, expected: Json) -> Iterator[str]:
     """Yield the differences in the store."""
     if outcome.flow_state != expected["flow_state"]:
         yield f"flow_state: expected {expected['flow_state']!r}, got {outcome.flow_state!r}"
-    # What nothing was written of is as it was in the beginning.
+    # Steps without a stored row are in their initial state.
     steps = {name: ["PENDING", "EXECUTE"] for name in expected["atoms"]} | outcome.steps
     if steps != expected["atoms"]:
         yield f"steps: expected {expected['steps']!r}, got {steps!r}"
@@ -77,7 +77,7 @@ _BEGINNING = ("RUNNING", "REVERTING", "RETRYING", "PENDING", "IGNORE")
 
 
 def same_events(ours: Sequence[Json], theirs: Sequence[Json]) -> bool:
-    """Whether all are the same, and in the same order, except for what errors are called."""
+    """Return whether all events are the same and in the same order, apart from the texts of errors."""
     return len(ours) == len(theirs) and all(map(_same_event, ours, theirs))
 
 
@@ -126,7 +126,7 @@ def same_error(ours: BaseException | None, theirs: Json, *, edited: bool = False
 
 
 def _among(ours: BaseException, theirs: list[str]) -> bool:
-    """Whether each that failed is one of ``theirs``, and at least one did."""
+    """Return whether each failed step is one of ``theirs``, and at least one failed."""
     left = list(theirs)
     for said in _said(ours):
         found = next((each for each in left if each == said or _kind(said) in ERRORS.get(_kind(each), ())), None)

@@ -1,8 +1,8 @@
-"""What was recorded on TaskFlow's queues and workers, done with a queue of ours.
+"""Recordings of TaskFlow's job queues and workers, replayed on our queue.
 
-Ours follows ZooKeeper's queue; where a claim is said to end by itself, Redis's, as ZooKeeper has no such thing; and
-among jobs that wait, the highest priority is first and then the oldest, as TaskFlow's documents have it. Who has died
-without a word is missed when his claim ends. The clock of the queue is set forward, and nobody sleeps.
+Our queue follows TaskFlow's ZooKeeper queue, and its Redis queue for the expiry of claims, which ZooKeeper lacks. Among
+waiting jobs, the highest priority comes first and then the oldest, as TaskFlow documents. The death of a worker is
+noticed when its claim expires. The queue's clock is set forward, so the tests do not sleep.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = ["WORKED", "check_job", "check_worker"]
 
 Json = Any
 
-#: Seconds for what has to come, and of a claim of which nothing is said.
+#: Seconds: the timeout of expected events, and the duration of a claim without a given one.
 _LIMIT, _LEASE = 30.0, 5.0
 
 
 async def check_job(case: Json, store: Store) -> list[str]:
-    """What is different in a case of a queue."""
+    """Return the differences in a case of a queue."""
     only(case, {"id", "ops", "zookeeper", "redis", "source"}, "the case")
     expires = any(op.split()[0] in ("claim_exp", "extend") for op in case["ops"])
     expected = case["redis"] if expires or "zookeeper" not in case else case["zookeeper"]
@@ -60,7 +60,7 @@ class _Stage:
         self._now = 0.0
         self._queue, self._other = [JobQueue(flows), JobQueue(flows)]
         for queue in (self._queue, self._other):
-            # Theirs is the real one.
+            # The recorded value is the right one.
             queue.now = lambda: self._now
         self._jobs: dict[str, Job] = {}
 
@@ -73,7 +73,7 @@ class _Stage:
         return sorted(wanted, key=lambda name: (first.index(self._jobs[name].priority), enqueued.index(name)))
 
     async def perform(self, op: str) -> Json:
-        """Do what ``op`` says, and give what came of it in the words of the file."""
+        """Carry out ``op``, and return its result in the terms of the file."""
         verb, *arguments = shlex.split(op)
         if verb not in _VERBS:
             raise Unknown(f"the operation {op!r}; known are {sorted(_VERBS)}")
@@ -113,7 +113,7 @@ class _Stage:
         return "ok"
 
     async def die_elsewhere(self) -> str:
-        """Nobody extends that claim."""
+        """A claim that is never extended."""
         return "ok"
 
     async def extend(self, name: str, seconds: str) -> bool:
@@ -136,7 +136,7 @@ class _Stage:
         self._now += float(seconds)
 
     async def wait(self, _: str) -> str:
-        """Where TaskFlow waits, and raises if nothing comes, ours says at once whether there is something."""
+        """Return at once whether there is a job, where TaskFlow waits and raises if none comes."""
         return "nothing" if await self._queue.claim() is None else "ok"
 
     async def wait_for_end(self, name: str, seconds: str) -> bool:
@@ -206,8 +206,8 @@ def _endless(begun: asyncio.Event) -> Flow:
     return _flow(_five, wait)
 
 
-#: What a worker was given in each case, of which the file has no more than a name: the flow, which may tell that it
-#: has begun, and what the job was enqueued with.
+#: The input of a worker in each case, of which the file has only a name: the flow, which can report that it has begun,
+#: and the arguments of the job.
 _GIVEN: dict[str, tuple[Callable[[asyncio.Event], Flow], dict[str, Any]]] = {
     "K01-success-consumed": (lambda _: _flow(_five), {}),
     "K02-reverted-flow-is-still-consumed": (lambda _: _flow(_five, _fails), {}),
@@ -222,7 +222,7 @@ WORKED: Collection[str] = tuple(_GIVEN)
 
 
 async def check_worker(case: Json, store: Store) -> list[str]:
-    """What is different in a case of a worker: what became of the job and of its flow."""
+    """Return the differences in a case of a worker: the results of the job and of its flow."""
     only(case, {"id", "zookeeper", "redis", "source"}, "the case")
     make, values = _GIVEN[case["id"]]
     wanted = {name: case["zookeeper"][name] for name in ("job_state", "flow_state")}

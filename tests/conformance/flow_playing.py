@@ -40,7 +40,7 @@ STORES: dict[str, Callable[[Path], Store]] = {
 
 _ID = "case"
 _SAID = {"SUCCESS", "FAILURE", "REVERTED", "REVERT_FAILURE"}
-#: What can be done at the n-th state of the engine; TaskFlow has different ways to the same.
+#: Actions at the n-th state of the engine. TaskFlow has several ways to do the same.
 _SUSPENDING = ("suspend_at_state", "suspend_call_at_state", "close_at_state")
 _RUN = {"op", "suspend_when", "throw_at_state", "crash_at", *_SUSPENDING}
 
@@ -54,7 +54,7 @@ class Outcome:
     """The outcome of one step."""
 
     events: list[Json] = field(default_factory=list)
-    #: Those that the table has as well, and that TaskFlow does not tell of: begun again after a crash.
+    #: Transitions of our table that TaskFlow does not announce: steps started again after a crash.
     restarted: list[str] = field(default_factory=list)
     engine_states: list[str] = field(default_factory=list)
     raised: BaseException | None = None
@@ -83,7 +83,7 @@ class Stage:
 
     @property
     def id(self) -> str:
-        """Of the flow."""
+        """The id of the flow."""
         return _ID
 
     def executed_too_often(self, changes: Sequence[Change]) -> list[str]:
@@ -220,7 +220,7 @@ class Stage:
         engine.watchers[:] = [entered]
 
     async def _seen(self, outcome: Outcome) -> Outcome:
-        """With what there is to be seen from outside."""
+        """Run an operation, and record its visible results."""
         if isinstance(outcome.raised, Crash):
             self._engine, self._prepared = None, False
         flow, rows = await self.store.load(_ID) if self._created else Snapshot(FlowRow(_ID, ""), {})

@@ -1,7 +1,7 @@
-"""One case, played on a real supervisor in virtual time: OTP's interface in terms of ours, and what came of it.
+"""Runs one case on a real supervisor in virtual time: OTP's interface mapped to ours, and the result.
 
-Where OTP answers with an error and ours does what was asked for (restarting or removing a child that runs), the
-answer is OTP's and our supervisor is not asked.
+In some cases OTP returns an error where ours carries out the request: restarting or removing a running child. Then the
+answer is OTP's, and our supervisor is not called.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _AT_WORK = (Status.STARTING, Status.RUNNING, Status.SUSPENDED, Status.STOPPING)
 
 
 class Outcome:
-    """What came of a case, as the cases have it."""
+    """The result of a case, in the form of the cases."""
 
     def __init__(self) -> None:
         self.start: Json = "ok"
@@ -41,7 +41,7 @@ class Outcome:
 
 
 async def play(case: Json) -> Outcome:
-    """Start the supervisor of ``case``, do what it says, and look."""
+    """Start the supervisor of ``case``, carry out its actions, and return the result."""
     diary, outcome = Diary(), Outcome()
     try:
         supervisor = tree(diary, "sup", case["flags"], case["children"])
@@ -105,9 +105,9 @@ class _Stage:
     # -- what is asked of it ----------------------------------------------------------------------------------------
 
     async def _in_turn(self) -> None:
-        """Wait as who calls OTP's supervisor does: it starts and stops its children before it answers.
+        """Wait as callers of OTP's supervisor do: it starts and stops its children before it answers.
 
-        It goes on with what it has to start again when it has answered those who called meanwhile.
+        It continues with pending restarts after it has answered the waiting callers.
         """
         if self._any(Status.PENDING):
             await self._until(lambda: self._any(Status.STARTING))
@@ -222,7 +222,9 @@ class _Stage:
         return "restarting" if status is Status.PENDING else None
 
     def _shown(self) -> list[WorkerState]:
-        """The children that OTP would know: who is temporary, or one of many of a kind, is none unless at work."""
+        """Return the children that OTP would list. A temporary child, or one of many of a kind, is listed only while it
+        runs.
+        """
         return [
             each
             for each in self._supervisor.workers()
@@ -237,7 +239,7 @@ def _pid(child: WorkerState) -> str:
     return "restarting" if child.status is Status.PENDING else "undefined"
 
 
-#: What a case may do.
+#: The actions of a case.
 ACTIONS: dict[str, Callable[..., Awaitable[None]]] = {
     "add": _Stage.add,
     "alive": _Stage.report_alive,

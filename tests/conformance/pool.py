@@ -1,11 +1,11 @@
-"""Replays recorded walks through the phases of a pool's worker on ours.
+"""Replays recorded phase changes of a pool's worker on ours.
 
-``python -m tests.conformance.pool FILE.json`` prints what differs and ends with the line ``N passed, M failed``. The
+``python -m tests.conformance.pool FILE.json`` prints the differences and ends with the line ``N passed, M failed``. The
 format is that of ``tests/data/pool_transitions.json``: each of its ``vectors`` has ``steps`` of a phase and a reason,
-and says how it ends.
+and the final phase.
 
 Each walk is compared with the moves and reasons of our own copy of that file, and with the phases that the status, the
-calls and the health of a worker can produce. A move that only one of the two has is a failure, whatever the file says.
+calls and the health of a worker can produce. A move that only one of the two has is a failure.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ REASONS: dict[tuple[Phase, Phase], frozenset[str]] = {
 
 
 class Point(NamedTuple):
-    """All that a worker's phase is made of."""
+    """The values from which a worker's phase follows."""
 
     status: Status
     leased: bool
@@ -54,7 +54,7 @@ START = Point(Status.CREATED, leased=False, healthy=True)
 
 
 def moves(point: Point) -> Iterator[Point]:
-    """Where one step leads: of the worker's life, of its lease or of its health, which may change with the others."""
+    """Yield the results of one step: of the worker's status, its lease or its health, which may change together."""
     others = [point._replace(status=status) for status in TRANSITIONS[point.status]]
     if point.leased:
         others.append(point._replace(leased=False))
@@ -67,7 +67,7 @@ def moves(point: Point) -> Iterator[Point]:
 
 
 def reachable(start: Point = START, *, within: Phase | None = None) -> set[Point]:
-    """All points that a worker can come to from ``start``, or those without leaving the phase ``within``."""
+    """Return all points that are reachable from ``start``, or those reachable without leaving the phase ``within``."""
     known, left = {start}, [start]
     while left:
         new = {point for point in moves(left.pop()) if within in (None, point.phase)} - known
@@ -105,7 +105,7 @@ class Walk:
 
 @contextmanager
 def phases_checked() -> Iterator[None]:
-    """Check each change of phase of each pool worker during the block: that there is one, in order, for its reason."""
+    """Check each phase change of each pool worker during the block: it exists, in order, with its reason."""
     wrong: list[tuple[str, PhaseChange]] = []
     phases: dict[tuple[int, str], Phase] = {}
 

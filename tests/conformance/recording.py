@@ -1,8 +1,8 @@
-"""Records what Erlang/OTP itself does: ``python -m tests.conformance.recording FILE.json``.
+"""Records the behaviour of Erlang/OTP: ``python -m tests.conformance.recording FILE.json``.
 
-Plays the flags, children and actions of each case of the file on OTP's supervisor (``escript``, from Debian's
-``erlang-base``), and writes what came of it in their place. With ``--check`` it writes nothing and tells where the
-file says something else.
+Runs the flags, children and actions of each case of the file on OTP's supervisor (``escript``, from Debian's
+``erlang-base``), and replaces the recorded results. With ``--check`` it writes nothing and prints where the file
+differs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SCRIPT = Path(__file__).with_name("recording.escript")
 
 
 def recorded(cases: list[Json]) -> list[Json]:
-    """What came of ``cases``, one record each: start, events, results, alive, sup_exit and ms."""
+    """Return the results of ``cases``, one record each: start, events, results, alive, sup_exit and ms."""
     with tempfile.NamedTemporaryFile("w", suffix=".terms") as terms:
         for case in cases:
             terms.write("{" + ", ".join(erlang(case[part]) for part in ("flags", "children", "actions")) + "}.\n")

@@ -1,8 +1,8 @@
-"""Plays cases that were recorded on Erlang/OTP's supervisor on ours.
+"""Replays cases that were recorded on Erlang/OTP's supervisor on ours.
 
-``python -m tests.conformance.supervisor FILE.json`` prints what differs and what was skipped, and ends with the line
-``N passed, M failed``. The format is told in the legend of ``tests/data/otp_supervisor_cases.json``; a case may also
-say under ``ours`` what ours does in place of OTP's.
+``python -m tests.conformance.supervisor FILE.json`` prints the differences and the skipped cases, and ends with the
+line ``N passed, M failed``. The legend of ``tests/data/otp_supervisor_cases.json`` describes the format. A case may
+also define under ``ours`` what ours does instead of OTP's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BEHAVIOUR = {"sup", "start_ms", "stop_ms", "stop_reason"} | {
     f"{what}_{when}" for what in ("bad", "crash", "fail", "ignore") for when in ("on", "from")
 }
 
-#: Where ours is meant to differ: an exhausted supervisor has failed, so that a transient one is started again.
+#: An intended difference: an exhausted supervisor has failed, so a transient one is restarted.
 _OURS: dict[str, Json] = {
     "71": {
         "events": [
@@ -46,7 +46,7 @@ _OURS: dict[str, Json] = {
 
 
 def reason_to_skip(case: Json) -> str | None:
-    """Why ``case`` says nothing about a supervisor that is not Erlang's, if that is so."""
+    """Return why ``case`` applies only to Erlang's supervisor, or None."""
     if not isinstance(case["children"], list) or not isinstance(case["flags"], dict):
         return "what init returns: ours is given data by its constructor, and has no init"
     for action, *arguments in case["actions"]:
@@ -74,7 +74,7 @@ def _not_ours(case: Json, action: str, arguments: list[Json]) -> str | None:
 
 
 def _everybody(case: Json) -> Iterator[Json]:
-    """All child specs of ``case``: of inner supervisors, and of those that are added, too."""
+    """Return all child specs of ``case``, including those of inner supervisors and those added later."""
     left = [*case["children"], *(each[1] for each in case["actions"] if each[0] == "add")]
     while left:
         child = left.pop()
@@ -88,7 +88,7 @@ def _inner(child: Json) -> Json:
 
 
 def check(case: Json) -> list[str]:
-    """What is different from the recording; nothing where all is well."""
+    """Return the differences from the recording."""
     expected = {**case, **_OURS.get(case["id"], {}), **case.get("ours", {})}
     try:
         with asyncio.Runner(loop_factory=VirtualLoop) as runner:
@@ -123,7 +123,7 @@ def _compared(case: Json, outcome: Outcome) -> list[tuple[str, Json, Json]]:
 
 
 def _start(start: Json, *, like: Json = None) -> Json:
-    """Whether it worked, and if not, whom it names: the words of the error are ours."""
+    """Return whether the start succeeded and, if not, the child that the error names. The text of the error is ours."""
     if start == "ok":
         return "ok"
     culprit = _culprit(start if like is None else like)
@@ -142,7 +142,7 @@ def _culprit(start: Json) -> str | None:
 
 
 def _events(case: Json, events: list[Json], *, unordered: bool) -> Json:
-    """Without the request to stop where there is no time for it: who hears of it is a matter of chance."""
+    """Return the events without stop requests that have no grace period: whether those arrive is a matter of chance."""
     curt = {child.get("id") for child in _everybody(case) if child.get("shutdown") in ("brutal_kill", 0)}
     kept = [event for event in events if not (event[0] == "stopping" and event[1] in curt)]
     return Counter(json.dumps(event) for event in kept) if unordered else kept

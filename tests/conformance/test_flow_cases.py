@@ -19,7 +19,7 @@ FILE = Path(__file__).parents[1] / "data" / "taskflow_conformance.json"
 DATA = json.loads(FILE.read_text())
 CASES = {case["id"]: case for case in DATA["cases"]}
 PLAYS = dict(flows.plays(DATA))
-#: All of them with `make chaos`: on a server each takes longer, and the store promises the same.
+#: All of them with `make chaos`: on a server each takes longer, and the store guarantees the same.
 ON_SERVER = list(PLAYS)[:: 1 if "LIFECYCLE_CHAOS" in os.environ else 5]
 #: One of each kind, with several steps.
 SIMPLE, CRASH, RESET = (

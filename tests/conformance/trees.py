@@ -16,7 +16,7 @@ __all__ = ["AT_ONCE", "spec", "tree"]
 Json = Any
 
 _RESTART = {"permanent": "always", "transient": "on_failure", "temporary": "never"}
-#: OTP starts again at once, but answers who called meanwhile first; and virtual time has to go on.
+#: OTP restarts at once, but answers waiting callers first; and virtual time has to advance.
 AT_ONCE = 1e-4
 
 
@@ -63,7 +63,7 @@ def spec(diary: Diary, child: Json, name: str | None = None) -> Spec:
 
 
 def _one_of(known: Json, value: Json) -> Json:
-    """What stands for ``value`` with us."""
+    """Return our counterpart of ``value``."""
     if value not in known:
         raise ValueError(f"{value!r} is none of {[*known]}")
     return known[value]

@@ -1,6 +1,7 @@
-"""``python -m tests.soak --seconds 1800``: soak, report, and exit with 1 and the reasons if something was wrong.
+"""``python -m tests.soak --seconds 1800``: run the soak and print a report. Exits with 1 and the reasons on a
+violation.
 
-``LIFECYCLE_SEED`` draws the same again; how that meets what goes on in the program is the machine's.
+``LIFECYCLE_SEED`` repeats the random choices of a run. Timing still depends on the machine.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """As the command line says."""
+    """Run the soak with the arguments of the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=float(os.environ.get("LIFECYCLE_SOAK", "1800")))
     seconds = parser.parse_args().seconds

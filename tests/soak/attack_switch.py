@@ -1,4 +1,4 @@
-"""Whether it blows: everybody who throws something asks first, so that there can be calm."""
+"""A switch for all attacks, so that checks can run without any."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["AttackSwitch"]
 
 
 class AttackSwitch:
-    """It does not, at first."""
+    """Off at first."""
 
     def __init__(self) -> None:
         self._attacks = asyncio.Event()
@@ -22,7 +22,7 @@ class AttackSwitch:
 
     @asynccontextmanager
     async def attacking(self) -> AsyncGenerator[None]:
-        """Wait until it blows; there is no calm before this block has ended."""
+        """Wait until attacks are on. `disable` waits for the end of this block."""
         await self._attacks.wait()
         self._under_way += 1
         try:

@@ -1,4 +1,4 @@
-"""What is thrown at one life of the program, all of it at random moments."""
+"""The attacks on one run of the program, all at random moments."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Attacks", "workers_of"]
 
-#: What can be restarted by name, and the sources that can be held.
+#: Workers that can be restarted by name, and sources that can be held.
 _WORKERS = ("tree/sleeper", "tree/counter", "tree/stubborn", "tree/brittle", "tree/pair", "chain", "link-1", "model")
 _SOURCES = ("ticker", "files", "disk", "QueueSource", "Outbox", "Supervisor.watch", "webhook", "prompt", "signals")
 _STREAMS = ("/api/state/stream", "/api/events/stream")
 _FILES = 4
 
-#: Over all lives, so that no two events on the bus, and no two contents, are the same.
+#: Numbers over all runs, so that no two events on the bus, and no two contents, are the same.
 _numbers = count(1)
 
 
 class Attacks:
-    """Those who throw; what they expect to see of it is kept, for when there is calm."""
+    """The attackers. They record the effects they expect, which are checked when attacks are off."""
 
     def __init__(self, life: Life, console: Console, shared: SharedState) -> None:
         self._life, self._console = life, console
@@ -53,7 +53,7 @@ class Attacks:
         self.hellos = 0
 
     async def run(self) -> None:
-        """Until cancelled: several at once, each with a pace of its own (seconds, on average)."""
+        """Run several attacks at once until cancelled, each at its own pace (seconds, on average)."""
         acts: list[tuple[Callable[[], Awaitable[None]], float, int]] = [
             (self.order, 0.3, 2),
             (self.emit, 0.1, 3),
@@ -80,7 +80,7 @@ class Attacks:
                 await self._once(act)
 
     async def _once(self, act: Callable[[], Awaitable[None]]) -> None:
-        """What the program does not answer is its fault, unless it is about to end."""
+        """Run one attack. A missing answer is an error unless the program is about to end."""
         self._done[act.__name__] += 1
         try:
             await act()
@@ -106,7 +106,9 @@ class Attacks:
                 await self._tell(word)
 
     async def _hold(self, word: str, opposite: str) -> None:
-        """Most often it is taken back a moment after; else somebody else does, or nobody before the next calm."""
+        """Send a command and usually the opposite a moment later. Otherwise another attack or the next check reverts
+        it.
+        """
         await self._tell(word)
         await asyncio.sleep(self._chance.random() * 2)
         if self._chance.random() < 0.97:
@@ -117,7 +119,7 @@ class Attacks:
         self._done[f"{line.partition(' ')[0]} {outcome}"] += 1
 
     async def _source(self) -> str:
-        """The name of one: some have in it where they look or listen."""
+        """Return the name of a source. Some names contain a path or an address."""
         wanted, state = self._chance.choice(_SOURCES), await self._console.state()
         names = [source["name"] for router in state["routers"] for source in router["sources"]]
         return next((name for name in names if name.startswith(wanted)), wanted)
@@ -141,11 +143,11 @@ class Attacks:
             self._history.on_the_bus.add(number)
 
     async def look(self) -> None:
-        """At all of it."""
+        """Read the whole state."""
         await self._console.state()
 
     async def scrape(self) -> None:
-        """As Prometheus does."""
+        """Scrape metrics as Prometheus does."""
         names = await self._console.scrape()
         assert "lifecycle_handler_duration_seconds" in names, names
 
@@ -161,7 +163,7 @@ class Attacks:
     # -- violence ----------------------------------------------------------------------------------------------------
 
     async def kill(self) -> None:
-        """A worker, a member of the pool, or what one of them has started."""
+        """Kill a worker, a pool worker, or a process that one of them has started."""
         victims = [(pid, worker["kind"]) for worker, pid in workers_of(await self._console.state())]
         if self._chance.random() < 0.2:
             victims = [(pid, "") for pid, what in self._life.relatives().items() if what.startswith("sleep ")]
@@ -170,14 +172,14 @@ class Attacks:
         pid, kind = self._chance.choice(victims)
         signum = self._chance.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGABRT))
         if kind == "member" and not self._life.ending and self._chance.random() < 0.2:
-            # It is noticed that it does not answer.
+            # Health checks detect that it does not answer.
             signum = signal.SIGSTOP
         if self._life.has(pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, signum)
 
     async def shake_the_bus(self) -> None:
-        """Its server dies, and comes back; who publishes meanwhile waits."""
+        """Kill the server of the bus and start it again. Publishers wait meanwhile."""
         assert self._bus is not None
         self._bus.kill()
         try:
@@ -211,15 +213,15 @@ class Attacks:
         self._life.type(line)
 
     async def hang_up(self) -> None:
-        """SIGHUP, by which it reads its configuration again: one that is good, or not."""
+        """Send SIGHUP, so that the program reloads its configuration, valid or not."""
         content = json.dumps({"number": next(_numbers)})
         (self._life.directory / CONFIG).write_text(content if self._chance.random() < 0.7 else content[:-3])
-        # When `run` has returned it is not heard any more, and ends the process.
+        # After `run` has returned, the signal has its default action and ends the process.
         if not self._life.ending:
             self._life.send(signal.SIGHUP)
 
     async def sicken(self) -> None:
-        """What is asked after its health becomes ill, or well."""
+        """Change the result of the health check."""
         path = self._life.directory / HEALTH
         path.unlink() if path.exists() else path.touch()
 

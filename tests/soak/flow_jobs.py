@@ -1,4 +1,4 @@
-"""The flows of the program and its jobs, in one SQLite file, which forgets what is long done so that it stays small."""
+"""The flows and jobs of the program in one SQLite file, which is pruned so that it stays small."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ENDS", "FILE", "KEEP", "FlowJobs", "end_of_deploy"]
 
-#: Of the file.
+#: The name of the file.
 FILE = "flows.db"
 #: Seconds that what is done is remembered, and those at the begin of a life in which nothing is forgotten: a webhook
 #: that comes again comes sooner.
@@ -29,7 +29,7 @@ _BROKEN, _FLAKY = 5, 7
 
 
 def end_of_deploy(number: int) -> str:
-    """What becomes of it."""
+    """Return the expected end of a deploy."""
     return "REVERTED" if number % _BROKEN == 0 else "SUCCESS"
 
 
@@ -46,7 +46,7 @@ class FlowJobs:
     # -- as a main -------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Go on with what was left, and do what there is to do, until cancelled."""
+        """Resume unfinished flows and run new ones and jobs until cancelled."""
         async with self.flows:
             await self.flows.recover(self.deploy)
             self._up.set()
@@ -90,7 +90,7 @@ class FlowJobs:
     # -- the flows -------------------------------------------------------------------------------------------------
 
     async def _effect(self) -> None:
-        """Something that is done to the world."""
+        """Record a side effect."""
         self._notes.note("effect", current_task().flow, current_task().key)
         await asyncio.sleep(random.random() * 0.03)
 
@@ -106,7 +106,7 @@ class FlowJobs:
 
         @task
         async def build(number: int) -> str:
-            # Before the effect: an attempt that a retry makes has the key of the attempt before.
+            # Before the effect: an attempt of a retry has the key of the attempt before.
             if number % _FLAKY == 0 and current_task().attempt == 1:
                 raise OSError(f"{number} cannot be built just now")
             await self._effect()

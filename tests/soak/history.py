@@ -1,6 +1,6 @@
-"""What was asked of the program and what it noted, over all of its lives; and what of that cannot be.
+"""The requests to the program and the notes it wrote, over all runs, and the contradictions between them.
 
-Here is only what can be judged from the notes. What needs a look at the program stands in `calm`.
+This module checks only the notes. Checks that need the running program are in `quiet_checks`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["History"]
 
-#: Of a kind, in a sentence.
+#: Formats numbers of one kind in a sentence.
 _SHOWN = 5
 
 
@@ -28,15 +28,15 @@ class History:
     def __init__(self, directory: Path) -> None:
         self._path = directory / NAME
         self._at = 0
-        #: What must not be, in words.
+        #: Violations, as text.
         self.wrong: list[str] = []
-        #: How often which line was read.
+        #: How often each line was read.
         self.lines: Counter[str] = Counter()
-        # What was asked: webhooks by path that were answered with 202, those that were refused, numbers on the bus.
+        # Requests: webhooks by path that were answered with 202, rejected ones, and numbers on the bus.
         self.accepted: dict[str, set[int]] = defaultdict(set)
         self.refused: set[int] = set()
         self.on_the_bus: set[int] = set()
-        # What was noted: by number; by key of an effect the lives; flows whose end was told.
+        # Notes: by number; for the key of an effect, the runs; and flows whose end was announced.
         self._handled: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._deployed: dict[int, str] = {}
         self._posted: set[int] = set()
@@ -46,7 +46,7 @@ class History:
         self._over: set[str] = set()
         self._calls: set[int] = set()
         self._calls_of = 0
-        #: Of the last life: contents by name, how it felt, what was loaded, greetings, how far loops came.
+        #: Of the last run: contents by name, health, loaded configuration, greetings, and iterations of loops.
         self.files: dict[str, str | None] = {}
         self.health: bool | None = None
         self.config: int | None = None
@@ -54,11 +54,11 @@ class History:
         self.rounds: dict[str, int] = {}
         self.sample: tuple[int, int] = (0, 0)
         self.objects: int | None = None
-        #: Lives that said that they ended.
+        #: Runs that noted their end.
         self.ended: set[int] = set()
 
     def begin(self) -> None:
-        """A life begins: what the one before saw is history."""
+        """Begin a new run and forget what only concerned the previous one."""
         self.read()
         self.files, self.health, self.config, self.hellos, self.rounds = {}, None, None, 0, {}
         self.sample, self.objects = (0, 0), None
@@ -78,14 +78,14 @@ class History:
                 getattr(self, f"_{kind}_noted")(life, *what)
 
     def lacking(self) -> Iterator[str]:
-        """What was asked and has not come."""
+        """Yield requests that were not handled."""
         accepted = set().union(*self.accepted.values())
         yield from _some("accepted and not handled", accepted - self._handled.keys())
         yield from _some("posted and not done", self._posted - self._done)
         yield from _some("jobs that were not posted", self.accepted["job"] - self._posted)
         yield from _some("deploys without an end", self.accepted["deploy"] - self._deployed.keys())
         yield from _some("on the bus and not handled", self.on_the_bus - self._bus)
-        # It may be accepted though its sender has heard nothing but a refusal: of a second try.
+        # It may have been accepted although its sender only saw a rejection, that of a second try.
         yield from _some("refused and handled", self.refused & self._handled.keys())
 
     # -- what is noted -----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""One life of the program: a process, from its start to its end, and what it leaves behind."""
+"""One run of the program: its process from start to end, and leftovers."""
 
 from __future__ import annotations
 
@@ -27,39 +27,39 @@ ROOT = Path(__file__).parents[2]
 
 #: Seconds for what takes a moment, on a machine that has other things to do.
 LIMIT = 90.0
-#: It goes when we do, however we go.
+#: The kernel kills it when this process ends in any way.
 _WITH_US = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
-#: In the environment of all that comes of a life.
+#: Set in the environment of every process of a run.
 _MARK = "SOAK_LIFE"
 
 
 class Broken(Exception):
-    """What had to be true is not."""
+    """A condition that must hold does not."""
 
 
 class Life:
-    """One process; `start` and `wait_up` first, then one of the ends, and `check_nothing_left`."""
+    """One process. Call `start` and `wait_up` first, then one of the ends, and `check_nothing_left`."""
 
     def __init__(self, directory: Path, number: int, bus: str | None) -> None:
         self.directory, self.number, self._bus = directory, number, bus
         self._mark = f"{_MARK}={uuid.uuid4().hex}".encode()
         self._process: Process | None = None
-        #: Whether it has been told to end, so that nobody wonders when it does not answer.
+        #: Whether it is being ended, so that a missing answer is not an error.
         self.ending = False
-        #: Where it can be reached.
+        #: The addresses of the program.
         self.up: dict[str, str] = {}
         self.log = directory / f"log-{number}"
         self.begun = time.monotonic()
 
     @property
     def process(self) -> Process:
-        """It."""
+        """The process of this run."""
         assert self._process is not None, "it was started"
         return self._process
 
     @property
     def alive(self) -> bool:
-        """Whether it has not ended, as far as we have heard."""
+        """Whether it has not ended, as far as is known."""
         return self.process.returncode is None
 
     async def start(self) -> None:
@@ -94,20 +94,20 @@ class Life:
         path.unlink()
 
     def type(self, line: str) -> None:
-        """At its prompt."""
+        """Type a line at its prompt."""
         assert self.process.stdin is not None
         if not self.ending:
             self.process.stdin.write(f"{line}\n".encode())
 
     def send(self, signum: signal.Signals) -> None:
-        """To the program, and to nobody else."""
+        """Send a signal to the program only, not to its process group."""
         if self.alive:
             self.process.send_signal(signum)
 
     # -- ends --------------------------------------------------------------------------------------------------------
 
     async def kill(self) -> None:
-        """As nobody can object to."""
+        """End it with SIGKILL."""
         self.ending = True
         self.send(signal.SIGKILL)
         await self.process.wait()
@@ -118,7 +118,7 @@ class Life:
         await self._over(0, 1, within=LIMIT, again=(signal.SIGINT, pause))
 
     async def terminate(self) -> None:
-        """As service managers do."""
+        """End it as service managers do."""
         self.end_well()
         self.send(signal.SIGTERM)
         await self.over()
@@ -131,7 +131,7 @@ class Life:
         await self.over()
 
     def end_well(self) -> None:
-        """It is about to be told to end, and nobody of it may stand still: what has to be killed is an error."""
+        """Expect a clean end: no process may be stopped by SIGSTOP, and one that has to be killed is an error."""
         self.ending = True
         for pid in self.relatives():
             with suppress(ProcessLookupError):
@@ -139,7 +139,7 @@ class Life:
 
     async def over(self) -> None:
         """Wait for a clean end, within its deadline."""
-        # What comes before and after the deadline counts takes a busy machine its time, too.
+        # A busy machine also needs time before and after the period to which the deadline applies.
         await self._over(0, within=DEADLINE + 10.0)
 
     async def _over(self, *statuses: int, within: float, again: tuple[signal.Signals, float] | None = None) -> None:
@@ -164,7 +164,7 @@ class Life:
     # -- what belongs to it ------------------------------------------------------------------------------------------
 
     def relatives(self) -> dict[int, str]:
-        """All processes that have come of it, itself too, by their numbers, with what they are."""
+        """Return all processes of this run, including its own, by process id, with their descriptions."""
         found = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal():
@@ -176,7 +176,7 @@ class Life:
         return found
 
     def has(self, pid: int) -> bool:
-        """Whether it is one of them now."""
+        """Return whether the process belongs to this run now."""
         try:
             return self._mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
@@ -200,7 +200,7 @@ class Life:
         raise Broken(f"it has ended, and left {left}")
 
     async def end_by_force(self) -> None:
-        """However it is."""
+        """Kill it in any state."""
         if self._process is not None and self.alive:
             await self.kill()
 
@@ -211,7 +211,7 @@ def _hear_hangups() -> None:
 
 
 def _cgroup_roots() -> list[Path]:
-    """Where a program that we start makes its cgroups: below ours, wherever that is mounted."""
+    """Return the cgroup directories in which a program started here creates its own, wherever they are mounted."""
     own = next(
         (line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")), None
     )

@@ -1,4 +1,4 @@
-"""What each member of the pool holds; imported there by its name, so nothing heavy is imported here."""
+"""The target of each pool worker. It is imported there by name, so it imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Model"]
 
 
 class Model:
-    """Notes which calls it has carried out: each one once at most."""
+    """Records the calls it has carried out, each at most once."""
 
     def __init__(self, directory: str, life: int) -> None:
         self._notes = Notes(Path(directory), life)
@@ -28,7 +28,7 @@ class Model:
         return number
 
     def say(self, number: int, session: str) -> int:
-        """One that builds on those before it."""
+        """A call that depends on those before it."""
         self._notes.note("call", number)
         self._said[session] = self._said.get(session, 0) + 1
         return self._said[session]

@@ -1,4 +1,4 @@
-"""What the program says of itself: a line of JSON each, in one file for all lives, which no kill can tear."""
+"""Notes of the program: one JSON line each, in one file for all runs. A kill never leaves half a line."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 __all__ = ["NAME", "Notes"]
 
-#: Of the file.
+#: The name of the file.
 NAME = "notes"
 
 
 class Notes:
-    """Writes lines for one life of the program; from any thread, and from the members of its pool."""
+    """Writes lines for one run of the program, from any thread and from pool workers."""
 
     def __init__(self, directory: Path, life: int) -> None:
         self.directory, self.life = directory, life
         self._file = os.open(directory / NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def note(self, kind: str, *what: Any) -> None:
-        """Write one line, at once and as a whole."""
+        """Write one line at once and in one piece."""
         os.write(self._file, f"{json.dumps([self.life, kind, *what])}\n".encode())
 
     def wrong(self, what: str) -> None:

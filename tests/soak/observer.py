@@ -1,4 +1,4 @@
-"""Who looks, inside the program, whether states move as they may, and how much there is of everything."""
+"""A component inside the program that checks state transitions and counts resources."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _MOVES: dict[str, list[str]] = json.loads((Path(__file__).parents[1] / "data" / 
     "table"
 ]
 
-#: Seconds between two counts of what there is, and how many of these to one of all objects.
+#: Seconds between two counts of resources, and how many of those per count of all objects.
 _PAUSE, _OBJECTS = 0.25, 12
 
 
 class Observer:
-    """As a main of the program."""
+    """A main of the program."""
 
     def __init__(self, notes: Notes, tree: Tree) -> None:
         self._notes, self._tree = notes, tree
@@ -51,7 +51,7 @@ class Observer:
                 await asyncio.sleep(_PAUSE)
 
     def on_status(self, event: StatusEvent) -> None:
-        """A supervisor says what has become of a child; what it says of it before its first start may be anything."""
+        """Check a status event of a child. Events before its first start are not checked."""
         if event.new != event.old and event.new not in _MOVES:
             self._notes.wrong(f"{event.component} became {event.new!r}")
 

@@ -1,4 +1,4 @@
-"""The pool of the program, and those who call it all along."""
+"""The pool of the program, and its constant callers."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["SIZE", "Callers", "pool_of"]
 SIZE = 3
 _CALLERS = 4
 
-#: What a call may come to.
+#: The possible outcomes of a call.
 _LEGAL = (WorkerLost, SessionLost, RemoteError, TimeoutError)
 
 
 def pool_of(notes: Notes) -> Pool:
-    """Three members, who are asked after their health all the time and replaced now and then."""
+    """Return a pool of three workers with frequent health checks and regular recycling."""
     return Pool(
         "model",
         "tests.soak.model:Model",
@@ -39,13 +39,13 @@ def pool_of(notes: Notes) -> Pool:
         sessions=Sessions(mode="strict", ttl=5.0, limit=50),
         heartbeat=Heartbeat(every=0.5, timeout=2.0, misses=2),
         process=Process(grace=0.2, stop_timeout=10.0),
-        # To kill members is what the soak is for.
+        # Killing workers is the purpose of the soak.
         intensity=Intensity(10_000, 1.0),
     )
 
 
 class Callers:
-    """Call the pool one after the other; each call has one outcome."""
+    """Call the pool continuously. Each call has one outcome."""
 
     def __init__(self, pool: Pool, notes: Notes) -> None:
         self._pool, self._notes = pool, notes
@@ -54,7 +54,7 @@ class Callers:
         self.outcomes: Counter[str] = Counter()
 
     async def run(self) -> None:
-        """Until cancelled; as a main of the program."""
+        """Run as a main of the program until cancelled."""
         async with asyncio.TaskGroup() as group:
             for _ in range(_CALLERS):
                 group.create_task(self._call())
@@ -104,7 +104,7 @@ class Callers:
         await task
 
     async def _stream(self, number: int) -> None:
-        """Perhaps left early."""
+        """Read a stream, perhaps not to its end."""
         last = self._chance.randrange(1, 80)
         async with self._pool.stream("items", number, 50) as items:
             async for item in items:
@@ -115,7 +115,7 @@ class Callers:
         await self._pool.call("fail", number)
 
     async def _look(self) -> None:
-        """What must be true at any moment."""
+        """Check the invariants that hold at any moment."""
         while True:
             await asyncio.sleep(0.05)
             stats = self._pool.stats()

@@ -1,7 +1,7 @@
-"""The program: ``python -m tests.soak.program DIRECTORY LIFE [BUS]``. Every room of the library is in it.
+"""The program: ``python -m tests.soak.program DIRECTORY LIFE [BUS]``. It uses every package of the library.
 
-It is told what to do by lines, signals, files, webhooks, the control socket and the bus; where it can be reached it
-says in the file ``up-LIFE``, when all of it has started.
+It is controlled by lines, signals, files, webhooks, the control socket and the bus. When everything has started, it
+writes its addresses into the file ``up-LIFE``.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ NAME = "soak"
 TOKEN = "a-token-of-the-soak"
 #: Seconds that a clean stop has.
 DEADLINE = 25.0
-#: Files that are looked at: what is reloaded, what says whether all is well, and a directory.
+#: Watched files: the configuration, the health file, and a directory.
 CONFIG, HEALTH, WATCHED = "config.json", "healthy", "watched"
-#: Where events are logged.
+#: The file of the event log.
 LOG = "events.jsonl"
 
 
@@ -81,14 +81,14 @@ class Soak:
         self.prompt = self._prompt()
 
     def run(self) -> None:
-        """Until it is told to end."""
+        """Run until the program is stopped."""
         log = EventLog(300, path=self.directory / LOG, max_bytes=100_000, backups=1)
         run(
             *(self.control, log, self.metrics, self.probes, self.dashboard, self.observer),
             *(self.tree.root, self.pool, self.flow_jobs, self.prompt, self.router, self.callers, self.main),
             exit_timeout=DEADLINE,
         )
-        # As a whole: what is there after this has ended well.
+        # Written in one piece: the result of a clean end.
         self.notes.note("ended", self.callers.begun, dict(self.callers.outcomes))
 
     async def main(self) -> None:
@@ -157,7 +157,7 @@ class Soak:
                 self.notes.note("file", path.name, path.read_text() if path.exists() else None)
 
     def _felt(self, event: HealthEvent) -> None:
-        # The bridge tells of its connection in the same way.
+        # The bridge reports its connection with the same event.
         if event.name == self.health.name:
             self.notes.note("health", event.healthy)
 
@@ -185,7 +185,7 @@ class Soak:
 
 
 def main() -> None:
-    """As the command line says."""
+    """Run the program with the arguments of the command line."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     directory, life, *bus = sys.argv[1:]
     Soak(Path(directory), int(life), bus[0] if bus else None).run()

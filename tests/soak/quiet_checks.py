@@ -1,4 +1,4 @@
-"""What has to be true when nothing is thrown at the program any more, and everything has come to rest."""
+"""Conditions that hold when attacks are off and nothing is running."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ _HELD = ("counter", "pair-task", "link-2", "brittle")
 
 
 class QuietCheck:
-    """Looks at one life, which nobody disturbs meanwhile."""
+    """Checks one run while attacks are off."""
 
     def __init__(self, life: Life, console: Console, attacks: Attacks, history: History) -> None:
         self._life, self._console, self._attacks, self._history = life, console, attacks, history
         self._config = 0
 
     async def check(self) -> None:
-        """All of it.
+        """Run all checks.
 
         Raises:
-            Broken: saying what is not as it has to be.
+            Broken: with the conditions that do not hold.
         """
         await self._console.command(f"restart tree/{_BRITTLE}")
         self._config += 1
@@ -70,7 +70,7 @@ class QuietCheck:
         await self._console.command("resume")
 
     async def _until_true(self) -> None:
-        """What was begun a moment ago takes its time; what is wrong stays wrong."""
+        """Repeat the checks: what has just begun takes a while, and a violation stays."""
         until = time.monotonic() + LIMIT
         while lies := await self._violations():
             if not self._life.alive:
@@ -92,7 +92,7 @@ class QuietCheck:
         ]
 
     def _unseen(self) -> Iterator[str]:
-        """What was thrown at it in this life and has not come through."""
+        """Yield the attacks of this run whose effect is missing."""
         history, directory = self._history, self._life.directory
         for name, content in self._attacks.files.items():
             if history.files.get(name) != content:
@@ -105,7 +105,7 @@ class QuietCheck:
             yield f"it was greeted {self._attacks.hellos} times, and heard {history.hellos}"
 
     def _unlike(self, state: Any) -> Iterator[str]:
-        """Where the snapshot and the system do not agree about which processes there are."""
+        """Yield differences between the processes in the snapshot and those of the system."""
         try:
             children = [child for child in psutil.Process(self._life.process.pid).children() if not is_guard(child)]
             zombies = [child.pid for child in children if child.status() == psutil.STATUS_ZOMBIE]
@@ -121,7 +121,7 @@ class QuietCheck:
             yield f"the snapshot is not what its schema says: {error.message[:200]}"
 
     async def _check_suspension(self) -> None:
-        """Suspended, nothing goes on; resumed, everything does."""
+        """Check that loops stand still while suspended, and run after the resume."""
         outcome = await self._console.command("suspend")
         if outcome != "handled":
             raise Broken(f"suspending at rest was {outcome}")
@@ -134,7 +134,7 @@ class QuietCheck:
         await self._noted(lambda rounds: all(rounds[name] > then[name] for name in _HELD if name in then))
 
     async def _noted(self, good: Callable[[dict[str, int]], bool]) -> dict[str, int]:
-        """How far its loops have come, noted after the next line and ``good``."""
+        """Return the iterations of the loops, from the first note for which ``good`` is true."""
         self._history.read()
         seen = self._history.lines["rounds"]
         try:
@@ -148,7 +148,7 @@ class QuietCheck:
 
 
 def _restless(state: Any) -> Iterator[str]:
-    """What a snapshot shows that has not come to rest, or not well."""
+    """Yield objects in a snapshot that are still busy or not healthy."""
     for worker in _all_workers(state):
         wanted = "finished" if worker["name"] == "done" else "running"
         if worker["status"] != wanted and (worker["kind"] != "member" or worker["status"] in _RESTLESS):
@@ -167,7 +167,7 @@ def _restless(state: Any) -> Iterator[str]:
 
 
 def _busy(lane: Any) -> bool:
-    """Whether there is something in it; ticks and the like never cease."""
+    """Return whether a lane holds events, other than ticks and similar ones that never cease."""
     return bool(lane["running"] or lane["waiting"]) and not lane["name"].startswith(("tick", "queue", "status"))
 
 
@@ -180,7 +180,7 @@ def _all_workers(state: Any) -> Iterator[Any]:
 
 
 def check_file(directory: Path, *, at_rest: bool) -> Iterator[str]:
-    """What must not be in the file of the flows: moves that the tables do not have; at rest, what has no end."""
+    """Yield violations in the flow database: transitions not in the tables and, at rest, flows without an end."""
     path = directory / FILE
     if not path.exists():
         return

@@ -1,4 +1,4 @@
-"""All that a router can do with an event, for whoever emits one from outside: `OUTCOMES` says what may come of it."""
+"""Every kind of route, for events emitted from outside. `OUTCOMES` lists the possible results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OUTCOMES", "Routes"]
 
-#: What the console may answer, by the topic. Anything is dropped that the program gives up when it ends.
+#: Possible answers of the console, by topic. Any event may be dropped while the program ends.
 OUTCOMES: dict[str, tuple[str, ...]] = {
     "sum/even": ("handled",),
     "sum/odd": ("handled",),
@@ -35,7 +35,7 @@ OUTCOMES: dict[str, tuple[str, ...]] = {
     "crash/background": ("handled",),
     "crash/worker": ("handled",),
     "call/pool": ("handled", "failed"),
-    # It goes to the first router, which is that of the prompt.
+    # It goes to the first router, the one of the prompt.
     "nobody/knows": ("failed",),
 }
 
@@ -50,7 +50,7 @@ class Routes:
         self._seen = 0
 
     def add_to(self, router: Router) -> None:
-        """Exact and glob routes, lanes, windows, middleware, taps, and one for all the rest."""
+        """Add exact and glob routes, lanes, debounced routes, middleware, taps, and a fallback."""
         router.use(log(level=0))
         router.handle("sum/odd", self._even_only)
         router.handle("sum/*", self._any)
@@ -93,7 +93,7 @@ class Routes:
             raise Dropped("not this one") if delivery().id % 2 else NotHandled("more than I can do")
 
     async def _alone(self, event: Any) -> None:
-        """In one lane there is one at a time."""
+        """One lane handles one event at a time."""
         self._running["busy"] += 1
         if self._running["busy"] > 1:
             self._notes.wrong(f"{event.topic} is handled beside another of its lane")
@@ -118,7 +118,7 @@ class Routes:
         await asyncio.Event().wait()
 
     def _block(self, _: Any) -> None:
-        """What nobody should do: the loop stands still."""
+        """Block the loop, which handlers should never do."""
         time.sleep(0.15)
 
     async def _once(self, _: Any) -> None:

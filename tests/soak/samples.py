@@ -1,7 +1,7 @@
-"""How much the program holds, as time goes by; and that it does not become more.
+"""Resources of the program over time, and the check that they do not grow.
 
-Of a life that is long enough, the median over its second quarter is compared with that over its last: what is warmed
-up by then has no reason to grow. The same for files, over all lives.
+For a run that is long enough, the median of its second quarter is compared with that of its last one. Caches are warm
+by then, so nothing should grow. The same applies to files, over all runs.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _MEGABYTE = 1e6
 
 @dataclass(frozen=True)
 class Figure:
-    """Something that is measured, and by how much its median may grow: a share of it, and an amount."""
+    """A figure and its limits: by which share and by which amount its median may grow."""
 
     name: str
     share: float
     amount: float
 
 
-#: What moves with the weather may differ by a few; what leaks at each event does so by more.
+#: Figures that vary at random may differ by a few. A leak per event exceeds that.
 _HELD = (
     Figure("memory, MB", 0.05, 3.0),
     Figure("memory of the guard, MB", 0.05, 1.0),
@@ -68,7 +68,7 @@ class Series:
     samples: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
     def add(self, at: float, measured: dict[str, float]) -> None:
-        """What was measured at that second."""
+        """Add the measurements of one second."""
         for name, value in measured.items():
             self.samples.setdefault(name, []).append((at, value))
 
@@ -92,14 +92,14 @@ def _quarters(samples: list[tuple[float, float]]) -> list[list[float]]:
 
 
 class Table:
-    """What is reported of a series; one that was too short to be judged grows as it likes."""
+    """The report of a series. A series that is too short is not judged."""
 
     def __init__(self, title: str, series: Series, *, judged: bool) -> None:
         self.title, self.judged = title, judged
         self._rows = list(series.rows())
 
     def wrong(self) -> list[str]:
-        """What has grown."""
+        """Return the figures that have grown."""
         if not self.judged:
             return []
         return [
@@ -118,7 +118,7 @@ class Table:
 
 
 def measured(life: Life, history: History) -> dict[str, float]:
-    """What a life holds now; nothing if it has just ended."""
+    """Return the resources that a run holds now, or nothing if it has just ended."""
     try:
         program = psutil.Process(life.process.pid)
         with program.oneshot():
@@ -135,7 +135,7 @@ def measured(life: Life, history: History) -> dict[str, float]:
 
 
 def on_disk(directory: Path) -> dict[str, float]:
-    """How long the files are that a program could fill a disk with; our own notes are not."""
+    """Return the sizes of files that could fill a disk, without the soak's own notes."""
     sizes = {"inbox": 0, "flows": 0, "other files": 0}
     for path in directory.rglob("*"):
         kind = {INBOX: "inbox", FLOWS: "flows", LOG: "other files"}

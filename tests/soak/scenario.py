@@ -1,4 +1,4 @@
-"""The course of one life of the program: it stands up, has storm and calm for so long, and is ended."""
+"""One run of the program: start, phases with and without attacks, and its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["ENDS", "UNCLEAN", "Scenario"]
 
 #: The ways in which a life ends; all of them come by turns.
 ENDS = ("kill", "terminate", "kill", "interrupt", "kill", "hammer", "kill", "stop", "kill", "close_input")
-#: Those after which nobody could ask whether it came to its end.
+#: Ends after which the program cannot report whether it ended.
 UNCLEAN = ("kill", "hammer")
 
 #: Seconds of storm between two calms, at most; and between two looks.
@@ -34,11 +34,11 @@ _PAUSE = 0.5
 
 
 class Scenario:
-    """From when the program is up to when it has ended; to be entered."""
+    """From the start of the program to its end; a context manager."""
 
     def __init__(self, life: Life, shared: SharedState) -> None:
         self._life, self._shared = life, shared
-        #: What it held.
+        #: The measurements.
         self.series = Series()
         self._console: Console
         self._calm: QuietCheck
@@ -66,7 +66,7 @@ class Scenario:
         await self._held.aclose()
 
     async def storm(self, seconds: float) -> None:
-        """For so long, or until something is wrong."""
+        """Attack for this long, or until there is a violation."""
         self._shared.attack_switch.enable()
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
@@ -81,7 +81,7 @@ class Scenario:
                 raise Broken("something is wrong that is told below")
 
     async def storm_and_calm(self, seconds: float) -> None:
-        """By turns, for so long; calm in the end."""
+        """Alternate between attacks and checks for this long, and end with checks."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             await self.storm(min(left, _ROUND))
@@ -100,7 +100,7 @@ class Scenario:
                 while not falling.done():
                     await self._calm.go_on()
                     await asyncio.wait({falling}, timeout=_PAUSE)
-                # Who asked last may have held something.
+                # The last attack may have left a source held.
                 await self._calm.go_on()
         except TimeoutError:
             raise Broken(f"what was asked of it is not answered after {LIMIT:g} s") from None

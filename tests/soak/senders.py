@@ -1,4 +1,6 @@
-"""Who sends webhooks, over all lives: each until it is answered, with the same id; some bad, torn or twice."""
+"""Senders of webhooks over all runs. Each retries with the same id until it is answered; some requests are forged, cut
+off or repeated.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Senders"]
 
-#: At a time.
+#: At the same time.
 _MANY = 6
 _ACCEPTED, _REFUSED, _FORBIDDEN = 202, (429, 503), (401, 403)
 
@@ -37,12 +39,12 @@ class Senders:
         self._listens = asyncio.Event()
 
     def listens(self, url: str) -> None:
-        """The program listens there from now on; or, without one, nowhere."""
+        """Set the address of the program, or an empty text while it does not listen."""
         self._url = url
         self._listens.set() if url else self._listens.clear()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Send until cancelled."""
         async with aiohttp.ClientSession() as client, asyncio.TaskGroup() as group:
             for _ in range(_MANY):
                 group.create_task(self._send_all(client))
@@ -64,7 +66,7 @@ class Senders:
                         await asyncio.gather(self._send(client, path, number), self._send(client, path, number))
 
     async def _send(self, client: aiohttp.ClientSession, path: str, number: int) -> None:
-        """Until there is an answer. Where a try had none it may have been accepted, and a refusal says nothing."""
+        """Send until answered. An unanswered try may have been accepted, so a later rejection proves nothing."""
         unanswered = False
         while True:
             await self._listens.wait()
@@ -73,7 +75,7 @@ class Senders:
                 self._history.accepted[path].add(number)
                 return
             if status in _REFUSED:
-                # Another one may be under way, which is accepted.
+                # Another try may be in progress and be accepted.
                 await asyncio.sleep(0.1)
             elif status is not None:
                 self._history.wrong.append(f"the webhook {number} to {path} was answered with {status}")

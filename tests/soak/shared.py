@@ -1,4 +1,4 @@
-"""What all lives of the program share: a directory, a bus, the weather, and what is known of it all."""
+"""State shared by all runs: a directory, a bus, the attack switch, and the history."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ __all__ = ["SharedState"]
 
 @dataclass
 class SharedState:
-    """One for a storm."""
+    """One for each soak."""
 
     directory: Path
     chance: random.Random
     history: History
     attack_switch: AttackSwitch
     senders: Senders
-    #: None where there is no program for it.
+    #: None if nats-server is not installed.
     bus: NatsProcess | None
-    #: How often what was done to the program, and what came of it.
+    #: The number of attacks of each kind, with their results.
     done: Counter[str] = field(default_factory=Counter)
     quiet_phases: int = 0
     files: Series = field(default_factory=Series)
@@ -41,7 +41,7 @@ class SharedState:
 
     @classmethod
     def at(cls, directory: Path, chance: random.Random) -> SharedState:
-        """A new one."""
+        """Create the state in a new directory."""
         (directory / WATCHED).mkdir()
         (directory / "run").mkdir(mode=0o700)
         (directory / CONFIG).write_text('{"number": 0}')

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ANSWER", "Console"]
 
-#: Seconds within which whatever is asked is answered, however busy the machine is.
+#: Seconds within which every request is answered, even on a busy machine.
 ANSWER = 80.0
 
 _OUTCOMES = ("handled", "failed", "dropped", "unknown")
@@ -23,7 +23,7 @@ _BUSY = 503
 
 
 class Console:
-    """One for each life; entered when it can be reached."""
+    """A client for one run, entered when the program can be reached."""
 
     def __init__(self, up: dict[str, str]) -> None:
         self._up = up
@@ -51,11 +51,11 @@ class Console:
             return await answer.json()
 
     async def command(self, line: str) -> str:
-        """What has become of what was typed."""
+        """Return the result of a typed command."""
         return await self._order("/api/command", {"line": line})
 
     async def emit(self, topic: str, data: object) -> str:
-        """What has become of the event; by way of the page."""
+        """Return the result of an event that is emitted through the page."""
         return await self._order("/api/emit", {"topic": topic, "data": data}, page=True)
 
     async def _order(self, path: str, body: dict[str, object], *, page: bool = False) -> str:
@@ -71,7 +71,7 @@ class Console:
             return str(given["outcome"])
 
     async def scrape(self) -> set[str]:
-        """The names of the metrics, each of which can be read; the program also says that it lives."""
+        """Return the names of the metrics after parsing them. The program must also report that it is alive."""
         async with self._tcp.get(f"{self._up['probes']}/livez") as answer:
             assert answer.status == 200, await answer.text()
         async with self._tcp.get(f"{self._up['probes']}/metrics") as answer:
@@ -79,11 +79,11 @@ class Console:
             return {family.name for family in text_string_to_metric_families(await answer.text())}
 
     async def ready(self) -> bool:
-        """Whether it says so."""
+        """Return whether the readiness probe succeeds."""
         async with self._tcp.get(f"{self._up['probes']}/readyz") as answer:
             return answer.status == 200
 
     async def stall(self, path: str, *, page: bool) -> aiohttp.ClientResponse:
-        """A stream that nobody reads; to be closed."""
+        """Open a stream that is not read. The caller closes it."""
         client, base = (self._tcp, self._up["dashboard"]) if page else (self._socket, "http://localhost")
         return await client.get(f"{base}{path}", timeout=aiohttp.ClientTimeout())

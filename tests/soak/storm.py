@@ -1,4 +1,4 @@
-"""The lives of the program, one after the other: how long each is, how it ends, and what is told of it all."""
+"""The sequence of runs: the length of each, how it ends, and the report."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ _LONG = 0.55
 
 
 class Storm:
-    """Blows for some seconds; then `wrong` says what was, and `report` what was seen. ``tell`` hears of each life."""
+    """Runs the soak for some seconds. `wrong` lists violations and `report` the results. ``tell`` gets a line for each
+    run.
+    """
 
     def __init__(self, directory: Path, seconds: float, seed: int, tell: Callable[[str], object]) -> None:
         self._seconds, self._tell = seconds, tell
@@ -37,16 +39,16 @@ class Storm:
         self._life: Life | None = None
         self._tables: list[Table] = []
         self.lives = 0
-        #: What must not be, in words.
+        #: Violations, as text.
         self.wrong: list[str] = []
 
     @property
     def quiet_phases(self) -> int:
-        """How often all was as it had to be, at rest."""
+        """How often all checks have passed."""
         return self._shared.quiet_phases
 
     async def run(self) -> None:
-        """All of it; what is wrong ends it early."""
+        """Run the soak. A violation ends it early."""
         with ExitStack() as held:
             if self._shared.bus is not None:
                 held.enter_context(self._shared.bus)
@@ -60,7 +62,7 @@ class Storm:
         self._judge(Table(f"all {self.lives} lives, {self._shared.elapsed:.0f} s", self._shared.files, judged=long))
 
     async def _live_all(self, senders: asyncio.Task[None]) -> None:
-        """Short lives, a long one, short ones again, and a last one that ends in calm."""
+        """Run short runs, a long one, short ones again, and a last one that ends with checks."""
         with suppress(Broken):
             while self._shared.elapsed < self._seconds * 0.2 or self.lives < 2:
                 await self._live(self._short(), next(self._ends))
@@ -80,7 +82,7 @@ class Storm:
             yield from self._chance.sample(ENDS, len(ENDS))
 
     async def _live(self, seconds: float, end: str, *, quiet_phases: bool = False) -> None:
-        """One life. Raises Broken, once it is told, if something was wrong."""
+        """Run the program once. Raises Broken on a violation, after reporting it."""
         self.lives += 1
         bus = self._shared.bus
         self._life = life = Life(self._shared.directory, self.lives, bus.url if bus else None)
@@ -113,7 +115,7 @@ class Storm:
             self._judge(Table(f"life {life.number}, {seconds:.0f} s", scenario.series, judged=seconds >= JUDGED))
 
     def _check(self, life: Life, *, clean: bool) -> None:
-        """What can be seen of a life when it is over."""
+        """Check a run after its end."""
         self._shared.history.read()
         if clean and life.number not in self._shared.history.ended:
             raise Broken("it ended without having come to its end")
@@ -125,7 +127,7 @@ class Storm:
         self.wrong += table.wrong()
 
     def report(self) -> Iterator[str]:
-        """What there is to tell, a line each."""
+        """Yield the lines of the report."""
         shared, history = self._shared, self._shared.history
         yield f"done: {dict(sorted(shared.done.items()))}"
         yield f"noted: {dict(sorted(history.lines.items()))}"

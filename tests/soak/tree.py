@@ -1,4 +1,4 @@
-"""The supervisors of the program: processes, tasks and threads that crash when they are told to."""
+"""The supervisors of the program: processes, tasks and threads that crash on request."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["TASKS", "THREADS", "Tree"]
 
 SOON = Backoff(initial=0.05, maximum=0.5)
-#: Crashes too often, and is given up until somebody restarts it.
+#: Crashes too often and is given up until it is restarted by hand.
 _BRITTLE = Backoff(initial=0.01, maximum=0.05, max_restarts=3, within=5.0)
 
-#: Those that can be made to crash.
+#: Workers that can be made to crash.
 TASKS = ("counter", "pair-task", "link-2", "brittle")
 THREADS = ("thread",)
 
@@ -35,7 +35,7 @@ class Tree:
     def __init__(self) -> None:
         self._fuses: dict[str, asyncio.Event] = {}
         self._thread_fuse = threading.Event()
-        #: How often each loop went round.
+        #: The number of iterations of each loop.
         self.rounds: Counter[str] = Counter()
         #: Lines of output.
         self.lines = 0
@@ -61,7 +61,7 @@ class Tree:
             self._fuses[name].set()
 
     def _pair(self) -> Supervisor:
-        """Both or none; where they fall too often, the root starts the two of them anew."""
+        """Return a supervisor that runs both children or none. If they fail too often, the root restarts it."""
         return Supervisor(
             "pair",
             Spec("pair-process", _LONG, backoff=SOON),

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["DEDUPE", "FILE", "PATHS", "SECRET", "Webhooks"]
 
 SECRET = "It's a Secret to Everybody"
-#: Where they may be sent.
+#: The paths that accept webhooks.
 PATHS = ("plain", "batch", "stuck", "deploy", "job")
-#: Of the inbox.
+#: The name of the inbox file.
 FILE = "inbox.db"
 #: Seconds that an id is remembered.
 DEDUPE = 40.0

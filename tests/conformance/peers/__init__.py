@@ -1,6 +1,6 @@
-"""Whether peers do what docs/explanation/comparison.md says of them: ``python -m tests.conformance.peers``.
+"""Checks of the statements about peers in docs/explanation/comparison.md: ``python -m tests.conformance.peers``.
 
-A function is a statement about a peer, and its name says it. Peers come from the dependency group ``bench``; those that
-are not installed are named. It is run when that page or a peer changes, and is no part of the suite: none of ours is
-tested here.
+Each function checks one statement, which is its name. Peers come from the dependency group ``bench``; peers that are
+not installed are listed. Run it when that page or a peer changes. It is not part of the suite, since it tests none of
+our code.
 """

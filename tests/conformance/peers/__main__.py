@@ -1,4 +1,4 @@
-"""Tries each statement, and says which of them hold."""
+"""Checks each statement and prints which of them hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What carries out calls and workflows."""
+"""Peers that run calls and workflows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peers as programs: started in a folder of their own, and ended with all that they have started."""
+"""Peers as programs: started in a temporary directory, and ended with all their processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["LIMIT", "PARENT", "edit", "folder", "lives", "pids", "run", "running
 
 LIMIT = 30.0
 
-#: A program that starts another one, and tells the numbers of both.
+#: A program that starts another one, and prints the process ids of both.
 PARENT = """
 import os, subprocess, time
 child = subprocess.Popen(["sleep", "600"])
@@ -33,7 +33,7 @@ time.sleep(600)
 
 @contextmanager
 def folder(program: str) -> Iterator[Path]:
-    """One with ``program`` as app.py; what that has written into ``pids`` is ended with it."""
+    """Return a directory with ``program`` as app.py. The processes listed in its file ``pids`` are killed with it."""
     with tempfile.TemporaryDirectory() as name:
         here = Path(name)
         (here / "app.py").write_text(program)

@@ -1,4 +1,4 @@
-"""What dispatches events and requests."""
+"""Peers that dispatch events and requests."""
 
 from __future__ import annotations
 

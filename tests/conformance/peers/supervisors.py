@@ -1,4 +1,4 @@
-"""What keeps programs running."""
+"""Peers that keep programs running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What restarts a command when files change."""
+"""Peers that restart a command when files change."""
 
 from __future__ import annotations
 
