@@ -148,7 +148,7 @@ async def test_p17_a_target_that_fails_is_retried_within_the_intensity(tmp_path:
     assert isinstance(cause := caught.value.__cause__, RemoteError)
     assert (cause.type, cause.message) == ("OSError", "the model is not there")
     assert isinstance(cause.__cause__, RemoteTraceback)
-    assert "tasks.py" in "".join(traceback.format_exception(caught.value))
+    assert "pool_targets.py" in "".join(traceback.format_exception(caught.value))
     assert pool.status is Status.FAILED
     assert pool.members() == ()
 
