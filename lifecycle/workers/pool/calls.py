@@ -23,8 +23,8 @@ from lifecycle.workers.pool.records import Phase, PoolStats
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
-    from lifecycle.workers.pool.connection import CallSpec, WireCall
-    from lifecycle.workers.pool.records import Reason
+    from lifecycle.workers.pool.connection import WireCall
+    from lifecycle.workers.pool.records import CallSpec, Reason
     from lifecycle.workers.pool.scheduler import Waiter
     from lifecycle.workers.pool.settings import PoolSettings
     from lifecycle.workers.pool.worker import PoolWorker
@@ -59,17 +59,18 @@ class CallDispatcher:
 
     async def call(self, spec: CallSpec, *, idempotent: bool = False) -> Any:
         """Make a call; if it is ``idempotent`` and its worker is lost, once more."""
-        if not self.is_small(spec):
+        if not self.prepare(spec):
             await self.encode(spec)
         call = PendingCall(self, spec)
         try:
             return await call.outcome()
         except WorkerLost as error:
             late = self.loop.time() >= spec.until
-            if not idempotent or late or self.scheduler.refusal is not None or call.worker is None:
+            if not idempotent or late or self.scheduler.refusal is not None:
                 raise
+            assert call.worker is not None, "only a call that was sent is lost"
             lost = error
-            reason, worker = call.worker.draining or "exited", call.worker.id
+            reason, worker = call.worker.end_cause or "exited", call.worker.id
             hooks.pool_recovered.announce(self.pool, action="retry", member=worker, reason=reason, error=error)
         # The deadline stays, but the first run is no time that the second one waits.
         spec.began = self.loop.time()
@@ -83,10 +84,11 @@ class CallDispatcher:
             # Its traceback refers to this frame: a cycle would keep the arguments alive.
             del lost
 
-    def is_small(self, spec: CallSpec) -> bool:
-        """Whether ``spec`` can be sent at once: its arguments are small, and no earlier call of its session waits.
+    def prepare(self, spec: CallSpec) -> bool:
+        """Prepare the payload of ``spec``; return whether it can be sent at once, and need not be encoded in a thread.
 
-        Plain arguments need no encoding of their own: they become its payload here.
+        It can if its arguments are small and no earlier call of its session waits. Plain arguments become its payload
+        here, since they need no encoding of their own.
         """
         args, kwargs = spec.args, spec.kwargs
         if spec.session in self._encoding:
@@ -162,7 +164,7 @@ class CallDispatcher:
         except asyncio.CancelledError:
             # It may have got a slot in the very step in which it was cancelled.
             if future.done() and not future.cancelled() and future.exception() is None:
-                self.manager.call_ended(future.result(), spec.session)
+                self.manager.give_back_slot(future.result(), spec.session)
             raise
         finally:
             self.scheduler.queue.leave(waiter)
@@ -206,17 +208,13 @@ def _percentile(ordered: Sequence[float], share: float) -> float:
 
 
 class PendingCall:
-    """One call, which begins with its creation.
+    """One call: `outcome` makes it and waits; a stream uses `begin`, `translate` and `close`.
 
     Args:
         dispatcher: makes it.
         spec: what to call.
         permit: a slot to use; by default it takes its own.
         window: for a stream, the number of values that may be unacknowledged.
-
-    Raises:
-        TypeError, ValueError: if its arguments cannot be sent; nothing was sent then.
-        PoolBusy, PoolClosed, PoolFailed, SessionLost: if it can get no worker.
     """
 
     __slots__ = (
@@ -255,20 +253,12 @@ class PendingCall:
         # Why it was cancelled, and what is done when it has stopped.
         self._reason: Reason | None = None
         self._stopped: asyncio.Future[None] | None = None
-        if hooks.call_started.receivers:
-            hooks.call_started.announce(dispatcher.pool, call=self)
-        try:
-            self._begin()
-        except Exception as error:
-            self._announce(error)
-            raise
         # Cancelled when it has ended.
         self._timer: asyncio.TimerHandle | None = None
-        if spec.until != math.inf:
-            self._timer = dispatcher.loop.call_at(spec.until, self._deadline_passed)
 
     async def outcome(self) -> Any:
-        """Return or raise its outcome when nothing of it runs any more."""
+        """Begin it, and return or raise its outcome when nothing of it runs any more."""
+        self.begin()
         try:
             result = await self.translate(self._future)
         except BaseException as error:
@@ -276,6 +266,24 @@ class PendingCall:
             raise
         self.close(None)
         return result
+
+    def begin(self) -> None:
+        """Send it if there is a slot, or queue it.
+
+        Raises:
+            TypeError, ValueError: if its arguments cannot be sent; nothing was sent then.
+            PoolBusy, PoolClosed, PoolFailed, SessionLost: if it can get no worker.
+        """
+        spec, dispatcher = self.spec, self._dispatcher
+        if hooks.call_started.receivers:
+            hooks.call_started.announce(dispatcher.pool, call=self)
+        try:
+            self._send_or_queue()
+        except Exception as error:
+            self._announce(error)
+            raise
+        if spec.until != math.inf:
+            self._timer = dispatcher.loop.call_at(spec.until, self._deadline_passed)
 
     async def translate(self, answer: Awaitable[Any]) -> Any:
         """Await ``answer``, and turn the errors of the connection into those of the pool."""
@@ -291,8 +299,8 @@ class PendingCall:
             end = await self.worker.wait()
             if timed_out:
                 raise self._timed_out() from None
-            lost, refusal = self.worker.call_lost(self.spec.function, end), self._dispatcher.scheduler.refusal
-            if self.worker.draining == "shutdown" and refusal is not None:
+            lost, refusal = self.worker.lost_during(self.spec.function, end), self._dispatcher.scheduler.refusal
+            if self.worker.end_cause == "shutdown" and refusal is not None:
                 refused = refusal()
                 raise refused from refused.__cause__ or lost
             raise lost from None
@@ -329,7 +337,7 @@ class PendingCall:
 
     # -- how it goes --------------------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _send_or_queue(self) -> None:
         scheduler, permit, session = self._dispatcher.scheduler, self._permit, self.spec.session
         if permit is not None:
             permit.begin_call()
@@ -346,7 +354,7 @@ class PendingCall:
         try:
             self._send(worker)
         except BaseException:
-            self._dispatcher.manager.call_ended(worker, session)
+            self._dispatcher.manager.give_back_slot(worker, session)
             raise
 
     def _use(self, worker: PoolWorker) -> bool:
@@ -389,7 +397,7 @@ class PendingCall:
         if not self.worker.connection.closed:
             self.worker.has_answered = True
         if self._permit is None:
-            self._dispatcher.manager.call_ended(self.worker, self.spec.session)
+            self._dispatcher.manager.give_back_slot(self.worker, self.spec.session)
         else:
             self._permit.end_call()
 
@@ -425,7 +433,7 @@ class PendingCall:
 
     def _kill(self) -> None:
         assert self.worker is not None, "it was sent"
-        fault = f"{self.spec.function!r} did not break off within {self._dispatcher.settings.process.grace:g} s"
+        fault = f"{self.spec.function!r} did not stop within {self._dispatcher.settings.process.grace:g} s"
         self._dispatcher.manager.kill(self.worker, self._reason or "cancelled", fault)
 
     def _announce(self, error: BaseException | None) -> None:
@@ -485,4 +493,4 @@ class Permit:
 
     def _release(self) -> None:
         if self._closed and not self._running:
-            self._manager.call_ended(self.worker, self._session)
+            self._manager.give_back_slot(self.worker, self._session)

@@ -25,17 +25,17 @@ from lifecycle.workers.pool.protocol import (
     encode,
     setup_frame,
 )
-from lifecycle.workers.pool.settings import check_deadline, function_name
 from lifecycle.workers.stdio import Pipes, Reader, pipe, popen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from lifecycle.workers.pool.protocol import Codec
+    from lifecycle.workers.pool.records import CallSpec
     from lifecycle.workers.pool.settings import PoolSettings
     from lifecycle.workers.stdio import Command
 
-__all__ = ["CallCancelled", "CallSpec", "Connection", "ConnectionClosed", "Pong", "WireCall"]
+__all__ = ["CallCancelled", "Connection", "ConnectionClosed", "Pong", "WireCall"]
 
 #: Bytes per read: the capacity of a pipe.
 _CHUNK: Final = 64 * 1024
@@ -61,69 +61,6 @@ class CallCancelled(Exception):
 
 
 # -- calls -----------------------------------------------------------------------------------------------------------
-
-
-class CallSpec:
-    """A requested call and its deadline, which counts from here on.
-
-    Args:
-        settings: those of the pool.
-        function: the function, or its name.
-        args: the arguments.
-        kwargs: the keyword arguments.
-        session: the session; the call goes to its worker.
-        deadline: seconds for everything, from now to the result; by default that of the pool.
-        patient: whether it may wait although the queue is full.
-
-    Raises:
-        TypeError, ValueError: for a call that no worker could be given.
-    """
-
-    __slots__ = ("args", "began", "deadline", "function", "kwargs", "patient", "payload", "session", "until")
-
-    def __init__(
-        self,
-        settings: PoolSettings,
-        function: str | Callable[..., Any],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-        *,
-        session: str | None = None,
-        deadline: float | None = None,
-        patient: bool = False,
-    ) -> None:
-        if deadline is None:
-            deadline = settings.deadline
-        else:
-            check_deadline(settings.name, deadline)
-        if session is not None and not isinstance(session, str):
-            raise TypeError(f"session={session!r} is not text; give the session's name")
-        plain = isinstance(function, str) and function.isidentifier()
-        self.function: str = function if plain else function_name(function)  # type: ignore[assignment]  # it is one
-        self.args: list[Any] = list(args)
-        self.kwargs: dict[str, Any] = kwargs or {}
-        self.session: str | None = session
-        self.deadline: float = deadline
-        self.patient: bool = patient
-        #: The encoded arguments, if they were encoded in advance because they are large.
-        self.payload: tuple[Any, Any] | None = None
-        self.start_clock()
-
-    def start_clock(self) -> None:
-        """Count the deadline from now on."""
-        self.began: float = asyncio.get_running_loop().time()
-        #: The deadline by the loop's clock.
-        self.until: float = self.began + self.deadline
-
-    def unsendable(self, error: Exception) -> Exception:
-        """Return the error for arguments that the codec cannot carry."""
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        return kind(f"{self.function!r} was not called; what it was to be given cannot be sent: {error}")
-
-    def timed_out(self, where: str) -> TimeoutError:
-        """Return the error for a missed deadline; ``where`` the call was then."""
-        session = "" if self.session is None else f" of session {self.session!r}"
-        return TimeoutError(f"{self.function!r}{session} was not done in {self.deadline:g} s: it was {where}")
 
 
 class WireCall:
@@ -365,7 +302,7 @@ class Connection:
             "result": self._on_result,
             "error": self._on_error,
             "chunk": self._on_chunk,
-            "end": self._on_end,
+            "end": self._on_stream_end,
             "pong": self._on_pong,
         }
 
@@ -450,6 +387,11 @@ class Connection:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def _receive(self, data: bytes) -> None:
+        """Take data from the worker's stdout.
+
+        b"" comes at the end of file, or, if another process keeps the pipe open, when `ProcessWorker` closes the pipes
+        after the end of the process: so every call gets an outcome.
+        """
         if self._closed is not None:
             return
         if not data:
@@ -495,7 +437,7 @@ class Connection:
     def _on_result(self, number: int, value: Any) -> None:
         self._remove(number, stream=False).set_result(value)
 
-    def _on_end(self, number: int) -> None:
+    def _on_stream_end(self, number: int) -> None:
         self._remove(number, stream=True).finish()
 
     def _on_chunk(self, number: int, value: Any) -> None:

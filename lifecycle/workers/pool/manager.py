@@ -208,8 +208,8 @@ class WorkerManager:
         if new in FINAL:
             del self.workers.by_id[worker.id]
             worker.cancel_timers()
-            if worker.draining is None:
-                self._replace(worker, worker.history[0].reason, worker.cause())
+            if worker.end_cause is None:
+                self._replace(worker, worker.history[0].reason, worker.end_error())
             self._start_missing()
             self._drain_outdated()
             self._changed.notify_all()
@@ -221,7 +221,7 @@ class WorkerManager:
         if worker.phase.alive:
             worker.fault = fault
             worker.request_stop(reason, 0)
-            self._replace(worker, reason, worker.loss(f"{worker.id!r} was killed: {fault}"), counted=counted)
+            self._replace(worker, reason, worker.lost_error(f"{worker.id!r} was killed: {fault}"), counted=counted)
 
     def _connection_closed(self, worker: PoolWorker) -> None:
         self.scheduler.queue.withdraw(worker)
@@ -296,7 +296,7 @@ class WorkerManager:
         if pong is not None:
             worker.mark_healthy(pong)
             self._recycle_if_due(worker)
-            if worker.draining is None:
+            if worker.end_cause is None:
                 self.scheduler.queue.offer(worker)
         elif now >= worker.connection.busy_until:
             # Otherwise a call with time left may hold its interpreter; only the call's deadline ends it.
@@ -319,7 +319,7 @@ class WorkerManager:
         """Give ``worker`` no more calls, and end it after its last one; start another if one is needed."""
         if not worker.phase.alive:
             return
-        worker.draining = reason
+        worker.end_cause = reason
         self.scheduler.queue.withdraw(worker)
         if not worker.leases:
             worker.request_stop(reason)
@@ -330,15 +330,15 @@ class WorkerManager:
         worker.calls += 1
         self._recycle_if_due(worker)
 
-    def call_ended(self, worker: PoolWorker, session: str | None) -> None:
-        """Give back the slot of a call of ``session``."""
+    def give_back_slot(self, worker: PoolWorker, session: str | None) -> None:
+        """Give back a slot that was taken for ``session``, whether or not its call was sent."""
         if worker.connection.closed:
             # It has died, though its exit may not be known yet; its slot is not given to another call.
             self.scheduler.end_call(session)
             return
         if worker.leases == 1:
-            if worker.draining is not None:
-                worker.request_stop(worker.draining)
+            if worker.end_cause is not None:
+                worker.request_stop(worker.end_cause)
             else:
                 worker.idle_since = self._loop.time()
                 self._schedule_idle_check()
@@ -347,7 +347,7 @@ class WorkerManager:
         self.scheduler.release(worker, session)
 
     def _recycle_if_due(self, worker: PoolWorker) -> None:
-        if worker.draining is None and (worker.calls >= worker.max_calls or (worker.rss or 0) > worker.max_rss):
+        if worker.end_cause is None and (worker.calls >= worker.max_calls or (worker.rss or 0) > worker.max_rss):
             self.drain(worker, "recycle")
 
     def _memory_reported(self, worker: PoolWorker, pong: asyncio.Future[Pong]) -> None:

@@ -14,8 +14,8 @@ from lifecycle.errors import PoolClosed
 from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.model import AT_WORK, FINAL, ProbeResult, Status
 from lifecycle.workers.pool.calls import CallDispatcher
-from lifecycle.workers.pool.connection import CallSpec
 from lifecycle.workers.pool.manager import warn_unstopped
+from lifecycle.workers.pool.records import CallSpec
 from lifecycle.workers.pool.settings import (
     Heartbeat,
     PoolSettings,

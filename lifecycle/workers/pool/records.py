@@ -1,17 +1,85 @@
-"""The records with which a pool describes itself: figures, phases of its workers, and changes between phases."""
+"""The records of a pool: a requested call, its figures, the phases of its workers, and changes between phases."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from lifecycle.workers.model import FINAL, Status
+from lifecycle.workers.pool.settings import check_deadline, function_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-__all__ = ["Health", "Phase", "PhaseChange", "PoolStats", "Reason", "end_reason", "phase_of"]
+    from lifecycle.workers.pool.settings import PoolSettings
+
+__all__ = ["CallSpec", "Health", "Phase", "PhaseChange", "PoolStats", "Reason", "end_reason", "phase_of"]
+
+
+class CallSpec:
+    """A requested call and its deadline, which counts from here on.
+
+    Args:
+        settings: those of the pool.
+        function: the function, or its name.
+        args: the arguments.
+        kwargs: the keyword arguments.
+        session: the session; the call goes to its worker.
+        deadline: seconds for everything, from now to the result; by default that of the pool.
+        patient: whether it may wait although the queue is full.
+
+    Raises:
+        TypeError, ValueError: for a call that no worker could be given.
+    """
+
+    __slots__ = ("args", "began", "deadline", "function", "kwargs", "patient", "payload", "session", "until")
+
+    def __init__(
+        self,
+        settings: PoolSettings,
+        function: str | Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        *,
+        session: str | None = None,
+        deadline: float | None = None,
+        patient: bool = False,
+    ) -> None:
+        if deadline is None:
+            deadline = settings.deadline
+        else:
+            check_deadline(settings.name, deadline)
+        if session is not None and not isinstance(session, str):
+            raise TypeError(f"session={session!r} is not text; give the session's name")
+        plain = isinstance(function, str) and function.isidentifier()
+        self.function: str = function if plain else function_name(function)  # type: ignore[assignment]  # it is one
+        self.args: list[Any] = list(args)
+        self.kwargs: dict[str, Any] = kwargs or {}
+        self.session: str | None = session
+        self.deadline: float = deadline
+        self.patient: bool = patient
+        #: The arguments as they are sent, once `CallDispatcher.prepare` or `encode` has set them; while it is None, the
+        #: connection encodes them when it sends the call.
+        self.payload: tuple[Any, Any] | None = None
+        self.start_clock()
+
+    def start_clock(self) -> None:
+        """Count the deadline from now on."""
+        self.began: float = asyncio.get_running_loop().time()
+        #: The deadline by the loop's clock.
+        self.until: float = self.began + self.deadline
+
+    def unsendable(self, error: Exception) -> Exception:
+        """Return the error for arguments that the codec cannot carry."""
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        return kind(f"{self.function!r} was not called; what it was to be given cannot be sent: {error}")
+
+    def timed_out(self, where: str) -> TimeoutError:
+        """Return the error for a missed deadline; ``where`` the call was then."""
+        session = "" if self.session is None else f" of session {self.session!r}"
+        return TimeoutError(f"{self.function!r}{session} was not done in {self.deadline:g} s: it was {where}")
 
 
 class Health(StrEnum):
@@ -38,7 +106,8 @@ class Phase(StrEnum):
         return self is not Phase.TERMINATING and self is not Phase.TERMINATED
 
 
-#: Why a worker changed its phase.
+#: Why a worker changed its phase. The reference promises these names. "cancel_unconfirmed" and "client_lost" are among
+#: them, although no worker changes its phase for these two at present.
 Reason: TypeAlias = Literal[
     "cancel_unconfirmed",
     "cancelled",

@@ -17,7 +17,7 @@ from lifecycle.workers.pool.sessions import SessionTable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lifecycle.workers.pool.connection import CallSpec
+    from lifecycle.workers.pool.records import CallSpec
     from lifecycle.workers.pool.settings import PoolSettings
     from lifecycle.workers.pool.worker import PoolWorker, WorkerSet
 
@@ -83,7 +83,7 @@ class Scheduler:
         return worker
 
     def wait(self, spec: CallSpec, future: asyncio.Future[Any], use: Callable[[PoolWorker], bool]) -> Waiter:
-        """Queue a call; the caller has to `leave` the queue unless ``future`` is done.
+        """Queue a call; its caller has to call `SlotQueue.leave` if it gives up while ``future`` is not done.
 
         Args:
             spec: the call.
@@ -117,7 +117,7 @@ class Scheduler:
         self.queue.release(worker)
 
     def end_call(self, session: str | None) -> None:
-        """Note the end of a call of ``session`` whose slot is gone with its worker."""
+        """Unpin ``session`` after one of its calls; that is all to do if the slot is gone with its worker."""
         if session is not None:
             self._sessions.unpin(session, self._loop.time())
 
@@ -178,6 +178,7 @@ class Scheduler:
 
     def _check_limit(self, spec: CallSpec) -> None:
         queued = len(self.queue)
+        # `free_capacity` comes last, since it walks all workers.
         if queued < self._limit or spec.patient or queued < self._limit + self._workers.free_capacity:
             return
         hooks.pool_saturated.announce(self._pool, queued=queued, function=spec.function)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.errors import PoolClosed
 from lifecycle.workers.pool.calls import PendingCall
-from lifecycle.workers.pool.connection import CallSpec
+from lifecycle.workers.pool.records import CallSpec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable
@@ -95,15 +95,17 @@ class Stream:
     async def _begin(self) -> PendingCall:
         spec = self._spec
         spec.start_clock()
-        if not self._dispatcher.is_small(spec):
+        if not self._dispatcher.prepare(spec):
             await self._dispatcher.encode(spec)
         permit = self._permit or await self._dispatcher.acquire(spec)
         try:
-            self._call = PendingCall(self._dispatcher, spec, permit, window=_WINDOW)
+            call = PendingCall(self._dispatcher, spec, permit, window=_WINDOW)
+            call.begin()
         finally:
             if self._permit is None:
                 permit.close()
-        return self._call
+        self._call = call
+        return call
 
     async def _cancel(self, call: PendingCall, error: BaseException | None) -> None:
         """Cancel the generator unless it has ended, and return when nothing of it runs any more."""
@@ -145,7 +147,7 @@ class Lease:
     ) -> Any:
         """Call ``function`` there; see `Pool.call`."""
         spec = self._call_spec(function, args, kwargs, deadline)
-        if not self._dispatcher.is_small(spec):
+        if not self._dispatcher.prepare(spec):
             self._held()
             await self._dispatcher.encode(spec)
         # The lease may have ended meanwhile.

@@ -93,8 +93,8 @@ class PoolWorker(ProcessWorker):
         self.health: Health = Health.UNKNOWN
         #: The number of failed health checks in a row.
         self.failures: int = 0
-        #: Why the pool ends it, once it is decided: it gets no more calls.
-        self.draining: Reason | None = None
+        #: Why the pool drains, stops or kills it, once that is decided: it gets no more calls.
+        self.end_cause: Reason | None = None
         #: Why it was killed, in words, where its exit code does not say it.
         self.fault = ""
         #: The number of workers in its place that failed in a row before it.
@@ -207,7 +207,7 @@ class PoolWorker(ProcessWorker):
     def request_stop(self, reason: Reason, timeout: float | None = None) -> None:
         """Ask it to end; the first reason is the one that is reported."""
         if self.phase.alive:
-            self.draining = reason
+            self.end_cause = reason
         self.ask_to_stop(timeout)
 
     def kill_orphaned(self) -> None:
@@ -253,8 +253,8 @@ class PoolWorker(ProcessWorker):
         return phase_of(status, leased=self.leases > 0, healthy=self.healthy)
 
     def _status_changed(self, old: Status, new: Status) -> None:
-        if new is Status.STOPPING and self.draining is None:
-            self.draining = "shutdown"
+        if new is Status.STOPPING and self.end_cause is None:
+            self.end_cause = "shutdown"
         before, after = self._phase(old), self._phase(new)
         if before is not after:
             self._record(before, after, self._reason(before, after))
@@ -268,7 +268,7 @@ class PoolWorker(ProcessWorker):
                 return self._start_failure
             return "killed" if self._machine.state is Status.KILLED else "exited"
         if after is Phase.TERMINATING:
-            return end_reason(self.draining or "shutdown", before)
+            return end_reason(self.end_cause or "shutdown", before)
         return "init_complete" if self.healthy else "init_degraded"
 
     def _record(self, before: Phase, after: Phase, reason: Reason, meta: Mapping[str, object] | None = None) -> None:
@@ -287,26 +287,25 @@ class PoolWorker(ProcessWorker):
 
     # -- errors -----------------------------------------------------------------------------------------------------
 
-    def call_lost(self, function: str, end: Exit) -> WorkerLost:
+    def lost_during(self, function: str, end: Exit) -> WorkerLost:
         """Return the error for the caller of ``function``, which ran when this worker ended."""
-        return self._lost(f"{self.id!r} was lost while it worked on {function!r}", end)
+        return self.lost_error(f"{self.id!r} was lost while it worked on {function!r}", end)
 
-    def loss(self, message: str) -> WorkerLost:
-        """Return the error for its loss where its exit is unknown or does not matter."""
-        return WorkerLost(message, rss=self.rss, stderr=self.connection.pipes.tail())
-
-    def cause(self) -> Exception:
+    def end_error(self) -> Exception:
         """Return why it ended: the error of its target if that was the cause."""
         end = self._exit
         if end is None or not isinstance(end.error, Exception):
-            return self.loss(f"{self.id!r} ended by itself")
+            return self.lost_error(f"{self.id!r} ended by itself")
         if isinstance(end.error.__cause__, RemoteError):
             return end.error.__cause__
         if isinstance(end.error.__cause__, ConnectionClosed):
-            return self._lost(str(end.error), end)
+            return self.lost_error(str(end.error), end)
         return end.error
 
-    def _lost(self, message: str, end: Exit) -> WorkerLost:
+    def lost_error(self, message: str, end: Exit | None = None) -> WorkerLost:
+        """Return the error for its loss; ``end`` adds how it ended, if that is known and not in ``message``."""
+        if end is None:
+            return WorkerLost(message, rss=self.rss, stderr=self.connection.pipes.tail())
         if self.fault:
             how = f"{self.fault}, and it was killed"
         elif end.signal is not None:
@@ -350,7 +349,7 @@ class WorkerSet:
 
     def stays(self, worker: PoolWorker) -> bool:
         """Whether the pool counts on ``worker``: it is not drained or outdated."""
-        return worker.draining is None and worker.generation == self.generation
+        return worker.end_cause is None and worker.generation == self.generation
 
     @property
     def size(self) -> int:
@@ -370,11 +369,11 @@ class WorkerSet:
     @property
     def outdated(self) -> list[PoolWorker]:
         """Workers of an earlier generation that are not drained yet."""
-        return [worker for worker in self if worker.generation != self.generation and worker.draining is None]
+        return [worker for worker in self if worker.generation != self.generation and worker.end_cause is None]
 
     def wanted(self, waiting: int) -> int:
         """Return the number of workers that are needed while ``waiting`` calls wait."""
-        usable = [worker for worker in self if worker.draining is None]
+        usable = [worker for worker in self if worker.end_cause is None]
         calls = waiting + sum(worker.leases for worker in usable)
         unhealthy = sum(not worker.healthy for worker in usable)
         return min(self.high, max(self.low, unhealthy + math.ceil(calls / self.concurrency)))

@@ -411,7 +411,7 @@ async def test_a_call_that_cannot_be_stopped_takes_the_others_of_its_worker_with
         call = asyncio.create_task(holds)
         await started(tmp_path / "held")
         call.cancel()
-        with pytest.raises(WorkerLost, match="did not break off within"):
+        with pytest.raises(WorkerLost, match="did not stop within"):
             await beside
         with pytest.raises(asyncio.CancelledError):
             await call

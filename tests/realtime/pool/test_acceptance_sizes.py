@@ -33,7 +33,7 @@ async def test_the_successor_starts_while_the_last_call_runs(tmp_path: Path) -> 
         await started(tmp_path / "started")
         await until(lambda: ready(pool) == 1)
         (old, new) = pool.members()
-        assert (old.phase, old.draining) == (Phase.BUSY, "recycle")
+        assert (old.phase, old.end_cause) == (Phase.BUSY, "recycle")
         assert await pool.call("pid") == new.pid
         (tmp_path / "release").touch()
         assert await call == old.pid

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from lifecycle.backoff import Intensity
 from lifecycle.workers import ProcessWorker
 from lifecycle.workers.pool import Heartbeat, Process, Recycle, Sessions
-from lifecycle.workers.pool.connection import CallSpec, Connection
+from lifecycle.workers.pool.connection import Connection
+from lifecycle.workers.pool.records import CallSpec
 from lifecycle.workers.pool.settings import PoolSettings
 
 if TYPE_CHECKING:
