@@ -1,4 +1,4 @@
-"""The control plane of a long-running Python program.
+"""Supervision, events and a clean shutdown for one asyncio program.
 
 Signals, lines at a prompt, webhooks, changed files, timers and health checks
 become events. A `Router` passes each event to the handler with the most

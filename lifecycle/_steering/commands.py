@@ -138,7 +138,7 @@ class BuiltInCommands(Commands):
                 self._router.remove(pattern)
 
     def _add_all(self) -> None:
-        self._add("status", "Show how the program is.", self._status)
+        self._add("status", "Show the state of the program.", self._status)
         self._add("stop", "End the program.", self._stop, alone=True)
         self._add("terminate", "Suspend, so that state is saved, then end the program.", self._terminate, alone=True)
         self._add("restart", "Restart a worker: NAME, or its path.", self._restart, complete=self._restartable_names)

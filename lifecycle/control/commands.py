@@ -210,9 +210,9 @@ def completions(line: str, names: Iterable[str], find: Callable[[str], Command |
 def lifecycle_commands() -> tuple[Command, ...]:
     """Return the commands of every prompt, which send lifecycle events."""
     return (
-        _alone("suspend", "Pause: keep state, stop taking on work.", SuspendEvent, "s"),
-        _alone("resume", "Go on after a pause.", ResumeEvent, "r"),
-        _alone("reload", "Read the configuration again.", ReloadEvent),
+        _alone("suspend", "Suspend the program; it keeps its state.", SuspendEvent, "s"),
+        _alone("resume", "Continue after a suspend.", ResumeEvent, "r"),
+        _alone("reload", "Reload the configuration.", ReloadEvent),
         _alone("terminate", "Suspend, so that state is saved, then quit.", TerminateEvent, "x"),
         _alone("quit", "End the program.", lambda: ShutdownEvent("quit"), "q", "exit"),
     )

@@ -93,7 +93,7 @@ def new_interactive_router(  # noqa: PLR0913  # one function wires a whole progr
 def _add_commands(router: Router, actions: _Actions, commands: Mapping[str, Handler]) -> None:
     for command in lifecycle_commands():
         router.commands.add(command)
-    router.commands.add(Command("status", "Show how the program is."))
+    router.commands.add(Command("status", "Show the state of the program."))
     router.handle("command/status", actions.status, lane="command")
     router.commands.add(Command("help", "List the commands.", aliases=("?",)))
     router.handle("command/help", actions.help, lane="command")
