@@ -1,4 +1,4 @@
-"""How Sphinx builds these pages; every warning is an error (`make docs`)."""
+"""The configuration of Sphinx; `make docs` treats every warning as an error."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 default_role = "py:obj"
 
-ROOMS = (
+PACKAGES = (
     "control",
     "runtime",
     "sources",
@@ -48,27 +48,27 @@ ROOMS = (
 
 
 def public_names() -> dict[str, str]:
-    """From a name to where it is documented: docstrings say `Router`, the page says lifecycle.control.Router."""
-    rooms = {room: importlib.import_module(f"lifecycle.{room}") for room in ROOMS}
-    # The first room that offers a name documents it; errors have a page of their own.
-    found = dict.fromkeys(rooms["errors"].__all__, "lifecycle.errors")
-    for room, module in rooms.items():
+    """Return the documented package of each public name: `Router` is documented as lifecycle.control.Router."""
+    packages = {package: importlib.import_module(f"lifecycle.{package}") for package in PACKAGES}
+    # The first package that exports a name documents it, except for errors, which have their own page.
+    found = dict.fromkeys(packages["errors"].__all__, "lifecycle.errors")
+    for package, module in packages.items():
         for name in module.__all__:
-            found.setdefault(name, f"lifecycle.{room}")
+            found.setdefault(name, f"lifecycle.{package}")
     return found
 
 
 def resolve(app: Sphinx, env: Any, node: nodes.Element, content: nodes.Element) -> nodes.Node | None:
-    """Link short names of public things to their pages; whatever else is in backticks stays plain."""
+    """Link the short names of public objects to their pages; other names in backticks stay plain."""
     if node.get("refdomain") != "py":
         return None
     name, _, member = str(node["reftarget"]).rpartition("lifecycle.")[2].rpartition(".")
     head, tail = (name, member) if name else (member, "")
     names: dict[str, str] = app.config.lifecycle_names
-    room = names.get(head.rpartition(".")[2])
-    if room is None:
+    package = names.get(head.rpartition(".")[2])
+    if package is None:
         return None
-    target = ".".join(filter(None, (room, head.rpartition(".")[2], tail)))
+    target = ".".join(filter(None, (package, head.rpartition(".")[2], tail)))
     domain = env.get_domain("py")
     if target not in domain.objects:
         return None
@@ -77,15 +77,15 @@ def resolve(app: Sphinx, env: Any, node: nodes.Element, content: nodes.Element) 
 
 
 def without_tree(*args: Any) -> None:
-    """The tree in the docstring of errors.py is included as it stands; here only the summary is kept."""
+    """Keep only the summary of the docstring of errors.py: the page includes its tree from the source."""
     _app, _what, name, _obj, _options, lines = args
     if name == "lifecycle.errors":
         del lines[1:]
 
 
 def setup(app: Sphinx) -> None:
-    """Called by Sphinx."""
-    # Where Mermaid is not drawn, on these pages, it is shown as it is.
+    """Set up the extension; Sphinx calls this."""
+    # These pages show the source of Mermaid diagrams.
     app.add_lexer("mermaid", TextLexer)
     app.add_config_value("lifecycle_names", public_names(), "env")
     app.connect("missing-reference", resolve)

@@ -1,7 +1,7 @@
-"""Makes the pictures of `Dashboard` in docs/_static: ``python -m docs.make_screenshots``.
+"""Take the screenshots of `Dashboard` in docs/_static: ``python -m docs.make_screenshots``.
 
-A small shop lives as programs do, a headless Chromium looks at it, and each picture is made when there is something to
-see. Nothing of it is random but the hour, so that new pictures differ where the page does.
+A small example shop runs, and a headless Chromium opens its dashboard. Only the time of day is random, so new pictures
+differ only where the page has changed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lifecycle.workers.pool import Pool
 from tests.realtime.observe.chrome import Page, chromium, opened
 
 STATIC = Path(__file__).with_name("_static")
-TOKEN = "shown-in-no-picture"  # noqa: S105  # of a program that lives a minute
+TOKEN = "shown-in-no-picture"  # noqa: S105  # of a program that runs for a minute
 SLEEP = [sys.executable, "-c", "import time; time.sleep(1e5)"]
 
 router = Router("shop")
@@ -54,21 +54,21 @@ async def mail(event: Event) -> None:
 
 @router.on("tick/**")
 def tick(_: Event) -> None:
-    """Nothing is due."""
+    """Do nothing."""
 
 
 @router.command
 async def deploy(_: object) -> None:
-    """Bring TARGET out."""
+    """Deploy TARGET."""
 
 
 @router.command
 async def vacuum(_: object) -> None:
-    """Tidy the database up."""
+    """Vacuum the database."""
 
 
 class Renderer:
-    """What a pool keeps loaded."""
+    """The object that each pool worker loads."""
 
     async def render(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -110,11 +110,11 @@ async def test_links() -> None:
 
 @task
 async def publish() -> None:
-    """It does not come to this while somebody takes pictures."""
+    """Never reached while the screenshots are taken."""
 
 
 async def live(pool: Pool) -> None:
-    """What happens in a shop, ten times a second."""
+    """Emit ten events per second, as a busy shop would."""
     topics = cycle(["file/modified", "order/new", "file/added", "order/new", "order/paid", "file/modified"])
     for number, topic in enumerate(topics):
         data = {"path": f"src/page{number % 40}.html"} if topic.startswith("file") else {"order": number}
@@ -138,7 +138,7 @@ def shop() -> Supervisor:
 
 
 async def main(address: str) -> None:
-    """Let the shop live, and look at it."""
+    """Run the shop and take its screenshots."""
     router.add_source(TickerSource(1.0))
     pages = unordered("checks", test_unit, test_web, test_links)
     flow = linear("release", fetch, compile_pages, pages, publish)
@@ -181,13 +181,13 @@ async def pictures(address: str, url: str) -> None:
 
 
 async def settled(page: Page, name: str) -> None:
-    """A picture when what moves has come to rest."""
+    """Take a screenshot after animations have ended."""
     await asyncio.sleep(0.7)
     await page.picture(STATIC / f"{name}.png")
 
 
 if __name__ == "__main__":
-    # What the page calls the program.
+    # The name of the program on the page.
     sys.argv[0], sys.modules["__main__"].__spec__ = "shop", None
     logging.disable(logging.CRITICAL)
     STATIC.mkdir(exist_ok=True)

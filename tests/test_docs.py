@@ -1,13 +1,13 @@
-"""What the documentation says is true: its code runs, prints what it shows, and names only what is there.
+"""Tests that run, parse or look up everything that the documentation shows.
 
-Python blocks of a page are run in order, in one namespace, in virtual time and with ``await`` allowed. Lines of a
-console are parsed, and so is configuration, as those do who get them. HTML comments before a block say otherwise; a
-block that is neither tried nor has one fails the suite:
+The Python blocks of a page run in order, in one namespace, in virtual time, and ``await`` is allowed. Console lines and
+configuration are parsed as the real commands parse them. An HTML comment before a block changes that. A block that is
+not tested and has no such comment fails the suite:
 
-``<!-- prints -->``            the text, or diagram, is what the block before it printed
-``<!-- file: NAME -->``        a program of its own; a test here runs it
-``<!-- module: NAME -->``      a file beside the reader, which can be imported from then on
-``<!-- change: NAME -->``      what the reader changes in that program
+``<!-- prints -->``            the text or diagram that the block before it printed
+``<!-- file: NAME -->``        a separate program, which a test here runs
+``<!-- module: NAME -->``      a file in the working directory that later blocks can import
+``<!-- change: NAME -->``      a change to that program
 ``<!-- not run: REASON -->``   not run, for this reason
 ``<!-- run by: FILE -->``      run by that test
 ``<!-- runs in real time -->`` anywhere on a page: it needs sockets or processes
@@ -54,7 +54,7 @@ PAGES = [
     *sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts),
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
-ROOMS = (
+PACKAGES = (
     "control",
     "runtime",
     "sources",
@@ -82,7 +82,7 @@ _AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code, the comment before it, and the line it begins at."""
+    """A block of code, the comment before it, and the line number of its first line."""
 
     mark: str
     language: str
@@ -111,7 +111,7 @@ def with_blocks(*languages: str) -> pytest.MarkDecorator:
 
 
 class Reader:
-    """Runs a page's blocks one after the other, as somebody who types them in."""
+    """Runs the blocks of a page in order, in one namespace."""
 
     def __init__(self, page: Path, loop: asyncio.AbstractEventLoop) -> None:
         self.page = page
@@ -122,7 +122,7 @@ class Reader:
         if block.mark.startswith("module: "):
             Path(block.mark.removeprefix("module: ")).write_text(block.text, encoding="utf-8")
             return
-        # The line numbers of the page, for tracebacks.
+        # Tracebacks have the line numbers of the page.
         tree = ast.parse("\n" * (block.line - 1) + block.text, str(self.page))
         code = compile(tree, str(self.page), "exec", flags=_AWAIT)
         if code.co_flags & inspect.CO_COROUTINE:
@@ -151,7 +151,7 @@ def test_the_code_runs_and_prints_what_is_shown(page: Path, reader: Reader, caps
             reader.run(block)
 
 
-#: What is done with blocks of each language that are not marked ``not run`` or ``run by``.
+#: The marks allowed per language, in addition to ``not run`` and ``run by``.
 TRIED = {
     "python": r"|(file|change|module): \w+\.py|runs in real time",
     "text": "prints",
@@ -161,7 +161,7 @@ TRIED = {
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
-def test_every_block_is_tried_or_says_why_not(page: Path) -> None:
+def test_every_block_is_tested_or_has_a_reason(page: Path) -> None:
     lines = re.findall(r"^ *(```|~~~)([^\n]*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     languages = [said for _, said in lines[::2] if not said.startswith("{")]
     found = blocks(page, *languages)
@@ -178,7 +178,7 @@ def test_every_block_is_tried_or_says_why_not(page: Path) -> None:
 
 
 def versions(page: Path, name: str) -> list[str]:
-    """The program ``name`` as it is after each step of the page."""
+    """Return the program ``name`` after each step of the page."""
     found: list[str] = []
     for block in blocks(page, "python"):
         if block.mark == f"file: {name}":
@@ -189,7 +189,7 @@ def versions(page: Path, name: str) -> list[str]:
 
 
 def changed(program: str, change: str) -> str:
-    """Do as a reader would: imports to the top, a function in place of its old self, the rest before that one."""
+    """Apply a change: imports go to the top, a function replaces its old version, the rest goes before that."""
     body = ast.parse(program).body
     for statement in reversed(ast.parse(change).body):
         if isinstance(statement, ast.Import | ast.ImportFrom):
@@ -353,7 +353,7 @@ def test_the_deployment_of_the_tutorial_goes_on_where_it_was(start: Callable[...
 
 
 def commands() -> list[tuple[str, list[str]]]:
-    """What can be typed, but for what says that it is not tried."""
+    """Return all console lines without a mark, with their places."""
     found = [
         (f"{relative(page)}:{block.line}", block.text)
         for page in PAGES
@@ -463,7 +463,7 @@ def literals() -> str:
 
 @pytest.mark.parametrize("text", TROUBLES)
 def test_every_error_that_is_explained_is_raised_with_this_text(literals: str, text: str) -> None:
-    """``…`` stands for values; the clauses around it are in the library's strings."""
+    """Look up each clause between the values (``…``) in the string literals of the library."""
     for part in re.split(r"…|[:;,] |\.\.\.$|'postgres'.*", text):
         assert part.strip() in literals, part
 
@@ -474,7 +474,7 @@ COMPARISON = ROOT / "docs/explanation/comparison.md"
 
 
 def cells(text: str) -> list[str]:
-    """Those of all tables, but their heads and what the first column asks."""
+    """Return the cells of all tables without headers and first columns."""
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
     bodies = [row for row, below in pairwise([*rows, [""]]) if not below[0].startswith("--") and row[0][:2] != "--"]
     return [cell.strip() for row in bodies for cell in row[1:] if cell.strip(" |")]
@@ -493,7 +493,7 @@ def test_every_cell_of_the_comparison_has_a_footnote_and_each_footnote_a_cell() 
 
 
 @pytest.mark.parametrize(("label", "backing"), footnotes(COMPARISON.read_text(encoding="utf-8")).items())
-def test_what_backs_the_comparison_is_there(label: str, backing: str) -> None:
+def test_tests_and_figures_that_back_the_comparison_exist(label: str, backing: str) -> None:
     functions = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", backing)
     figures = [
         (module, figure)
@@ -515,7 +515,7 @@ def test_figures_that_are_named_are_printed_by_a_benchmark() -> None:
     assert sorted(name for name in named if name not in printed) == []
 
 
-def test_the_readme_leads_to_what_backs_it() -> None:
+def test_the_readme_links_the_sections_that_back_its_tables() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     headings = re.findall(r"^## (.*)$", COMPARISON.read_text(encoding="utf-8"), re.MULTILINE)
     anchors = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
@@ -528,21 +528,21 @@ def test_the_readme_leads_to_what_backs_it() -> None:
 # -- the reference is complete ---------------------------------------------------------------------------------
 
 
-def test_every_option_is_in_the_reference_and_none_else() -> None:
+def test_the_reference_lists_exactly_the_options_of_watch() -> None:
     page = (ROOT / "docs/reference/command-line.md").read_text()
     shown = set(re.findall(r"^\| `--([a-z-]+)", page, re.MULTILINE))
     assert shown == {getattr(option, "shown", option.name) for option in OPTIONS}
 
 
 def helped(*words: str) -> str:
-    """What ``lifecycle WORDS --help`` prints."""
+    """Return the output of ``lifecycle WORDS --help``."""
     with redirect_stdout(io.StringIO()) as said, pytest.raises(SystemExit):
         parse([*words, "--help"])
     return said.getvalue()
 
 
 def offered(*words: str) -> Iterator[tuple[str, ...]]:
-    """``words`` and all commands below it."""
+    """Yield ``words`` and all sub-commands."""
     yield words
     _, _, below = helped(*words).partition("commands:\n")
     for word in re.findall(r"^ {2,4}([a-z]+)(?:  |$)", below.partition("\n\n")[0], re.MULTILINE):
@@ -582,7 +582,7 @@ def test_every_event_is_in_the_table_of_topics() -> None:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pages, built as `make docs` does it."""
+    """Build the pages as `make docs` does."""
     pytest.importorskip("sphinx")
     out = tmp_path_factory.mktemp("html")
     command = [
@@ -609,7 +609,7 @@ def test_the_pages_build_without_a_warning(built: Path) -> None:
 
 @pytest.fixture(scope="module")
 def described(built: Path) -> dict[int, str]:
-    """What the reference says of each thing, by the thing's ``id``: two rooms may have one word for two things."""
+    """Return the text of the reference per ``id`` of an object, because two packages may use one name."""
     found: dict[int, str] = {}
     for page in (built / "reference").glob("*.html"):
         parts = re.split(r'(?=<dl class="py (?:class|exception|function|data))', page.read_text(encoding="utf-8"))
@@ -622,14 +622,14 @@ def described(built: Path) -> dict[int, str]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("room", ROOMS)
-def test_every_public_name_is_in_the_reference(described: dict[int, str], room: str) -> None:
-    module = importlib.import_module(f"lifecycle.{room}")
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_name_is_in_the_reference(described: dict[int, str], package: str) -> None:
+    module = importlib.import_module(f"lifecycle.{package}")
     assert [name for name in module.__all__ if id(getattr(module, name)) not in described] == []
 
 
-#: Not for users: what rooms ask of one another's things, which therefore has no underscore.
-OF_THE_HOUSE = {
+#: Not for users: members without an underscore that other packages of the library use.
+INTERNAL = {
     "Auxiliary": "auxiliary",
     "Delivery": "end match merge_into route",
     "Failure": "decode encode",
@@ -658,16 +658,16 @@ OF_THE_HOUSE = {
 def members(of: type) -> set[str]:
     ours = [base for base in of.__mro__ if base.__module__.startswith("lifecycle")]
     named = {name for base in ours for name in (*vars(base), *getattr(base, "__annotations__", ()))}
-    kept = {name for base in ours for name in OF_THE_HOUSE.get(base.__name__, "").split()}
-    # What topics the events of a class may have is in the table of topics.
+    kept = {name for base in ours for name in INTERNAL.get(base.__name__, "").split()}
+    # The topics of an event class are in the table of topics.
     return {name for name in named - kept - {"topics"} if not name.startswith("_")}
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("room", ROOMS)
-def test_every_member_of_a_public_class_is_in_the_reference(described: dict[int, str], room: str) -> None:
-    """There, at what it inherits from, or at the Protocol that it is made for."""
-    module = importlib.import_module(f"lifecycle.{room}")
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_member_of_a_public_class_is_in_the_reference(described: dict[int, str], package: str) -> None:
+    """Look at the class, its base classes, and the Protocols that it implements."""
+    module = importlib.import_module(f"lifecycle.{package}")
     everything = [getattr(importlib.import_module(f"lifecycle.{each}"), name) for each, name in public_names()]
     protocols = [each for each in everything if getattr(each, "_is_protocol", False)]
     for name in module.__all__:
@@ -679,12 +679,12 @@ def test_every_member_of_a_public_class_is_in_the_reference(described: dict[int,
 
 
 def public_names() -> list[tuple[str, str]]:
-    return [(room, name) for room in ROOMS for name in importlib.import_module(f"lifecycle.{room}").__all__]
+    return [(package, name) for package in PACKAGES for name in importlib.import_module(f"lifecycle.{package}").__all__]
 
 
-def test_the_front_door_offers_nothing_that_no_room_has() -> None:
-    door = importlib.import_module("lifecycle").__all__
-    assert set(door) - {name for _, name in public_names()} - set(ROOMS) <= {"events", "hooks", "__version__"}
+def test_the_top_package_exports_only_names_of_its_packages() -> None:
+    exported = importlib.import_module("lifecycle").__all__
+    assert set(exported) - {name for _, name in public_names()} - set(PACKAGES) <= {"events", "hooks", "__version__"}
 
 
 def test_every_hook_is_in_the_reference() -> None:
