@@ -110,8 +110,16 @@ class Dispatcher:
     def lane_of(self, route: Route) -> Lane:
         """Return the lane of ``route``, made for its first event."""
         lane = self.lanes.get(route)
-        if lane is None:
+        if lane is not None:
+            return lane
+        # A route that was removed and forgotten while an event was on its way to it has no entry, but perhaps a lane.
+        shared = self._shared.get(route.lane) if route.is_removed else None
+        if shared is not None and shared.concurrency == route.concurrency:
+            lane = self.lanes[route] = shared
+        else:
             lane = self.lanes[route] = Lane(route.lane, route.concurrency, self._buffer, self)
+        if route.is_removed:
+            self._keep_removed(route, lane)
         return lane
 
     def set_fallback(self, handler: Handler, middleware: Sequence[Middleware]) -> None:
@@ -134,6 +142,12 @@ class Dispatcher:
         self._removed.append(route)
         self._forget_finished()
 
+    def _keep_removed(self, route: Route, lane: Lane) -> None:
+        """Keep a route that was removed, and perhaps forgotten, while an event was on its way to ``lane``."""
+        self.lanes.setdefault(route, lane)
+        if route not in self._removed:
+            self._removed.append(route)
+
     def _forget_finished(self) -> None:
         """Forget the removed routes that have finished, but not their counts."""
         unfinished: list[Route] = []
@@ -148,6 +162,8 @@ class Dispatcher:
                 del self._shared[lane.name]
             counts = (route.routed, route.handled, route.failed, route.dropped)
             self._past_counts = [old + new for old, new in zip(self._past_counts, counts, strict=True)]
+            # An event that is on its way to it is counted when the route is forgotten again.
+            route.routed = route.handled = route.failed = route.dropped = 0
         self._removed = unfinished
 
     def routes(self) -> Iterator[Route]:
@@ -246,6 +262,9 @@ class Dispatcher:
     def _show(self, tap: Route, event: Topical) -> None:
         """Call a plain tap at once; give an async one the event in its lane, if there is capacity."""
         if not tap.is_direct:
+            # A tap before it may have removed it.
+            if tap.is_removed:
+                return
             lane = self.lane_of(tap)
             if lane.is_full:
                 tap.dropped += 1
@@ -293,6 +312,9 @@ class Dispatcher:
             else:
                 self.report.drop(delivery, "its emitter was cancelled while the lane was full")
             raise
+        finally:
+            if route.is_removed:
+                self._keep_removed(route, lane)
 
     # -- after a handler, called by the lanes ----------------------------------------------------------------------
 
@@ -359,6 +381,8 @@ class Dispatcher:
             self.report.drop(delivery, "its handler was cancelled while it passed the event on")
             raise
         delivery.route = following
+        if following.is_removed:
+            self._keep_removed(following, lane)
         self._place(delivery, following)
 
     def _following(self, match: Match | None, route: Route) -> Route | None:
@@ -515,7 +539,9 @@ class Reporter:
 
     def end_dropped(self, delivery: Delivery, route: Route, error: Dropped) -> None:
         """End the delivery of an event that was dropped."""
-        route.dropped += 1
+        # A tap counts as missed only the events that found its lane full, or that its handler dropped.
+        if not route.is_tap:
+            route.dropped += 1
         _log.debug("%s (route %r)", error, route.text)
         delivery.end(error)
         if not route.is_tap:

@@ -73,6 +73,7 @@ class Tap:
 
     def remove(self) -> None:
         """Stop seeing events; a second call does nothing."""
+        self._route.is_removed = True
         self._dispatcher.table.remove_tap(self._route)
         self._dispatcher.lanes.pop(self._route, None)
 

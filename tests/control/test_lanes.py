@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lifecycle import hooks
 from lifecycle.control import Dropped, Event, LaneFull, NotHandled, Router
-from lifecycle.errors import LifecycleError
+from lifecycle.errors import LifecycleError, RouteNotFound
 from lifecycle.testing import ManualSource, Recorder, running
 
 if TYPE_CHECKING:
@@ -907,6 +907,49 @@ async def test_a_removed_route_still_gets_what_it_had_accepted(clock: Clock) -> 
         assert debounced.topics == ["b"]
     assert work.ended == [0, 1, 2]
     assert router.state().handled == 4
+
+
+@pytest.mark.parametrize("settings", [{}, {"busy": "drop"}, {"debounce": 0.1}, {"lane": "shared"}])
+async def test_an_event_counts_although_a_tap_removes_its_route(
+    clock: Clock, recorder: Recorder, settings: dict[str, Any]
+) -> None:
+    router = Router()
+
+    def removing(_event: Event) -> None:
+        with suppress(RouteNotFound):
+            router.remove("a")
+
+    router.handle("a", recorder, **settings)
+    router.tap("a", removing)
+    async with running(router):
+        await (await router.emit(Event("a")))
+        await clock.settle()
+        state = router.state()
+        assert (state.routed, state.handled) == (1, 1)
+        assert router.lanes() == []
+    assert recorder.topics == ["a"]
+
+
+async def test_an_event_that_waits_for_a_route_removed_meanwhile_counts(clock: Clock) -> None:
+    """The statistics are read between the end of the lane's last handler and the turn of the waiting emitter."""
+    router = Router(buffer=0)
+
+    async def handler(_event: Event) -> None:
+        await asyncio.sleep(1)
+        asyncio.get_running_loop().call_soon(router.state)
+
+    router.handle("a", handler)
+    async with running(router):
+        await router.emit(Event("a"))
+        await clock.settle()
+        waiting = asyncio.create_task(router.emit(Event("a")))
+        await clock.settle()
+        router.remove("a")
+        await (await waiting)
+        await clock.settle()
+        state = router.state()
+        assert (state.routed, state.handled) == (2, 2)
+        assert router.lanes() == []
 
 
 async def test_a_handler_may_remove_itself_and_add_another(clock: Clock, recorder: Recorder) -> None:

@@ -109,6 +109,37 @@ async def test_a_removed_tap_sees_no_more(clock: Clock) -> None:
     assert router.taps() == []
 
 
+async def test_a_tap_has_not_missed_the_events_of_a_router_that_stops(clock: Clock) -> None:
+    router = Router(drain_timeout=0.1)
+
+    async def slow(_event: Event) -> None:
+        await asyncio.sleep(60)
+
+    router.handle("a", Recorder())
+    tap = router.tap("a", slow)
+    async with running(router):
+        for _ in range(3):
+            await router.emit(Event("a"))
+        await clock.settle()
+        assert tap.info().waiting == 2
+    assert (tap.missed, tap.info().waiting) == (0, 0)
+
+
+async def test_a_tap_that_another_tap_removes_sees_no_more(clock: Clock) -> None:
+    router, seen = Router(), Recorder()
+
+    async def second(event: Event) -> None:
+        seen(event)
+
+    router.handle("a", Recorder())
+    router.tap("a", lambda _: removed.remove())
+    removed = router.tap("a", second)
+    async with running(router):
+        await (await router.emit(Event("a")))
+        await clock.settle()
+    assert seen.topics == []
+
+
 async def test_a_tap_may_come_and_go_while_events_flow(clock: Clock) -> None:
     router, seen = Router(), list[Any]()
 
