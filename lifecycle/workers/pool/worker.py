@@ -240,8 +240,10 @@ class PoolWorker(ProcessWorker):
 
     def _terminate(self, *, force: bool) -> None:
         if force or self.fault:
+            # A worker with a fault is not asked first: it may not answer.
             super()._terminate(force=True)
         elif self._started_at is None:
+            # Until it is ready, it may be importing its target and read no frame.
             super()._terminate(force=False)
         else:
             # It ends by itself after its cleanup.
