@@ -434,6 +434,24 @@ async def test_a_lost_claim_is_reported_before_a_flow_of_another_name(queue: Job
         await adopted(queue, job)
 
 
+async def test_a_job_is_begun_without_a_look_at_the_other_claims(tmp_path: Path) -> None:
+    counted = 0
+
+    def count() -> None:
+        nonlocal counted
+        counted += 1
+
+    async with SQLiteStore(tmp_path / "flows.db") as store:
+        jobs = store.jobs(Presence())
+        for number in range(1001):
+            await jobs.add(JobRow(str(number), "vm", 0, "{}", 1.0, 9))
+        assert len(await jobs.begin(["vm"], Claim("me", "", 10.0, 20.0), 1000)) == 1000
+        await store.journal.run(lambda db: db.set_progress_handler(count, 1))
+        ((job, snapshot),) = await jobs.begin(["vm"], Claim("me", "", 11.0, 21.0), 1)
+    assert (job.id, snapshot is not None) == ("1000", True)
+    assert counted < 3000
+
+
 async def test_processes_without_locks_take_the_flow_of_a_job_in_turn(tmp_path: Path) -> None:
     async with SQLiteStore(tmp_path / "flows.db") as first, SQLiteStore(tmp_path / "flows.db") as second:
         row = JobRow("a", "vm", 0, "{}", 1.0, 9)

@@ -500,12 +500,13 @@ WHERE had.name = excluded.name AND {{unsent}}
 _OURS = "id = :id AND epoch = :epoch AND until > :now"
 _HELD = f"SELECT 1 FROM lifecycle_jobs WHERE state = 'CLAIMED' AND {_OURS}"  # noqa: S608  # our own words
 _ADOPT_ONE = _ADOPT.replace("WHICH", _OURS)
-_ADOPT_CLAIMED = _ADOPT.replace("WHICH", "token = :token AND stamp = :stamp")
+# The end of the claim is compared too, since it has an index.
+_ADOPT_CLAIMED = _ADOPT.replace("WHICH", "until = :until AND token = :token AND stamp = :stamp")
 _ADOPTED = _SNAPSHOTS.replace("WHICH", "f.id = :id AND f.owner = :owner AND f.stamp = :stamp")
 _BEGUN = _SNAPSHOTS.replace(
     "WHICH",
     "f.owner = :token AND f.stamp = :stamp AND f.id IN (SELECT j.id FROM lifecycle_jobs j"
-    " WHERE j.state = 'CLAIMED' AND j.token = :token AND j.stamp = :stamp)",
+    " WHERE j.state = 'CLAIMED' AND j.until = :until AND j.token = :token AND j.stamp = :stamp)",
 )
 _NEXT = """
 SELECT (SELECT min(due) FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due > :now),
