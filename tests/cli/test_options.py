@@ -65,6 +65,15 @@ def test_every_option_can_be_typed() -> None:
     )
 
 
+def test_addresses_in_the_file_are_addresses(tmp_path: Path) -> None:
+    """A plain tuple is equal to one, and has no host and no port."""
+    keys = 'command = "make"\nsocket = "127.0.0.1:8000"\nwebhook = "127.0.0.1:9000"\n'
+    found = settings(here=configure(tmp_path, keys))
+    assert found.socket is not None
+    assert found.webhook is not None
+    assert (found.socket.host, found.socket.port, found.webhook.port) == ("127.0.0.1", 8000, 9000)
+
+
 def test_every_option_can_stand_in_the_file(tmp_path: Path) -> None:
     here = configure(
         tmp_path,

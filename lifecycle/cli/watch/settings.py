@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from lifecycle.cli import options
 from lifecycle.cli.files import load_table, shown, texts
-from lifecycle.cli.options import Glob, Rule, find_option, option, options_of, read_value
+from lifecycle.cli.options import Address, Glob, Rule, find_option, option, options_of, read_value
 from lifecycle.cli.output import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from signal import Signals
 
-    from lifecycle.cli.options import Action, Address, Busy, LogFormat, Policy
+    from lifecycle.cli.options import Action, Busy, LogFormat, Policy
 
 __all__ = ["OPTIONS", "Settings", "find_table", "read_table", "watch_settings"]
 
@@ -212,6 +212,8 @@ def _from(base: Path, read: Any) -> Any:
     match read:
         case Path():
             return base / read
+        case Address():
+            return read
         case tuple():
             return tuple(each.at(base) if isinstance(each, Glob | Rule) else each for each in cast("Any", read))
         case _:
