@@ -1,1 +1,1 @@
-"""Ratios against peers and limits, measured in one run each: ``make bench``."""
+"""Ratios to peers and limits, each measured in one run: ``make bench``."""

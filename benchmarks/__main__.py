@@ -1,9 +1,9 @@
 """All benchmarks, one after the other: ``python -m benchmarks [--write | --check] [module ...]``.
 
-Without an option the figures are printed. ``--write`` also keeps them, in ``benchmarks/figures.json`` and on the page
-``docs/reference/performance.md``; of the modules that were not named, what was kept before stays. ``--check`` compares
-them with those that were kept and exits with 1 where one has become so much worse that the machine's moods do not
-explain it, twice in a row; it says nothing of figures that are only printed.
+Without an option the figures are printed. ``--write`` also stores them, in ``benchmarks/figures.json`` and on the page
+``docs/reference/performance.md``; figures of modules that are not named are kept. ``--check`` compares them with the
+stored ones. It exits with 1 if one is worse, twice in a row, by more than the noise of the machine explains. It ignores
+figures that are only printed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def _measured(name: str) -> dict[str, Any]:
-    """The figures of one module, from a process of its own; what it could not measure is told on stderr."""
+    """Return the figures of one module, run in a separate process. Prints on stderr what could not be measured."""
     load = round(os.getloadavg()[0], 1)
     ran = subprocess.run([sys.executable, "-m", f"benchmarks.{name}", "--json"], text=True, capture_output=True)  # noqa: PLW1510  # looked at below
     if ran.returncode:
@@ -73,14 +73,14 @@ def _check(found: Mapping[str, Any]) -> int:
 
 
 def _confirmed(name: str, suspects: Iterable[str], before: Mapping[str, Any]) -> list[str]:
-    """Those of ``suspects`` that a second run finds worse as well, a line each."""
+    """Return those of ``suspects`` that are also worse in a second run, one line each."""
     again, kept = _measured(name)["figures"], before["figures"]
     worse = set(suspects) & set(regressions(name, again, kept))
     return [f"{name}: {figure} is {again[figure]}, was {kept[figure]}" for figure in sorted(worse)]
 
 
 def regressions(name: str, figures: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
-    """Which figures of a module are worse than those that were kept."""
+    """Return the figures of a module that are worse than the stored ones."""
     bars = {figure: Bar.read(words) for figure, words in import_module(f"benchmarks.{name}").BARS.items()}
     both = (figure for figure in bars if _is_number(figures.get(figure)) and _is_number(kept.get(figure)))
     return [figure for figure in both if bars[figure].worse(figures[figure], kept[figure])]

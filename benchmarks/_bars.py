@@ -1,4 +1,4 @@
-"""What a figure has to keep to, read from the words beside it."""
+"""Limits of figures, parsed from their text."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Literal
 
 __all__ = ["SLACK", "Bar"]
 
-#: How much worse than the stored figure a new one may be: what one run differs from another on a machine that is
-#: otherwise idle is up to a fifth, and for the ratios of a disk a little more.
+#: How much worse than the stored figure a new one may be. On an idle machine, runs differ by up to a fifth, and ratios
+#: that involve a disk by a little more.
 SLACK = 1.3
 
 _WORDS = re.compile(r"(at most|at least|under) ([\d.,]+)(?P<more> .*)?")
@@ -17,16 +17,16 @@ _WORDS = re.compile(r"(at most|at least|under) ([\d.,]+)(?P<more> .*)?")
 
 @dataclass(frozen=True)
 class Bar:
-    """Which way is better, and how far is good enough; ``limit`` is None where a figure is only printed."""
+    """The better direction and the limit. ``limit`` is None for a figure that is only printed."""
 
     better: Literal["less", "more"] | None
     limit: float | None
 
     @classmethod
     def read(cls, words: str) -> Bar:
-        """From ``at most 1.8``, ``at least 0.7``, ``under 0.5``, ``0`` or ``printed``; a remark may follow ``;``.
+        """Parse ``at most 1.8``, ``at least 0.7``, ``under 0.5``, ``0`` or ``printed``. A remark may follow ``;``.
 
-        A limit that is a sum, as in ``at most 500 + 3 x spawn_ms``, is for the reader to work out.
+        A limit that is a sum, such as ``at most 500 + 3 x spawn_ms``, is not evaluated.
         """
         if words in {"0", "none"}:
             return cls("less", 0.0)
@@ -37,14 +37,14 @@ class Bar:
         return cls("more" if found[1] == "at least" else "less", limit)
 
     def met(self, figure: float) -> bool | None:
-        """Whether ``figure`` is good enough; None where nothing is demanded."""
+        """Return whether ``figure`` is within the limit, or None without a limit."""
         if self.limit is None:
             return None
         return figure >= self.limit if self.better == "more" else figure <= self.limit
 
     def worse(self, figure: float, stored: float) -> bool:
-        """Whether ``figure`` is so much worse than ``stored`` that the machine's moods do not explain it."""
+        """Return whether ``figure`` is worse than ``stored`` by more than the noise of the machine."""
         if self.better == "more":
             return figure < stored / SLACK
-        # Where nothing is right, any is wrong.
+        # If the right figure is 0, any other is wrong.
         return self.better == "less" and figure > stored * SLACK

@@ -32,7 +32,7 @@ LIMIT = 60.0
 
 
 class Latencies:
-    """What a consumer saw."""
+    """The latencies that a consumer measured."""
 
     def __init__(self, count: int) -> None:
         self._left = count
@@ -41,7 +41,7 @@ class Latencies:
         self._all = asyncio.Event()
 
     def add(self, data: dict[str, Any]) -> None:
-        """One event was handled."""
+        """Record one handled event."""
         now = time.time()
         self._first = self._first or now
         self._last = now
@@ -51,7 +51,7 @@ class Latencies:
             self._all.set()
 
     async def wait(self) -> None:
-        """Until the last one has come."""
+        """Wait for the last event."""
         async with asyncio.timeout(LIMIT):
             await self._all.wait()
 
@@ -92,12 +92,12 @@ _FIXED = {
 
 
 async def raw_publish(url: str, count: int, rate: float) -> None:
-    """With nats-py alone, the messages that a bridge sends."""
+    """Publish with nats-py alone the messages that a bridge sends."""
     await _publish(url, count, rate, _as_a_cloud_event)
 
 
 async def lean_publish(url: str, count: int, rate: float) -> None:
-    """With nats-py alone, and nothing but an id beside the data."""
+    """Publish with nats-py alone, with only an id in addition to the data."""
     await _publish(url, count, rate, lambda own: {"Nats-Msg-Id": own})
 
 
@@ -121,7 +121,7 @@ def _as_a_cloud_event(id: str) -> dict[str, str]:  # noqa: A002  # the attribute
 
 
 async def raw_consume(url: str, count: int) -> None:
-    """With nats-py alone."""
+    """Consume with nats-py alone."""
     import nats
     from nats.errors import TimeoutError as NatsTimeout
     from nats.js.api import AckPolicy, ConsumerConfig
@@ -228,7 +228,7 @@ async def faststream_consume(url: str, count: int) -> None:
 
 
 def main() -> None:
-    """Be one end."""
+    """Run one end."""
     peer, role, url, count, rate = sys.argv[1:]
     end: Callable[..., Awaitable[None]] = globals()[f"{peer}_{role}"]
     arguments: list[Any] = [url, int(count)] + ([float(rate)] if role == "publish" else [])

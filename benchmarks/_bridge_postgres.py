@@ -1,8 +1,8 @@
-"""Flows and jobs on PostgreSQL beside the same statements by hand: ``python -m benchmarks._bridge_postgres [--json]``.
+"""Flows and jobs on PostgreSQL compared with hand-written SQL: ``python -m benchmarks._bridge_postgres [--json]``.
 
-The server is real, and waits for its disk. A flow of tasks in a row is beside as many transactions, each with the rows
-that such a task writes, one after the other. Jobs are claimed and completed, eight at a time and without flows, beside
-the same claim and completion by hand, each its own transaction, with as many connections as ours has.
+The server is real and waits for its disk. A flow of sequential tasks is compared with as many transactions, each with
+the rows that such a task writes. Jobs are claimed and completed, eight at a time and without flows. They are compared
+with the same claims and completions by hand, each in a separate transaction, on as many connections as ours uses.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ WHERE number = (
     ORDER BY rank, number LIMIT 1 FOR UPDATE SKIP LOCKED
 ) RETURNING id, epoch
 """
-# A claim that is over ends, and a job that is due is ready, before anybody claims: in the same transaction.
+# Expired claims end and due jobs become ready before a claim, in the same transaction.
 _LAPSE = b"""
 UPDATE lifecycle_jobs SET state = 'UNCLAIMED' WHERE number IN (
     SELECT number FROM lifecycle_jobs WHERE state = 'CLAIMED' AND until <= %s FOR UPDATE SKIP LOCKED)
@@ -59,7 +59,7 @@ UPDATE lifecycle_jobs SET state = 'COMPLETE', outcome = 'SUCCESS', ended = %s WH
 
 
 def figures() -> dict[str, object]:
-    """The ratios, and what they are of; nothing where there is no server."""
+    """Return the ratios and their absolute figures, or nothing without a server."""
     if postgres.program("postgres") is None:
         return {}
     server = postgres.Postgres(fsync="on", full_page_writes="on", shared_buffers="128MB")

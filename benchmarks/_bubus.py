@@ -1,4 +1,4 @@
-"""One figure: an awaited event through bubus ÷ ours, in a process that ends by force, for the bus would not."""
+"""One figure: an awaited event through bubus ÷ ours, in a process that is killed, because bubus does not let it end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lifecycle.control import Router
 
 
 class Job(BaseEvent[None]):  # type: ignore[misc]  # bubus has no types
-    """Something that happened."""
+    """An event."""
 
 
 async def measure() -> None:

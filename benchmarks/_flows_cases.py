@@ -1,6 +1,6 @@
-"""Ours, and SQLite alone: ``python -m benchmarks._flows_cases CASE TASKS FILE``, a process a case.
+"""Our flows, and SQLite alone: ``python -m benchmarks._flows_cases CASE TASKS FILE``, one process per case.
 
-Prints wall and CPU seconds of one flow. The clock runs from `Flows.start`, so with checking and planning, to the end.
+Prints wall and CPU seconds of one flow. The time from `Flows.start` to the end includes checking and planning.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _ours(
     durable: bool = False,
     times: int = 1,
 ) -> Case:
-    """A flow, carried out ``times`` times where it would be over too soon, each time anew."""
+    """Run a flow, ``times`` times if one run is too short to measure."""
 
     async def measure(tasks: int, file: str) -> list[float]:
         flow = pattern("flow", *[task(fn, name=f"task{number}") for number in range(tasks)])
@@ -81,7 +81,7 @@ async def _sleep() -> int:
 
 
 def _raw_commits(rows: int, file: str) -> tuple[float, float]:
-    """One row a transaction, by a program that does nothing else."""
+    """Commit one row per transaction, and do nothing else."""
     with closing(sqlite3.connect(file, isolation_level=None)) as db:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")

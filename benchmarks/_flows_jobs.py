@@ -1,8 +1,8 @@
-"""Jobs for benchmarks.flows: ``python -m benchmarks._flows_jobs CASE JOBS FILE``, a process a case.
+"""Jobs for benchmarks.flows: ``python -m benchmarks._flows_jobs CASE JOBS FILE``, one process per case.
 
-Both finish jobs that a queue holds. By hand: one statement that claims the first, one that completes it, each its
-own transaction, by a program that does nothing else. Ours: as many claimants as `JobQueue.work` has by itself, and no
-flows, which the other figures are about.
+Both finish jobs of a queue. By hand: a loop with one statement that claims the first job and one that completes it,
+each in its own transaction. Ours: as many claimants as `JobQueue.work` has by default, without flows, which the other
+figures measure.
 """
 
 from __future__ import annotations

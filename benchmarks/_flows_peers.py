@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["PEERS", "missing"]
 
-#: What each peer needs, by the name under which it is imported.
+#: The distributions that each peer needs, by import name.
 _NEEDED = {"taskflow": ("taskflow", "sqlalchemy", "alembic"), "dbos": ("dbos",)}
 
 
 def missing() -> dict[str, str]:
-    """For each peer that cannot be measured, what to say of it."""
+    """Return a message for each peer that cannot be measured."""
     absent = {
         peer: [name for name in needed if importlib.util.find_spec(name) is None] for peer, needed in _NEEDED.items()
     }

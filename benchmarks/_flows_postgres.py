@@ -1,9 +1,9 @@
-"""Jobs on PostgreSQL beside procrastinate: ``python -m benchmarks._flows_postgres [WORKER URL]``, without: the figures.
+"""Jobs on PostgreSQL compared with procrastinate: ``python -m benchmarks._flows_postgres [WORKER URL]``.
 
-The server is real and waits for its disk. A job is one task that returns what it was given. Each worker is a process of
-its own that takes eight jobs at a time; the clock runs from a word to the workers, which are connected and wait for it,
-to the end of the last job. With ours every job is a flow, whose steps are stored; procrastinate calls a function and
-stores its end. No round but the first begins after 50 seconds.
+Without arguments it prints the figures. The server is real and waits for its disk. A job is one task that returns its
+argument. Each worker is a separate process that takes eight jobs at a time. The time runs from the start signal to the
+connected workers until the last job ends. Each of our jobs is a flow with stored steps; procrastinate calls a function
+and stores its end. Only the first round may begin after 50 seconds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["BARS", "figures", "missing"]
 
 JOBS, AT_ONCE, ROUNDS = 500, 8, 3
-#: Seconds after which no round begins any more, but for the first; and that one case may take.
+#: Seconds after which no round begins, except the first, and the time limit of one case.
 LIMIT, LONGEST = 50.0, 20.0
 PROCESSES = (1, 2, 4, 8)
 
@@ -136,8 +136,8 @@ def _tell(workers: list[subprocess.Popen[str]]) -> None:
         worker.stdin.flush()
 
 
-async def _until_told(work: Callable[[], Awaitable[None]]) -> None:
-    """Work from one word to the next."""
+async def _until_signal(work: Callable[[], Awaitable[None]]) -> None:
+    """Work from one signal to the next."""
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     working = asyncio.ensure_future(work())
@@ -159,7 +159,7 @@ async def _work(url: str) -> None:
 
     flow = linear("flow", give)
     async with Flows(url) as flows:
-        await _until_told(lambda: JobQueue(flows).work({"flow": flow}, concurrency=AT_ONCE))
+        await _until_signal(lambda: JobQueue(flows).work({"flow": flow}, concurrency=AT_ONCE))
 
 
 def _procrastinate(url: str) -> tuple[Any, Any]:
@@ -183,10 +183,10 @@ async def _enqueue_theirs(url: str, jobs: int) -> None:
 async def _work_theirs(url: str) -> None:
     app, _ = _procrastinate(url)
     async with app.open_async():
-        await _until_told(lambda: app.run_worker_async(concurrency=AT_ONCE, install_signal_handlers=False))
+        await _until_signal(lambda: app.run_worker_async(concurrency=AT_ONCE, install_signal_handlers=False))
 
 
-#: How jobs are enqueued and worked at, and what counts those that are left.
+#: For each library: enqueue jobs, run a worker, and count the remaining jobs.
 _WAYS: dict[str, tuple[Callable[[str, int], Any], Callable[[str], Any], bytes]] = {
     "ours": (_enqueue, _work, b"SELECT count(*) FROM lifecycle_jobs WHERE state != 'COMPLETE'"),
     "procrastinate": (

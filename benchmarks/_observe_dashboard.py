@@ -1,8 +1,8 @@
-"""What an open page costs a program in which a thousand workers change a thousand times a second.
+"""The cost of an open page for a program in which a thousand workers change a thousand times per second.
 
-``python -m benchmarks._observe_dashboard [SECONDS]``. The share of a core is measured in rounds with a page and rounds
-without, which take turns; memory for so many seconds with one page that stays open throughout: 600 are the ten minutes
-over which it has to stay flat. Every worker has changed so often before that it remembers no more than it does now.
+``python -m benchmarks._observe_dashboard [SECONDS]``. The share of a core is measured in rounds with and without a page
+in turn. Memory is measured over the given seconds with one open page: 600 are the ten minutes over which it has to stay
+flat. Every worker's history is full before the measurement begins.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BURSTS = 50
 #: Changes of each worker before anything is measured: more than a worker remembers.
 _BEFORE = 40
 
-#: Reads what a page would read, and throws it away; a process of its own, whose work is not the program's.
+#: Reads and discards what a page would read, in a separate process, so that its work does not count.
 _READER = """
 import socket, sys
 with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as there:
@@ -50,9 +50,9 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as there:
 
 
 def dashboard_cpu(seconds: float = 20.0) -> dict[str, float]:
-    """The share of one core that a page costs, the changes a second meanwhile, and how memory grew in ``seconds``.
+    """Return the share of one core that a page costs, the rate of changes, and the growth of memory in ``seconds``.
 
-    Memory is in MiB: the median of the last third less that of the first.
+    Memory is in MiB: the median of the last third minus that of the first.
     """
     return asyncio.run(_measured(seconds))
 
@@ -111,7 +111,7 @@ async def _attached() -> AsyncGenerator[None]:
 
 
 async def _share() -> float:
-    """Of one core, that this process used in a round."""
+    """Return the share of one core that this process used in a round."""
     began, used = time.perf_counter(), time.process_time()
     await asyncio.sleep(_ROUND)
     return (time.process_time() - used) / (time.perf_counter() - began)

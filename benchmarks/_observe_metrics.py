@@ -1,4 +1,4 @@
-"""What being measured costs: a delivery through a lane, and a scrape of a program with many workers."""
+"""The cost of metrics: a delivery through a lane, and a scrape of a program with many workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["lane_over_without", "scrape_over_plain"]
 
 
 def lane_over_without(rounds: int, events: int) -> float:
-    """A delivery through a lane with `PrometheusMetrics` ÷ one without."""
+    """Measure a delivery through a lane with `PrometheusMetrics` ÷ one without."""
 
     async def with_metrics() -> float:
         async with PrometheusMetrics():
@@ -59,7 +59,7 @@ async def _handle(_event: Any) -> None:
 
 
 def scrape_over_plain(rounds: int, workers: int) -> float:
-    """A scrape of so many workers, each of which was restarted once, ÷ one of as many plain series."""
+    """Measure a scrape of many workers, each restarted once, ÷ one of as many plain series."""
     return asyncio.run(_scrape_over_plain(rounds, workers))
 
 
@@ -84,7 +84,7 @@ async def _idle() -> None:
 
 
 def _plain(number: int) -> CollectorRegistry:
-    """As many series of a counter, each with its time of creation: what a program would keep by hand."""
+    """Return as many series of a counter, each with its creation time, as a program would keep by hand."""
     from prometheus_client import CollectorRegistry, Counter
 
     registry = CollectorRegistry()

@@ -1,4 +1,4 @@
-"""What it costs to ask a program with a thousand workers for all of its state."""
+"""The cost of a snapshot of a program with a thousand workers."""
 
 from __future__ import annotations
 

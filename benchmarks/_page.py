@@ -43,7 +43,7 @@ NOT_MEASURED = """\
 
 
 def stored() -> dict[str, Any]:
-    """What the last whole run found."""
+    """Return the figures of the last complete run."""
     found: dict[str, Any] = json.loads(STORED.read_text(encoding="utf-8"))
     return found
 

@@ -1,4 +1,4 @@
-"""What a call costs through a pool that is up: alone, among many, and as an item of a stream."""
+"""The cost of a call through a running pool: alone, among many, and as an item of a stream."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["calls"]
 
 ROUNDS = 21
-#: A figure is the best of so many, each so short that on a busy machine one of them is left alone by the others.
+#: A figure is the best of this many tries, each so short that one is undisturbed even on a busy machine.
 TRIES = 7
 CALLS = 96
 ITEMS = 1000
@@ -64,7 +64,7 @@ def _seconds(runner: asyncio.Runner, case: Case) -> float:
 
 
 async def _everyone(stack: AsyncExitStack) -> dict[str, Case]:
-    """All that are measured, started: each runs a round, and says how many seconds one call or item took."""
+    """Start all cases. Each runs a round and returns the seconds per call or item."""
     pipe = await stack.enter_async_context(Pipe())
     alone = await _started(stack, "Target", 1)
     queued = await _started(stack, "Target", WORKERS)

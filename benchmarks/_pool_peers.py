@@ -1,4 +1,4 @@
-"""What the pool is measured beside: an echo written by hand, the standard library's executor, a bare interpreter."""
+"""The peers of the pool: an echo written by hand, the standard library's executor, a bare interpreter."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ while header := read(4):
 
 
 class Pipe:
-    """A length-prefixed echo over the pipes of a child, as somebody writes it with asyncio's streams."""
+    """A length-prefixed echo over the pipes of a child, written by hand with asyncio's streams."""
 
     _process: asyncio.subprocess.Process
     _writer: asyncio.StreamWriter
@@ -60,7 +60,7 @@ def executor(processes: int) -> ProcessPoolExecutor:
 
 
 async def executor_first_result(value: bytes) -> float:
-    """Seconds from nothing to the first result of one."""
+    """Return the seconds from creating an executor to its first result."""
     began = time.perf_counter()
     with executor(1) as processes:
         await asyncio.get_running_loop().run_in_executor(processes, echo, value)

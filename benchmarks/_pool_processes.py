@@ -1,4 +1,4 @@
-"""What the members of a pool cost as processes: to start, to cancel, to replace, and to keep."""
+"""The cost of a pool's worker processes: start, cancellation, replacement and memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["GRACE", "processes"]
 
 ROUNDS = 15
-#: Of those that last as long as the grace.
+#: The number of tries that last as long as the grace period.
 KILLS = 5
 #: Seconds that a call runs before it is cancelled.
 RUN = 0.05
@@ -36,7 +36,7 @@ RUN = 0.05
 GRACE = 0.5
 #: Seconds after its first word in which it has certainly taken the interpreter's lock for good.
 HOLD = 0.1
-#: Members of the pool that one is killed of.
+#: The number of workers in the pool, one of which is killed.
 SIZE = 2
 VALUE = b"x" * 1000
 _TARGET = "benchmarks._pool_targets:Target"
@@ -105,7 +105,7 @@ def _spawn_to_hello() -> float:
 
 
 async def _first_result() -> float:
-    """From no pool at all."""
+    """Measure the time from creating a pool to its first result."""
     began = time.perf_counter()
     async with _pool(1) as pool:
         await pool.call("echo", VALUE)
@@ -113,7 +113,7 @@ async def _first_result() -> float:
 
 
 async def _rss() -> float:
-    """Of a member that has answered."""
+    """Return the resident memory of a worker that has answered."""
     async with _pool(1) as pool:
         await pool.call("echo", VALUE)
         return float(psutil.Process(await pool.call("pid")).memory_info().rss)
@@ -123,7 +123,7 @@ async def _rss() -> float:
 
 
 async def _recovery() -> float:
-    """From SIGKILL of one member until the pool is full again."""
+    """Measure the time from SIGKILL of one worker until the pool is full again."""
     async with _pool(SIZE) as pool:
         victim = await pool.call("pid")
         began = time.perf_counter()
@@ -133,11 +133,11 @@ async def _recovery() -> float:
 
 
 async def _kill_and_replace(fifo: str) -> float:
-    """From the cancelling of a call that cannot hear of it until the pool is full again."""
+    """Measure the time from cancelling a call that ignores it until the pool is full again."""
     async with _pool(1) as pool:
         victim = await pool.call("pid")
         call = await _under_way(pool, "hold", fifo)
-        # Until it holds the lock, it would obey.
+        # Until it holds the lock, it would react to the cancellation.
         await asyncio.sleep(HOLD)
         began = time.perf_counter()
         await _cancelled(call)
@@ -163,7 +163,7 @@ async def _full_without(pool: Pool, victim: int) -> None:
 
 
 async def _cancel(name: str, fifo: str) -> float:
-    """From the cancelling of a call until its member, which is kept, has answered another."""
+    """Measure the time from cancelling a call until its worker, which is kept, has answered another call."""
     async with _pool(1) as pool:
         kept = await pool.call("pid")
         call = await _under_way(pool, name, fifo)

@@ -1,4 +1,4 @@
-"""What the members of the benchmark's pools run, and the executor's processes: nothing that takes long to import."""
+"""Targets for the workers of the benchmark's pools and the executor's processes. It imports nothing slow."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ def echo(value: bytes) -> bytes:
 
 
 async def echo_async(value: bytes) -> bytes:
-    """Give back what came, to one of many at a time."""
+    """Return the argument; many run at a time."""
     return value
 
 
 class Target:
-    """What a member holds."""
+    """The object that each worker holds."""
 
     def echo(self, value: bytes) -> bytes:
         """Give back what came."""
         return value
 
     def pid(self) -> int:
-        """Which process this is."""
+        """Return the process id of the worker."""
         return os.getpid()
 
     def items(self, value: bytes, count: int) -> object:
@@ -53,6 +53,6 @@ class Target:
 
 
 def _say(fifo: str) -> None:
-    """Tell who reads ``fifo`` that the call has begun, which nobody can see from outside."""
+    """Report on ``fifo`` that the call has begun, which is not visible from outside."""
     with open(fifo, "wb", buffering=0) as file:  # noqa: PTH123  # pathlib takes longer to import than all else here
         file.write(b"x")

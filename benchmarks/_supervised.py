@@ -1,4 +1,4 @@
-"""What a user of ours would write to keep commands running: ``python -m benchmarks._supervised COUNT COMMAND…``."""
+"""Keeps commands running, as a user would write it: ``python -m benchmarks._supervised COUNT COMMAND…``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__: list[str] = []
 
 
 def main(count: int, *command: str) -> None:
-    """Keep ``count`` times ``command`` running until it is told to end."""
+    """Keep ``count`` copies of ``command`` running until it is stopped."""
     at_once = Backoff(initial=0)
     run(Supervisor("benchmark", *(Spec(f"child{number}", command, backoff=at_once) for number in range(count))))
 

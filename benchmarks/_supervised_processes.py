@@ -1,4 +1,4 @@
-"""What a process costs that is supervised: to start again, to stop, and to keep beside others."""
+"""The cost of supervised processes: restart, stop, and memory among many."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ ROUNDS = 9
 CIRCUS_ROUNDS = 3
 #: Seconds after which a child that has not shown up never will.
 LIMIT = 60.0
-#: Seconds that a child is up before it is killed: what dies within its first is no crash to runsv and supervisord.
+#: Seconds that a child is up before it is killed. runsv and supervisord do not count an end within the first second as
+#: a crash.
 SETTLED = 1.2
-#: Seconds for those who were just started to come to rest.
+#: Seconds until newly started processes are idle.
 REST = 0.5
 SLEEP = ("sleep", "100000")
 
@@ -67,14 +68,14 @@ class _Trivial:
 
     def __init__(self, fifo: Path, command: tuple[str, ...]) -> None:
         self.command = command
-        # For both: it must not end when a writer does.
+        # Opened for reading and writing, so that it does not end when a writer does.
         self._fd = os.open(fifo, os.O_RDWR)
         self._pid = 0
 
     @classmethod
     @contextmanager
     def at(cls, place: Path, name: str) -> Iterator[_Trivial]:
-        """One whose files are in ``place``."""
+        """Return a supervisor whose files are in ``place``."""
         fifo, script = place / f"{name}.fifo", place / f"{name}.sh"
         os.mkfifo(fifo)
         script.write_text(f"echo $$ > {fifo}\nexec {' '.join(SLEEP)}\n")
@@ -91,7 +92,7 @@ class _Trivial:
         self._pid = int(os.read(self._fd, 100))
 
     def replaced(self) -> float:
-        """Kill it; seconds until the next one is up."""
+        """Kill it, and return the seconds until the next one is up."""
         began = time.perf_counter()
         os.kill(self._pid, signal.SIGKILL)
         self.up()
@@ -119,7 +120,7 @@ async def _stopped() -> float:
     specs = (Spec(f"sleep{number}", SLEEP) for number in range(COUNT))
     supervisor = Supervisor("processes", *specs, stop_order="parallel")
     await supervisor.start()
-    # What their starts set off beside them comes to its end.
+    # Let work that the starts caused finish first.
     await asyncio.sleep(REST)
     with _undisturbed():
         began = time.perf_counter()
@@ -154,7 +155,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def rss_over_supervisord() -> float:
-    """Resident memory of a supervisor of sleeping processes with all that it needs beside them, ours over theirs."""
+    """Return resident memory of a supervisor of sleeping processes and its helpers, ours over supervisord's."""
     figures: dict[str, int] = {}
     with TemporaryDirectory() as directory:
         for kind in ("ours", "supervisord"):
@@ -164,7 +165,7 @@ def rss_over_supervisord() -> float:
 
 
 def idle_cpu_percent(seconds: float = 10.0) -> float:
-    """Percent of one processor that ours takes while its children sleep."""
+    """Return the share of one core, in percent, that ours takes while its children sleep."""
     with TemporaryDirectory() as directory, _keeping("ours", Path(directory)) as processes:
         before, began = _cpu(processes), time.monotonic()
         time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""What a task costs that runs as a worker: to keep, to look at, and to stop."""
+"""The cost of a task that runs as a worker: memory, state and stop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROUNDS = 15
 
 
 async def _work() -> None:
-    """Do as little as a task can that goes on until it is cancelled."""
+    """Do the least that a task can until it is cancelled."""
     await asyncio.get_running_loop().create_future()
 
 
@@ -32,7 +32,7 @@ def _supervisor(count: int = COUNT) -> Supervisor:
 
 
 async def state_over_record() -> float:
-    """`Supervisor.state` of all tasks, for each, over one record built by hand."""
+    """Measure `Supervisor.state` of all tasks, per task, over one record built by hand."""
     async with _supervisor() as supervisor:
 
         def ours() -> object:
@@ -66,7 +66,7 @@ def _record(name: str) -> WorkerState:
 
 
 async def stop_over_gather() -> float:
-    """A supervisor's stop of all tasks at once, over `cancel` and `gather` of as many bare ones."""
+    """Measure a supervisor's stop of all tasks at once, over `cancel` and `gather` of as many bare ones."""
     quotients: list[float] = []
     for _ in range(ROUNDS):
         supervisor = _supervisor()
@@ -88,7 +88,7 @@ def _cancelling(tasks: list[asyncio.Task[None]]) -> Callable[[], Coroutine[Any, 
 
 
 async def bytes_per_task_worker() -> int:
-    """What one more running task takes in a supervisor: spec, child, worker, asyncio's task, its coroutine."""
+    """Return the memory of one more running task in a supervisor: spec, child, worker, task and coroutine."""
     supervisor = _supervisor(0)
     async with supervisor:
         await supervisor.add(Spec("first", _work))

@@ -69,7 +69,7 @@ def _runsv(place: Path, command: Sequence[str], count: int) -> list[str]:
     return ["runsv", str(place)]
 
 
-#: How each is called, once what it reads is written to a directory of its own.
+#: The command of each, after its configuration was written to a directory.
 KINDS: dict[str, Callable[[Path, Sequence[str], int], list[str]]] = {
     "ours": _ours,
     "supervisord": _supervisord,
@@ -79,7 +79,7 @@ KINDS: dict[str, Callable[[Path, Sequence[str], int], list[str]]] = {
 
 
 def missing() -> dict[str, str]:
-    """Which of them are not here, and why."""
+    """Return those that are not installed, and why."""
     reasons: dict[str, str] = {}
     for kind, module in (("supervisord", "supervisor"), ("circus", "circus")):
         if importlib.util.find_spec(module) is None:

@@ -57,7 +57,7 @@ def started() -> Iterator[tuple[str, psutil.Process]]:
 
 
 def _port(process: subprocess.Popen[bytes]) -> int:
-    """It does not tell which free port it took, but the kernel does."""
+    """Return the free port it took. It does not print the port, so the kernel is asked."""
     while process.poll() is None:
         for connection in psutil.Process(process.pid).net_connections("tcp"):
             if connection.status == psutil.CONN_LISTEN:

@@ -1,8 +1,9 @@
-"""What a bridge costs beside nats-py by hand: ``python -m benchmarks.bridge [--json]``.
+"""The cost of a bridge compared with nats-py by hand: ``python -m benchmarks.bridge [--json]``.
 
-The server is real, with files; publisher and consumer are two processes. Events have 1 KB, 64 are on their way at a
-time, each publication waits until JetStream has it, each event is acknowledged after its handler. Events a second are
-those of the slower end; the latency, from before the publication to the handler, is at a steady 500 a second.
+The server is real and stores in files. Publisher and consumer are two processes. Events have 1 KB and 64 are in flight.
+Each publication waits for JetStream's acknowledgement, and each event is acknowledged after its handler. Events per
+second are those of the slower end. The latency, from before the publication to the handler, is measured at a steady 500
+per second.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def _latencies(directory: str) -> Samples:
 
 
 def _ends(peer: str, directory: str, count: int, rate: float) -> tuple[dict[str, float], dict[str, float]]:
-    """What publisher and consumer tell, with a server of their own."""
+    """Return the output of publisher and consumer, with a new server."""
     with tempfile.TemporaryDirectory(dir=directory) as own, NatsProcess(Path(own)) as server:
         _make_stream(server.url)
         arguments = [server.url, str(count), str(rate)]
@@ -102,7 +103,7 @@ def _started(peer: str, role: str, arguments: list[str]) -> subprocess.Popen[str
 
 
 def _make_stream(url: str) -> None:
-    """The same stream for all: the one that a bridge makes."""
+    """Create the stream as a bridge does, the same for all cases."""
     import asyncio
 
     from lifecycle.bridges.connection import Connection, NatsServer

@@ -1,20 +1,20 @@
-"""What flows and jobs cost, beside four others: ``python -m benchmarks.flows [--json]``.
+"""The cost of flows and jobs compared with four peers: ``python -m benchmarks.flows [--json]``.
 
-The others are TaskFlow, DBOS, procrastinate, and SQLite by hand. Tasks return 1. Each case has a process and a file of
-its own, and cases that are compared take turns. Peers come from the dependency group ``bench``; one that is not
-installed leaves its figures null, with the reason on stderr.
+The peers are TaskFlow, DBOS, procrastinate, and SQLite by hand. Tasks return 1. Each case has its own process and file,
+and compared cases take turns. Peers come from the dependency group ``bench``. If one is not installed, its figures are
+null, with the reason on stderr.
 
-linear_sqlite_over_taskflow: TaskFlow needs more time for a task the more there are, and 40 s for 1,000 in SQLite; it is
-measured with 250, which favours it, and ours with 1,000. Its figures are without compiling and preparing the flow, ours
-contain all from `Flows.start` to the end. DBOS has a file that was set to WAL before.
+linear_sqlite_over_taskflow: TaskFlow's time per task grows with the number of tasks, and 1,000 take 40 s in SQLite. It
+is measured with 250, which favours it, and ours with 1,000. Its figures exclude compiling and preparing the flow. Ours
+include everything from `Flows.start` to the end. The file of DBOS was set to WAL before.
 
-fanout: a thousand tasks that sleep 0.1 s, all at once. jobs: claimed and completed, eight at a time, beside one
-statement each by hand, one after the other. import: what a program with flows and jobs imports. Fanout and import have
-no peer that a busy machine slows as well, so that the best round counts; elsewhere it is the median of the ratios.
+fanout: a thousand tasks that sleep 0.1 s, all at once. jobs: claimed and completed, eight at a time, compared with one
+statement each by hand, one after the other. import: the imports of a program with flows and jobs. Fanout and import
+have no peer that a busy machine slows equally, so the best round counts. The others use the median of the ratios.
 
 postgres_jobs_over_procrastinate_N: jobs of one task each, on a PostgreSQL server that waits for its disk, with N worker
-processes that take eight jobs at a time. Every job of ours is a flow, whose steps are stored; procrastinate stores the
-end of a job.
+processes that take eight jobs at a time. Each of our jobs is a flow with stored steps; procrastinate stores the end of
+a job.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def main() -> None:
 def results(
     sizes: Mapping[str, int], directory: str, *, slow_rounds: int, rounds: int, imports: int
 ) -> dict[str, object]:
-    """All figures, with so many tasks a case and so many rounds; files are made in ``directory``."""
+    """Return all figures for this many tasks per case and rounds. Files are made in ``directory``."""
     absent = _flows_peers.missing()
     used: Samples = {}
 
@@ -126,7 +126,7 @@ def results(
 
 
 def _import_ms() -> float:
-    """With bytecode kept between rounds, as it is wherever a program is started twice."""
+    """Bytecode is kept between rounds, as for any program that is started twice."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return float(subprocess.check_output([sys.executable, "-c", IMPORTED], env=kept)) * 1000
 
@@ -136,7 +136,7 @@ def _over(samples: Samples, over: str, under: str) -> float | None:
 
 
 def _a_second(name: str, size: int, directory: str, used: Samples) -> float:
-    """How many a second in one turn of a case, in a process of its own; the CPU time of each goes to ``used``."""
+    """Return the rate per second of one case in a separate process, and add its CPU time to ``used``."""
     module = next(module for module, cases in _MODULES.items() if name in cases)
     with tempfile.TemporaryDirectory(dir=directory) as files:
         argv = [sys.executable, "-m", module, name, str(size), f"{files}/flows.db"]

@@ -1,11 +1,11 @@
-"""What it costs to be seen: ``python -m benchmarks.observe [--json]``.
+"""The cost of observation: ``python -m benchmarks.observe [--json]``.
 
 lane_with_prometheus_over_without: a delivery through a lane to a handler that does nothing, with `PrometheusMetrics`
-and without. snapshot_1000_workers_over_json_dumps: all of a program's state as plain data, beside ``json.dumps`` of the
-same. metrics_scrape_1000_workers_over_plain_series: a scrape of a program with a thousand workers, each of which was
-restarted once, beside prometheus_client with as many series that were counted by hand. dashboard_cpu_percent: of one
-core, what an open page costs a program in which a thousand workers change a thousand times a second, and
-dashboard_changes_per_second whether they did; its memory is measured over minutes by
+and without. snapshot_1000_workers_over_json_dumps: a program's whole state as plain data, compared with ``json.dumps``
+of it. metrics_scrape_1000_workers_over_plain_series: a scrape of a program with a thousand workers, each restarted
+once, compared with prometheus_client with as many series counted by hand. dashboard_cpu_percent: the share of one core
+that an open page costs a program in which a thousand workers change a thousand times per second.
+dashboard_changes_per_second: the rate that was reached. Memory is measured over minutes by
 ``python -m benchmarks._observe_dashboard 600``.
 """
 
@@ -33,7 +33,7 @@ BARS = {
 
 
 def results() -> dict[str, float]:
-    """All figures."""
+    """Return all figures."""
     return {
         "lane_with_prometheus_over_without": lane_over_without(rounds=15, events=20_000),
         **asyncio.run(snapshot_over_dumps()),

@@ -1,16 +1,16 @@
-"""What a pool costs beside the standard library's and beside pipes alone: ``python -m benchmarks.pool [--json]``.
+"""The cost of a pool compared with the standard library's and with pipes alone: ``python -m benchmarks.pool [--json]``.
 
-Calls carry and return a kilobyte; each of their figures is the best of a few short tries, and each ratio the median
-over rounds that take turns. roundtrip_over_pipe: beside a length-prefixed echo written by hand with asyncio's streams,
-which encodes nothing, has no deadline, and cannot be cancelled. executor: `ProcessPoolExecutor` with processes that are
-spawned, called through the loop. pipelined: 16 callers at once, and 2 processes each, of which ours have 8 calls of an
-async function at a time; queued: ours have one call of the very function that the executor calls. stream: beside calls
-one after the other, of as many bytes. first_result: from no pool to its first result, in one process.
+Calls carry and return a kilobyte. Each figure is the best of a few short tries, and each ratio the median over rounds
+that take turns. roundtrip_over_pipe: compared with a length-prefixed echo written by hand with asyncio's streams, which
+encodes nothing, has no deadline, and cannot be cancelled. executor: `ProcessPoolExecutor` with spawned processes,
+called through the loop. pipelined: 16 callers at once and 2 processes each, of which ours run 8 calls of an async
+function at a time; queued: ours run one call of the same function that the executor calls. stream: compared with
+consecutive calls of as many bytes. first_result: from creating a pool to its first result, in one process.
 
-spawn is a member's command started by hand, until it says Hello. cancel: from the cancelling of a call that has run for
-a moment until its member has answered the next one. kill_replace: the same where the call holds the interpreter's lock,
-so that its member is killed after the grace of 0.5 s, until the next is ready; recovery: from SIGKILL until all are
-ready again. rss: of a member that has answered, beside an interpreter that does nothing.
+spawn is a worker's command started by hand, until it sends Hello. cancel: from cancelling a call that has run for a
+moment until its worker has answered the next one. kill_replace: the same if the call holds the interpreter's lock, so
+that its worker is killed after the grace of 0.5 s, until the next is ready. recovery: from SIGKILL until all are ready
+again. rss: of a worker that has answered, compared with an interpreter that does nothing.
 """
 
 # The executor's processes import this module again, as they do with every program that starts them. So it has here what
@@ -43,13 +43,13 @@ BARS = {
 
 def main() -> None:
     """Measure and print."""
-    # With bytecode kept between rounds, as it is wherever a program is started twice.
+    # Bytecode is kept between rounds, as for any program that is started twice.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     from benchmarks._measure import report
     from benchmarks._pool_calls import calls
     from benchmarks._pool_processes import processes
 
-    # That members are killed is what some of them are for.
+    # Some cases kill workers on purpose.
     logging.getLogger("lifecycle.workers").setLevel(logging.ERROR)
     with asyncio.Runner() as runner:
         results = calls(runner) | processes(runner)

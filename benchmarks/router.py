@@ -1,7 +1,7 @@
-"""What routing costs, as ratios of medians taken in one process: ``python -m benchmarks.router [--json]``.
+"""The cost of routing, as ratios of medians taken in one process: ``python -m benchmarks.router [--json]``.
 
 The unit is a bare ``await handler(event)``. Peers (pyee, bubus) come from the dependency group ``bench``; one that is
-not installed is left out.
+not installed is omitted.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def dispatching(router: Router, topic: str = "job/done") -> Case:
 
 
 def dispatching_new_topics(router: Router, routes: int) -> Case:
-    """Topics of three segments that one of ``routes`` matches, each seen once; made before the clock runs."""
+    """Dispatch topics that one of ``routes`` matches, each seen once and created before the measurement."""
     numbers = count()
 
     async def case(_events: int) -> None:
@@ -140,7 +140,7 @@ async def pass_through(router: Router) -> None:
 
 
 def queue_loop() -> Case:
-    """The hand-written peer of a lane: one task puts, another gets and awaits the handler."""
+    """A hand-written equivalent of a lane: one task puts, another gets and awaits the handler."""
 
     async def case(events: int) -> None:
         queue: asyncio.Queue[Event | None] = asyncio.Queue(100)
@@ -255,7 +255,7 @@ def pyee_peer() -> Case:
 
 
 async def measure() -> dict[str, float | int]:
-    """All figures; each is named for what is over what."""
+    """Return all figures; each name states the ratio."""
     exact = Router()
     exact.handle("job/done", handler)
     tapped = Router()
@@ -289,7 +289,7 @@ async def measure() -> dict[str, float | int]:
     if importlib.util.find_spec("pyee"):
         figures["pyee_over_exact"] = await ratio(pyee_peer(), dispatching(exact), events=2000)
     if importlib.util.find_spec("bubus"):
-        # In a process of its own, which it measures in too: its bus does not let a loop end.
+        # In a separate process, which also measures: its bus does not let a loop end.
         output = subprocess.run(  # noqa: ASYNC221  # nothing else is measured meanwhile
             [sys.executable, "-m", "benchmarks._bubus"], check=True, stdout=subprocess.PIPE
         )

@@ -1,4 +1,4 @@
-"""What importing costs: ``python -m benchmarks.startup [--json]``.
+"""The cost of importing: ``python -m benchmarks.startup [--json]``.
 
 Each figure is the median, over rounds that take turns, of the wall time of one interpreter minus that of another.
 """
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def _seconds(code: str) -> float:
-    """With bytecode kept between rounds, as it is wherever a program is started twice."""
+    """Bytecode is kept between rounds, as for any program that is started twice."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     began = time.perf_counter()
     subprocess.run([sys.executable, "-c", code], check=True, env=kept)
@@ -56,7 +56,7 @@ def _seconds(code: str) -> float:
 
 
 def _heavy_modules() -> list[str]:
-    """Which of the libraries that must wait until they are needed were loaded by the router's import."""
+    """Return the libraries that must be imported only when needed, but were loaded by the router's import."""
     code = f"import json, sys; {ROUTER}; print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
     loaded: list[str] = json.loads(subprocess.check_output([sys.executable, "-c", code]))
     return loaded

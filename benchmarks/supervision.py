@@ -1,13 +1,13 @@
-"""What supervision costs, beside doing it by hand and beside others: ``python -m benchmarks.supervision [--json]``.
+"""The cost of supervision compared with doing it by hand and with peers: ``python -m benchmarks.supervision [--json]``.
 
-Supervisors are started with their defaults, and so is ours: with whatever containment it gives by itself. Peers
-(supervisord and circus from the dependency group ``bench``, runit from Debian) that are not there leave their figures
-null, with the reason on stderr.
+Supervisors are started with their defaults, and so is ours, with its default containment. Peers are supervisord and
+circus from the dependency group ``bench``, and runit from Debian. If one is missing, its figures are null, with the
+reason on stderr.
 
-restart: from SIGKILL of a child to the first words of its replacement, with no backoff of ours; over that from a bare
-`Popen` to the first words of the same child. bytes_per_task_worker: what tracemalloc counts for one more task that
-runs in a supervisor: spec, child, worker, asyncio's task and its coroutine. rss: of a program with a hundred sleeping
-children and of all that it needs beside them, the guard of ours too.
+restart: from SIGKILL of a child to the first output of its replacement, without backoff in ours; over that from a bare
+`Popen` to the first output of the same child. bytes_per_task_worker: the memory that tracemalloc counts for one more
+task in a supervisor: spec, child, worker, asyncio's task and its coroutine. rss: of a program with a hundred sleeping
+children and all its helpers, including our guard.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long a change takes to its handler, what a burst of changes loses, what idleness costs.
+"""The latency from a change to its handler, the changes lost in a burst, and the CPU use while idle.
 
 ``python -m benchmarks.watch [--json]``
 """
@@ -42,10 +42,10 @@ STEP = 0.001
 ROUNDS = 15
 WRITES = 40
 BURST = 10_000
-# Seconds after which what was not told of is lost.
+# Seconds after which an unreported change counts as lost.
 PATIENCE = 10.0
 
-# Makes files as fast as it can: the first half in directories that it makes as it goes, the second in one place.
+# Creates files as fast as it can: the first half in new directories, the second half in one place.
 WRITER = """
 import os, sys
 root, count = sys.argv[1], int(sys.argv[2])
@@ -84,14 +84,14 @@ def _median_latency(watching: Watching) -> float:
 
 
 async def _latency(watching: Watching, directory: Path) -> float:
-    """Seconds from before a write until it is told of; the median of some at random moments."""
+    """Return the median of the seconds from before a write to its report, for some writes at random moments."""
     file = directory / "file"
     file.write_bytes(b"")
     reported = asyncio.Event()
     taken: list[float] = []
     async with watching(directory, lambda _: reported.set()):
         for number in range(WRITES):
-            # Everything of the write before has been told, and the next falls at any moment of a step.
+            # The previous write has been reported completely, and the next comes at a random moment of a step.
             await asyncio.sleep(0.02 + random.random() * STEP)
             reported.clear()
             began = time.perf_counter()
@@ -135,7 +135,7 @@ async def _router(directory: Path, tell: Callable[[Path], None], *, step: float 
 
 
 def _burst_lost() -> int:
-    """How many files of a burst are never told of, at the step of the figure above and at the default one."""
+    """Return how many files of a burst are never reported, at the step of the figure above and at the default one."""
     return sum(asyncio.run(_lost(step)) for step in (STEP, 0.05))
 
 

@@ -1,14 +1,14 @@
-"""What a webhook costs beside a bare aiohttp handler: ``python -m benchmarks.webhook [--json]``.
+"""The cost of a webhook compared with a bare aiohttp handler: ``python -m benchmarks.webhook [--json]``.
 
-The figure is the server's CPU seconds for an accepted POST of 1 KB, under `wrk` with 32 connections. Ours goes the
-whole way: limits, signature, event, router, lane, handler. The peer reads the body and returns 202.
+The figure is the server's CPU seconds for an accepted POST of 1 KB, under `wrk` with 32 connections. Ours includes
+limits, signature, event, router, lane and handler. The peer reads the body and returns 202.
 
-`webhook` of Debian (adnanh/webhook, in Go) gets the same requests of GitHub, signed, and answers them before it has run
-its command, as ours does before its handler has run. It has no handlers but commands: so its figure contains the start
-of /bin/true for each request, though not what /bin/true itself uses, and ours the call of an empty function.
+`webhook` of Debian (adnanh/webhook, in Go) gets the same signed GitHub requests and answers them before it has run its
+command, as ours does before its handler has run. Its handlers are commands, so its figure includes the start of
+/bin/true for each request, but not the CPU time of /bin/true itself. Ours includes the call of an empty function.
 
-With an inbox the disk decides, so there it is accepted requests a second: with the inbox and without, and beside the
-commits a second of one row each that SQLite makes with the same settings when one program does nothing else.
+With an inbox the disk decides, so the figure is accepted requests per second, with the inbox and without. It is
+compared with the commits of one row each that SQLite makes per second with the same settings and nothing else to do.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _script() -> Iterator[str]:
 
 @contextmanager
 def _server(name: str, file: str) -> Iterator[tuple[str, psutil.Process]]:
-    """A server in a process of its own: its URL, and where to read its CPU time."""
+    """Run a server in a separate process. Returns its URL, and the source of its CPU time."""
     argv = [sys.executable, "-m", "benchmarks._webhook_server", name, file]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -123,7 +123,7 @@ def _cpu_a_request(wrk: str, script: str, url: str, server: psutil.Process) -> f
 
 
 def _load(wrk: str, script: str, url: str) -> tuple[int, float, float]:
-    """How many requests were accepted, in how many seconds; and the 99th percentile of the latency in ms."""
+    """Return the number of accepted requests, the seconds, and the 99th percentile of the latency in ms."""
     output = subprocess.check_output(
         [wrk, "-t", "1", "-c", "32", "--duration", f"{SECONDS}s", "--latency", "--script", script, url],
         text=True,
@@ -150,7 +150,7 @@ def _inbox_rounds(wrk: str, script: str, urls: Mapping[str, str], directory: str
 
 
 def _raw_commits(file: str) -> float:
-    """How many rows of the size of a request SQLite commits in a second, one at a time."""
+    """Return how many rows of the size of a request SQLite commits per second, one at a time."""
     with closing(sqlite3.connect(file, isolation_level=None)) as db:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")

@@ -1,7 +1,7 @@
-"""Two sources of one's own: an async generator, and an object that holds something open.
+"""Two custom sources: an async generator, and an object that holds a resource open.
 
-Try it: ``python examples/custom_source.py ls -l``. Each line that the command prints is an event; a line that its
-handler refuses is told so, because awaiting the `Delivery` says what became of it.
+Try it: ``python examples/custom_source.py ls -l``. Each line that the command prints is an event. If its handler
+rejects a line, the source prints so: awaiting the `Delivery` returns or raises the result.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class CommandOutput:
         await self.process.wait()
 
     async def run(self, emit: Emit) -> None:
-        """Wait for room in the lane before each line, so that a slow handler slows the command down."""
+        """Wait for space in the lane before each line, so that a slow handler slows the command down."""
         assert self.process.stdout is not None
         async for line in self.process.stdout:
             delivery = await emit(Event("line/new", line.decode(errors="replace").rstrip()))

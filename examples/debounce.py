@@ -1,7 +1,7 @@
-"""A burst of changes is one build; a change during a build starts it anew; two builds never overlap.
+"""One build per burst of changes. A change during a build restarts it; two builds never overlap.
 
-It needs no files and ends by itself: ``python examples/debounce.py``. The source stands for `FileWatchSource`, and
-the ``await asyncio.sleep`` of the build for a compiler.
+It needs no files and ends by itself: ``python examples/debounce.py``. The source simulates `FileWatchSource`, and the
+``await asyncio.sleep`` of the build simulates a compiler.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from lifecycle import Debounce, FileBatch, FileEvent, Router, merge_files, run, 
 
 router = Router()
 building = asyncio.Event()
-#: What changed since the last build that came to its end: one that is given up must not forget its share.
+#: Changes since the last completed build. A cancelled build must not lose its changes.
 unbuilt: dict[Path, None] = {}
 
 

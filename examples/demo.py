@@ -1,6 +1,6 @@
-"""`make demo`: the interactive hot reloader on examples/site, with a signed webhook, and a page that shows it all.
+"""`make demo`: the interactive hot reloader on examples/site, with a signed webhook and a dashboard.
 
-It is a command line of `lifecycle watch`, printed with what to try, and a `Dashboard` beside it.
+It prints a command line of `lifecycle watch` with things to try, and runs it next to a `Dashboard`.
 """
 
 import os
@@ -32,7 +32,7 @@ $ {line}
 
 
 def free_port(wanted: int) -> int:
-    """``wanted``, or any other where that one is taken."""
+    """Return ``wanted``, or any free port if that one is taken."""
     for port in (wanted, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -45,7 +45,7 @@ def free_port(wanted: int) -> int:
 
 
 def signature(secret: str) -> str:
-    """What signs the body as GitHub does: a line of shell where openssl is there, else the result."""
+    """Return the body's signature as GitHub makes it: a line of shell if openssl is installed, else the result."""
     if shutil.which("openssl"):
         return f"$(printf %s {BODY} | openssl dgst -sha256 -hmac {secret} -r | cut -d' ' -f1)"
     return digest(secret.encode(), BODY.encode(), sha256).hex()

@@ -1,8 +1,8 @@
-"""A deployment that survives whatever ends it: build, migrate, switch, and back in reverse if a step fails.
+"""A deployment that resumes after a crash: build, migrate, switch, and back in reverse if a step fails.
 
-``python examples/deploy_flow.py v1``, then ``v2``, then ``v3-broken``; all is kept in ``./deployed``. End it anywhere,
-by Ctrl+C or ``kill -9``, and start it again with the same word: it goes on where it was. With what was undone it begins
-anew after ``lifecycle flows retry deployed/flows.db v3-broken``.
+``python examples/deploy_flow.py v1``, then ``v2``, then ``v3-broken``; all data is in ``./deployed``. End it anywhere,
+with Ctrl+C or ``kill -9``, and start it again with the same argument: it continues where it was. To repeat a reverted
+deployment, run ``lifecycle flows retry deployed/flows.db v3-broken`` first.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ HOME = Path(os.environ.get("DEPLOYED", "deployed"))
 
 
 async def write(name: str, text: str) -> None:
-    """Write all of it or nothing, and as often as one likes: whatever a flow does may be done twice."""
+    """Write all of it or nothing. It can be repeated, because any step of a flow may run twice."""
     print(current_task().name, "back" if current_task().reverting else "", flush=True)
     (new := HOME / f".{name}").write_text(text)
     new.replace(HOME / name)
@@ -32,7 +32,7 @@ def before() -> dict[str, str]:
 
 @task
 async def build(ref: str) -> str:
-    """Make what is in nobody's way, so that it need not be undone."""
+    """Build into a new directory, so that there is nothing to undo."""
     await write(f"app-{ref}", f"the program as of {ref}\n")
     return f"app-{ref}"
 
@@ -51,7 +51,7 @@ async def migrate_back(before: dict[str, str]) -> None:
 
 @task
 async def switch(build: str) -> None:
-    """Let the new one go live, if it works."""
+    """Make the new version live, if it works."""
     await write("live", build)
     if "broken" in build:
         raise RuntimeError(f"{build} does not answer")
@@ -59,7 +59,7 @@ async def switch(build: str) -> None:
 
 @switch.revert
 async def switch_back(before: dict[str, str]) -> None:
-    """Let the old one go live again."""
+    """Make the old version live again."""
     await write("live", before.get("live", "nothing"))
 
 
@@ -67,7 +67,7 @@ deploy = linear("deploy", before, build, migrate, switch)
 
 
 async def main() -> None:
-    """Bring what was cut short to its end, then deploy what is asked for, once."""
+    """Finish interrupted deployments, then deploy the given version once."""
     async with Flows(HOME / "flows.db") as flows:
         await asyncio.gather(*await flows.recover(deploy), return_exceptions=True)
         await asyncio.gather(flow := flows.start(deploy, id=sys.argv[1], ref=sys.argv[1]), return_exceptions=True)

@@ -1,6 +1,6 @@
 """A program that draws itself: ``python examples/diagram.py > program.mmd``, for Mermaid or a Markdown file.
 
-It ends by itself, once its worst worker has been given up: that one is red in the picture, and says why.
+It ends by itself once its worst worker has been given up. That worker is red in the picture, with the reason.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ def beat(event: object) -> None:
 
 
 async def serve() -> None:
-    """Work for ever."""
+    """Work indefinitely."""
     await asyncio.Event().wait()
 
 
@@ -34,7 +34,7 @@ app = Supervisor(
     Spec("importer", load, backoff=Backoff(0.01, max_restarts=2)),
 )
 given_up = asyncio.Event()
-# A receiver is called with the sender and what the hook tells of; here it is enough that it happened.
+# A receiver is called with the sender and the hook's arguments. Here only the fact matters.
 hooks.circuit_opened.connect(lambda *_, **__: given_up.set())
 
 

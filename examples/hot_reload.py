@@ -4,7 +4,7 @@ Try it::
 
     python examples/hot_reload.py examples/site python examples/site/app.py
 
-Saving several files at once is one restart; two runs of the command never overlap; Ctrl+C ends both.
+Saving several files at once leads to one restart. Two runs of the command never overlap. Ctrl+C ends both.
 """
 
 import sys
@@ -24,7 +24,7 @@ class App:
         await self.restart()
 
     async def restart(self) -> None:
-        """Stop the process with all its children, and start a new one: a worker has one life."""
+        """Stop the process with all its children, and start a new one: a worker runs only once."""
         if self.worker is not None:
             await self.worker.stop()
         self.worker = ProcessWorker("app", *self.argv, output=lambda line, _stream: print("|", line, flush=True))

@@ -1,8 +1,8 @@
-"""A model stays loaded, a conversation stays with the process that remembers it, and a call can be given up.
+"""A model that stays loaded, a conversation that stays with one process, and a call that can be cancelled.
 
-It needs nothing and ends by itself: ``python examples/model_pool.py``. The list in ``Model.__init__`` stands for
-weights that take a minute to load. The pool's processes import this module by its name, so it starts nothing outside
-of ``if __name__ == "__main__"``.
+It needs nothing and ends by itself: ``python examples/model_pool.py``. The list in ``Model.__init__`` represents
+weights that take a minute to load. The pool's processes import this module by name, so it starts nothing outside of
+``if __name__ == "__main__"``.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from lifecycle.workers.pool import Process
 
 
 class Model:
-    """What each process of the pool holds: it is made once there, and serves every call that comes its way."""
+    """The object that each process of the pool holds: created there once, it serves every call to that process."""
 
     def __init__(self, size: int) -> None:
         self._weights = [number * number % 97 for number in range(size)]
@@ -23,7 +23,7 @@ class Model:
         return sum(self._weights[ord(letter)] for letter in text)
 
     def reply(self, user: str, text: str) -> str:
-        """One that builds on those before it: the same user must come to the same process again."""
+        """Reply with the help of earlier calls: the same user must reach the same process again."""
         said = self._said.setdefault(user, [])
         said.append(text)
         return f"{user} has said {' and '.join(said)}"

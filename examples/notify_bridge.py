@@ -1,7 +1,7 @@
-"""Events for code that knows nothing of routers: `notify` puts them into a queue, and never waits.
+"""Events for code that does not know routers: `notify` puts them into a queue and never waits.
 
-It ends by itself: ``python examples/notify_bridge.py``. The consumer is slower than the ticker, so the queue is full
-now and then; what does not fit is dropped and counted, and the ticker goes on.
+It ends by itself: ``python examples/notify_bridge.py``. The consumer is slower than the ticker, so the queue is
+sometimes full. Events that do not fit are dropped and counted, and the ticker continues.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ router.handle("tick/*", notify(queue))
 
 
 async def consumer() -> str:
-    """Plain asyncio: three events, one after the other; the program is complete when this returns."""
+    """Consume three events with plain asyncio. The program is complete when this returns."""
     for _ in range(3):
         event = await queue.get()
         print(f"tick {event.count}", flush=True)

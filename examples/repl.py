@@ -10,7 +10,7 @@ from lifecycle import CommandEvent, new_interactive_router, run
 
 
 class Counter:
-    """Counts until it is suspended, and goes on where it was."""
+    """Counts until it is suspended, and continues after the resume."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -31,7 +31,7 @@ class Counter:
         print(f"the counter stands at {self.count}")
 
     def resume(self) -> None:
-        """Go on counting."""
+        """Continue counting."""
         self._may_count.set()
 
 

@@ -1,4 +1,4 @@
-"""An HTTP service that stops cleanly: on SIGTERM it says that it is not ready, and finishes what it has begun.
+"""An HTTP service that stops cleanly: on SIGTERM it reports that it is not ready, and finishes open requests.
 
 Try it: ``PORT=8000 python examples/service.py``, then ``curl http://127.0.0.1:8000/slow &`` and Ctrl+C: the answer
 still comes. Kubernetes asks ``/readyz`` at the port PROBES; see "Stop cleanly in Kubernetes" in the docs.

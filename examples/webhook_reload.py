@@ -1,4 +1,4 @@
-r"""Read a configuration anew when a signed webhook, or SIGHUP, asks for it; a broken one changes nothing.
+r"""Reload a configuration when a signed webhook or SIGHUP requests it. An invalid one changes nothing.
 
 Try it::
 
@@ -21,7 +21,7 @@ from lifecycle import GitHub, ReloadHandler, Router, WebhookSource, run
 
 
 class Settings:
-    """What the program is told by its file: replaced whole, or not at all."""
+    """The settings in the file, replaced as a whole or not at all."""
 
     def __init__(self, file: Path) -> None:
         self.file = file

@@ -1,4 +1,4 @@
-"""How the browser of the tests is started: without a window, and without what it does for people."""
+"""Starts the browser of the tests: headless, and without features for interactive use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every test is held to: no task, thread, process or file descriptor outlives the test that made it."""
+"""Checks for every test: no task, thread, process or file descriptor outlives the test that created it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    """Where everything is installed, a test that skips has failed; what was logged can be sent to other processes."""
+    """Fail skipped tests if everything is installed, and make log records safe to send to other processes."""
     report = yield
     report.sections = [(name, _sendable(text)) for name, text in report.sections]
     if report.skipped and os.environ.get("LIFECYCLE_NO_SKIP"):
@@ -79,12 +79,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def _sendable(text: str) -> str:
-    """Half a surrogate, which some tests are about, is no text that could be sent."""
+    """Replace lone surrogates, which some tests use: they cannot be encoded."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def pytest_collection_finish() -> None:
-    """What is there before the first test is nobody's garbage: to look through it after each takes most of the time."""
+    """Exclude objects that exist before the first test from garbage collection: scanning them would be slow."""
     gc.collect()
     gc.freeze()
 
@@ -95,7 +95,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if (postgres.program(name) if name == "postgres" else shutil.which(name)) is None:
             pytest.skip(f"{name} is not installed; `make engines` installs it")
         if name == "postgres":
-            # Before anybody looks what the test leaves behind: it serves all of the session.
+            # Before the first leak check: it serves the whole session.
             postgres.server()
 
 
@@ -104,7 +104,7 @@ def pytest_sessionfinish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The log says which engines of containers were driven."""
+    """Print the container engines that were used."""
     reports = [report for some in terminalreporter.stats.values() for report in some]
     calls = [report for report in reports if getattr(report, "when", "") == "call"]
     engines = Counter(what for report in calls for name, what in report.user_properties if name == "engine")
@@ -116,13 +116,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def no_leaks() -> Iterator[None]:
     before = _held()
     yield
-    # On a loaded machine a thread that was told to end may take seconds for it; who leaks waits for all of them.
+    # On a loaded machine a stopping thread may take seconds. A test that leaks waits for all of them.
     for pause in (0, 0.01, 0.05, 0.2, 0.5, 1, 2, 4):
         time.sleep(pause)
         gc.collect()
         left = {kind: now - before[kind] for kind, now in _held().items() if now - before[kind]}
         if not left:
-            # Of what a test leaves, modules above all, nothing is anybody's garbage any more than before the first.
+            # What a test leaves, modules above all, is excluded from collection like what existed before the first.
             gc.freeze()
             return
     pytest.fail(f"left behind: {left}")
@@ -146,7 +146,7 @@ def _children() -> Iterator[psutil.Process]:
 
 
 def _descriptors() -> Iterator[str]:
-    """What is open, by what it is: a number is soon somebody else's."""
+    """Return the open descriptors by their target, because numbers are reused."""
     for entry in Path("/proc/self/fd").iterdir():
         try:
             target = entry.readlink()

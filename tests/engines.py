@@ -1,8 +1,7 @@
-"""A real engine of containers for tests: Podman, with all that it keeps in a directory of its own.
+"""A real container engine for tests: Podman, with all its data in a temporary directory.
 
-Its settings stand in files there, so that whoever speaks to its socket needs nothing special. They are such that it
-starts containers within a virtual machine or a container: no systemd, no overlay, no bridge, limits that are no higher
-than ours.
+Its settings are in files there, so that clients of its socket need no arguments. They let it start containers within a
+virtual machine or a container: no systemd, no overlay, no bridge, and limits no higher than ours.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import pytest
 __all__ = ["IMAGE", "Engine"]
 
 IMAGE = "lifecycle/busybox"
-#: Seconds; it takes one.
+#: Seconds; it usually takes one.
 _LIMIT = 60.0
 
 _CONTAINERS = """
@@ -48,7 +47,7 @@ driver = "vfs"
 runroot = "{home}/run"
 graphroot = "{home}/graph"
 """
-# What is not there is refused at once, rather than looked for.
+# Pulling a missing image fails at once, without a network request.
 _REGISTRIES = """
 [[registry]]
 prefix = "missing.invalid"
@@ -62,7 +61,7 @@ class Engine:
     """Podman, listening at `address`; it has `IMAGE`, which is busybox and nothing else."""
 
     def __init__(self) -> None:
-        # Not under pytest's own: the path of a socket has to be short.
+        # Not below pytest's directory: the path of a socket has to be short.
         self.home = Path(tempfile.mkdtemp(prefix="lifecycle-engine-"))
         self.socket = self.home / "podman.sock"
         self.address = f"unix://{self.socket}"
@@ -85,11 +84,11 @@ class Engine:
         self._env.pop("CONTAINER_HOST", None)
 
     def start(self) -> str:
-        """Start it and wait until it answers: what it says it is."""
+        """Start it and wait until it answers. Returns its description."""
         self.socket.unlink(missing_ok=True)
         with (self.home / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                # It goes when we do, however we go.
+                # The kernel kills it when this process ends in any way.
                 ["setpriv", "--pdeathsig", "KILL", "podman", "system", "service", "--time=0", self.address],
                 cwd=self.home,
                 env=self._env,

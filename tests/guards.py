@@ -8,7 +8,7 @@ __all__ = ["is_guard"]
 
 
 def is_guard(process: psutil.Process) -> bool:
-    """Whether it is the small process of ours that ends the others when the program is gone."""
+    """Return whether it is the guard, the helper process that kills the others when the program is gone."""
     try:
         return any(word.endswith("guard_main.py") for word in process.cmdline())
     except psutil.Error:

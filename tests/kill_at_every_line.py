@@ -21,7 +21,7 @@ __all__ = ["run"]
 
 
 def run(program: str, memory: Path) -> None:
-    """Run ``program`` as the main one, and die at the first line that is new."""
+    """Run ``program`` as the main module, and die at the first new line."""
     died = set(memory.read_text(encoding="utf-8").split()) if memory.exists() else set[str]()
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:

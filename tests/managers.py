@@ -22,10 +22,10 @@ class Manager:
     """Hears what is sent to its `address`; the notices are kept in order, each as its fields."""
 
     def __init__(self, directory: Path | None = None) -> None:
-        #: What NOTIFY_SOCKET is set to: a file, or without a directory an abstract name.
+        #: The value for NOTIFY_SOCKET: a file, or without a directory an abstract name.
         self.address = f"@lifecycle-test-{secrets.token_hex(8)}" if directory is None else str(directory / "notify")
         self.received: list[dict[str, str]] = []
-        # How far it has been matched.
+        # The number of notices that `until` has consumed.
         self._at = 0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(self._name)
@@ -46,7 +46,7 @@ class Manager:
         self._socket.close()
 
     def fill(self) -> None:
-        """Let there be no room for anybody before the next `read`."""
+        """Fill the socket's buffer, so that senders block until the next `read`."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
             sender.connect(self._name)
@@ -57,7 +57,7 @@ class Manager:
                     return
 
     def read(self) -> list[dict[str, str]]:
-        """Everything that has been said so far."""
+        """Return all notices so far."""
         while True:
             try:
                 data = self._socket.recv(4096)
@@ -66,7 +66,7 @@ class Manager:
             self.received.append(dict(line.split("=", 1) for line in data.decode().split("\n")))
 
     def until(self, field: str, value: str) -> dict[str, str]:
-        """The next notice that says ``field=value``, after what was waited for before."""
+        """Return the next notice with ``field=value`` after those already consumed."""
         end = time.monotonic() + _LIMIT
         while True:
             while self._at < len(self.read()):

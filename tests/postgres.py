@@ -1,6 +1,6 @@
-"""A real PostgreSQL server for tests, with all that it keeps in a directory of its own, and reached by a socket there.
+"""A real PostgreSQL server for tests, with all its data and its socket in a temporary directory.
 
-It is started when a test that is marked ``engine("postgres")`` is the first to need it, and ends with the session.
+It is started by the first test marked ``engine("postgres")``, and ends with the session.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lifecycle.flows.stores.postgres import TABLES, prepare
 
 __all__ = ["Postgres", "program", "server", "stop"]
 
-#: Seconds; it takes one.
+#: Seconds; it usually takes one.
 _LIMIT = 60.0
 _SETTINGS = {
     "listen_addresses": "",
@@ -40,7 +40,7 @@ _SETTINGS = {
 
 
 def program(name: str) -> str | None:
-    """Where a program of the server is: Debian keeps them from the path."""
+    """Return the path of a server program, which Debian does not put on PATH."""
     places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name))
     return shutil.which(name, path=os.pathsep.join([*map(str, reversed(places)), os.environ.get("PATH", "")]))
 
@@ -54,7 +54,7 @@ class Postgres:
     def __init__(self, **settings: str) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="lifecycle-postgres-"))
         self._settings = _SETTINGS | settings
-        # It refuses to be run by root.
+        # It refuses to run as root.
         self._user = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
         if self._user is not None:
             os.chown(self.home, self._user.pw_uid, self._user.pw_gid)
@@ -66,7 +66,7 @@ class Postgres:
         output, _ = done.communicate(timeout=_LIMIT)
         assert done.returncode == 0, output.decode()
         rules = self.home / "data" / "pg_hba.conf"
-        # One role has to say its password.
+        # One role needs its password.
         rules.write_text("local all locked scram-sha-256\nlocal all all trust\n")
 
     @property
@@ -129,7 +129,7 @@ class Postgres:
             self._wait_for_children()
 
     def _wait_for_children(self) -> None:
-        """Those who served connections go when they see that it is gone; before that no other can be started."""
+        """Wait for backend processes to notice that the server is gone. Until then it cannot be restarted."""
         with suppress(FileNotFoundError):
             (self.home / "data" / "postmaster.pid").unlink()
         end = time.monotonic() + _LIMIT
@@ -147,7 +147,7 @@ class Postgres:
     def _run(self, name: str, *words: str, stdout: Any) -> subprocess.Popen[bytes]:
         path = program(name)
         assert path is not None, "it is installed, or the test was skipped"
-        # It goes when we do, however we go.
+        # The kernel kills it when this process ends in any way.
         argv = ["setpriv", "--pdeathsig", "KILL"]
         if self._user is not None:
             argv += [f"--reuid={self._user.pw_uid}", f"--regid={self._user.pw_gid}", "--clear-groups"]
@@ -172,7 +172,7 @@ _server: Postgres | None = None
 
 
 def server() -> Postgres:
-    """The one of this session."""
+    """Return the server of this session."""
     global _server  # noqa: PLW0603  # there is one, of the process
     if _server is None:
         started = Postgres()
@@ -182,7 +182,7 @@ def server() -> Postgres:
 
 
 def stop() -> None:
-    """End that one, if there is any."""
+    """Stop the server, if it was started."""
     global _server  # noqa: PLW0603  # the same
     if _server is not None:
         _server.close()

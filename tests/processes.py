@@ -11,7 +11,7 @@ __all__ = ["alive", "members"]
 
 
 def alive(pid: int) -> bool:
-    """Whether there is such a process, and not only what is left of it to be reaped."""
+    """Return whether the process exists and is not a zombie."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

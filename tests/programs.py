@@ -1,4 +1,4 @@
-"""Programs as processes of their own: started, listened to with generous limits, and always ended."""
+"""Programs as separate processes: started, read with generous time limits, and always ended."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LIMIT = 30.0  # seconds; a program that works needs a small part of it
 
 
 class Running:
-    """A program, and what it has written so far; both streams go into one."""
+    """A program and its output so far, with both streams in one."""
 
     def __init__(self, *argv: str, cwd: Path | None = None, keyboard: bool = False, env: Mapping[str, str]) -> None:
         self.process = subprocess.Popen(
@@ -42,7 +42,7 @@ class Running:
             start_new_session=True,
         )
         self.text = ""
-        # How far it has been matched.
+        # The part of the output that was already matched.
         self._at = 0
 
     def until(self, text: str) -> None:
@@ -51,7 +51,7 @@ class Running:
             pytest.fail(f"{text!r} did not come; there was:\n{self.text}")
 
     def says(self, text: str, within: float) -> bool:
-        """Whether ``text`` comes in time, after what was waited for before."""
+        """Return whether ``text`` is printed in time, after the text that was matched before."""
         end = time.monotonic() + within
         while (found := self.text.find(text, self._at)) < 0:
             if not self._read(end):
@@ -60,7 +60,7 @@ class Running:
         return True
 
     def answers(self, ask: Callable[[], object], text: str) -> None:
-        """Call ``ask`` until ``text`` comes: nobody can see from outside when a watch has begun."""
+        """Call ``ask`` until ``text`` is printed: the start of a watch cannot be seen from outside."""
         end = time.monotonic() + LIMIT
         while True:
             ask()
@@ -109,7 +109,7 @@ class Running:
 
 
 def free_port() -> int:
-    """A port that nobody has, and nobody is given: the system gives away those above 32767 to who asks for any."""
+    """Return a free port. The system assigns only ports above 32767 automatically."""
     while True:
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", random.randrange(10_000, 32_000)))
@@ -117,7 +117,7 @@ def free_port() -> int:
 
 
 def connect(port: int) -> None:
-    """Return once somebody listens."""
+    """Return once the port accepts connections."""
     end = time.monotonic() + LIMIT
     while True:
         try:

@@ -1,13 +1,13 @@
-"""Tests that run, parse or look up everything that the documentation shows.
+"""Checks of the documentation: its code runs, prints the shown output, and uses only existing names.
 
-The Python blocks of a page run in order, in one namespace, in virtual time, and ``await`` is allowed. Console lines and
-configuration are parsed as the real commands parse them. An HTML comment before a block changes that. A block that is
-not tested and has no such comment fails the suite:
+Python blocks of a page are run in order, in one namespace, in virtual time and with ``await`` allowed. Console lines
+and configuration are parsed by their parsers. HTML comments before a block change that. A block that is neither tried
+nor marked fails the suite:
 
-``<!-- prints -->``            the text or diagram that the block before it printed
-``<!-- file: NAME -->``        a separate program, which a test here runs
-``<!-- module: NAME -->``      a file in the working directory that later blocks can import
-``<!-- change: NAME -->``      a change to that program
+``<!-- prints -->``            the text, or diagram, is what the block before it printed
+``<!-- file: NAME -->``        a separate program; a test here runs it
+``<!-- module: NAME -->``      a file of the reader, which can be imported from then on
+``<!-- change: NAME -->``      what the reader changes in that program
 ``<!-- not run: REASON -->``   not run, for this reason
 ``<!-- run by: FILE -->``      run by that test
 ``<!-- runs in real time -->`` anywhere on a page: it needs sockets or processes
@@ -111,7 +111,7 @@ def with_blocks(*languages: str) -> pytest.MarkDecorator:
 
 
 class Reader:
-    """Runs the blocks of a page in order, in one namespace."""
+    """Runs a page's blocks one after the other, as if they were typed."""
 
     def __init__(self, page: Path, loop: asyncio.AbstractEventLoop) -> None:
         self.page = page
@@ -151,7 +151,7 @@ def test_the_code_runs_and_prints_what_is_shown(page: Path, reader: Reader, caps
             reader.run(block)
 
 
-#: The marks allowed per language, in addition to ``not run`` and ``run by``.
+#: The check for blocks of each language that are not marked ``not run`` or ``run by``.
 TRIED = {
     "python": r"|(file|change|module): \w+\.py|runs in real time",
     "text": "prints",
@@ -189,7 +189,7 @@ def versions(page: Path, name: str) -> list[str]:
 
 
 def changed(program: str, change: str) -> str:
-    """Apply a change: imports go to the top, a function replaces its old version, the rest goes before that."""
+    """Apply a change as a reader would: imports to the top, replaced functions in place, the rest before those."""
     body = ast.parse(program).body
     for statement in reversed(ast.parse(change).body):
         if isinstance(statement, ast.Import | ast.ImportFrom):
@@ -353,7 +353,7 @@ def test_the_deployment_of_the_tutorial_goes_on_where_it_was(start: Callable[...
 
 
 def commands() -> list[tuple[str, list[str]]]:
-    """Return all console lines without a mark, with their places."""
+    """Return the commands that can be typed, without those marked as not tried."""
     found = [
         (f"{relative(page)}:{block.line}", block.text)
         for page in PAGES
@@ -463,7 +463,7 @@ def literals() -> str:
 
 @pytest.mark.parametrize("text", TROUBLES)
 def test_every_error_that_is_explained_is_raised_with_this_text(literals: str, text: str) -> None:
-    """Look up each clause between the values (``…``) in the string literals of the library."""
+    """``…`` represents values; the clauses around it are in the library's strings."""
     for part in re.split(r"…|[:;,] |\.\.\.$|'postgres'.*", text):
         assert part.strip() in literals, part
 
@@ -474,7 +474,7 @@ COMPARISON = ROOT / "docs/explanation/comparison.md"
 
 
 def cells(text: str) -> list[str]:
-    """Return the cells of all tables without headers and first columns."""
+    """Return the cells of all tables, without headings and the first column."""
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
     bodies = [row for row, below in pairwise([*rows, [""]]) if not below[0].startswith("--") and row[0][:2] != "--"]
     return [cell.strip() for row in bodies for cell in row[1:] if cell.strip(" |")]
@@ -609,7 +609,7 @@ def test_the_pages_build_without_a_warning(built: Path) -> None:
 
 @pytest.fixture(scope="module")
 def described(built: Path) -> dict[int, str]:
-    """Return the text of the reference per ``id`` of an object, because two packages may use one name."""
+    """Return the reference's description of each object, by ``id``: two packages may share a word."""
     found: dict[int, str] = {}
     for page in (built / "reference").glob("*.html"):
         parts = re.split(r'(?=<dl class="py (?:class|exception|function|data))', page.read_text(encoding="utf-8"))
@@ -628,7 +628,7 @@ def test_every_public_name_is_in_the_reference(described: dict[int, str], packag
     assert [name for name in module.__all__ if id(getattr(module, name)) not in described] == []
 
 
-#: Not for users: members without an underscore that other packages of the library use.
+#: Not for users: names that packages use of each other, and which therefore have no underscore.
 INTERNAL = {
     "Auxiliary": "auxiliary",
     "Delivery": "end match merge_into route",
@@ -659,7 +659,7 @@ def members(of: type) -> set[str]:
     ours = [base for base in of.__mro__ if base.__module__.startswith("lifecycle")]
     named = {name for base in ours for name in (*vars(base), *getattr(base, "__annotations__", ()))}
     kept = {name for base in ours for name in INTERNAL.get(base.__name__, "").split()}
-    # The topics of an event class are in the table of topics.
+    # The table of topics lists the topics of each event class.
     return {name for name in named - kept - {"topics"} if not name.startswith("_")}
 
 

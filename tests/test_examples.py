@@ -1,4 +1,4 @@
-"""Every program in examples/ does what its docstring says, as a process of its own."""
+"""Every program in examples/ does what its docstring describes, as a separate process."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_service_answers_what_it_has_begun_before_it_ends(start: Callable[..., R
 @pytest.mark.timeout(240)
 def test_deploy_flow_comes_to_the_same_end_however_often_it_is_killed(tmp_path: Path) -> None:
     forth, back, none = (deployed(tmp_path, ref) for ref in ("v1", "v2-broken", "v3"))
-    # Every line of the way forth, then those of the way back; the third finds no line where nobody died before.
+    # Every line of the way forward, then those of the way back. The third finds no line that has not been tried.
     assert len(forth) > 10
     assert len(back) > 2
     assert none == []

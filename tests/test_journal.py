@@ -50,7 +50,7 @@ def path(tmp_path: Path) -> Path:
 
 
 class Held:
-    """Keeps the writer thread at work until it is let go, so that others have to wait for one transaction."""
+    """Keeps the writer thread busy until it is released, so that others have to wait for one transaction."""
 
     def __init__(self) -> None:
         self.begun, self.go_on = threading.Event(), threading.Event()
@@ -92,7 +92,7 @@ async def test_waiting_functions_are_committed_together_and_in_order(path: Path)
         await asyncio.gather(task, waiting)
         assert await journal.run(notes) == [str(number) for number in range(100)]
         await journal.run(lambda db: db.set_trace_callback(None))
-    # Of the hundred and the spy itself one commit, and one of the reading.
+    # One commit for the hundred and the spy itself, and one for the read.
     assert len([text for text in commits if text.startswith("COMMIT")]) == 2
 
 
@@ -114,7 +114,7 @@ async def test_on_a_slow_disk_callers_that_were_served_join_the_next_transaction
         last = asyncio.create_task(journal.run(note("alone")))
         await asyncio.sleep(0)
     await last
-    # The first is that of the spy; who comes alone in the end is not kept waiting by the closing.
+    # The first commit is the spy's. A lone write at the end is not delayed by closing.
     assert len([text for text in commits if text.startswith("COMMIT")]) == 1 + 5 + 1
     assert len(on_disk(path)) == 21
 
@@ -422,7 +422,7 @@ async def test_a_read_only_file_is_reported(path: Path) -> None:
     async with Journal(path, NOTES):
         pass
     if os.geteuid() == 0:
-        # Root may write everything; what SQLite says of a file opened for reading only is the same.
+        # Root may write everything; SQLite's error for a file opened read-only is the same.
         connect = sqlite3.connect
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sqlite3, "connect", lambda path, **rest: connect(f"file:{path}?mode=ro", uri=True, **rest))

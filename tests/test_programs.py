@@ -97,7 +97,7 @@ async def started(program: str, directory: Path) -> asyncio.subprocess.Process:
 
 
 async def line_with(text: str, process: asyncio.subprocess.Process) -> None:
-    """Read until a line says ``text``."""
+    """Read until a line contains ``text``."""
     assert process.stdout is not None
     async with asyncio.timeout(LIMIT):
         async for line in process.stdout:

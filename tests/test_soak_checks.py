@@ -1,4 +1,4 @@
-"""What judges the soak sees what it is there for: a judge who never objects could be left out."""
+"""The checks of the soak detect the violations they are meant for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-#: A life, the kind of a line, and what stands in it.
+#: A run, the kind of a line, and its values.
 Line = tuple[int, str, list[object]]
 
 

@@ -128,7 +128,7 @@ async def test_reach_waits_for_a_state_and_counts_one_that_was_passed_through(cl
 
 
 async def test_reach_counts_only_changes_after_its_call(clock: Clock) -> None:
-    """Also where the machine has been there before, and where several changes came before."""
+    """This also holds if the machine was in the state before, or several changes came before."""
     machine = light()
     for target in (Light.GREEN, Light.AMBER, Light.RED):
         machine.to(target)

@@ -1,4 +1,4 @@
-"""What is said of functions and of errors in messages."""
+"""How functions and errors are named in messages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_an_error_whose_own_text_fails_has_words_all_the_same() -> None:
 
 
 class Answering:
-    """Called like an async function, and has whatever it is asked for."""
+    """A callable like an async function that has any attribute."""
 
     async def __call__(self) -> None: ...
 

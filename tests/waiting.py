@@ -1,4 +1,4 @@
-"""Waiting for what nothing tells of; never for a time."""
+"""Polling for conditions without a notification, instead of fixed sleeps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["until", "until_blocking"]
 
 
 async def until(condition: Callable[[], object], limit: float = 30.0) -> None:
-    """Return when it is so; a TimeoutError after ``limit`` seconds says that it never was."""
+    """Return when the condition is true. Raises TimeoutError after ``limit`` seconds."""
     async with asyncio.timeout(limit):
         while not condition():
             await asyncio.sleep(0.002)

@@ -1,1 +1,1 @@
-"""What developers of lifecycle run: measurements of the code, the release. Nothing here is shipped."""
+"""Tools for developers of lifecycle: measurements of the code, the release. They are not shipped."""

@@ -1,8 +1,8 @@
-"""Whether the suite says the same each time: ``python -m tools.repeats [runs]``, by default 20.
+"""Repeat the suite to find unstable tests: ``python -m tools.repeats [runs]``, by default 20.
 
-The last two runs have as many busy loops beside them as there are cores. What failed, how often and with what words is
-printed at the end, with the slowest tests by their median; it exits with 1 where anything failed. Arguments after the
-number go to pytest: ``python -m tools.repeats 5 tests/realtime``.
+The last two runs have as many busy loops next to them as there are cores. At the end it prints failures with their
+number and texts, and the slowest tests by their median. It exits with 1 if anything failed. Arguments after the number
+are passed to pytest: ``python -m tools.repeats 5 tests/realtime``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _cases(arguments: list[str], *, loaded: bool) -> Iterator[tuple[str, float, str]]:
-    """Each test of one run, its seconds, and how it failed."""
+    """Yield each test of one run, its seconds, and how it failed."""
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         report = Path(directory, "report.xml")
         for _ in range((os.cpu_count() or 1) if loaded else 0):

@@ -55,7 +55,7 @@ def _of(hint: Any, definitions: dict[str, _Schema]) -> _Schema:
     if issubclass(hint, Enum):
         return {"enum": [each.value for each in hint]}
     if hint.__name__ not in definitions:
-        # Before its fields: a record may contain itself.
+        # Before its fields, because a record may contain itself.
         definitions[hint.__name__] = {}
         definitions[hint.__name__] = _of_record(hint, definitions)
     return {"$ref": f"#/$defs/{hint.__name__}"}

@@ -1,6 +1,6 @@
 """One of two machines: ``deploy VERSION`` on either reloads both, and one of them runs the job.
 
-Try it as README.md beside it says.
+README.md in this directory has the commands.
 """
 
 import sys
@@ -12,10 +12,10 @@ name, url = (*sys.argv[1:], "nats://127.0.0.1:4222")[:2]
 
 router = new_interactive_router()
 
-# A group of its own for each machine: every one of them gets every deployment, its own ones too.
+# Each machine has its own group, so each gets every deployment, including its own.
 router.add_source(NatsBridge(url, group=name, publish="deploy/*", subscribe="deploy/*"))
 
-# So short a lease is for who wants to see a takeover; 15 seconds is the default.
+# A short lease makes the takeover visible quickly. The default is 15 seconds.
 leader = Leader("cron", url, lease=3.0)
 router.add_source(leader)
 router.add_source(TickerSource(0.5, name="cron"))
@@ -29,13 +29,13 @@ async def deploy(event: CommandEvent) -> None:
 
 @router.on("deploy/asked")
 def reload(event: BusEvent) -> None:
-    """What a machine does with a new version."""
+    """Load a new version."""
     print(f"{name}: version {event.data['version']} from {event.data['by']}", flush=True)
 
 
 @router.on(TickEvent)
 async def job(_: TickEvent) -> None:
-    """What only one may do: it goes on where the leader before has left it."""
+    """Do the leader's work, continuing where the previous leader stopped."""
     token = leader.token
     if token is None:
         return
@@ -51,7 +51,7 @@ async def job(_: TickEvent) -> None:
 
 @router.on(LeaderEvent)
 def tell(event: LeaderEvent) -> None:
-    """So that one sees it."""
+    """Print it."""
     print(f"{name}: {'leads' if event.leading else 'leads no longer: ' + event.reason}", flush=True)
 
 

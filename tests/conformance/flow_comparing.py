@@ -50,7 +50,7 @@ def ended_alike(outcome: Outcome, expected: Json) -> Iterator[str]:
 
 def _same_order(ours: list[Json], theirs: list[Json], order: str) -> bool:
     if order in ("exact", EACH_EVENT_WRITTEN):
-        return same_events(ours, theirs) or same_events(ours, _told_after_the_phase(theirs))
+        return same_events(ours, theirs) or same_events(ours, _announced_after_the_phase(theirs))
     if order not in ("multiset", "priority-first"):
         raise Unknown(f"the order {order!r}; known are exact, multiset, priority-first and {EACH_EVENT_WRITTEN}")
     if order == "priority-first" and _begun(ours) != _begun(theirs):
@@ -59,7 +59,7 @@ def _same_order(ours: list[Json], theirs: list[Json], order: str) -> bool:
     return mine.keys() == others.keys() and all(same_events(mine[each], others[each]) for each in mine)
 
 
-def _told_after_the_phase(events: list[Json]) -> list[Json]:
+def _announced_after_the_phase(events: list[Json]) -> list[Json]:
     """Move a suspension that a change has caused behind the changes that were stored together with that change.
 
     These are at least the steps that one phase starts or prepares; TaskFlow stores and announces them one by one.

@@ -1,5 +1,5 @@
-"""What users write, for mypy and pyright to look at (``make types``); nothing here is run.
+"""User code for mypy and pyright to check (``make types``). Nothing here is run.
 
-A wrong use carries ``type: ignore`` for the one and ``pyright: ignore`` for the other, with what each calls the error:
-where a checker comes to accept it, the ignore is unused, which is an error too. Above it stands what is wrong.
+A wrong use has ``type: ignore`` for mypy and ``pyright: ignore`` for pyright, each with the checker's error code. If a
+checker accepts it one day, the ignore is unused, which is an error too. A comment above it names the mistake.
 """

@@ -45,12 +45,12 @@ def split(size: int) -> tuple[int, int]:
 def plain(left: int) -> None: ...
 
 
-# A task is one thing, whatever its function takes, so that lists of tasks are lists of tasks.
+# `Task` is one type, whatever its function takes, so that lists of tasks are lists of one type.
 assert_type(fetch, Task)
 assert_type(measure, Task)
 assert_type(fetch.name, str)
 assert_type([fetch, measure], list[Task])
-# What was said of the revert is said of the task, which keeps its name.
+# The decorator of the revert returns the task, which keeps its name.
 assert_type(forget, Task)
 
 # No function.
@@ -72,7 +72,7 @@ assert_type(flow, Flow)
 
 
 class Patient:
-    """A retry of one's own, by its shape."""
+    """A custom retry, by its shape."""
 
     def execute(self, history: list[Attempt]) -> int:
         return len(history)
@@ -85,13 +85,13 @@ retry: Retry = Patient()
 
 # A flow begins with its name.
 linear(fetch, measure)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# Names are no tasks.
+# Names are not tasks.
 linear("all", "fetch", "measure")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# How often is no retry yet.
+# A number of attempts is not a retry.
 linear("all", fetch, retry=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# How long to wait: seconds, a triple or a Backoff.
+# The time to wait: seconds, a triple or a Backoff.
 Times(3, "1s")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# One value is no sequence of them.
+# One value is not a sequence.
 ForEach(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -110,11 +110,11 @@ async def runs(router: Router) -> None:
         router.add_source(flows.outbox())
         # An id is a text.
         flows.start(flow, id=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        # A function becomes a task by `task`, so that it is seen to be one.
+        # A function becomes a task through `task`, explicitly.
         flows.start(plain)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        # It is left by the block, not closed.
+        # It is left with the block, not closed.
         flows.close()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
-    # It is entered by ``async with``.
+    # It must be entered with ``async with``.
     with Flows():  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues]
         pass
 
@@ -123,7 +123,7 @@ async def jobs(flows: Flows, event: SentEvent) -> None:
     queue = JobQueue(flows)
     assert_type(event.topic, str)
     assert_type(await queue.enqueue("all", url="a", priority="high", after=3), Job)
-    # What the flow is given has names.
+    # Arguments of a flow are given by name.
     await queue.enqueue("all", {"url": "a"})  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue]
 
 

@@ -31,14 +31,14 @@ router = Router("mail", buffer=10)
 
 @dataclass(frozen=True, slots=True)
 class MailEvent:
-    """An event of one's own: anything with a topic."""
+    """A custom event: any object with a topic."""
 
     sender: str
     topic: str = field(default="mail/new", init=False)
 
 
 class OrderEvent(Event):
-    """One that inherits."""
+    """An event that inherits."""
 
     topics = "order/*"
 
@@ -97,21 +97,21 @@ assert_type(list(router.commands), list[Command])
 assert_type(router.routes(), list[RouteInfo])
 assert_type(router.explain("mail/new")[0].pattern, str)
 
-# Not a class of events: an int has no topic.
+# Not an event class: an int has no topic.
 router.handle(int, print)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# Nor is a class of one's own, without a topic.
+# A custom class without a topic is not one either.
 router.on(Counter)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# There is no such way of being busy.
+# Not a valid value of busy.
 router.handle("a", print, busy="wait")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # Nor such a setting.
 router.on("a", debounced=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-# What is handled is called with the event.
+# A handler is called with the event.
 router.handle("a", "print")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # Settings have names.
 router.handle("a", print, 0.2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 # A command of that name needs a handler.
 router.command("deploy")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
-# A relay says whether the event goes on.
+# A relay returns whether the event is passed on.
 add_relay(router, "a", build)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -134,11 +134,11 @@ async def deliveries(mail: MailEvent) -> None:
         assert_type(full, LaneFull)
     except NotHandled as passed:
         assert_type(passed, NotHandled)
-    # A text is no event: it has no topic.
+    # A string is not an event: it has no topic.
     await router.emit("mail/new")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     # Nor is a class: an instance is.
     await router.emit(FileEvent)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    # Events are records, which nobody changes.
+    # Events are immutable records.
     mail.sender = "me"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -151,7 +151,7 @@ async def subscriptions() -> None:
             if isinstance(event, FileEvent):
                 assert_type(event.path.name, str)
         assert_type(events.dropped, int)
-    # It is entered by ``async with``.
+    # It must be entered with ``async with``.
     with router.subscribe("a"):  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues]
         pass
 
@@ -168,7 +168,7 @@ def measured(handler: AsyncHandler) -> AsyncHandler:
 
 router.use(once, recover(), log(), timeout(3), measured)
 router.use(recover(print))
-# With its settings still to come, it is no middleware.
+# Without its settings it is not a middleware yet.
 router.use(timeout)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -183,10 +183,10 @@ def slow(event: MailEvent) -> None: ...
 async def wrapped(file: FileEvent, mail: MailEvent) -> None:
     await first(file)
     await slow(mail)
-    # What is wrapped takes the events that it took.
+    # A wrapped handler takes the same events.
     await first(mail)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await slow(file)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    # Once it is wrapped it has to be awaited for its result, which there is none of.
+    # A wrapped handler has to be awaited, and returns None.
     slow(mail).upper()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 
 

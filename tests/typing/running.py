@@ -119,14 +119,14 @@ async def lives() -> None:
     on_shutdown(fetch)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
     # A reason is a word.
     shutdown(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    # It is entered by ``async with``.
+    # It must be entered with ``async with``.
     with lifetime():  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues]
         pass
 
 
 async def lines(stream: asyncio.StreamReader) -> None:
     assert_type(await read_line(stream), bytes)
-    # There is no such mode.
+    # Not a valid mode.
     await read_line(stream, mode="loose")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -142,7 +142,7 @@ async def texts() -> AsyncIterator[str]:
 
 
 class Listening:
-    """One that pushes, and is entered first."""
+    """A source that pushes and must be entered first."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -151,7 +151,7 @@ class Listening:
 
     async def run(self, emit: Emit) -> None:
         assert_type(await emit(Event("a")), Delivery)
-        # What is emitted has a topic.
+        # Emitted objects need a topic.
         await emit("a")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -162,7 +162,7 @@ class Deaf:
 
 
 class Mailbox(BaseSource):
-    """One that is pushed into."""
+    """A source that other code pushes into."""
 
     async def take(self, text: str) -> None:
         await self.emit(Event("mail", text))
@@ -191,15 +191,15 @@ router.add_source(texts)  # type: ignore[arg-type]  # pyright: ignore[reportArgu
 router.add_source(Listening)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # It could not emit.
 router.add_source(Deaf())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# There is no such restart.
+# Not a valid restart.
 router.add_source(numbers, restart="always")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # A check is a function.
 HealthCheckSource("db", True)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# There is no such trigger.
+# Not a valid trigger.
 HealthCheckSource("db", main, trigger="rise")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # Secrets are not what verifies.
 WebhookSource(verify="secret")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# Paths stand one after the other, without a list.
+# Paths are separate arguments, not a list.
 FileWatchSource(["src", "docs"])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -214,7 +214,7 @@ async def hooked(event: WebhookEvent) -> None:
 
 
 class Engine:
-    """What can be suspended: its shape is enough."""
+    """An object that can be suspended, by its shape."""
 
     async def suspend(self) -> None: ...
 
@@ -235,7 +235,7 @@ async def greets(event: CommandEvent) -> None:
     assert_type(await greet(event), str)
 
 
-# What cannot be resumed cannot be suspended.
+# An object that cannot be resumed cannot be suspended.
 new_interactive_router(suspend=Deaf())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # A command has a handler.
 new_interactive_router(commands=["deploy"])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -1,4 +1,4 @@
-"""What observes a program, and what tests of one are written with."""
+"""Code that observes a program, and test helpers."""
 
 from typing import Any, assert_type
 
@@ -33,7 +33,7 @@ async def updates() -> None:
                 assert_type(node, dict[str, Any] | None)
     assert_type(snapshot(router), Snapshot)
     assert_type(mermaid.system(router.state()), str)
-    # A change is read as it comes: there is no list of them.
+    # Changes are an async iterator, not a list.
     watch()[0]  # type: ignore[index]  # pyright: ignore[reportIndexIssue]
 
 
@@ -52,7 +52,7 @@ def receiver_(_sender: object, *, event: Event, **_: object) -> None: ...
 
 
 hooks.event_routed.connect(receiver_)
-# There is no such hook.
+# Not a hook.
 hooks.event_sent.connect(receiver_)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 # A receiver is called.
 hooks.event_routed.connect("told")  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
@@ -76,6 +76,6 @@ async def test_of_a_user(clock: Clock) -> None:
     VirtualLoop().close()
     # A source sends events.
     await source.send("a")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    # It is entered by ``async with``.
+    # It must be entered with ``async with``.
     with running(router):  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues]
         pass

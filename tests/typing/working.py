@@ -51,7 +51,7 @@ def plain() -> None: ...
 
 
 class Own:
-    """A worker of one's own, by its shape."""
+    """A custom worker, by its shape."""
 
     @property
     def status(self) -> Status:
@@ -69,7 +69,7 @@ class Own:
 
 
 class Derived(BaseWorker):
-    """One that inherits."""
+    """A worker that inherits."""
 
     async def probe(self) -> ProbeResult:
         return ProbeResult(healthy=True)
@@ -96,9 +96,9 @@ async def workers() -> None:
     TaskWorker("job", of_a_number)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     # A plain function; ThreadWorker has those.
     TaskWorker("job", plain)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    # One that could not be stopped.
+    # A worker that cannot be stopped.
     ThreadWorker("thread", plain)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    # Its words stand one after the other, without a list.
+    # Words of the command are separate arguments, not a list.
     ProcessWorker("api", [sys.executable, "-c", "pass"])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -118,19 +118,19 @@ tree = Supervisor(
 )
 Supervisor("tree", strategy=Strategy.ONE_FOR_ALL, on_limit="pause", auto_shutdown="any_significant")
 
-# No worker comes of it.
+# It does not return a worker.
 Spec("task", plain)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # A call already made.
 Spec("task", serve())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# A worker; each start wants a new one, so a function that makes it is asked for.
+# A worker instead of a function: each start needs a new worker.
 Spec("task", TaskWorker("job", serve))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # A task of something else.
 Spec("task", of_a_number)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# There is no such restart.
+# Not a valid restart.
 Spec("task", serve, restart="sometimes")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # Settings have names.
 Spec("task", serve, "never")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-# There is no such strategy.
+# Not a valid strategy.
 Supervisor("tree", strategy="one_for_two")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # A child is described by a spec.
 Supervisor("tree", serve)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -144,7 +144,7 @@ async def supervised() -> None:
         async for event in tree.watch():
             assert_type(event, StatusEvent)
     assert_type(handover().attempt, int)
-    # A spec is inert: nobody changes it.
+    # A spec is immutable.
     Spec("task", serve).name = "other"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -166,8 +166,7 @@ def add(a: int, b: int) -> int:
 
 
 async def calls() -> None:
-    # What comes back is what the codec makes of it (a tuple comes as a list), so that nobody knows its type but who
-    # writes it down.
+    # The codec may change the type of the result (a tuple becomes a list), so only the caller can declare it.
     total: int = await pool.call("add", 1, b=2, session="s", deadline=3)
     assert_type(await pool.call(add, 1, 2), Any)
     async for row in pool.stream("rows"):
@@ -178,11 +177,11 @@ async def calls() -> None:
         await member.call("add", 1, 2)
     assert_type(await pool.resize(1, 2), None)
     assert_type(await pool.probe(), ProbeResult)
-    # What is called has a name, or is a function.
+    # A target is a name or a function.
     await pool.call(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     # A size has two ends.
     Pool("numbers", "package.module:Class", size=4)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    # There is no such mode.
+    # Not a valid mode.
     Sessions(mode="sticky")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     # A call is awaited.
     pool.call("add").bit_length()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]

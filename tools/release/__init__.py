@@ -1,5 +1,5 @@
-"""The release, made and looked at from outside: ``python -m tools.release``. Nothing is uploaded.
+"""Build and check the release: ``python -m tools.release``. Nothing is uploaded.
 
-``contents`` says what may be in the two files, ``environments`` installs them where nothing else is, ``programs`` has
-what is run there, ``bill`` writes down what the release consists of.
+``contents`` defines what may be in the two files, ``environments`` installs them in clean environments, ``programs``
+contains the programs that run there, and ``bill`` writes the bill of materials.
 """

@@ -1,7 +1,7 @@
-"""Build the release, look at it from every side, and print a table of what passed; the status is 1 if anything did not.
+"""Build the release, run all checks, and print a table of the results. The exit status is 1 if any failed.
 
-``python -m tools.release [python ...]`` tries the Pythons that are named, by default all of 3.11 and later that are
-found. What was built stays in ``dist/``.
+``python -m tools.release [python ...]`` tries the given Pythons, by default every version from 3.11 that is found. The
+files stay in ``dist/``.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ DIST = Path("dist")
 #: The part of the suite that the lowest versions are tried with: quick, and most of what we use of others is used.
 QUICK = ("sources", "observe", "bridges", "cli")
 
-#: Raises where something is not as it should be; what it returns is told.
+#: Raises if something is wrong; otherwise its result is printed.
 Check: TypeAlias = Callable[[], str]
 
 
 def main(names: list[str]) -> int:
-    """Carry all checks out, one after the other; those that need what could not be built are left out."""
+    """Run all checks, one after the other. Checks that need something that could not be built are skipped."""
     table = Table()
     if not table.row("build", "sdist and wheel", build):
         return table.show()
@@ -56,14 +56,14 @@ def main(names: list[str]) -> int:
 
 
 class Table:
-    """What was checked, and how it went."""
+    """The checks and their results."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[str, str, str, str]] = []
         self._failed = False
 
     def row(self, what: str, which: str, check: Check) -> bool:
-        """Carry ``check`` out, and keep what it says."""
+        """Run ``check`` and record its result."""
         print(f"{what}: {which} …", flush=True)
         began = time.monotonic()
         try:
@@ -85,7 +85,7 @@ class Table:
 
 
 def build() -> str:
-    """Both files, the wheel from the sdist, as whoever installs that has it."""
+    """Build both files, the wheel from the sdist, as users who install the sdist do."""
     shutil.rmtree(DIST, ignore_errors=True)
     said("build")
     return ", ".join(f"{each.name} ({each.stat().st_size // 1024} kB)" for each in sorted(DIST.iterdir()))
@@ -110,7 +110,7 @@ def smoke(room: Environment, archive: Path) -> str:
     assert archive.name.startswith(version.replace("lifecycle ", "lifecycle_control-")), version
     assert room.command("lifecycle", "--help") == room.command("lifecycle-control", "--help")
     words = room.run("-W", "error", "-c", SMOKE)
-    # What only an extra brings is not there; each says which one.
+    # Features of an extra that is not installed are missing; each error names the extra.
     for name, program in EXTRAS.items():
         printed = room.run("-c", program, fails=None)
         assert WITHOUT.get(name, f"lifecycle-control[{name}]") in printed, f"without {name}: {printed}"
@@ -118,7 +118,7 @@ def smoke(room: Environment, archive: Path) -> str:
 
 
 def extra(room: Environment, wheel: Path, name: str) -> str:
-    """With one extra alone, what it is for works; with all of them, everything does."""
+    """With one extra alone, its features work. With all of them, everything works."""
     room.install(f"{wheel.resolve()}[{name}]")
     for each in EXTRAS if name == "all" else [name]:
         printed = room.run("-c", EXTRAS[each])

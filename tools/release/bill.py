@@ -18,10 +18,10 @@ __all__ = ["write_bill"]
 
 
 def write_bill(room: Environment, wheel: Path) -> str:
-    """Write what is installed in ``room``, and what the page has of others, beside ``wheel``.
+    """Write the packages in ``room`` and the page's third-party files, next to ``wheel``.
 
     Raises:
-        AssertionError: where it is not as the format wants it.
+        AssertionError: if the result does not match the format.
     """
     from cyclonedx.schema import SchemaVersion
     from cyclonedx.validation.json import JsonStrictValidator

@@ -1,4 +1,4 @@
-"""What is in a wheel and in an sdist: what is tracked and meant for it, and nothing else."""
+"""The contents of a wheel and of an sdist: the tracked files meant for it, and nothing else."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 __all__ = ["VENDOR", "check_sdist", "check_wheel"]
 
-#: What the page has of others.
+#: Third-party files of the page.
 VENDOR = Path("lifecycle/observe/page/vendor")
 
-#: Whoever installs the wheel gets these; the texts of the licences go with what is under them.
+#: The wheel includes these files, and the licences of what they contain.
 NEEDED = frozenset(
     {
         "lifecycle/py.typed",
@@ -25,13 +25,13 @@ NEEDED = frozenset(
     }
 )
 
-#: In the metadata of a wheel, and beside them ``licenses/``.
+#: In the metadata of a wheel, next to ``licenses/``.
 METADATA = frozenset({"METADATA", "WHEEL", "RECORD", "entry_points.txt"})
 
 #: The texts under which it, and what it has of others, may be passed on.
 LICENSES = frozenset({"LICENSE", "THIRD_PARTY.md"})
 
-#: Only for who works on it where it is kept.
+#: Only for developers, in the repository.
 AT_HOME = frozenset({".ci/run", "uv.lock"})
 
 
@@ -51,10 +51,10 @@ def check_wheel(wheel: Path) -> str:
 
 
 def check_sdist(sdist: Path) -> str:
-    """All that is tracked, and what the builder adds to it.
+    """Check for all tracked files, and those that the builder adds.
 
     Raises:
-        AssertionError: naming what is missing, or should not be there.
+        AssertionError: naming files that are missing or should not be there.
     """
     root = sdist.name.removesuffix(".tar.gz") + "/"
     with tarfile.open(sdist) as archive:

