@@ -128,7 +128,10 @@ class RouterRunning(LifecycleError):
 
 
 class LaneFull(LifecycleError):
-    """A lane is full: raised by ``emit_nowait``, and by ``emit`` if the handler would wait for itself."""
+    """A lane is full: raised by ``emit_nowait``, and by ``emit`` if the handler would wait for itself.
+
+    An event that a handler passes on fails with it, if that handler would wait for itself.
+    """
 
 
 class SourceFailed(LifecycleError):

@@ -161,8 +161,9 @@ class Lane:
     async def wait(self, delivery: Delivery) -> None:
         """Wait until there is capacity for ``delivery``, in the order of arrival.
 
-        Handlers that emit into a full lane wait here. If the wait closed a circle of lanes in which every handler waits
-        for another one of them, none of them would ever get capacity: then it is refused.
+        Handlers that emit into a full lane, or pass their event on to it, wait here. If the wait closed a circle of
+        lanes in which every handler waits for another one of them, none of them would ever get capacity: then it is
+        refused.
 
         Raises:
             LaneFull: when all handlers of this lane would wait, directly or through other lanes, for themselves; or
