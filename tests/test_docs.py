@@ -642,8 +642,8 @@ INTERNAL = {
     "Presence": "close is_gone lives",
     "ParameterizedForEach": "rebind",
     "Pattern": "rank",
-    "PoolWorker": "call_lost cancel_timers cause check_in check_out dump_stacks healthy is_up kill_orphaned loss"
-    " mark_healthy mark_pending mark_unhealthy request_stop",
+    "PoolWorker": "cancel_timers check_in check_out dump_stacks end_error healthy is_up kill_orphaned lost_during"
+    " lost_error mark_healthy mark_pending mark_unhealthy request_stop",
     "PostgresStore": "holds_flows",
     "PromptSource": "is_terminal use_commands",
     "Route": "add_middleware alone busy call debouncer is_direct is_fallback is_plain is_removed is_tap lane latest"
