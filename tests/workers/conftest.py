@@ -1,12 +1,12 @@
-"""What the tests of supervisors share."""
+"""Fixtures for the tests of supervisors."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.workers.puppets import Crew
+from tests.workers.fake_workers import Fakes
 
 
 @pytest.fixture
-def crew() -> Crew:
-    return Crew()
+def fakes() -> Fakes:
+    return Fakes()

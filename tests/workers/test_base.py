@@ -1,4 +1,4 @@
-"""One start, one end, and a stop that is legal at any time, with a worker made of futures in virtual time."""
+"""One start, one end, and a stop that is valid at any time, with a worker made of futures in virtual time."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from lifecycle.testing import Clock
 
 
-class Puppet(BaseWorker):
-    """Does what the test says: how long it takes to come up, to get ready, and to obey."""
+class FakeWorker(BaseWorker):
+    """A worker whose start, readiness and stop take as long as the test sets."""
 
     def __init__(
-        self, name: str = "puppet", *, launch: float = 0, ready: float = 0, obeys: float = 0, **how: Any
+        self, name: str = "fake", *, launch: float = 0, ready: float = 0, stop_time: float = 0, **how: Any
     ) -> None:
         super().__init__(name, **how)
-        self.launch, self.ready, self.obeys = launch, ready, obeys
+        self.launch, self.ready, self.stop_time = launch, ready, stop_time
         self.mortal = True
         self.life: asyncio.Future[End | None] = asyncio.get_running_loop().create_future()
         self.asked: list[bool] = []
@@ -47,7 +47,7 @@ class Puppet(BaseWorker):
         if force and self.mortal:
             self.end()
         elif not force:
-            asyncio.get_running_loop().call_later(self.obeys, self.end)
+            asyncio.get_running_loop().call_later(self.stop_time, self.end)
 
     def end(self, with_: End | None = None) -> None:
         if not self.life.done() and (self.mortal or with_):
@@ -56,20 +56,20 @@ class Puppet(BaseWorker):
 
 @pytest.fixture
 def announced() -> Iterator[list[str]]:
-    heard: list[str] = []
+    notified: list[str] = []
     receivers = {
-        hook: lambda sender, _name=hook.name, **_: heard.append(_name)
+        hook: lambda sender, _name=hook.name, **_: notified.append(_name)
         for hook in (hooks.worker_started, hooks.worker_failed, hooks.worker_killed)
     }
     for hook, receiver in receivers.items():
         hook.connect(receiver)
-    yield heard
+    yield notified
     for hook, receiver in receivers.items():
         hook.disconnect(receiver)
 
 
 async def test_worker_runs_until_it_ends_by_itself(clock: Clock, announced: list[str]) -> None:
-    worker = Puppet()
+    worker = FakeWorker()
     assert worker.state().status == "created"
     await worker.start()
     assert worker.state().status == "running"
@@ -83,14 +83,14 @@ async def test_worker_runs_until_it_ends_by_itself(clock: Clock, announced: list
 
 
 async def test_leaving_the_block_stops_the_worker(clock: Clock) -> None:
-    async with Puppet(obeys=1) as worker:
+    async with FakeWorker(stop_time=1) as worker:
         assert worker.state().status == "running"
     assert worker.status is Status.STOPPED
     assert worker.asked == [False]
 
 
 async def test_worker_is_killed_after_its_grace_period(clock: Clock, announced: list[str]) -> None:
-    async with Puppet(obeys=math.inf, stop_timeout=3) as worker:
+    async with FakeWorker(stop_time=math.inf, stop_timeout=3) as worker:
         pass
     exit_ = await worker.wait()
     assert (exit_.status, exit_.duration) == ("killed", 3)
@@ -100,7 +100,7 @@ async def test_worker_is_killed_after_its_grace_period(clock: Clock, announced: 
 
 
 async def test_end_with_an_error_is_a_failure(clock: Clock, announced: list[str]) -> None:
-    worker = Puppet()
+    worker = FakeWorker()
     await worker.start()
     worker.life.set_exception(OSError("boom"))
     exit_ = await worker.wait()
@@ -109,14 +109,14 @@ async def test_end_with_an_error_is_a_failure(clock: Clock, announced: list[str]
 
 
 async def test_unexpected_cancellation_is_a_failure(clock: Clock) -> None:
-    worker = Puppet()
+    worker = FakeWorker()
     await worker.start()
     worker.life.cancel()
     assert (await worker.wait()).status is Status.FAILED
 
 
 async def test_cancellation_after_a_stop_counts_as_stopped(clock: Clock) -> None:
-    worker = Puppet(obeys=math.inf)
+    worker = FakeWorker(stop_time=math.inf)
     await worker.start()
     stop = asyncio.create_task(worker.stop())
     await clock.settle()
@@ -127,7 +127,7 @@ async def test_cancellation_after_a_stop_counts_as_stopped(clock: Clock) -> None
 
 
 async def test_unkillable_worker_is_abandoned_and_logged(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    worker = Puppet("zombie", obeys=math.inf, stop_timeout=2)
+    worker = FakeWorker("zombie", stop_time=math.inf, stop_timeout=2)
     worker.mortal = False
     await worker.start()
     began = clock.time()
@@ -143,7 +143,7 @@ async def test_unkillable_worker_is_abandoned_and_logged(clock: Clock, caplog: p
 
 @pytest.mark.parametrize("how", ["running", "stopped", "finished", "starting"])
 async def test_second_start_names_the_state(clock: Clock, how: str) -> None:
-    worker = Puppet(ready=1 if how == "starting" else 0)
+    worker = FakeWorker(ready=1 if how == "starting" else 0)
     first = asyncio.create_task(worker.start())
     await clock.settle()
     if how == "stopped":
@@ -151,19 +151,19 @@ async def test_second_start_names_the_state(clock: Clock, how: str) -> None:
     elif how == "finished":
         worker.end()
         await worker.wait()
-    with pytest.raises(InvalidTransition, match=f"'puppet' cannot go from {how} to starting"):
+    with pytest.raises(InvalidTransition, match=f"'fake' cannot go from {how} to starting"):
         await worker.start()
     await first
     await worker.stop()
 
 
 async def test_launch_that_raises_fails_the_worker(clock: Clock, announced: list[str]) -> None:
-    class Stillborn(Puppet):
+    class Stillborn(FakeWorker):
         async def _launch(self) -> Awaitable[End | None]:
             raise OSError("no such thing")
 
     worker = Stillborn()
-    with pytest.raises(WorkerFailed, match="'puppet' cannot start: no such thing") as caught:
+    with pytest.raises(WorkerFailed, match="'fake' cannot start: no such thing") as caught:
         await worker.start()
     assert isinstance(caught.value.__cause__, OSError)
     exit_ = await worker.wait()
@@ -172,12 +172,12 @@ async def test_launch_that_raises_fails_the_worker(clock: Clock, announced: list
 
 
 async def test_worker_that_does_not_become_ready_is_ended_and_failed(clock: Clock) -> None:
-    class Shy(Puppet):
+    class Shy(FakeWorker):
         async def _until_ready(self) -> None:
             await asyncio.sleep(1)
             raise WorkerFailed("not today")
 
-    worker = Shy(obeys=2)
+    worker = Shy(stop_time=2)
     with pytest.raises(WorkerFailed, match="not today"):
         await worker.start()
     assert (worker.asked, worker.status) == ([False], "failed")
@@ -185,7 +185,7 @@ async def test_worker_that_does_not_become_ready_is_ended_and_failed(clock: Cloc
 
 @pytest.mark.parametrize("phase", ["launch", "ready"])
 async def test_stop_while_starting_ends_the_start(clock: Clock, phase: str) -> None:
-    worker = Puppet(obeys=1, launch=math.inf) if phase == "launch" else Puppet(obeys=1, ready=math.inf)
+    worker = FakeWorker(stop_time=1, launch=math.inf) if phase == "launch" else FakeWorker(stop_time=1, ready=math.inf)
     start = asyncio.create_task(worker.start())
     await clock.advance(1)
     exit_ = await stop_and_wait(worker)
@@ -197,7 +197,7 @@ async def test_stop_while_starting_ends_the_start(clock: Clock, phase: str) -> N
 
 
 async def test_cancelling_start_stops_the_worker(clock: Clock) -> None:
-    worker = Puppet(ready=math.inf, obeys=3)
+    worker = FakeWorker(ready=math.inf, stop_time=3)
     start = asyncio.create_task(worker.start())
     await clock.advance(1)
     start.cancel()
@@ -207,11 +207,11 @@ async def test_cancelling_start_stops_the_worker(clock: Clock) -> None:
 
 
 async def test_stop_during_the_cleanup_of_a_failed_start_shares_its_end(clock: Clock) -> None:
-    class Shy(Puppet):
+    class Shy(FakeWorker):
         async def _until_ready(self) -> None:
             raise WorkerFailed("not today")
 
-    worker = Shy(obeys=5)
+    worker = Shy(stop_time=5)
     start = asyncio.create_task(worker.start())
     await clock.advance(1)
     await worker.stop()
@@ -224,7 +224,7 @@ async def test_stop_during_the_cleanup_of_a_failed_start_shares_its_end(clock: C
 
 
 async def test_worker_that_never_started_can_be_stopped() -> None:
-    worker = Puppet()
+    worker = FakeWorker()
     await worker.stop()
     await worker.stop()
     exit_ = await worker.wait()
@@ -234,14 +234,14 @@ async def test_worker_that_never_started_can_be_stopped() -> None:
 
 
 async def test_pending_worker_can_be_stopped() -> None:
-    worker = Puppet()
+    worker = FakeWorker()
     worker._machine.to(Status.PENDING)
     await worker.stop()
     assert worker.status is Status.STOPPED
 
 
 async def test_concurrent_stops_share_one_end(clock: Clock) -> None:
-    worker = Puppet(obeys=1)
+    worker = FakeWorker(stop_time=1)
     await worker.start()
     waiters = [asyncio.create_task(worker.wait()) for _ in range(3)]
     await asyncio.gather(*(worker.stop() for _ in range(5)))
@@ -251,7 +251,7 @@ async def test_concurrent_stops_share_one_end(clock: Clock) -> None:
 
 
 async def test_the_shortest_of_several_grace_periods_counts(clock: Clock) -> None:
-    worker = Puppet(obeys=math.inf, stop_timeout=100)
+    worker = FakeWorker(stop_time=math.inf, stop_timeout=100)
     await worker.start()
     patient = asyncio.create_task(worker.stop())
     await clock.advance(1)
@@ -263,14 +263,14 @@ async def test_the_shortest_of_several_grace_periods_counts(clock: Clock) -> Non
 
 @pytest.mark.parametrize("timeout", [0, -1])
 async def test_stop_without_grace_kills_at_once(clock: Clock, timeout: float) -> None:
-    worker = Puppet(obeys=10)
+    worker = FakeWorker(stop_time=10)
     await worker.start()
     await worker.stop(timeout)
     assert (worker.status, clock.time()) == ("killed", 0)
 
 
 async def test_termination_continues_when_the_caller_of_stop_is_cancelled(clock: Clock) -> None:
-    worker = Puppet(obeys=5)
+    worker = FakeWorker(stop_time=5)
     await worker.start()
     stop = asyncio.create_task(worker.stop())
     await clock.advance(1)
@@ -285,7 +285,7 @@ async def test_termination_continues_when_the_caller_of_stop_is_cancelled(clock:
 async def test_error_of_an_async_terminate_is_logged_and_the_worker_is_killed(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Clumsy(Puppet):
+    class Clumsy(FakeWorker):
         async def _terminate(self, *, force: bool) -> None:
             if not force:
                 raise OSError("which button?")
@@ -294,14 +294,14 @@ async def test_error_of_an_async_terminate_is_logged_and_the_worker_is_killed(
     async with Clumsy(stop_timeout=1) as worker:
         pass
     assert worker.status is Status.KILLED
-    assert "'puppet' could not be asked to stop" in caplog.text
+    assert "'fake' could not be asked to stop" in caplog.text
 
 
 # -- around it ----------------------------------------------------------------------------------------------------
 
 
 async def test_probe_of_any_worker_is_healthy_while_it_runs(clock: Clock) -> None:
-    worker = Puppet()
+    worker = FakeWorker()
     assert await worker.probe() == ProbeResult(healthy=False, message="is created")
     async with worker:
         assert await worker.probe() == ProbeResult(healthy=True)
@@ -309,7 +309,7 @@ async def test_probe_of_any_worker_is_healthy_while_it_runs(clock: Clock) -> Non
 
 
 async def test_state_can_be_written_as_json(clock: Clock) -> None:
-    worker = Puppet()
+    worker = FakeWorker()
     before = worker.state()
     assert (before.status, before.started_at, before.pid) == ("created", None, None)
     async with worker:
@@ -322,27 +322,27 @@ async def test_state_can_be_written_as_json(clock: Clock) -> None:
 
 
 async def test_environment_can_be_set_until_the_start(clock: Clock) -> None:
-    worker = Puppet()
+    worker = FakeWorker()
     worker.set_env("A", "1")
     async with worker:
-        with pytest.raises(InvalidTransition, match="'puppet' is running; set 'B' in its environment before start"):
+        with pytest.raises(InvalidTransition, match="'fake' is running; set 'B' in its environment before start"):
             worker.set_env("B", "2")
 
 
 @pytest.mark.parametrize(("name", "value"), [("", "x"), ("A=B", "x"), ("A\0", "x"), ("A", "x\0")])
 async def test_invalid_environment_variables_are_refused(name: str, value: str) -> None:
     with pytest.raises(ValueError, match="environment"):
-        Puppet().set_env(name, value)
+        FakeWorker().set_env(name, value)
 
 
 @pytest.mark.parametrize("how", [{"name": ""}, {"stop_timeout": -1}, {"stop_timeout": math.nan}])
 async def test_invalid_settings_are_refused(how: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
-        Puppet(**how)
+        FakeWorker(**how)
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "error_text"),
     [
         ({"name": 3}, "a worker's name must be a string, got 3"),
         ({"name": None}, "a worker's name must be a string, got None"),
@@ -351,10 +351,10 @@ async def test_invalid_settings_are_refused(how: dict[str, Any]) -> None:
         ({"stop_timeout": None}, "stop_timeout=None is not a number"),
     ],
 )
-async def test_settings_of_a_wrong_type_are_refused_with_the_value(how: dict[str, Any], told: str) -> None:
-    with pytest.raises(TypeError, match=told):
-        Puppet(**how)
+async def test_settings_of_a_wrong_type_are_refused_with_the_value(how: dict[str, Any], error_text: str) -> None:
+    with pytest.raises(TypeError, match=error_text):
+        FakeWorker(**how)
 
 
 async def test_repr_shows_name_and_status() -> None:
-    assert repr(Puppet("api")) == "<Puppet 'api': created>"
+    assert repr(FakeWorker("api")) == "<FakeWorker 'api': created>"

@@ -1,4 +1,4 @@
-"""What a container worker refuses, where it looks for an engine, and how it reads the end of a container."""
+"""Settings of a container worker: rejected ones, the search for an engine, and how an exit is read."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_before_it_starts_it_has_no_container() -> None:
 
 @pytest.fixture
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Nothing of this machine says where an engine is; a directory for sockets of users."""
+    """Remove all configuration of an engine. Returns a directory for user sockets."""
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     return tmp_path

@@ -1,4 +1,4 @@
-"""What can be asked of containment, what is refused, and how cookies are told apart."""
+"""Settings of containment: valid ones, rejected ones, and how cookies are distinguished."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_a_process_of_another_user_is_spared(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_number_that_was_reused_is_spared() -> None:
-    """Its birth is another than that of the one that was meant."""
+    """Its start time differs from that of the intended process."""
     process = subprocess.Popen(["/bin/sleep", "1000"])
     try:
         stranger = read_process(process.pid)

@@ -1,4 +1,4 @@
-"""What a process worker refuses before it is started."""
+"""Settings that a process worker rejects before its start."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_worker_can_be_made_outside_a_loop() -> None:
 def test_a_place_on_the_path_that_may_not_be_searched_does_not_make_a_program_of_what_is_not_there(
     tmp_path: Path,
 ) -> None:
-    """To an ordinary user the system says EACCES for either; only one of them is mended by chmod."""
+    """For an ordinary user the system reports EACCES in both cases. chmod repairs only one of them."""
     refused = PermissionError(errno.EACCES, "Permission denied")
     (tmp_path / "plain").touch(mode=0o644)
     env = {"PATH": str(tmp_path)}

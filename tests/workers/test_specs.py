@@ -17,7 +17,7 @@ from lifecycle.workers.specs import AutoShutdown, Budget, affected, cause_of, en
 
 if TYPE_CHECKING:
     from lifecycle.testing import Clock
-    from tests.workers.puppets import Crew
+    from tests.workers.fake_workers import Fakes
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_very_large_budget_reports_the_last_hundred_errors() -> None:
 
 
 def _last_of(budget: Budget, *, at: float) -> list[str]:
-    """What the group says in which the next error is the one too many."""
+    """Return the message of a group whose next error exceeds the limit."""
     with pytest.raises(RestartLimitReached) as caught:
         budget.spend(at, "c", ValueError("third"))
     group = caught.value.__cause__
@@ -111,30 +111,30 @@ def test_pausing_budget_keeps_a_bounded_number_of_errors() -> None:
     ("most", "words"), [(1, "more than 1 restart within 60 s"), (2, "more than 2 restarts within")]
 )
 async def test_log_names_children_that_restart_and_that_are_given_up(
-    clock: Clock, crew: Crew, caplog: pytest.LogCaptureFixture, most: int, words: str
+    clock: Clock, fakes: Fakes, caplog: pytest.LogCaptureFixture, most: int, words: str
 ) -> None:
     caplog.set_level(logging.WARNING, "lifecycle.workers")
     backoff = Backoff(initial=1, multiplier=1, jitter=0, max_restarts=most, within=60)
-    async with Supervisor("s", crew.spec("a", backoff=backoff)):
+    async with Supervisor("s", fakes.spec("a", backoff=backoff)):
         for _ in range(most + 1):
-            crew.crash("a", OSError("no disk"))
+            fakes.crash("a", OSError("no disk"))
             await clock.advance(2)
 
-    told = [record.getMessage() for record in caplog.records]
-    assert told[:most] == ["'a' is started again in 1.0 s: no disk"] * most
-    assert told[most].startswith(f"'a' is given up after {words}")
+    logged = [record.getMessage() for record in caplog.records]
+    assert logged[:most] == ["'a' is started again in 1.0 s: no disk"] * most
+    assert logged[most].startswith(f"'a' is given up after {words}")
 
 
 async def test_log_has_the_traceback_of_the_error_of_a_child_and_none_of_an_exit(
-    clock: Clock, crew: Crew, caplog: pytest.LogCaptureFixture
+    clock: Clock, fakes: Fakes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def job() -> None:
         raise LookupError("no such row")
 
     backoff = Backoff(initial=1, jitter=0, max_restarts=1, within=60)
-    async with Supervisor("s", Spec("job", job, backoff=backoff), crew.spec("process")):
+    async with Supervisor("s", Spec("job", job, backoff=backoff), fakes.spec("process")):
         await clock.advance(2)
-        crew.crash("process", WorkerFailed("'process' exited with status 3"))
+        fakes.crash("process", WorkerFailed("'process' exited with status 3"))
         await clock.settle()
 
     job_restarts, job_given_up, process_restarts = caplog.records
@@ -146,14 +146,14 @@ async def test_log_has_the_traceback_of_the_error_of_a_child_and_none_of_an_exit
 
 
 async def test_restart_after_a_resume_is_logged_with_its_reason(
-    clock: Clock, crew: Crew, caplog: pytest.LogCaptureFixture
+    clock: Clock, fakes: Fakes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    supervisor = Supervisor("s", crew.spec("a"), intensity=Intensity(1, within=60))
+    supervisor = Supervisor("s", fakes.spec("a"), intensity=Intensity(1, within=60))
     await supervisor.start()
-    crew.crash("a", OSError("no disk"))
+    fakes.crash("a", OSError("no disk"))
     await clock.settle()
     await supervisor.suspend()
-    crew.crash("a", OSError("no memory"))
+    fakes.crash("a", OSError("no memory"))
     await clock.settle()
     await supervisor.resume()
 

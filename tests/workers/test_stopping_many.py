@@ -156,9 +156,9 @@ async def test_watch_reports_no_changes_from_before_it_began(clock: Clock) -> No
         watch = outer.watch()
         await outer.stop_child("beside")
         await inner.restart("below")
-    told = [(event.component, event.old, event.new) async for event in watch]
-    assert told[:2] == [("beside", "running", "stopping"), ("beside", "stopping", "stopped")]
-    assert [each for each in told if each[0] == "below"][:2] == [
+    changes = [(event.component, event.old, event.new) async for event in watch]
+    assert changes[:2] == [("beside", "running", "stopping"), ("beside", "stopping", "stopped")]
+    assert [each for each in changes if each[0] == "below"][:2] == [
         ("below", "stopped", "starting"),
         ("below", "starting", "running"),
     ]

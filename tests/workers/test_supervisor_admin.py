@@ -1,4 +1,4 @@
-"""What is asked of a supervisor by hand: in its turn, at any time, and with an answer; in virtual time."""
+"""Administration of a supervisor: in turn, at any time, and with a result; in virtual time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lifecycle import Router, StatusEvent, hooks
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.testing.virtual import VirtualLoop
 from lifecycle.workers import Backoff, BaseWorker, Intensity, ProbeResult, Spec, Status, Supervisor
-from tests.workers.puppets import STEADY, Crew, Puppet, statuses
+from tests.workers.fake_workers import STEADY, Fakes, FakeWorker, statuses
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
 # -- add ------------------------------------------------------------
 
 
-async def test_what_is_added_starts_at_once_and_is_the_last_in_order(clock: Clock, crew: Crew) -> None:
-    async with Supervisor("s", crew.spec("a")) as supervisor:
-        await supervisor.add(crew.spec("z"))
-        await supervisor.add(crew.spec("b"))
+async def test_what_is_added_starts_at_once_and_is_the_last_in_order(clock: Clock, fakes: Fakes) -> None:
+    async with Supervisor("s", fakes.spec("a")) as supervisor:
+        await supervisor.add(fakes.spec("z"))
+        await supervisor.add(fakes.spec("b"))
         assert list(statuses(supervisor)) == ["a", "z", "b"]
         assert "z" in supervisor
-        assert supervisor["z"] is crew["z"]
-    assert crew.told()[-3:] == ["b down", "z down", "a down"]
+        assert supervisor["z"] is fakes["z"]
+    assert fakes.take_log()[-3:] == ["b down", "z down", "a down"]
 
 
-async def test_what_is_added_before_the_start_waits_for_it(clock: Clock, crew: Crew) -> None:
+async def test_what_is_added_before_the_start_waits_for_it(clock: Clock, fakes: Fakes) -> None:
     supervisor = Supervisor("s")
-    await supervisor.add(crew.spec("a"))
-    assert crew.told() == []
+    await supervisor.add(fakes.spec("a"))
+    assert fakes.take_log() == []
     async with supervisor:
-        assert crew.told() == ["a up"]
+        assert fakes.take_log() == ["a up"]
 
 
-async def test_what_is_added_while_the_others_start_comes_after_them(clock: Clock, crew: Crew) -> None:
-    crew.hangs = {"b"}
-    supervisor = Supervisor("s", *crew.specs("a b"))
+async def test_what_is_added_while_the_others_start_comes_after_them(clock: Clock, fakes: Fakes) -> None:
+    fakes.hangs = {"b"}
+    supervisor = Supervisor("s", *fakes.specs("a b"))
     start = asyncio.create_task(supervisor.start())
     await clock.settle()
-    add = asyncio.create_task(supervisor.add(crew.spec("c")))
+    add = asyncio.create_task(supervisor.add(fakes.spec("c")))
     await clock.advance(1)
     assert statuses(supervisor) == {"a": "running", "b": "starting", "c": "created"}
     await supervisor.stop()
@@ -58,33 +58,33 @@ async def test_what_is_added_while_the_others_start_comes_after_them(clock: Cloc
     assert start.exception()
 
 
-async def test_what_is_added_while_a_group_waits_to_start_again_waits_with_it(clock: Clock, crew: Crew) -> None:
-    specs = crew.specs("a b", backoff=Backoff(initial=2, jitter=0))
+async def test_what_is_added_while_a_group_waits_to_start_again_waits_with_it(clock: Clock, fakes: Fakes) -> None:
+    specs = fakes.specs("a b", backoff=Backoff(initial=2, jitter=0))
     async with Supervisor("s", *specs, strategy="one_for_all") as supervisor:
-        crew.crash("a")
+        fakes.crash("a")
         await clock.advance(1)
-        adding = asyncio.create_task(supervisor.add(crew.spec("c")))
+        adding = asyncio.create_task(supervisor.add(fakes.spec("c")))
         await clock.settle()
         assert statuses(supervisor) == {"a": "pending", "b": "pending", "c": "pending"}
-        crew.told()
+        fakes.take_log()
         await clock.advance(1)
         await adding
-        assert crew.told() == ["a up", "b up", "c up"]
+        assert fakes.take_log() == ["a up", "b up", "c up"]
 
 
-async def test_what_is_added_and_cannot_start_is_no_child(clock: Clock, crew: Crew) -> None:
-    crew.fails["z", 1] = OSError("no")
-    async with Supervisor("s", crew.spec("a"), intensity=Intensity(0, 1)) as supervisor:
+async def test_what_is_added_and_cannot_start_is_no_child(clock: Clock, fakes: Fakes) -> None:
+    fakes.fails["z", 1] = OSError("no")
+    async with Supervisor("s", fakes.spec("a"), intensity=Intensity(0, 1)) as supervisor:
         with pytest.raises(WorkerFailed, match="'z' cannot start: no"):
-            await supervisor.add(crew.spec("z"))
+            await supervisor.add(fakes.spec("z"))
         assert statuses(supervisor) == {"a": "running"}
-        await supervisor.add(crew.spec("z"))
+        await supervisor.add(fakes.spec("z"))
         assert statuses(supervisor) == {"a": "running", "z": "running"}
 
 
-async def test_an_add_that_nobody_waits_for_any_more_goes_on(clock: Clock, crew: Crew) -> None:
+async def test_an_add_that_nobody_waits_for_any_more_goes_on(clock: Clock, fakes: Fakes) -> None:
     async with Supervisor("s") as supervisor:
-        add = asyncio.create_task(supervisor.add(crew.spec("a")))
+        add = asyncio.create_task(supervisor.add(fakes.spec("a")))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         add.cancel()
@@ -93,38 +93,38 @@ async def test_an_add_that_nobody_waits_for_any_more_goes_on(clock: Clock, crew:
 
 
 @pytest.mark.parametrize("started", [False, True])
-async def test_a_name_is_given_once(clock: Clock, crew: Crew, started: bool) -> None:
-    supervisor = Supervisor("s", crew.spec("a"))
+async def test_a_name_is_given_once(clock: Clock, fakes: Fakes, started: bool) -> None:
+    supervisor = Supervisor("s", fakes.spec("a"))
     if started:
         await supervisor.start()
     with pytest.raises(ValueError, match="'s' already has a child 'a', which is"):
-        await supervisor.add(crew.spec("a"))
+        await supervisor.add(fakes.spec("a"))
     await supervisor.stop()
 
 
-async def test_nothing_is_added_to_what_stops_or_has_ended(clock: Clock, crew: Crew) -> None:
-    crew.obeys = {"a": 5}
-    supervisor = Supervisor("s", crew.spec("a"))
+async def test_nothing_is_added_to_what_stops_or_has_ended(clock: Clock, fakes: Fakes) -> None:
+    fakes.stop_times = {"a": 5}
+    supervisor = Supervisor("s", fakes.spec("a"))
     await supervisor.start()
     stop = asyncio.create_task(supervisor.stop())
     await clock.advance(1)
-    for request in (supervisor.add(crew.spec("b")), supervisor.restart("a"), supervisor.stop_child("a")):
+    for request in (supervisor.add(fakes.spec("b")), supervisor.restart("a"), supervisor.stop_child("a")):
         with pytest.raises(InvalidTransition, match="'s' is stopping"):
             await request
     await stop
     with pytest.raises(InvalidTransition, match="'s' is stopped"):
-        await supervisor.add(crew.spec("b"))
+        await supervisor.add(fakes.spec("b"))
 
 
-async def test_who_waits_when_it_ends_by_itself_is_told(clock: Clock, crew: Crew) -> None:
-    crew.obeys = {"b": 5}
-    supervisor = Supervisor("s", *crew.specs("a b"), intensity=Intensity(0, 60))
+async def test_who_waits_when_it_ends_by_itself_is_told(clock: Clock, fakes: Fakes) -> None:
+    fakes.stop_times = {"b": 5}
+    supervisor = Supervisor("s", *fakes.specs("a b"), intensity=Intensity(0, 60))
     await supervisor.start()
-    crew.crash("a")
+    fakes.crash("a")
     await clock.advance(1)
     assert supervisor.status is Status.RUNNING
     with pytest.raises(InvalidTransition, match="'s' has ended; nothing was done"):
-        await supervisor.add(crew.spec("c"))
+        await supervisor.add(fakes.spec("c"))
     assert (await supervisor.wait()).status is Status.FAILED
 
 
@@ -132,36 +132,36 @@ async def test_who_waits_when_it_ends_by_itself_is_told(clock: Clock, crew: Crew
 
 
 @pytest.mark.parametrize("where", ["running", "pending", "starting", "failed", "created"])
-async def test_a_child_can_be_removed_wherever_it_is(clock: Clock, crew: Crew, where: str) -> None:
+async def test_a_child_can_be_removed_wherever_it_is(clock: Clock, fakes: Fakes, where: str) -> None:
     restart = "never" if where == "failed" else "always"
-    supervisor = Supervisor("s", crew.spec("a", backoff=Backoff(initial=5), restart=restart), crew.spec("b"))
+    supervisor = Supervisor("s", fakes.spec("a", backoff=Backoff(initial=5), restart=restart), fakes.spec("b"))
     if where != "created":
         await supervisor.start()
     if where == "starting":
-        crew.hangs = {"a"}
+        fakes.hangs = {"a"}
     if where in ("pending", "starting", "failed"):
-        crew.crash("a")
+        fakes.crash("a")
         await clock.advance(6 if where == "starting" else 1)
     assert statuses(supervisor)["a"] == where
     await supervisor.remove("a")
     assert list(statuses(supervisor)) == ["b"]
-    made = len(crew.made.get("a", []))
+    made = len(fakes.made.get("a", []))
     await clock.advance(100)
-    assert len(crew.made.get("a", [])) == made
+    assert len(fakes.made.get("a", [])) == made
     await supervisor.stop()
     if where == "created":
-        assert crew.log == []
+        assert fakes.log == []
 
 
 async def test_a_function_that_ignores_being_cancelled_makes_nobody_who_outlives_the_removal(
-    clock: Clock, crew: Crew
+    clock: Clock, fakes: Fakes
 ) -> None:
-    late: list[Puppet] = []
+    late: list[FakeWorker] = []
 
-    async def make() -> Puppet:
+    async def make() -> FakeWorker:
         with suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
-        late.append(Puppet(crew, "a", 1))
+        late.append(FakeWorker(fakes, "a", 1))
         return late[-1]
 
     async with Supervisor("s") as supervisor:
@@ -174,54 +174,54 @@ async def test_a_function_that_ignores_being_cancelled_makes_nobody_who_outlives
         assert supervisor.workers() == ()
 
 
-async def test_a_child_stopped_by_hand_stays_down_until_restarted(clock: Clock, crew: Crew) -> None:
-    async with Supervisor("s", crew.spec("a")) as supervisor:
+async def test_a_child_stopped_by_hand_stays_down_until_restarted(clock: Clock, fakes: Fakes) -> None:
+    async with Supervisor("s", fakes.spec("a")) as supervisor:
         await supervisor.stop_child("a")
         await supervisor.stop_child("a")
         await clock.advance(100)
         assert statuses(supervisor) == {"a": "stopped"}
         await supervisor.restart("a")
-        assert (statuses(supervisor), crew.told()) == ({"a": "running"}, ["a up", "a down", "a up"])
+        assert (statuses(supervisor), fakes.take_log()) == ({"a": "running"}, ["a up", "a down", "a up"])
 
 
-async def test_restart_stops_what_runs_and_returns_when_it_runs_again(clock: Clock, crew: Crew) -> None:
-    crew.obeys = {"a": 3}
-    async with Supervisor("s", *crew.specs("a b"), strategy="one_for_all") as supervisor:
-        crew.told()
+async def test_restart_stops_what_runs_and_returns_when_it_runs_again(clock: Clock, fakes: Fakes) -> None:
+    fakes.stop_times = {"a": 3}
+    async with Supervisor("s", *fakes.specs("a b"), strategy="one_for_all") as supervisor:
+        fakes.take_log()
         await supervisor.restart("a")
-        assert (crew.told(), clock.time(), statuses(supervisor)["a"]) == (["a down", "a up"], 3, "running")
+        assert (fakes.take_log(), clock.time(), statuses(supervisor)["a"]) == (["a down", "a up"], 3, "running")
 
 
-async def test_a_restart_overtakes_a_start_that_hangs(clock: Clock, crew: Crew) -> None:
-    async with Supervisor("s", crew.spec("a")) as supervisor:
-        crew.hangs = {"a"}
+async def test_a_restart_overtakes_a_start_that_hangs(clock: Clock, fakes: Fakes) -> None:
+    async with Supervisor("s", fakes.spec("a")) as supervisor:
+        fakes.hangs = {"a"}
         first = asyncio.create_task(supervisor.restart("a"))
         await clock.advance(1)
-        crew.hangs = set()
+        fakes.hangs = set()
         await supervisor.restart("a")
         with pytest.raises(WorkerFailed, match="'a' was stopped before it had started"):
             await first
         assert statuses(supervisor) == {"a": "running"}
 
 
-async def test_a_restart_that_fails_says_so_and_is_not_repeated(clock: Clock, crew: Crew) -> None:
-    async with Supervisor("s", crew.spec("a", backoff=STEADY)) as supervisor:
-        crew.fails["a", 2] = OSError("syntax")
+async def test_a_restart_that_fails_says_so_and_is_not_repeated(clock: Clock, fakes: Fakes) -> None:
+    async with Supervisor("s", fakes.spec("a", backoff=STEADY)) as supervisor:
+        fakes.fails["a", 2] = OSError("syntax")
         with pytest.raises(WorkerFailed, match="'a' cannot start: syntax"):
             await supervisor.restart("a")
         await clock.advance(100)
-        assert (statuses(supervisor), len(crew.made["a"])) == ({"a": "failed"}, 2)
+        assert (statuses(supervisor), len(fakes.made["a"])) == ({"a": "failed"}, 2)
         await supervisor.restart("a")
         assert statuses(supervisor) == {"a": "running"}
 
 
 @pytest.mark.parametrize(("restart", "outcome"), [("always", "running"), ("never", "failed")])
 async def test_a_restart_that_nobody_waits_for_any_more_is_left_to_the_policy(
-    clock: Clock, crew: Crew, restart: str, outcome: str
+    clock: Clock, fakes: Fakes, restart: str, outcome: str
 ) -> None:
-    crew.obeys["a"] = 1
-    crew.fails["a", 2] = ValueError("no luck")
-    async with Supervisor("s", crew.spec("a", restart=restart)) as supervisor:
+    fakes.stop_times["a"] = 1
+    fakes.fails["a", 2] = ValueError("no luck")
+    async with Supervisor("s", fakes.spec("a", restart=restart)) as supervisor:
         asking = asyncio.create_task(supervisor.restart("a"))
         await clock.advance(0.5)
         asking.cancel()
@@ -230,34 +230,34 @@ async def test_a_restart_that_nobody_waits_for_any_more_is_left_to_the_policy(
         assert statuses(supervisor) == {"a": outcome}
 
 
-async def test_who_gives_up_while_the_new_one_starts_leaves_it_to_the_policy_too(clock: Clock, crew: Crew) -> None:
-    async with Supervisor("s", crew.spec("a")) as supervisor:
-        crew.hangs = {"a"}
+async def test_who_gives_up_while_the_new_one_starts_leaves_it_to_the_policy_too(clock: Clock, fakes: Fakes) -> None:
+    async with Supervisor("s", fakes.spec("a")) as supervisor:
+        fakes.hangs = {"a"}
         asking = asyncio.create_task(supervisor.restart("a"))
         await clock.advance(1)
         assert statuses(supervisor) == {"a": "starting"}
         asking.cancel()
         await clock.settle()
-        crew.hangs = set()
-        await crew["a"].stop()
+        fakes.hangs = set()
+        await fakes["a"].stop()
         await clock.settle()
         assert asking.cancelled()
         assert statuses(supervisor) == {"a": "running"}
 
 
-async def test_stop_child_ends_the_retries_of_a_start_that_fails(clock: Clock, crew: Crew) -> None:
-    crew.fails = {("a", number): OSError() for number in range(2, 100)}
-    async with Supervisor("s", crew.spec("a", backoff=Backoff(initial=1, multiplier=1, jitter=0))) as supervisor:
-        crew.crash("a")
+async def test_stop_child_ends_the_retries_of_a_start_that_fails(clock: Clock, fakes: Fakes) -> None:
+    fakes.fails = {("a", number): OSError() for number in range(2, 100)}
+    async with Supervisor("s", fakes.spec("a", backoff=Backoff(initial=1, multiplier=1, jitter=0))) as supervisor:
+        fakes.crash("a")
         await clock.advance(5.5)
         await supervisor.stop_child("a")
-        made = len(crew.made["a"])
+        made = len(fakes.made["a"])
         await clock.advance(100)
-        assert (len(crew.made["a"]), statuses(supervisor)) == (made, {"a": "stopped"})
+        assert (len(fakes.made["a"]), statuses(supervisor)) == (made, {"a": "stopped"})
 
 
-async def test_a_child_stopped_before_the_start_stays_down_until_it_is_restarted(clock: Clock, crew: Crew) -> None:
-    supervisor = Supervisor("s", *crew.specs("a b"))
+async def test_a_child_stopped_before_the_start_stays_down_until_it_is_restarted(clock: Clock, fakes: Fakes) -> None:
+    supervisor = Supervisor("s", *fakes.specs("a b"))
     await supervisor.stop_child("a")
     async with supervisor:
         assert statuses(supervisor) == {"a": "stopped", "b": "running"}
@@ -265,51 +265,51 @@ async def test_a_child_stopped_before_the_start_stays_down_until_it_is_restarted
         assert statuses(supervisor) == {"a": "running", "b": "running"}
 
 
-async def test_a_supervisor_whose_children_were_all_stopped_before_it_starts(clock: Clock, crew: Crew) -> None:
-    supervisor = Supervisor("s", crew.spec("a"))
+async def test_a_supervisor_whose_children_were_all_stopped_before_it_starts(clock: Clock, fakes: Fakes) -> None:
+    supervisor = Supervisor("s", fakes.spec("a"))
     await supervisor.stop_child("a")
     async with supervisor:
         assert (supervisor.status, statuses(supervisor)) == ("running", {"a": "stopped"})
 
 
-async def test_an_add_that_stop_child_interrupts_fails_and_leaves_no_child(clock: Clock, crew: Crew) -> None:
-    async with Supervisor("s", crew.spec("a")) as supervisor:
-        crew.hangs = {"b"}
-        adding = asyncio.create_task(supervisor.add(crew.spec("b")))
+async def test_an_add_that_stop_child_interrupts_fails_and_leaves_no_child(clock: Clock, fakes: Fakes) -> None:
+    async with Supervisor("s", fakes.spec("a")) as supervisor:
+        fakes.hangs = {"b"}
+        adding = asyncio.create_task(supervisor.add(fakes.spec("b")))
         await clock.advance(1)
         await supervisor.stop_child("b")
         with pytest.raises(WorkerFailed, match="'b' was stopped before it had started"):
             await adding
         assert statuses(supervisor) == {"a": "running"}
-        crew.hangs = set()
-        await supervisor.add(crew.spec("b"))
+        fakes.hangs = set()
+        await supervisor.add(fakes.spec("b"))
 
 
 @pytest.mark.parametrize("starts", [True, False])
 async def test_an_add_that_a_restart_overtakes_has_the_outcome_of_the_restart(
-    clock: Clock, crew: Crew, starts: bool
+    clock: Clock, fakes: Fakes, starts: bool
 ) -> None:
-    async with Supervisor("s", crew.spec("a")) as supervisor:
-        crew.hangs = {"b"}
-        adding = asyncio.create_task(supervisor.add(crew.spec("b")))
+    async with Supervisor("s", fakes.spec("a")) as supervisor:
+        fakes.hangs = {"b"}
+        adding = asyncio.create_task(supervisor.add(fakes.spec("b")))
         await clock.advance(1)
-        crew.hangs = set()
+        fakes.hangs = set()
         if not starts:
-            crew.fails["b", 2] = OSError("no disk")
+            fakes.fails["b", 2] = OSError("no disk")
         outcomes = await asyncio.gather(supervisor.restart("b"), adding, return_exceptions=True)
         assert ["no disk" in str(each) for each in outcomes] == [not starts] * 2
         assert ("b" in supervisor) is starts
 
 
-async def test_a_child_whose_restart_fails_stays_even_if_its_add_was_given_up(clock: Clock, crew: Crew) -> None:
-    async with Supervisor("s", crew.spec("a")) as supervisor:
-        crew.hangs = {"b"}
-        adding = asyncio.create_task(supervisor.add(crew.spec("b", restart="never")))
+async def test_a_child_whose_restart_fails_stays_even_if_its_add_was_given_up(clock: Clock, fakes: Fakes) -> None:
+    async with Supervisor("s", fakes.spec("a")) as supervisor:
+        fakes.hangs = {"b"}
+        adding = asyncio.create_task(supervisor.add(fakes.spec("b", restart="never")))
         await clock.advance(1)
         adding.cancel()
         await clock.settle()
-        crew.hangs = set()
-        crew.fails["b", 2] = OSError("no disk")
+        fakes.hangs = set()
+        fakes.fails["b", 2] = OSError("no disk")
         with pytest.raises(WorkerFailed, match="no disk"):
             await supervisor.restart("b")
         assert statuses(supervisor) == {"a": "running", "b": "failed"}
@@ -336,16 +336,16 @@ async def test_a_child_may_ask_for_the_end_of_all(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("method", ["remove", "restart", "stop_child", "probe"])
-async def test_a_name_that_is_unknown_is_said_with_those_that_are(clock: Clock, crew: Crew, method: str) -> None:
-    async with Supervisor("s", crew.spec("a")) as supervisor:
+async def test_a_name_that_is_unknown_is_said_with_those_that_are(clock: Clock, fakes: Fakes, method: str) -> None:
+    async with Supervisor("s", fakes.spec("a")) as supervisor:
         with pytest.raises(KeyError, match="'s' has no child 'zz'; it has 'a'"):
             await getattr(supervisor, method)("zz")
         with pytest.raises(KeyError):
             supervisor["zz"]
 
 
-async def test_before_the_start_there_is_nothing_to_restart_and_no_worker(crew: Crew) -> None:
-    supervisor = Supervisor("s", crew.spec("a"))
+async def test_before_the_start_there_is_nothing_to_restart_and_no_worker(fakes: Fakes) -> None:
+    supervisor = Supervisor("s", fakes.spec("a"))
     with pytest.raises(InvalidTransition, match="start it before"):
         await supervisor.restart("a")
     with pytest.raises(KeyError, match="'a' has no worker yet"):
@@ -353,17 +353,17 @@ async def test_before_the_start_there_is_nothing_to_restart_and_no_worker(crew: 
     await supervisor.stop()
 
 
-async def test_a_thousand_children_come_and_go_while_others_crash(clock: Clock, crew: Crew) -> None:
-    async with Supervisor("s", *crew.specs("a b", backoff=STEADY)) as supervisor:
+async def test_a_thousand_children_come_and_go_while_others_crash(clock: Clock, fakes: Fakes) -> None:
+    async with Supervisor("s", *fakes.specs("a b", backoff=STEADY)) as supervisor:
 
         async def visit(number: int) -> None:
-            await supervisor.add(crew.spec(f"guest{number}"))
-            crew.crash(f"guest{number}")
+            await supervisor.add(fakes.spec(f"guest{number}"))
+            fakes.crash(f"guest{number}")
             await supervisor.remove(f"guest{number}")
 
         visits = [asyncio.create_task(visit(number)) for number in range(1000)]
         for _ in range(20):
-            crew.crash("a")
+            fakes.crash("a")
             await clock.advance(0.5)
         await asyncio.gather(*visits)
         await clock.advance(60)
@@ -373,14 +373,14 @@ async def test_a_thousand_children_come_and_go_while_others_crash(clock: Clock, 
 # -- watching ------------------------------------------------------------
 
 
-async def test_watch_tells_each_change_from_now_on_until_it_has_ended(clock: Clock, crew: Crew) -> None:
-    supervisor = Supervisor("s", crew.spec("a", backoff=STEADY))
+async def test_watch_tells_each_change_from_now_on_until_it_has_ended(clock: Clock, fakes: Fakes) -> None:
+    supervisor = Supervisor("s", fakes.spec("a", backoff=STEADY))
     watch = supervisor.watch()
     async with supervisor:
-        crew.crash("a")
+        fakes.crash("a")
         await clock.advance(1)
-    told = [(event.topic, str(event.old), str(event.new), event.state.status) async for event in watch]
-    assert told == [
+    changes = [(event.topic, str(event.old), str(event.new), event.state.status) async for event in watch]
+    assert changes == [
         ("status/s", "created", "starting", "starting"),
         ("status/a", "created", "starting", "starting"),
         ("status/a", "starting", "running", "running"),
@@ -398,13 +398,13 @@ async def test_watch_tells_each_change_from_now_on_until_it_has_ended(clock: Clo
 
 
 @pytest.mark.parametrize("name", ["n", "n" * 40])
-async def test_status_events_of_a_very_deep_tree_reach_their_handler(clock: Clock, crew: Crew, name: str) -> None:
+async def test_status_events_of_a_very_deep_tree_reach_their_handler(clock: Clock, fakes: Fakes, name: str) -> None:
     def nested(depth: int) -> Supervisor:
-        below = Spec(name, lambda: nested(depth - 1)) if depth else crew.spec("leaf")
+        below = Spec(name, lambda: nested(depth - 1)) if depth else fakes.spec("leaf")
         return Supervisor(name, below)
 
-    supervisor, router, heard = nested(70), Router(), list[StatusEvent]()
-    router.handle("status/**/leaf", heard.append)
+    supervisor, router, announced = nested(70), Router(), list[StatusEvent]()
+    router.handle("status/**/leaf", announced.append)
     router.handle("status/**", lambda _: None)
     router.add_source(supervisor.watch())
     running = asyncio.create_task(router.run())
@@ -415,27 +415,27 @@ async def test_status_events_of_a_very_deep_tree_reach_their_handler(clock: Cloc
     running.cancel()
     with suppress(asyncio.CancelledError):
         await running
-    assert [event.new for event in heard] == ["starting", "running", "stopping", "stopped"]
-    assert {event.path for event in heard} == {f"{name}/" * 70 + "leaf"}
+    assert [event.new for event in announced] == ["starting", "running", "stopping", "stopped"]
+    assert {event.path for event in announced} == {f"{name}/" * 70 + "leaf"}
 
 
-async def test_watch_tells_of_a_child_that_is_given_up(clock: Clock, crew: Crew) -> None:
-    """Its status was told before that was known."""
-    async with Supervisor("s", crew.spec("a", backoff=Backoff(initial=0, max_restarts=1))) as supervisor:
-        crew.crash("a")
+async def test_watch_tells_of_a_child_that_is_given_up(clock: Clock, fakes: Fakes) -> None:
+    """Its status was announced before that was known."""
+    async with Supervisor("s", fakes.spec("a", backoff=Backoff(initial=0, max_restarts=1))) as supervisor:
+        fakes.crash("a")
         await clock.settle()
         watch = supervisor.watch()
-        crew.crash("a")
+        fakes.crash("a")
         await clock.settle()
-    told = [(str(event.old), str(event.new), event.state.circuit) async for event in watch if event.component == "a"]
-    assert told == [("running", "failed", "closed"), ("failed", "failed", "open")]
+    changes = [(str(event.old), str(event.new), event.state.circuit) async for event in watch if event.component == "a"]
+    assert changes == [("running", "failed", "closed"), ("failed", "failed", "open")]
 
 
-async def test_a_supervisor_above_hears_of_those_below(clock: Clock, crew: Crew) -> None:
-    root = Supervisor("root", Spec("inner", lambda: Supervisor("inner", crew.spec("a", backoff=STEADY))))
+async def test_a_supervisor_above_hears_of_those_below(clock: Clock, fakes: Fakes) -> None:
+    root = Supervisor("root", Spec("inner", lambda: Supervisor("inner", fakes.spec("a", backoff=STEADY))))
     async with root:
         watch = root.watch()
-        crew.crash("a")
+        fakes.crash("a")
         await clock.advance(1)
         await watch.aclose()
         watch = root.watch()
@@ -449,12 +449,14 @@ async def test_a_supervisor_above_hears_of_those_below(clock: Clock, crew: Crew)
     ]
 
 
-async def test_children_of_the_same_name_in_two_supervisors_have_topics_of_their_own(clock: Clock, crew: Crew) -> None:
+async def test_children_of_the_same_name_in_two_supervisors_have_topics_of_their_own(
+    clock: Clock, fakes: Fakes
+) -> None:
     def below(name: str, *specs: Spec) -> Spec:
         return Spec(name, lambda: Supervisor(f"supervisor of {name}", *specs))
 
-    deep = below("deep", crew.spec("w"))
-    async with Supervisor("root", below("web", crew.spec("w"), deep), below("mail", crew.spec("w"))) as root:
+    deep = below("deep", fakes.spec("w"))
+    async with Supervisor("root", below("web", fakes.spec("w"), deep), below("mail", fakes.spec("w"))) as root:
         web = root["web"]
         assert isinstance(web, Supervisor)
         of_root, of_web = root.watch(), web.watch()
@@ -474,21 +476,23 @@ async def test_children_of_the_same_name_in_two_supervisors_have_topics_of_their
     ]
 
 
-async def test_what_no_other_hook_tells_of_is_announced_as_a_change_of_the_supervisor(clock: Clock, crew: Crew) -> None:
+async def test_what_no_other_hook_tells_of_is_announced_as_a_change_of_the_supervisor(
+    clock: Clock, fakes: Fakes
+) -> None:
     health = ProbeResult(healthy=True)
 
-    class Probed(Puppet):
+    class Probed(FakeWorker):
         async def probe(self) -> ProbeResult:
             return health
 
-    probed = Spec("p", lambda: Probed(crew, "p", 1), probe_interval=10)
+    probed = Spec("p", lambda: Probed(fakes, "p", 1), probe_interval=10)
     steady = Backoff(initial=60, jitter=0, max_restarts=1, within=1000)
-    async with Supervisor("s", *crew.specs("a b", backoff=steady), probed) as supervisor:
-        heard: list[tuple[str, bool | None]] = []
+    async with Supervisor("s", *fakes.specs("a b", backoff=steady), probed) as supervisor:
+        announced: list[tuple[str, bool | None]] = []
 
         def hear(sender: object, component: object) -> None:
             assert sender is component is supervisor
-            heard.append((" ".join(statuses(supervisor).values()), health_of(supervisor)))
+            announced.append((" ".join(statuses(supervisor).values()), health_of(supervisor)))
 
         def health_of(supervisor: Supervisor) -> bool | None:
             shown = supervisor.workers()[-1].health
@@ -496,33 +500,33 @@ async def test_what_no_other_hook_tells_of_is_announced_as_a_change_of_the_super
 
         with hooks.component_changed.connected_to(hear):
             await clock.advance(25)
-            assert heard == [("running running running", True)], "the second answer is no news"
+            assert announced == [("running running running", True)], "the second answer is no news"
             health = ProbeResult(healthy=False)
             await clock.advance(10)
-            assert heard[1:] == [("running running running", False)]
-            crew.crash("a")
+            assert announced[1:] == [("running running running", False)]
+            fakes.crash("a")
             await clock.settle()
-            assert heard[-1] == ("pending running running", False)
+            assert announced[-1] == ("pending running running", False)
             await supervisor.stop_child("a")
-            assert heard[-1] == ("stopped running running", False)
+            assert announced[-1] == ("stopped running running", False)
             await supervisor.remove("a")
-            assert heard[-1] == ("running running", False)
-            crew.crash("b")
+            assert announced[-1] == ("running running", False)
+            fakes.crash("b")
             await clock.advance(70)
-            crew.crash("b")
-            before = len(heard)
+            fakes.crash("b")
+            before = len(announced)
             await clock.settle()
-            assert heard[before:] == [("failed running", False)] * 2, "it has failed, and is given up"
+            assert announced[before:] == [("failed running", False)] * 2, "it has failed, and is given up"
 
 
-async def test_a_time_of_change_moves_with_health_and_with_what_the_supervisor_does(clock: Clock, crew: Crew) -> None:
+async def test_a_time_of_change_moves_with_health_and_with_what_the_supervisor_does(clock: Clock, fakes: Fakes) -> None:
     health = ProbeResult(healthy=True)
 
-    class Probed(Puppet):
+    class Probed(FakeWorker):
         async def probe(self) -> ProbeResult:
             return health
 
-    probed = Probed(crew, "p", 1)
+    probed = Probed(fakes, "p", 1)
     spec = Spec("p", lambda: probed, probe_interval=10, backoff=Backoff(initial=60, jitter=0))
     async with Supervisor("s", spec) as supervisor:
         moments = [supervisor.workers()[0].updated_at]
@@ -545,8 +549,8 @@ async def test_a_time_of_change_moves_with_health_and_with_what_the_supervisor_d
         assert moved(), "it waited to be started again"
 
 
-async def test_a_slow_watcher_loses_the_oldest_and_is_told_how_many(clock: Clock, crew: Crew) -> None:
-    async with Supervisor("s", crew.spec("a")) as supervisor:
+async def test_a_slow_watcher_loses_the_oldest_and_is_told_how_many(clock: Clock, fakes: Fakes) -> None:
+    async with Supervisor("s", fakes.spec("a")) as supervisor:
         watch = supervisor.watch()
         for _ in range(400):
             await supervisor.restart("a")
@@ -554,8 +558,8 @@ async def test_a_slow_watcher_loses_the_oldest_and_is_told_how_many(clock: Clock
         assert [str((await anext(watch)).new) for _ in range(4)] == ["stopping", "stopped", "starting", "running"]
 
 
-async def test_its_state_is_a_tree(clock: Clock, crew: Crew) -> None:
-    root = Supervisor("root", Spec("inner", lambda: Supervisor("i", crew.spec("a"))), crew.spec("b"))
+async def test_its_state_is_a_tree(clock: Clock, fakes: Fakes) -> None:
+    root = Supervisor("root", Spec("inner", lambda: Supervisor("i", fakes.spec("a"))), fakes.spec("b"))
     async with root:
         state = root.state()
         assert (state.name, state.kind, state.status) == ("root", "supervisor", "running")
@@ -564,10 +568,10 @@ async def test_its_state_is_a_tree(clock: Clock, crew: Crew) -> None:
         assert (b.name, b.kind, b.restarts, b.circuit, b.health) == ("b", "worker", 0, "closed", None)
 
 
-async def test_its_state_can_be_written_as_json(clock: Clock, crew: Crew) -> None:
-    inner = Spec("inner", lambda: Supervisor("i", crew.spec("a", restart="never")))
-    async with Supervisor("root", inner, crew.spec("b")) as root:
-        crew.crash("a")
+async def test_its_state_can_be_written_as_json(clock: Clock, fakes: Fakes) -> None:
+    inner = Spec("inner", lambda: Supervisor("i", fakes.spec("a", restart="never")))
+    async with Supervisor("root", inner, fakes.spec("b")) as root:
+        fakes.crash("a")
         await clock.settle()
         read = json.loads(json.dumps(dataclasses.asdict(root.state())))
         assert read["children"][0]["children"][0]["error"] == "a broke"
@@ -582,7 +586,7 @@ async def two(a: int, b: int) -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"name": ""}, "must be a string that is not empty"),
         ({"child": "sleep 1"}, "a string is none"),
@@ -606,8 +610,10 @@ async def two(a: int, b: int) -> None: ...
         ({"restart_unhealthy": True, "probe_interval": 1, "restart": "never"}, "never restarted"),
     ],
 )
-async def test_a_spec_that_cannot_work_is_refused_before_anything_starts(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=told):
+async def test_a_spec_that_cannot_work_is_refused_before_anything_starts(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
         Spec(**{"name": "a", "child": nothing, **settings})
 
 
@@ -617,7 +623,7 @@ async def test_a_call_is_no_child() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"strategy": "all"}, "strategy='all' is unknown"),
         ({"on_limit": "explode"}, "on_limit='explode' is unknown"),
@@ -626,30 +632,30 @@ async def test_a_call_is_no_child() -> None:
         ({"on_limit": "pause", "intensity": Intensity(0, 1)}, "pause forever"),
     ],
 )
-async def test_so_is_a_supervisor(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+async def test_so_is_a_supervisor(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Supervisor("s", **settings)
 
 
-async def test_a_supervisor_of_two_of_the_same_name_or_of_no_specs_is_none(crew: Crew) -> None:
+async def test_a_supervisor_of_two_of_the_same_name_or_of_no_specs_is_none(fakes: Fakes) -> None:
     with pytest.raises(ValueError, match="already has a child 'a'"):
-        Supervisor("s", *crew.specs("a a"))
+        Supervisor("s", *fakes.specs("a a"))
     with pytest.raises(TypeError, match="is not a Spec"):
         Supervisor("s", "a")  # type: ignore[arg-type]  # the point of the test
     with pytest.raises(TypeError, match=r"one by one: \*specs"):
-        Supervisor("s", crew.specs("a b"))  # type: ignore[arg-type]  # the point of the test
+        Supervisor("s", fakes.specs("a b"))  # type: ignore[arg-type]  # the point of the test
     with pytest.raises(TypeError, match=r"is not an Intensity; give Intensity\(5, within=30\)"):
         Supervisor("s", intensity=(5, 30))  # type: ignore[arg-type]  # the point of the test
     with pytest.raises(ValueError, match="auto_shutdown of 's' is 'never'"):
-        Supervisor("s", crew.spec("a", significant=True, restart="never"))
+        Supervisor("s", fakes.spec("a", significant=True, restart="never"))
 
 
-async def test_a_start_by_hand_that_a_group_restart_ends_for_good_says_so(clock: Clock, crew: Crew) -> None:
-    async with Supervisor("s", crew.spec("a"), strategy="one_for_all") as supervisor:
-        crew.hangs = {"once"}
-        add = asyncio.create_task(supervisor.add(crew.spec("once", restart="never")))
+async def test_a_start_by_hand_that_a_group_restart_ends_for_good_says_so(clock: Clock, fakes: Fakes) -> None:
+    async with Supervisor("s", fakes.spec("a"), strategy="one_for_all") as supervisor:
+        fakes.hangs = {"once"}
+        add = asyncio.create_task(supervisor.add(fakes.spec("once", restart="never")))
         await clock.settle()
-        crew.crash("a")
+        fakes.crash("a")
         with pytest.raises(WorkerFailed, match="'once' was stopped before it had started"):
             await add
         await clock.settle()
@@ -657,7 +663,7 @@ async def test_a_start_by_hand_that_a_group_restart_ends_for_good_says_so(clock:
 
 
 class Reluctant(BaseWorker):
-    """Never gets ready, and takes a while to notice that it need not."""
+    """Never gets ready, and takes a while to notice a stop."""
 
     async def _launch(self) -> Awaitable[None]:
         try:
@@ -670,7 +676,7 @@ class Reluctant(BaseWorker):
 
 @pytest.mark.parametrize("way", ["stop", "stop_child", "restart"])
 def test_a_loop_is_closed_also_while_a_start_is_being_stopped(way: str) -> None:
-    """Whoever closes it cancels all tasks at once, the one that brings the end about among them."""
+    """Closing the loop cancels all tasks at once, including the one that ends the worker."""
     worker = Reluctant("a")
     kept: list[asyncio.Task[None]] = []
 

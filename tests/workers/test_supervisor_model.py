@@ -1,7 +1,7 @@
-"""A supervisor against a model of it, whatever is done to both; in virtual time.
+"""A supervisor compared with a model of it under random operations; in virtual time.
 
-The model is a page of lists: who is up, who was started how often, and the moments of all restarts. It shares no code
-with the supervisor, not even the arithmetic of `Intensity`.
+The model consists of lists: the running children, the number of starts of each, and the times of all restarts. It
+shares no code with the supervisor, not even the arithmetic of `Intensity`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32) if "LIFECYCL
 
 @dataclass
 class Child:
-    """What the model knows of one child."""
+    """The model's state of one child."""
 
     name: str
     restart: str
     status: str = "created"
     starts: int = 0
-    #: How many restarts open its circuit, 0 for none; the moments of those that count; whether it is open.
+    #: How many restarts open its circuit (0 for none), the times of those that count, and whether it is open.
     patience: int = 0
     moments: list[float] = field(default_factory=list)
     given_up: bool = False
@@ -44,16 +44,16 @@ class Child:
 
 @dataclass
 class Model:
-    """What a supervisor does when starts take no time and there is no backoff."""
+    """A supervisor's behaviour if starts take no time and there is no backoff."""
 
     strategy: str
     limit: int
     within: float
     children: list[Child] = field(default_factory=list)
     moments: list[float] = field(default_factory=list)
-    #: What happened or was asked for while suspended: who, and whether that is a restart by policy.
+    #: Events and requests during a suspension: the child, and whether it is a restart by policy.
     waiting: list[tuple[Child, bool]] = field(default_factory=list)
-    #: Who is started again by policy when this move is over, unless somebody stops him until then.
+    #: Children that the policy restarts after this step, unless they are stopped before.
     due: list[Child] = field(default_factory=list)
     suspended: bool = False
     over: bool = False

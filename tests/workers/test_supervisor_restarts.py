@@ -1,4 +1,4 @@
-"""Who is started again, when, how often, and what follows when that is too often; in virtual time."""
+"""Restarts: which children, when, how often, and what follows when the limit is exceeded; in virtual time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from lifecycle import hooks
 from lifecycle.errors import DoNotRestart, RestartLimitReached, StopTree, WorkerFailed
 from lifecycle.workers import Backoff, Exit, Intensity, Spec, Status, Supervisor, handover
-from tests.workers.puppets import AT_ONCE, STEADY, Crew, statuses
+from tests.workers.fake_workers import AT_ONCE, STEADY, Fakes, statuses
 
 if TYPE_CHECKING:
     from lifecycle.testing import Clock
@@ -20,39 +20,39 @@ if TYPE_CHECKING:
 # -- start and stop ------------------------------------------------------------
 
 
-async def test_starts_in_order_and_stops_in_reverse(clock: Clock, crew: Crew) -> None:
-    supervisor = Supervisor("s", *crew.specs("a b c"))
+async def test_starts_in_order_and_stops_in_reverse(clock: Clock, fakes: Fakes) -> None:
+    supervisor = Supervisor("s", *fakes.specs("a b c"))
     assert statuses(supervisor) == {"a": "created", "b": "created", "c": "created"}
     async with supervisor:
         assert supervisor.status is Status.RUNNING
         assert statuses(supervisor) == {"a": "running", "b": "running", "c": "running"}
-    assert crew.told() == ["a up", "b up", "c up", "c down", "b down", "a down"]
+    assert fakes.take_log() == ["a up", "b up", "c up", "c down", "b down", "a down"]
     assert (await supervisor.wait()).status is Status.STOPPED
     assert set(statuses(supervisor).values()) == {"stopped"}
 
 
-async def test_stops_add_up_unless_all_are_stopped_at_once(clock: Clock, crew: Crew) -> None:
-    crew.obeys = {"a": 2, "b": 3}
-    async with Supervisor("s", *crew.specs("a b")):
+async def test_stops_add_up_unless_all_are_stopped_at_once(clock: Clock, fakes: Fakes) -> None:
+    fakes.stop_times = {"a": 2, "b": 3}
+    async with Supervisor("s", *fakes.specs("a b")):
         pass
     assert clock.time() == 5
-    async with Supervisor("s", *crew.specs("a b"), stop_order="parallel"):
+    async with Supervisor("s", *fakes.specs("a b"), stop_order="parallel"):
         pass
     assert clock.time() == 8
 
 
-async def test_a_start_that_fails_stops_those_before_it(clock: Clock, crew: Crew) -> None:
-    crew.fails["b", 1] = OSError("no disk")
-    supervisor = Supervisor("s", *crew.specs("a b c"))
+async def test_a_start_that_fails_stops_those_before_it(clock: Clock, fakes: Fakes) -> None:
+    fakes.fails["b", 1] = OSError("no disk")
+    supervisor = Supervisor("s", *fakes.specs("a b c"))
     with pytest.raises(WorkerFailed, match=r"'s' cannot start, since its child 'b' cannot: .*no disk"):
         await supervisor.start()
-    assert crew.told() == ["a up", "b cannot", "a down"]
+    assert fakes.take_log() == ["a up", "b cannot", "a down"]
     assert (await supervisor.wait()).status is Status.FAILED
     assert statuses(supervisor) == {"a": "stopped", "b": "failed", "c": "stopped"}
 
 
 @pytest.mark.parametrize(
-    ("child", "told"),
+    ("child", "message"),
     [
         (lambda: 1 / 0, "division by zero"),
         (lambda: None, "returned None, which is not a worker"),
@@ -61,10 +61,10 @@ async def test_a_start_that_fails_stops_those_before_it(clock: Clock, crew: Crew
     ],
 )
 async def test_a_factory_that_raises_or_returns_the_wrong_thing_fails_the_start(
-    clock: Clock, child: Any, told: str
+    clock: Clock, child: Any, message: str
 ) -> None:
     supervisor = Supervisor("s", Spec("a", child))
-    with pytest.raises(WorkerFailed, match=told):
+    with pytest.raises(WorkerFailed, match=message):
         await supervisor.start()
 
 
@@ -78,18 +78,18 @@ async def test_a_factory_that_returns_the_same_worker_again_is_told_so(clock: Cl
 
 
 @pytest.mark.parametrize("grace", [0, 3])
-async def test_a_stop_kills_what_is_past_its_time_and_no_later(clock: Clock, crew: Crew, grace: float) -> None:
-    crew.deaf = {"a", "b"}
-    supervisor = Supervisor("s", *crew.specs("a b"))
+async def test_a_stop_kills_what_is_past_its_time_and_no_later(clock: Clock, fakes: Fakes, grace: float) -> None:
+    fakes.ignores_stop = {"a", "b"}
+    supervisor = Supervisor("s", *fakes.specs("a b"))
     await supervisor.start()
     await supervisor.stop(grace)
     assert (supervisor.status, clock.time()) == ("killed", grace)
     assert statuses(supervisor) == {"a": "killed", "b": "killed"}
 
 
-async def test_a_stop_while_it_starts_interrupts_a_start_that_hangs(clock: Clock, crew: Crew) -> None:
-    crew.hangs = {"b"}
-    supervisor = Supervisor("s", *crew.specs("a b c"))
+async def test_a_stop_while_it_starts_interrupts_a_start_that_hangs(clock: Clock, fakes: Fakes) -> None:
+    fakes.hangs = {"b"}
+    supervisor = Supervisor("s", *fakes.specs("a b c"))
     start = asyncio.create_task(supervisor.start())
     await clock.advance(5)
     assert statuses(supervisor) == {"a": "running", "b": "starting", "c": "created"}
@@ -97,7 +97,7 @@ async def test_a_stop_while_it_starts_interrupts_a_start_that_hangs(clock: Clock
     with pytest.raises(WorkerFailed, match="was stopped while it started"):
         await start
     assert (supervisor.status, clock.time()) == ("stopped", 5)
-    assert crew.told() == ["a up", "b hangs", "a down"]
+    assert fakes.take_log() == ["a up", "b hangs", "a down"]
 
 
 async def test_a_stop_interrupts_a_factory_that_hangs(clock: Clock) -> None:
@@ -114,15 +114,15 @@ async def test_a_stop_interrupts_a_factory_that_hangs(clock: Clock) -> None:
     assert (supervisor.status, clock.time()) == ("stopped", 100)
 
 
-async def test_so_does_a_removal_and_nobody_else_has_waited(clock: Clock, crew: Crew) -> None:
+async def test_so_does_a_removal_and_nobody_else_has_waited(clock: Clock, fakes: Fakes) -> None:
     hangs = False
 
     async def make() -> Any:
         if hangs:
             await asyncio.Event().wait()
-        return crew.spec("a").make()
+        return fakes.spec("a").make()
 
-    async with Supervisor("s", Spec("a", lambda: asyncio.ensure_future(make())), crew.spec("b")) as supervisor:
+    async with Supervisor("s", Spec("a", lambda: asyncio.ensure_future(make())), fakes.spec("b")) as supervisor:
         hangs = True
         again = asyncio.create_task(supervisor.restart("a"))
         await clock.advance(100)
@@ -148,7 +148,7 @@ async def test_a_child_that_swallows_cancellation_is_abandoned_and_the_stop_retu
     supervisor = Supervisor("s", Spec("mule", stubborn, stop_timeout=2))
     async with supervisor:
         await clock.settle()
-    # Before anything is asserted: what ignores cancellation would outlive the test.
+    # Stop it before any assertion: a worker that ignores cancellation would outlive the test.
     asyncio.get_running_loop().call_soon(release.set)
     assert (clock.time(), statuses(supervisor)) == (2, {"mule": "killed"})
     assert supervisor.workers()[0].abandoned
@@ -172,9 +172,9 @@ async def test_a_child_that_swallows_cancellation_is_abandoned_and_the_stop_retu
         ("always", DoNotRestart("done"), False),
     ],
 )
-async def test_each_policy_keeps_its_word(clock: Clock, crew: Crew, restart: str, error: Any, again: bool) -> None:
-    async with Supervisor("s", crew.spec("a", restart=restart)) as supervisor:
-        crew["a"].end(error)
+async def test_each_policy_keeps_its_word(clock: Clock, fakes: Fakes, restart: str, error: Any, again: bool) -> None:
+    async with Supervisor("s", fakes.spec("a", restart=restart)) as supervisor:
+        fakes["a"].end(error)
         await clock.settle()
         child = supervisor.workers()[0]
         assert (child.status == "running") is again
@@ -198,126 +198,126 @@ async def test_a_child_that_raises_a_cancellation_of_its_own_is_started_again(cl
         assert (lives, statuses(supervisor)) == (2, {"odd": "running"})
 
 
-async def test_the_exit_of_a_worker_that_is_replaced_is_ignored(clock: Clock, crew: Crew) -> None:
-    async with Supervisor("s", crew.spec("a")) as supervisor:
-        first = crew["a"]
-        crew.crash("a")
+async def test_the_exit_of_a_worker_that_is_replaced_is_ignored(clock: Clock, fakes: Fakes) -> None:
+    async with Supervisor("s", fakes.spec("a")) as supervisor:
+        first = fakes["a"]
+        fakes.crash("a")
         # Before its turn comes.
         await supervisor.restart("a")
         await clock.settle()
-        assert len(crew.made["a"]) == 2
-        assert supervisor["a"] is crew["a"] is not first
+        assert len(fakes.made["a"]) == 2
+        assert supervisor["a"] is fakes["a"] is not first
 
 
-async def test_backoff_doubles_and_is_reset_after_a_while_in_good_health(clock: Clock, crew: Crew) -> None:
-    async with Supervisor("s", crew.spec("a", backoff=STEADY)) as supervisor:
+async def test_backoff_doubles_and_is_reset_after_a_while_in_good_health(clock: Clock, fakes: Fakes) -> None:
+    async with Supervisor("s", fakes.spec("a", backoff=STEADY)) as supervisor:
         waits = []
         for _ in range(5):
-            crew.crash("a")
+            fakes.crash("a")
             await clock.settle()
             assert statuses(supervisor) == {"a": "pending"}
-            began, count = clock.time(), len(crew.made["a"])
-            while len(crew.made["a"]) == count:
+            began, count = clock.time(), len(fakes.made["a"])
+            while len(fakes.made["a"]) == count:
                 await clock.advance(0.01)
             waits.append(round(clock.time() - began, 2))
         assert waits == [0.1, 0.2, 0.4, 0.8, 1.6]
         await clock.advance(60)
-        crew.crash("a")
+        fakes.crash("a")
         await clock.advance(0.11)
         assert statuses(supervisor) == {"a": "running"}
 
 
-async def test_a_stop_during_the_backoff_starts_nothing(clock: Clock, crew: Crew) -> None:
-    async with Supervisor("s", crew.spec("a", backoff=Backoff(initial=5))) as supervisor:
-        crew.crash("a")
+async def test_a_stop_during_the_backoff_starts_nothing(clock: Clock, fakes: Fakes) -> None:
+    async with Supervisor("s", fakes.spec("a", backoff=Backoff(initial=5))) as supervisor:
+        fakes.crash("a")
         await clock.advance(1)
         assert statuses(supervisor) == {"a": "pending"}
     assert statuses(supervisor) == {"a": "stopped"}
     await clock.advance(10)
-    assert crew.told() == ["a up", "a down"]
+    assert fakes.take_log() == ["a up", "a down"]
 
 
-async def test_a_start_that_hangs_holds_up_nobody_else(clock: Clock, crew: Crew) -> None:
-    async with Supervisor("s", *crew.specs("a b")) as supervisor:
-        crew.hangs = {"a"}
-        crew.crash("a")
+async def test_a_start_that_hangs_holds_up_nobody_else(clock: Clock, fakes: Fakes) -> None:
+    async with Supervisor("s", *fakes.specs("a b")) as supervisor:
+        fakes.hangs = {"a"}
+        fakes.crash("a")
         await clock.settle()
-        crew.crash("b")
+        fakes.crash("b")
         await clock.settle()
         assert statuses(supervisor) == {"a": "starting", "b": "running"}
-        await supervisor.add(crew.spec("c"))
+        await supervisor.add(fakes.spec("c"))
         assert statuses(supervisor) == {"a": "starting", "b": "running", "c": "running"}
 
 
 # -- groups ------------------------------------------------------------
 
 
-async def test_a_group_is_stopped_at_once_and_started_in_order_after_the_backoff(clock: Clock, crew: Crew) -> None:
-    specs = crew.specs("a b c", backoff=Backoff(initial=2, jitter=0))
+async def test_a_group_is_stopped_at_once_and_started_in_order_after_the_backoff(clock: Clock, fakes: Fakes) -> None:
+    specs = fakes.specs("a b c", backoff=Backoff(initial=2, jitter=0))
     async with Supervisor("s", *specs, strategy="rest_for_one") as supervisor:
-        crew.told()
-        crew.crash("b")
+        fakes.take_log()
+        fakes.crash("b")
         await clock.advance(1)
-        assert crew.told() == ["b down", "c down"]
+        assert fakes.take_log() == ["b down", "c down"]
         assert statuses(supervisor) == {"a": "running", "b": "pending", "c": "pending"}
         await clock.advance(1)
-        assert crew.told() == ["b up", "c up"]
+        assert fakes.take_log() == ["b up", "c up"]
 
 
 async def test_an_earlier_child_that_crashes_while_its_group_waits_takes_the_group_over(
-    clock: Clock, crew: Crew
+    clock: Clock, fakes: Fakes
 ) -> None:
-    specs = crew.specs("a b c", backoff=Backoff(initial=2, jitter=0))
+    specs = fakes.specs("a b c", backoff=Backoff(initial=2, jitter=0))
     async with Supervisor("s", *specs, strategy="rest_for_one"):
-        crew.told()
-        crew.crash("b")
+        fakes.take_log()
+        fakes.crash("b")
         await clock.advance(1)
-        crew.crash("a")
+        fakes.crash("a")
         await clock.advance(1.5)
-        assert crew.told() == ["b down", "c down", "a down"]
+        assert fakes.take_log() == ["b down", "c down", "a down"]
         await clock.advance(1)
-        assert crew.told() == ["a up", "b up", "c up"]
+        assert fakes.take_log() == ["a up", "b up", "c up"]
 
 
-async def test_two_that_crash_at_once_are_one_restart_of_the_group(clock: Clock, crew: Crew) -> None:
-    async with Supervisor("s", *crew.specs("a b"), strategy="one_for_all", intensity=Intensity(1, 60)) as supervisor:
-        crew.told()
-        crew.crash("a")
-        crew.crash("b")
+async def test_two_that_crash_at_once_are_one_restart_of_the_group(clock: Clock, fakes: Fakes) -> None:
+    async with Supervisor("s", *fakes.specs("a b"), strategy="one_for_all", intensity=Intensity(1, 60)) as supervisor:
+        fakes.take_log()
+        fakes.crash("a")
+        fakes.crash("b")
         await clock.settle()
-        assert crew.told() == ["a down", "b down", "a up", "b up"]
+        assert fakes.take_log() == ["a down", "b down", "a up", "b up"]
         assert supervisor.status is Status.RUNNING
 
 
-async def test_taking_the_failing_child_out_of_its_group_lets_the_others_start(clock: Clock, crew: Crew) -> None:
-    specs = crew.specs("a b c", backoff=Backoff(initial=2, jitter=0))
+async def test_taking_the_failing_child_out_of_its_group_lets_the_others_start(clock: Clock, fakes: Fakes) -> None:
+    specs = fakes.specs("a b c", backoff=Backoff(initial=2, jitter=0))
     async with Supervisor("s", *specs, strategy="one_for_all") as supervisor:
-        crew.crash("b")
+        fakes.crash("b")
         await clock.advance(1)
         await supervisor.remove("b")
         await clock.advance(1)
         assert statuses(supervisor) == {"a": "running", "c": "running"}
 
 
-async def test_a_group_is_stopped_all_at_once_where_that_is_asked_for(clock: Clock, crew: Crew) -> None:
-    crew.obeys = {"b": 2, "c": 3}
+async def test_a_group_is_stopped_all_at_once_where_that_is_asked_for(clock: Clock, fakes: Fakes) -> None:
+    fakes.stop_times = {"b": 2, "c": 3}
     settings: Any = {"strategy": "one_for_all", "stop_order": "parallel"}
-    async with Supervisor("s", *crew.specs("a b c"), **settings):
-        crew.told()
-        crew.crash("a")
+    async with Supervisor("s", *fakes.specs("a b c"), **settings):
+        fakes.take_log()
+        fakes.crash("a")
         await clock.advance(2.5)
-        assert crew.told() == ["a down", "b down"]
+        assert fakes.take_log() == ["a down", "b down"]
         await clock.advance(1)
-        assert crew.told() == ["c down", "a up", "b up", "c up"]
+        assert fakes.take_log() == ["c down", "a up", "b up", "c up"]
 
 
 # -- budgets ------------------------------------------------------------
 
 
-async def crash_at(clock: Clock, crew: Crew, *moments: float) -> None:
+async def crash_at(clock: Clock, fakes: Fakes, *moments: float) -> None:
     for moment in moments:
         await clock.advance(moment - clock.time())
-        crew.crash("a")
+        fakes.crash("a")
         await clock.settle()
 
 
@@ -333,21 +333,21 @@ async def crash_at(clock: Clock, crew: Crew, *moments: float) -> None:
     ],
 )
 async def test_the_budget_counts_in_a_closed_window(
-    clock: Clock, crew: Crew, intensity: Intensity, moments: list[float], survives: bool
+    clock: Clock, fakes: Fakes, intensity: Intensity, moments: list[float], survives: bool
 ) -> None:
-    supervisor = Supervisor("s", crew.spec("a"), intensity=intensity)
+    supervisor = Supervisor("s", fakes.spec("a"), intensity=intensity)
     await supervisor.start()
-    await crash_at(clock, crew, *moments)
+    await crash_at(clock, fakes, *moments)
     assert (supervisor.status is Status.RUNNING) is survives
     await supervisor.stop()
     assert supervisor.status == ("stopped" if survives else "failed")
 
 
-async def test_a_spent_budget_ends_it_with_the_last_errors(clock: Clock, crew: Crew) -> None:
-    supervisor = Supervisor("s", *crew.specs("a b"), intensity=Intensity(2, 60))
+async def test_a_spent_budget_ends_it_with_the_last_errors(clock: Clock, fakes: Fakes) -> None:
+    supervisor = Supervisor("s", *fakes.specs("a b"), intensity=Intensity(2, 60))
     await supervisor.start()
     for error in (ValueError("one"), None, OSError("three")):
-        crew["a"].end(error)
+        fakes["a"].end(error)
         await clock.settle()
     exit_ = await supervisor.wait()
     assert exit_.status is Status.FAILED
@@ -356,21 +356,21 @@ async def test_a_spent_budget_ends_it_with_the_last_errors(clock: Clock, crew: C
     group = exit_.error.__cause__
     assert isinstance(group, ExceptionGroup)
     assert [str(each) for each in group.exceptions] == ["one", "'a' finished, and has to run", "three"]
-    assert crew.log[-1] == "b down"
+    assert fakes.log[-1] == "b down"
 
 
 async def test_a_spent_budget_is_logged_announced_and_cancels_the_block(
-    clock: Clock, crew: Crew, caplog: pytest.LogCaptureFixture
+    clock: Clock, fakes: Fakes, caplog: pytest.LogCaptureFixture
 ) -> None:
     failed: list[Any] = []
     hooks.worker_failed.connect(receiver := lambda sender, **what: failed.append((sender, what)))
-    supervisor = Supervisor("s", *crew.specs("a b"), intensity=Intensity(1, 10))
+    supervisor = Supervisor("s", *fakes.specs("a b"), intensity=Intensity(1, 10))
     cleaned_up = False
     with pytest.raises(RestartLimitReached, match="'s' gives up: more than 1 restart within 10 s, the last of 'a'"):
         async with supervisor:
-            await crash_at(clock, crew, 0)
-            crew.deaf = {"b"}
-            crew.crash("a")
+            await crash_at(clock, fakes, 0)
+            fakes.ignores_stop = {"b"}
+            fakes.crash("a")
             try:
                 await asyncio.sleep(1000)
             finally:
@@ -387,27 +387,27 @@ async def test_a_spent_budget_is_logged_announced_and_cancels_the_block(
     assert task.cancelling() == 0
 
 
-async def test_a_block_that_swallows_its_cancellation_raises_the_failure_at_its_end(clock: Clock, crew: Crew) -> None:
+async def test_a_block_that_swallows_its_cancellation_raises_the_failure_at_its_end(clock: Clock, fakes: Fakes) -> None:
     with pytest.raises(RestartLimitReached):
-        async with Supervisor("s", crew.spec("a"), intensity=Intensity(0, 10)):
-            crew.crash("a")
+        async with Supervisor("s", fakes.spec("a"), intensity=Intensity(0, 10)):
+            fakes.crash("a")
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(1)
 
 
 async def test_an_error_of_the_body_and_a_cancellation_from_outside_win_over_the_failure(
-    clock: Clock, crew: Crew
+    clock: Clock, fakes: Fakes
 ) -> None:
     with pytest.raises(KeyError):
-        async with Supervisor("s", crew.spec("a"), intensity=Intensity(0, 10)):
-            crew.crash("a")
+        async with Supervisor("s", fakes.spec("a"), intensity=Intensity(0, 10)):
+            fakes.crash("a")
             try:
                 await asyncio.sleep(1)
             finally:
                 raise KeyError("of the body")
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(2), Supervisor("s", crew.spec("b"), intensity=Intensity(0, 10)):
-            crew.crash("b")
+        async with asyncio.timeout(2), Supervisor("s", fakes.spec("b"), intensity=Intensity(0, 10)):
+            fakes.crash("b")
             try:
                 await asyncio.sleep(1)
             finally:
@@ -415,24 +415,24 @@ async def test_an_error_of_the_body_and_a_cancellation_from_outside_win_over_the
 
 
 async def test_a_cancellation_from_outside_does_not_leave_a_failed_block_before_its_children_ended(
-    clock: Clock, crew: Crew
+    clock: Clock, fakes: Fakes
 ) -> None:
-    supervisor = Supervisor("s", *crew.specs("a b"), intensity=Intensity(0, 10))
-    crew.deaf = {"b"}
+    supervisor = Supervisor("s", *fakes.specs("a b"), intensity=Intensity(0, 10))
+    fakes.ignores_stop = {"b"}
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(2), supervisor:
-            crew.crash("a")
+            fakes.crash("a")
             await asyncio.sleep(1000)
     assert statuses(supervisor) == {"a": "failed", "b": "killed"}
 
 
-async def test_the_second_cancellation_from_outside_leaves_a_failed_block_at_once(clock: Clock, crew: Crew) -> None:
-    supervisor = Supervisor("s", *crew.specs("a b"), intensity=Intensity(0, 10))
-    crew.deaf = {"b"}
+async def test_the_second_cancellation_from_outside_leaves_a_failed_block_at_once(clock: Clock, fakes: Fakes) -> None:
+    supervisor = Supervisor("s", *fakes.specs("a b"), intensity=Intensity(0, 10))
+    fakes.ignores_stop = {"b"}
 
     async def use() -> None:
         async with supervisor:
-            crew.crash("a")
+            fakes.crash("a")
             await asyncio.sleep(1000)
 
     task = asyncio.create_task(use())
@@ -445,43 +445,43 @@ async def test_the_second_cancellation_from_outside_leaves_a_failed_block_at_onc
     await supervisor.wait()
 
 
-async def test_a_block_whose_cancellation_is_passed_on_raises_the_error_of_its_body(clock: Clock, crew: Crew) -> None:
-    supervisor = Supervisor("s", *crew.specs("a b"), intensity=Intensity(0, 10))
-    crew.deaf = {"b"}
+async def test_a_block_whose_cancellation_is_passed_on_raises_the_error_of_its_body(clock: Clock, fakes: Fakes) -> None:
+    supervisor = Supervisor("s", *fakes.specs("a b"), intensity=Intensity(0, 10))
+    fakes.ignores_stop = {"b"}
     task = asyncio.current_task()
     assert task is not None
     with pytest.raises(KeyError):
         async with supervisor:
-            crew.crash("a")
+            fakes.crash("a")
             try:
                 await asyncio.sleep(1000)
             finally:
-                # As a task group does since Python 3.13 where a task of its own failed, too.
+                # Like a task group since Python 3.13 if one of its own tasks failed as well.
                 task.uncancel()
                 task.cancel()
                 raise KeyError("of the body")
     assert (statuses(supervisor), task.cancelling()) == ({"a": "failed", "b": "killed"}, 0)
 
 
-async def test_a_body_that_kills_a_failing_supervisor_raises_the_failure(clock: Clock, crew: Crew) -> None:
+async def test_a_body_that_kills_a_failing_supervisor_raises_the_failure(clock: Clock, fakes: Fakes) -> None:
     with pytest.raises(RestartLimitReached):
-        async with Supervisor("s", *crew.specs("a b"), intensity=Intensity(0, 10)) as supervisor:
-            crew.deaf = {"b"}
-            crew.crash("a")
+        async with Supervisor("s", *fakes.specs("a b"), intensity=Intensity(0, 10)) as supervisor:
+            fakes.ignores_stop = {"b"}
+            fakes.crash("a")
             try:
                 await asyncio.sleep(1000)
             finally:
                 await supervisor.stop(0)
 
 
-async def test_a_block_that_is_left_in_another_task_lets_that_be_cancelled(clock: Clock, crew: Crew) -> None:
-    supervisor = Supervisor("s", crew.spec("a"), intensity=Intensity(0, 10))
+async def test_a_block_that_is_left_in_another_task_lets_that_be_cancelled(clock: Clock, fakes: Fakes) -> None:
+    supervisor = Supervisor("s", fakes.spec("a"), intensity=Intensity(0, 10))
     stack = AsyncExitStack()
     await asyncio.create_task(stack.enter_async_context(supervisor))
 
     async def leave() -> None:
         async with stack:
-            crew.crash("a")
+            fakes.crash("a")
             await asyncio.sleep(1000)
 
     task = asyncio.create_task(leave())
@@ -492,67 +492,67 @@ async def test_a_block_that_is_left_in_another_task_lets_that_be_cancelled(clock
 
 
 @pytest.mark.parametrize("error", [StopTree("no licence"), SystemExit(3)])
-async def test_a_child_that_ends_the_tree_ends_the_block(clock: Clock, crew: Crew, error: BaseException) -> None:
+async def test_a_child_that_ends_the_tree_ends_the_block(clock: Clock, fakes: Fakes, error: BaseException) -> None:
     with pytest.raises(type(error)) as caught:
-        async with Supervisor("s", *crew.specs("a b")):
-            crew.crash("a", error)
+        async with Supervisor("s", *fakes.specs("a b")):
+            fakes.crash("a", error)
             await asyncio.sleep(1000)
     assert (caught.value, clock.time()) == (error, 0)
 
 
-async def test_a_supervisor_that_finishes_leaves_its_block_alone(clock: Clock, crew: Crew) -> None:
-    job = crew.spec("job", restart="never", significant=True)
+async def test_a_supervisor_that_finishes_leaves_its_block_alone(clock: Clock, fakes: Fakes) -> None:
+    job = fakes.spec("job", restart="never", significant=True)
     async with Supervisor("s", job, auto_shutdown="any_significant") as supervisor:
-        crew["job"].end()
+        fakes["job"].end()
         await asyncio.sleep(5)
         assert supervisor.status is Status.FINISHED
 
 
-async def test_failing_starts_count_and_manual_restarts_do_not(clock: Clock, crew: Crew) -> None:
-    supervisor = Supervisor("s", crew.spec("a"), intensity=Intensity(2, 60))
+async def test_failing_starts_count_and_manual_restarts_do_not(clock: Clock, fakes: Fakes) -> None:
+    supervisor = Supervisor("s", fakes.spec("a"), intensity=Intensity(2, 60))
     await supervisor.start()
     for _ in range(5):
         await supervisor.restart("a")
     assert supervisor.status is Status.RUNNING
-    crew.fails = {("a", number): OSError("gone") for number in range(7, 20)}
-    crew.crash("a")
+    fakes.fails = {("a", number): OSError("gone") for number in range(7, 20)}
+    fakes.crash("a")
     await clock.settle()
-    assert (supervisor.status, crew.log.count("a cannot")) == ("failed", 2)
+    assert (supervisor.status, fakes.log.count("a cannot")) == ("failed", 2)
 
 
-async def test_on_limit_pause_waits_until_the_budget_allows_it(clock: Clock, crew: Crew) -> None:
-    async with Supervisor("s", crew.spec("a"), intensity=Intensity(2, 10), on_limit="pause") as supervisor:
-        await crash_at(clock, crew, 0, 1, 2)
+async def test_on_limit_pause_waits_until_the_budget_allows_it(clock: Clock, fakes: Fakes) -> None:
+    async with Supervisor("s", fakes.spec("a"), intensity=Intensity(2, 10), on_limit="pause") as supervisor:
+        await crash_at(clock, fakes, 0, 1, 2)
         assert (supervisor.status, statuses(supervisor)) == ("running", {"a": "pending"})
         await clock.advance(7.9)
         assert statuses(supervisor) == {"a": "pending"}
         await clock.advance(0.2)
         assert statuses(supervisor) == {"a": "running"}
-        crew.crash("a")
+        fakes.crash("a")
         await clock.advance(0.8)
         assert statuses(supervisor) == {"a": "pending"}
         await clock.advance(0.2)
         assert statuses(supervisor) == {"a": "running"}
 
 
-async def test_a_circuit_opens_for_one_child_and_a_restart_by_hand_closes_it(clock: Clock, crew: Crew) -> None:
-    heard: list[Any] = []
-    hooks.circuit_opened.connect(receiver := lambda sender, **what: heard.append((sender, what)))
+async def test_a_circuit_opens_for_one_child_and_a_restart_by_hand_closes_it(clock: Clock, fakes: Fakes) -> None:
+    announced: list[Any] = []
+    hooks.circuit_opened.connect(receiver := lambda sender, **what: announced.append((sender, what)))
     backoff = Backoff(initial=0, max_restarts=2, within=60)
-    async with Supervisor("s", crew.spec("a", backoff=backoff), crew.spec("b")) as supervisor:
+    async with Supervisor("s", fakes.spec("a", backoff=backoff), fakes.spec("b")) as supervisor:
         for _ in range(3):
-            crew.crash("a")
+            fakes.crash("a")
             await clock.settle()
         state = supervisor.workers()[0]
         assert (state.status, state.circuit, state.restarts) == ("failed", "open", 2)
-        assert heard == [(supervisor, {"child": "a", "restarts": 2})]
+        assert announced == [(supervisor, {"child": "a", "restarts": 2})]
         assert supervisor.status is Status.RUNNING
         await clock.advance(1000)
         assert statuses(supervisor) == {"a": "failed", "b": "running"}
         await supervisor.restart("a")
         state = supervisor.workers()[0]
         assert (state.status, state.circuit) == ("running", "closed")
-        crew.crash("a")
+        fakes.crash("a")
         await clock.settle()
         assert statuses(supervisor)["a"] == "running"
     hooks.circuit_opened.disconnect(receiver)
@@ -562,66 +562,66 @@ async def test_a_circuit_opens_for_one_child_and_a_restart_by_hand_closes_it(clo
 
 
 @pytest.mark.parametrize("error", [StopTree("no licence"), SystemExit(3), KeyboardInterrupt()])
-async def test_what_is_to_end_everything_goes_up_to_the_root(clock: Clock, crew: Crew, error: BaseException) -> None:
+async def test_what_is_to_end_everything_goes_up_to_the_root(clock: Clock, fakes: Fakes, error: BaseException) -> None:
     def inner() -> Supervisor:
-        return Supervisor("inner", *crew.specs("a b"))
+        return Supervisor("inner", *fakes.specs("a b"))
 
-    root = Supervisor("root", crew.spec("c"), Spec("inner", inner))
+    root = Supervisor("root", fakes.spec("c"), Spec("inner", inner))
     await root.start()
-    crew.crash("a", error)
+    fakes.crash("a", error)
     exit_ = await root.wait()
     assert (exit_.status, exit_.error) == ("failed", error)
-    assert crew.told()[-3:] == ["a down", "b down", "c down"]
+    assert fakes.take_log()[-3:] == ["a down", "b down", "c down"]
 
 
 @pytest.mark.parametrize("error", [StopTree("no licence"), SystemExit(3)])
-async def test_so_does_what_a_start_raises(clock: Clock, crew: Crew, error: BaseException) -> None:
+async def test_so_does_what_a_start_raises(clock: Clock, fakes: Fakes, error: BaseException) -> None:
     def refuse() -> Supervisor:
         raise error
 
-    root = Supervisor("root", crew.spec("c"), Spec("inner", lambda: Supervisor("inner", Spec("x", refuse))))
+    root = Supervisor("root", fakes.spec("c"), Spec("inner", lambda: Supervisor("inner", Spec("x", refuse))))
     with pytest.raises(WorkerFailed, match="'root'"):
         await root.start()
-    assert crew.told() == ["c up", "c down"]
+    assert fakes.take_log() == ["c up", "c down"]
 
 
-async def test_an_end_of_the_tree_is_not_lost_when_its_group_is_stopped_just_then(clock: Clock, crew: Crew) -> None:
-    root = Supervisor("root", *crew.specs("a b"), strategy="one_for_all")
+async def test_an_end_of_the_tree_is_not_lost_when_its_group_is_stopped_just_then(clock: Clock, fakes: Fakes) -> None:
+    root = Supervisor("root", *fakes.specs("a b"), strategy="one_for_all")
     await root.start()
-    crew.crash("a")
-    crew.crash("b", StopTree("now"))
+    fakes.crash("a")
+    fakes.crash("b", StopTree("now"))
     assert isinstance((await root.wait()).error, StopTree)
 
 
-async def test_a_child_that_does_not_want_to_start_is_left_out(clock: Clock, crew: Crew) -> None:
-    crew.fails["b", 1] = DoNotRestart("not configured")
-    async with Supervisor("s", *crew.specs("a b c")) as supervisor:
+async def test_a_child_that_does_not_want_to_start_is_left_out(clock: Clock, fakes: Fakes) -> None:
+    fakes.fails["b", 1] = DoNotRestart("not configured")
+    async with Supervisor("s", *fakes.specs("a b c")) as supervisor:
         assert statuses(supervisor) == {"a": "running", "b": "stopped", "c": "running"}
 
 
-async def test_an_exhausted_supervisor_is_started_again_as_a_whole(clock: Clock, crew: Crew) -> None:
+async def test_an_exhausted_supervisor_is_started_again_as_a_whole(clock: Clock, fakes: Fakes) -> None:
     def inner() -> Supervisor:
-        return Supervisor("inner", *crew.specs("a b"), intensity=Intensity(0, 60))
+        return Supervisor("inner", *fakes.specs("a b"), intensity=Intensity(0, 60))
 
     async with Supervisor("root", Spec("inner", inner, restart="on_failure", backoff=STEADY)) as root:
-        crew.told()
-        crew.crash("a")
+        fakes.take_log()
+        fakes.crash("a")
         await clock.advance(1)
-        assert crew.told() == ["a down", "b down", "a up", "b up"]
+        assert fakes.take_log() == ["a down", "b down", "a up", "b up"]
         (state,) = root.workers()
         assert (state.status, state.restarts, len(state.children)) == ("running", 1, 2)
 
 
-async def test_nested_budgets_multiply_and_the_last_errors_of_all_come_out(clock: Clock, crew: Crew) -> None:
+async def test_nested_budgets_multiply_and_the_last_errors_of_all_come_out(clock: Clock, fakes: Fakes) -> None:
     def inner() -> Supervisor:
-        return Supervisor("inner", crew.spec("a"), intensity=Intensity(2, 60))
+        return Supervisor("inner", fakes.spec("a"), intensity=Intensity(2, 60))
 
     root = Supervisor("root", Spec("inner", inner, backoff=AT_ONCE), intensity=Intensity(1, 60))
     await root.start()
     crashes = 0
     while root.status is Status.RUNNING:
         crashes += 1
-        crew.crash("a", ValueError(f"number {crashes}"))
+        fakes.crash("a", ValueError(f"number {crashes}"))
         await clock.settle()
     # (1 + 1) * (2 + 1)
     assert crashes == 6
@@ -634,35 +634,35 @@ async def test_nested_budgets_multiply_and_the_last_errors_of_all_come_out(clock
     assert [str(each) for each in second.__cause__.exceptions] == ["number 4", "number 5", "number 6"]
 
 
-async def test_a_significant_child_that_is_given_up_has_ended(clock: Clock, crew: Crew) -> None:
+async def test_a_significant_child_that_is_given_up_has_ended(clock: Clock, fakes: Fakes) -> None:
     backoff = Backoff(initial=0, max_restarts=1)
-    job = crew.spec("job", restart="on_failure", significant=True, backoff=backoff)
-    supervisor = Supervisor("s", job, crew.spec("helper"), auto_shutdown="any_significant")
+    job = fakes.spec("job", restart="on_failure", significant=True, backoff=backoff)
+    supervisor = Supervisor("s", job, fakes.spec("helper"), auto_shutdown="any_significant")
     await supervisor.start()
     for _ in range(2):
-        crew.crash("job")
+        fakes.crash("job")
         await clock.settle()
     assert (await supervisor.wait()).status is Status.FINISHED
     assert statuses(supervisor) == {"job": "failed", "helper": "stopped"}
 
 
-async def test_auto_shutdown_finishes_it(clock: Clock, crew: Crew) -> None:
-    specs = [crew.spec("job", restart="on_failure", significant=True), crew.spec("helper")]
+async def test_auto_shutdown_finishes_it(clock: Clock, fakes: Fakes) -> None:
+    specs = [fakes.spec("job", restart="on_failure", significant=True), fakes.spec("helper")]
     supervisor = Supervisor("s", *specs, auto_shutdown="any_significant")
     await supervisor.start()
-    crew["job"].end()
+    fakes["job"].end()
     exit_ = await supervisor.wait()
     assert (exit_.status, exit_.error) == (Status.FINISHED, None)
     assert statuses(supervisor) == {"job": "finished", "helper": "stopped"}
 
 
-async def test_all_significant_waits_for_those_that_are_yet_to_start(clock: Clock, crew: Crew) -> None:
-    crew.hangs = {"slow"}
-    specs = crew.specs("quick slow", restart="on_failure", significant=True)
+async def test_all_significant_waits_for_those_that_are_yet_to_start(clock: Clock, fakes: Fakes) -> None:
+    fakes.hangs = {"slow"}
+    specs = fakes.specs("quick slow", restart="on_failure", significant=True)
     supervisor = Supervisor("s", *specs, auto_shutdown="all_significant")
     start = asyncio.create_task(supervisor.start())
     await clock.settle()
-    crew["quick"].end()
+    fakes["quick"].end()
     await clock.settle()
     assert supervisor.status is Status.STARTING
     await supervisor.stop()
@@ -673,49 +673,49 @@ async def test_all_significant_waits_for_those_that_are_yet_to_start(clock: Cloc
 # -- what is handed over ------------------------------------------------------------
 
 
-async def test_each_start_is_told_of_the_one_before(clock: Clock, crew: Crew) -> None:
-    async with Supervisor("s", crew.spec("a"), crew.spec("b")):
-        crew["a"].end(exit_code=-9)
+async def test_each_start_is_told_of_the_one_before(clock: Clock, fakes: Fakes) -> None:
+    async with Supervisor("s", fakes.spec("a"), fakes.spec("b")):
+        fakes["a"].end(exit_code=-9)
         await clock.settle()
-        crew["a"].end(ValueError("task"))
+        fakes["a"].end(ValueError("task"))
         await clock.settle()
-        crew["a"].end()
+        fakes["a"].end()
         await clock.settle()
-        told = [each.env for each in crew.made["a"]]
-        assert [each["LIFECYCLE_PREV_EXIT"] for each in told] == ["0", "-9", "-1", "0"]
-        assert [each["LIFECYCLE_ATTEMPT"] for each in told] == ["1", "2", "3", "4"]
-        (resume_id,) = {each["LIFECYCLE_RESUME_ID"] for each in told}
-        assert resume_id != crew["b"].env["LIFECYCLE_RESUME_ID"]
+        environments = [each.env for each in fakes.made["a"]]
+        assert [each["LIFECYCLE_PREV_EXIT"] for each in environments] == ["0", "-9", "-1", "0"]
+        assert [each["LIFECYCLE_ATTEMPT"] for each in environments] == ["1", "2", "3", "4"]
+        (resume_id,) = {each["LIFECYCLE_RESUME_ID"] for each in environments}
+        assert resume_id != fakes["b"].env["LIFECYCLE_RESUME_ID"]
 
 
 async def test_a_task_reads_the_same_by_handover(clock: Clock) -> None:
-    told: list[tuple[str, int, int]] = []
+    lives: list[tuple[str, int, int]] = []
 
     async def work() -> None:
         life = handover()
-        told.append((life.resume_id, life.prev_exit, life.attempt))
+        lives.append((life.resume_id, life.prev_exit, life.attempt))
         if life.attempt < 3:
             raise ValueError
         await asyncio.Event().wait()
 
     async with Supervisor("s", Spec("a", work, backoff=STEADY)):
         await clock.advance(1)
-    assert [(prev_exit, attempt) for _, prev_exit, attempt in told] == [(0, 1), (-1, 2), (-1, 3)]
-    assert len({resume_id for resume_id, _, _ in told}) == 1
+    assert [(prev_exit, attempt) for _, prev_exit, attempt in lives] == [(0, 1), (-1, 2), (-1, 3)]
+    assert len({resume_id for resume_id, _, _ in lives}) == 1
 
 
-async def test_restarts_are_announced_by_the_supervisor(clock: Clock, crew: Crew) -> None:
-    heard: list[Any] = []
-    hooks.worker_restarted.connect(receiver := lambda sender, **what: heard.append((sender, what)))
-    async with Supervisor("s", crew.spec("a")) as supervisor:
-        crew.crash("a")
+async def test_restarts_are_announced_by_the_supervisor(clock: Clock, fakes: Fakes) -> None:
+    announced: list[Any] = []
+    hooks.worker_restarted.connect(receiver := lambda sender, **what: announced.append((sender, what)))
+    async with Supervisor("s", fakes.spec("a")) as supervisor:
+        fakes.crash("a")
         await clock.settle()
-        assert heard == [(supervisor, {"worker": crew["a"], "restarts": 1})]
+        assert announced == [(supervisor, {"worker": fakes["a"], "restarts": 1})]
     hooks.worker_restarted.disconnect(receiver)
 
 
 class Own:
-    """A worker of somebody else's making: no `BaseWorker`."""
+    """A worker that does not inherit from `BaseWorker`."""
 
     def __init__(self) -> None:
         self.status = Status.CREATED
@@ -741,7 +741,7 @@ class Own:
 
 
 class Mute(Own):
-    """One that breaks where it should tell of its end; it may live on all the same."""
+    """A worker that raises where it should report its end. It may still be running."""
 
     def lose(self, error: BaseException) -> None:
         self.over.set_exception(error)
@@ -801,14 +801,14 @@ async def test_so_has_one_that_is_never_started_again(clock: Clock) -> None:
     assert len(made) == 1
 
 
-async def test_one_that_breaks_when_it_is_stopped_stops_nobody_else(clock: Clock, crew: Crew) -> None:
+async def test_one_that_breaks_when_it_is_stopped_stops_nobody_else(clock: Clock, fakes: Fakes) -> None:
     mute = Mute()
-    async with Supervisor("s", crew.spec("a"), Spec("mute", lambda: mute)) as supervisor:
-        crew.told()
+    async with Supervisor("s", fakes.spec("a"), Spec("mute", lambda: mute)) as supervisor:
+        fakes.take_log()
         mute.status = Status.STOPPED
         stopping = asyncio.create_task(supervisor.stop())
         await clock.settle()
         mute.lose(OSError("the line is dead"))
         await stopping
-    assert crew.told() == ["a down"]
+    assert fakes.take_log() == ["a down"]
     assert supervisor.status is Status.STOPPED

@@ -9,7 +9,7 @@ import pytest
 
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers import Backoff, Gate, Intensity, ProbeResult, Spec, Status, Supervisor, TaskWorker, handover
-from tests.workers.puppets import STEADY, Crew, Puppet, statuses
+from tests.workers.fake_workers import STEADY, Fakes, FakeWorker, statuses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,58 +30,58 @@ async def gated(gate: Gate) -> None:
 # -- suspension ------------------------------------------------------------
 
 
-async def test_children_are_suspended_in_reverse_and_go_on_in_order(clock: Clock, crew: Crew) -> None:
-    async with Supervisor("s", *crew.specs("a b c")) as supervisor:
-        crew.told()
+async def test_children_are_suspended_in_reverse_and_go_on_in_order(clock: Clock, fakes: Fakes) -> None:
+    async with Supervisor("s", *fakes.specs("a b c")) as supervisor:
+        fakes.take_log()
         await supervisor.suspend()
         await supervisor.suspend()
         assert (supervisor.status, set(statuses(supervisor).values())) == ("suspended", {"suspended"})
         await supervisor.resume()
         await supervisor.resume()
         assert supervisor.status == "running"
-        assert crew.told() == [f"{x} suspended" for x in "cba"] + [f"{x} resumed" for x in "abc"]
+        assert fakes.take_log() == [f"{x} suspended" for x in "cba"] + [f"{x} resumed" for x in "abc"]
 
 
-async def test_what_cannot_be_suspended_keeps_running_and_is_shown_so(clock: Clock, crew: Crew) -> None:
-    async with Supervisor("s", crew.spec("a"), Spec("b", forever), Spec("c", gated)) as supervisor:
+async def test_what_cannot_be_suspended_keeps_running_and_is_shown_so(clock: Clock, fakes: Fakes) -> None:
+    async with Supervisor("s", fakes.spec("a"), Spec("b", forever), Spec("c", gated)) as supervisor:
         await supervisor.suspend()
         assert statuses(supervisor) == {"a": "suspended", "b": "running", "c": "suspended"}
         await supervisor.resume()
 
 
-async def test_a_failure_rolls_back_what_was_done(clock: Clock, crew: Crew) -> None:
-    crew.unsuspendable["a"] = OSError("busy")
-    async with Supervisor("s", *crew.specs("a b c")) as supervisor:
-        crew.told()
+async def test_a_failure_rolls_back_what_was_done(clock: Clock, fakes: Fakes) -> None:
+    fakes.unsuspendable["a"] = OSError("busy")
+    async with Supervisor("s", *fakes.specs("a b c")) as supervisor:
+        fakes.take_log()
         with pytest.raises(WorkerFailed, match="'a' could not suspend: busy"):
             await supervisor.suspend()
         assert (supervisor.status, set(statuses(supervisor).values())) == ("running", {"running"})
-        assert crew.told() == ["c suspended", "b suspended", "b resumed", "c resumed"]
+        assert fakes.take_log() == ["c suspended", "b suspended", "b resumed", "c resumed"]
 
 
-async def test_a_resume_that_fails_leaves_all_suspended_and_may_be_tried_again(clock: Clock, crew: Crew) -> None:
-    async with Supervisor("s", *crew.specs("a b c", backoff=STEADY)) as supervisor:
+async def test_a_resume_that_fails_leaves_all_suspended_and_may_be_tried_again(clock: Clock, fakes: Fakes) -> None:
+    async with Supervisor("s", *fakes.specs("a b c", backoff=STEADY)) as supervisor:
         await supervisor.suspend()
-        crew.crash("a")
-        crew.unresumable["c"] = OSError("still busy")
-        crew.told()
+        fakes.crash("a")
+        fakes.unresumable["c"] = OSError("still busy")
+        fakes.take_log()
         with pytest.raises(WorkerFailed, match="'c' could not resume: still busy"):
             await supervisor.resume()
         assert (supervisor.status, statuses(supervisor)) == (
             "suspended",
             {"a": "failed", "b": "suspended", "c": "suspended"},
         )
-        assert crew.told() == ["b resumed", "b suspended"]
-        del crew.unresumable["c"]
+        assert fakes.take_log() == ["b resumed", "b suspended"]
+        del fakes.unresumable["c"]
         await supervisor.resume()
         await clock.advance(1)
         assert set(statuses(supervisor).values()) == {"running"}
 
 
-async def test_a_child_that_dies_while_suspended_stays_down_until_resume(clock: Clock, crew: Crew) -> None:
-    async with Supervisor("s", *crew.specs("a b", backoff=STEADY)) as supervisor:
+async def test_a_child_that_dies_while_suspended_stays_down_until_resume(clock: Clock, fakes: Fakes) -> None:
+    async with Supervisor("s", *fakes.specs("a b", backoff=STEADY)) as supervisor:
         await supervisor.suspend()
-        crew.crash("a")
+        fakes.crash("a")
         await clock.advance(100)
         assert statuses(supervisor) == {"a": "failed", "b": "suspended"}
         await supervisor.resume()
@@ -89,12 +89,12 @@ async def test_a_child_that_dies_while_suspended_stays_down_until_resume(clock: 
         assert statuses(supervisor) == {"a": "running", "b": "running"}
 
 
-async def test_significant_child_that_waits_for_the_resume_has_not_ended(clock: Clock, crew: Crew) -> None:
-    specs = crew.specs("a b", restart="on_failure", significant=True)
+async def test_significant_child_that_waits_for_the_resume_has_not_ended(clock: Clock, fakes: Fakes) -> None:
+    specs = fakes.specs("a b", restart="on_failure", significant=True)
     async with Supervisor("s", *specs, auto_shutdown="all_significant") as supervisor:
         await supervisor.suspend()
-        crew.crash("a")
-        crew["b"].end()
+        fakes.crash("a")
+        fakes["b"].end()
         await clock.advance(1)
         assert supervisor.status is Status.SUSPENDED
         await supervisor.resume()
@@ -103,42 +103,42 @@ async def test_significant_child_that_waits_for_the_resume_has_not_ended(clock: 
 
 
 async def test_child_given_up_at_the_resume_does_not_end_a_supervisor_with_others_to_start(
-    clock: Clock, crew: Crew
+    clock: Clock, fakes: Fakes
 ) -> None:
     circuit = Backoff(initial=0, jitter=0, max_restarts=1, within=60)
-    specs = crew.specs("a b", restart="on_failure", significant=True, backoff=circuit)
+    specs = fakes.specs("a b", restart="on_failure", significant=True, backoff=circuit)
     async with Supervisor("s", *specs, auto_shutdown="all_significant") as supervisor:
-        crew.crash("a")
+        fakes.crash("a")
         await clock.settle()
         await supervisor.suspend()
-        crew.crash("a")
-        crew.crash("b")
+        fakes.crash("a")
+        fakes.crash("b")
         await clock.advance(1)
         await supervisor.resume()
         await clock.advance(1)
         assert (supervisor.status, statuses(supervisor)) == (Status.RUNNING, {"a": "failed", "b": "running"})
 
 
-async def test_child_stopped_by_hand_while_it_waits_for_the_resume_has_ended(clock: Clock, crew: Crew) -> None:
-    specs = crew.specs("a b", restart="on_failure", significant=True)
+async def test_child_stopped_by_hand_while_it_waits_for_the_resume_has_ended(clock: Clock, fakes: Fakes) -> None:
+    specs = fakes.specs("a b", restart="on_failure", significant=True)
     supervisor = Supervisor("s", *specs, auto_shutdown="all_significant")
     await supervisor.start()
     await supervisor.suspend()
-    crew.crash("a")
+    fakes.crash("a")
     await clock.settle()
     await supervisor.stop_child("a")
-    crew["b"].end()
+    fakes["b"].end()
     assert (await supervisor.wait()).status is Status.FINISHED
 
 
-async def test_time_suspended_after_a_crash_does_not_reset_the_backoff(clock: Clock, crew: Crew) -> None:
-    async with Supervisor("s", crew.spec("a", backoff=STEADY)) as supervisor:
+async def test_time_suspended_after_a_crash_does_not_reset_the_backoff(clock: Clock, fakes: Fakes) -> None:
+    async with Supervisor("s", fakes.spec("a", backoff=STEADY)) as supervisor:
         for wait in (0.1, 0.2):
-            crew.crash("a")
+            fakes.crash("a")
             await clock.advance(wait)
         assert statuses(supervisor) == {"a": "running"}
         await supervisor.suspend()
-        crew.crash("a")
+        fakes.crash("a")
         await clock.advance(100)
         await supervisor.resume()
         await clock.advance(0.39)
@@ -147,12 +147,14 @@ async def test_time_suspended_after_a_crash_does_not_reset_the_backoff(clock: Cl
         assert statuses(supervisor) == {"a": "running"}
 
 
-async def test_so_does_one_whose_backoff_ends_meanwhile_or_that_is_added_or_restarted(clock: Clock, crew: Crew) -> None:
-    async with Supervisor("s", *crew.specs("a b", backoff=STEADY)) as supervisor:
-        crew.crash("a")
+async def test_so_does_one_whose_backoff_ends_meanwhile_or_that_is_added_or_restarted(
+    clock: Clock, fakes: Fakes
+) -> None:
+    async with Supervisor("s", *fakes.specs("a b", backoff=STEADY)) as supervisor:
+        fakes.crash("a")
         await clock.settle()
         await supervisor.suspend()
-        await supervisor.add(crew.spec("c"))
+        await supervisor.add(fakes.spec("c"))
         await supervisor.restart("b")
         await clock.advance(100)
         assert statuses(supervisor) == {"a": "pending", "b": "pending", "c": "pending"}
@@ -161,23 +163,23 @@ async def test_so_does_one_whose_backoff_ends_meanwhile_or_that_is_added_or_rest
         assert set(statuses(supervisor).values()) == {"running"}
 
 
-async def test_one_that_is_being_started_starts_after_the_resume(clock: Clock, crew: Crew) -> None:
-    async with Supervisor("s", crew.spec("a")) as supervisor:
-        crew.hangs = {"b"}
-        add = asyncio.create_task(supervisor.add(crew.spec("b")))
+async def test_one_that_is_being_started_starts_after_the_resume(clock: Clock, fakes: Fakes) -> None:
+    async with Supervisor("s", fakes.spec("a")) as supervisor:
+        fakes.hangs = {"b"}
+        add = asyncio.create_task(supervisor.add(fakes.spec("b")))
         await clock.advance(1)
         await supervisor.suspend()
         await add
         assert statuses(supervisor) == {"a": "suspended", "b": "pending"}
-        crew.hangs = set()
+        fakes.hangs = set()
         await supervisor.resume()
         await clock.settle()
         assert statuses(supervisor) == {"a": "running", "b": "running"}
 
 
-async def test_a_group_that_is_about_to_start_waits_for_the_resume(clock: Clock, crew: Crew) -> None:
-    async with Supervisor("s", *crew.specs("a b", backoff=STEADY), strategy="one_for_all") as supervisor:
-        crew.crash("a")
+async def test_a_group_that_is_about_to_start_waits_for_the_resume(clock: Clock, fakes: Fakes) -> None:
+    async with Supervisor("s", *fakes.specs("a b", backoff=STEADY), strategy="one_for_all") as supervisor:
+        fakes.crash("a")
         await clock.settle()
         await supervisor.suspend()
         await clock.advance(100)
@@ -187,11 +189,11 @@ async def test_a_group_that_is_about_to_start_waits_for_the_resume(clock: Clock,
         assert statuses(supervisor) == {"a": "running", "b": "running"}
 
 
-async def test_what_is_removed_or_stopped_while_suspended_does_not_come_back(clock: Clock, crew: Crew) -> None:
-    async with Supervisor("s", *crew.specs("a b c")) as supervisor:
+async def test_what_is_removed_or_stopped_while_suspended_does_not_come_back(clock: Clock, fakes: Fakes) -> None:
+    async with Supervisor("s", *fakes.specs("a b c")) as supervisor:
         await supervisor.suspend()
-        crew.crash("a")
-        crew.crash("b")
+        fakes.crash("a")
+        fakes.crash("b")
         await clock.settle()
         await supervisor.stop_child("a")
         await supervisor.remove("b")
@@ -200,15 +202,15 @@ async def test_what_is_removed_or_stopped_while_suspended_does_not_come_back(clo
         assert statuses(supervisor) == {"a": "failed", "c": "running"}
 
 
-async def test_a_budget_that_is_spent_by_the_resume_starts_nobody_any_more(clock: Clock, crew: Crew) -> None:
-    supervisor = Supervisor("s", *crew.specs("a b"), intensity=Intensity(0, 60))
+async def test_a_budget_that_is_spent_by_the_resume_starts_nobody_any_more(clock: Clock, fakes: Fakes) -> None:
+    supervisor = Supervisor("s", *fakes.specs("a b"), intensity=Intensity(0, 60))
     await supervisor.start()
     await supervisor.suspend()
-    crew.crash("a")
+    fakes.crash("a")
     await supervisor.restart("b")
     await supervisor.resume()
     assert (await supervisor.wait()).status is Status.FAILED
-    assert (len(crew.made["b"]), statuses(supervisor)) == (1, {"a": "failed", "b": "stopped"})
+    assert (len(fakes.made["b"]), statuses(supervisor)) == (1, {"a": "failed", "b": "stopped"})
 
 
 async def busy(gate: Gate) -> None:
@@ -228,8 +230,8 @@ async def test_a_stop_ends_a_suspension_that_waits_for_a_loop(clock: Clock) -> N
     assert (supervisor.status, clock.time()) == ("stopped", 2)
 
 
-async def test_who_gives_up_waiting_takes_the_suspension_back(clock: Clock, crew: Crew) -> None:
-    async with Supervisor("s", Spec("busy", busy), crew.spec("b")) as supervisor:
+async def test_who_gives_up_waiting_takes_the_suspension_back(clock: Clock, fakes: Fakes) -> None:
+    async with Supervisor("s", Spec("busy", busy), fakes.spec("b")) as supervisor:
         await clock.advance(1)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(5):
@@ -239,18 +241,18 @@ async def test_who_gives_up_waiting_takes_the_suspension_back(clock: Clock, crew
         await supervisor.restart("b")
 
 
-async def test_a_tree_is_suspended_as_a_whole_and_stopped_in_that_state(clock: Clock, crew: Crew) -> None:
-    root = Supervisor("root", Spec("inner", lambda: Supervisor("inner", *crew.specs("a b"))), crew.spec("c"))
+async def test_a_tree_is_suspended_as_a_whole_and_stopped_in_that_state(clock: Clock, fakes: Fakes) -> None:
+    root = Supervisor("root", Spec("inner", lambda: Supervisor("inner", *fakes.specs("a b"))), fakes.spec("c"))
     async with root:
-        crew.told()
+        fakes.take_log()
         await root.suspend()
-        assert crew.told() == ["c suspended", "b suspended", "a suspended"]
+        assert fakes.take_log() == ["c suspended", "b suspended", "a suspended"]
         assert statuses(root) == {"inner": "suspended", "c": "suspended"}
     assert root.status == "stopped"
 
 
-async def test_only_what_runs_can_be_suspended(clock: Clock, crew: Crew) -> None:
-    supervisor = Supervisor("s", crew.spec("a"))
+async def test_only_what_runs_can_be_suspended(clock: Clock, fakes: Fakes) -> None:
+    supervisor = Supervisor("s", fakes.spec("a"))
     with pytest.raises(InvalidTransition, match="'s' cannot go from created to suspended"):
         await supervisor.suspend()
     await supervisor.stop()
@@ -273,7 +275,7 @@ async def test_a_start_is_not_cut_short_by_a_resume(how: str, clock: Clock) -> N
 
 
 class Patient(TaskWorker):
-    """A worker whose probe does what the test says."""
+    """A worker whose probe the test controls."""
 
     def __init__(self, name: str, answer: Callable[[], object]) -> None:
         super().__init__(name, self._read_handover)
@@ -321,7 +323,7 @@ def cancelled() -> object:
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "error_text"),
     [
         (lambda: ProbeResult(healthy=False, message="no disk"), "no disk"),
         (lambda: None, "no answer within 2 s"),
@@ -331,7 +333,7 @@ def cancelled() -> object:
     ],
 )
 async def test_one_that_is_unhealthy_for_long_is_started_again(
-    clock: Clock, answer: Callable[[], object], told: str, caplog: pytest.LogCaptureFixture
+    clock: Clock, answer: Callable[[], object], error_text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     made: list[Patient] = []
 
@@ -347,12 +349,12 @@ async def test_one_that_is_unhealthy_for_long_is_started_again(
         assert (len(made), supervisor.workers()[0].restarts, statuses(supervisor)) == (2, 1, {"a": "running"})
         assert made[0].status is Status.STOPPED
         assert made[1].previous_exit == -1
-        assert f"'a' was unhealthy 3 times in a row: {told}" in caplog.text
+        assert f"'a' was unhealthy 3 times in a row: {error_text}" in caplog.text
         await clock.advance(100)
         assert len(made) == 2
 
 
-class Leaving(Puppet):
+class Leaving(FakeWorker):
     """A process that never feels well."""
 
     async def _terminate(self, *, force: bool) -> None:
@@ -362,11 +364,11 @@ class Leaving(Puppet):
         return ProbeResult(healthy=False)
 
 
-async def test_who_follows_one_that_was_unhealthy_is_told_its_true_exit_code(clock: Clock, crew: Crew) -> None:
+async def test_who_follows_one_that_was_unhealthy_is_told_its_true_exit_code(clock: Clock, fakes: Fakes) -> None:
     made: list[Leaving] = []
 
     def make() -> Leaving:
-        made.append(Leaving(crew, "a", len(made) + 1))
+        made.append(Leaving(fakes, "a", len(made) + 1))
         return made[-1]
 
     async with Supervisor("s", Spec("a", make, probe_interval=1, failures=1, restart_unhealthy=True)):
@@ -412,10 +414,10 @@ async def test_bad_answers_that_are_not_in_a_row_do_no_harm(clock: Clock) -> Non
         assert supervisor.workers()[0].restarts == 0
 
 
-async def test_all_are_as_healthy_as_the_one_that_feels_worst(clock: Clock, crew: Crew) -> None:
+async def test_all_are_as_healthy_as_the_one_that_feels_worst(clock: Clock, fakes: Fakes) -> None:
     ill = ProbeResult(healthy=False, message="no disk")
     root = Supervisor(
-        "root", crew.spec("a"), Spec("inner", lambda: Supervisor("i", Spec("b", lambda: Patient("b", lambda: ill))))
+        "root", fakes.spec("a"), Spec("inner", lambda: Supervisor("i", Spec("b", lambda: Patient("b", lambda: ill))))
     )
     async with root:
         assert await root.probe("a") == ProbeResult(healthy=True)
@@ -426,27 +428,29 @@ async def test_all_are_as_healthy_as_the_one_that_feels_worst(clock: Clock, crew
 
 
 async def test_children_that_ended_well_or_are_stopped_do_not_make_their_supervisor_unhealthy(
-    clock: Clock, crew: Crew
+    clock: Clock, fakes: Fakes
 ) -> None:
     never: Any = {"restart": "never"}
-    specs = [crew.spec("a"), crew.spec("job", **never), crew.spec("bad", **never)]
+    specs = [fakes.spec("a"), fakes.spec("job", **never), fakes.spec("bad", **never)]
     async with Supervisor("s", *specs) as supervisor:
-        crew["job"].end()
+        fakes["job"].end()
         await clock.settle()
         assert await supervisor.probe() == ProbeResult(healthy=True)
         await supervisor.stop_child("a")
         assert await supervisor.probe() == ProbeResult(healthy=True)
-        crew["bad"].end(OSError("no disk"))
+        fakes["bad"].end(OSError("no disk"))
         await clock.settle()
         assert await supervisor.probe() == ProbeResult(healthy=False, message="bad: is failed")
 
 
-async def test_an_inner_supervisor_with_a_finished_job_is_not_restarted_as_unhealthy(clock: Clock, crew: Crew) -> None:
+async def test_an_inner_supervisor_with_a_finished_job_is_not_restarted_as_unhealthy(
+    clock: Clock, fakes: Fakes
+) -> None:
     def inner() -> Supervisor:
-        return Supervisor("inner", crew.spec("job", restart="never"), crew.spec("a"))
+        return Supervisor("inner", fakes.spec("job", restart="never"), fakes.spec("a"))
 
     async with Supervisor("s", Spec("inner", inner, probe_interval=1, restart_unhealthy=True)) as supervisor:
-        crew["job"].end()
+        fakes["job"].end()
         await clock.advance(100)
         (state,) = supervisor.workers()
         assert (state.restarts, state.health) == (0, ProbeResult(healthy=True))
@@ -474,12 +478,12 @@ async def test_what_is_suspended_is_not_asked(clock: Clock) -> None:
         assert asked > before + 5
 
 
-async def test_who_waits_for_a_start_in_line_is_not_kept_waiting_for_the_resume(clock: Clock, crew: Crew) -> None:
-    specs = crew.specs("a b", backoff=STEADY)
+async def test_who_waits_for_a_start_in_line_is_not_kept_waiting_for_the_resume(clock: Clock, fakes: Fakes) -> None:
+    specs = fakes.specs("a b", backoff=STEADY)
     async with Supervisor("s", *specs, strategy="one_for_all") as supervisor:
-        crew.crash("a")
+        fakes.crash("a")
         await clock.settle()
-        add = asyncio.create_task(supervisor.add(crew.spec("c")))
+        add = asyncio.create_task(supervisor.add(fakes.spec("c")))
         await clock.settle()
         await supervisor.suspend()
         await add

@@ -266,7 +266,7 @@ def plain() -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("fn", "told"),
+    ("fn", "message"),
     [
         (plain, "is not an async function"),
         (None, "is not an async function"),
@@ -274,8 +274,8 @@ def plain() -> None: ...
         (keyword, "has to take no argument, or one"),
     ],
 )
-async def test_functions_that_it_cannot_call_are_refused(fn: Any, told: str) -> None:
-    with pytest.raises(TypeError, match=told):
+async def test_functions_that_it_cannot_call_are_refused(fn: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
         TaskWorker("w", fn)
 
 
@@ -474,9 +474,9 @@ def nothing() -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("fn", "told"),
+    ("fn", "message"),
     [(asynchronous, "is not a plain function"), ("x", "is not a plain function"), (nothing, "one argument")],
 )
-async def test_functions_that_a_thread_cannot_call_are_refused(fn: Any, told: str) -> None:
-    with pytest.raises(TypeError, match=told):
+async def test_functions_that_a_thread_cannot_call_are_refused(fn: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
         ThreadWorker("t", fn)

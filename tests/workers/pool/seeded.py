@@ -42,7 +42,7 @@ class Commands:
 
 
 class Patience:
-    """Not ready until there is a file of that name."""
+    """Not ready until a file of that name exists."""
 
     def __init__(self, path: str) -> None:
         Commands().wait_for(path)

@@ -120,7 +120,7 @@ class Color(enum.StrEnum):
 
 
 class Number(int):
-    """Not quite an int."""
+    """A subclass of int."""
 
 
 @dataclasses.dataclass

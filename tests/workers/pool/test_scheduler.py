@@ -46,7 +46,7 @@ class Game:
         self.paused = False
         #: The waiting calls in order of arrival, each with the worker that it waits for.
         self.queue: list[tuple[Waiter, Place | None]] = []
-        #: One entry for each slot that is taken.
+        #: One entry for each slot that is in use.
         self.taken: list[Place] = []
         self.granted: dict[Waiter, Place] = {}
         self.fussy: set[Waiter] = set()

@@ -1,8 +1,8 @@
-"""The facts of the seed of the pool, with its defects corrected.
+"""The facts of the original pool implementation, with its defects corrected.
 
-The five tests of the seed come first and have its names; below are its facts that no other test has. `FACTS` says of
-each of F1 to F39 what holds here, and which test holds it to that; "corrected" says where the seed was wrong, with the
-number of the defect in the design of the pool.
+The five original tests come first and have their names. Facts that no other test covers follow. `FACTS` lists for each
+of F1 to F39 what holds here and which test checks it. "corrected" marks errors of the original, with the number of the
+defect in the design of the pool.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _PHASES, _SESSIONS, _HERE = "test_records", "test_sessions", "test_seed"
 
-#: Fact: what holds, and where that is tested (a module beside this one, and a test in it).
+#: Fact: the behaviour, and its test (a module in this directory, and a test in it).
 FACTS: dict[str, tuple[str, str, str]] = {
     "F1": (
         "six phases; a new worker is initializing, its health unknown, its history empty",
@@ -242,7 +242,7 @@ def test_health_status_updates() -> None:
 
 COMMANDS = "tests.workers.pool.seeded:Commands"
 
-#: So that only what a test does is bad for a worker, however slow the machine is.
+#: Generous limits, so that only the test's actions affect a worker, however slow the machine is.
 PATIENT = Heartbeat(every=0.05, timeout=30)
 GENTLE = Process(grace=30)
 
@@ -278,7 +278,7 @@ async def test_worker_health_check_recovery() -> None:
 
 
 async def test_session_affinity_maintained_across_operations() -> None:
-    """Also where another worker has been idle for longer, which is why the seed's own fails (B12)."""
+    """This also holds if another worker has been idle for longer, which is why the original's own test fails (B12)."""
     async with two_workers() as pool:
         session = "test_session_1"
         first = await execute_in_session(pool, session, "test_command")
@@ -354,7 +354,7 @@ async def test_a_caller_cancelled_in_the_queue_costs_no_worker(tmp_path: Path) -
 
 
 async def test_an_error_of_the_function_does_not_degrade_its_worker() -> None:
-    """Not after the third, either, nor ever."""
+    """Not after the third error either, nor ever."""
     async with two_workers() as pool:
         before = pool.members()
         for _ in range(7):
@@ -431,7 +431,7 @@ async def test_a_stop_succeeds_in_every_state(tmp_path: Path) -> None:
     async with two_workers() as at_work:
         hung, busy = at_work.members()
         async with at_work.lease() as lease:
-            # The one that is not leased does not answer; the other has a call that does not end.
+            # The idle one does not answer. The other has a call that does not end.
             if lease.member is hung:
                 hung, busy = busy, hung
             os.kill(pid_of(hung), signal.SIGSTOP)
@@ -444,7 +444,7 @@ async def test_a_stop_succeeds_in_every_state(tmp_path: Path) -> None:
 
 
 async def test_a_call_has_one_budget_of_sixty_seconds() -> None:
-    """One budget covers the wait and the work; here, the wait uses all of it."""
+    """One budget covers the wait and the work. Here, the wait uses all of it."""
     async with two_workers() as pool:
         assert inspect.signature(Pool).parameters["deadline"].default == 60.0
         async with pool.lease(), pool.lease():
@@ -453,7 +453,7 @@ async def test_a_call_has_one_budget_of_sixty_seconds() -> None:
 
 
 async def test_a_session_is_bound_when_its_call_begins(tmp_path: Path) -> None:
-    """So that a second call, while the first runs, knows where to go."""
+    """A second call, made while the first runs, is sent to the same worker."""
     async with two_workers() as pool:
         bound: list[str] = []
 
@@ -518,7 +518,7 @@ async def test_changes_checks_and_sessions_are_announced() -> None:
 
 
 async def test_a_lost_call_reports_the_exit_of_its_worker() -> None:
-    """The recovery table: removal, and a new one in its place; no call but this one knows."""
+    """The recovery table: the worker is removed and replaced, and no other call is affected."""
     async with two_workers() as pool:
         with pytest.raises(WorkerLost) as caught:
             await pool.call("exit", 7)

@@ -50,7 +50,7 @@ def test_a_lookup_does_not_renew_a_session() -> None:
 
 
 def test_a_session_does_not_expire_during_its_call() -> None:
-    """P16: pinned while it has a call, its age counts from the end of the last one."""
+    """P16: it is pinned during a call, and its age counts from the end of the last one."""
     sessions = book(ttl=0.2)
     sessions.bind("a", "m1", 0.0)
     sessions.pin("a", 0.1)
@@ -194,7 +194,7 @@ def test_operations_take_constant_time() -> None:
 
 
 def _steps(amount: int) -> int:
-    """How many lines of the book are run for fifty rounds of everything, with ``amount`` sessions there."""
+    """Return how many lines of the scheduler run for fifty rounds of all operations, with ``amount`` sessions."""
     sessions = book("strict", ttl=1e9, limit=amount)
     for number in range(amount):
         sessions.bind(f"s{number}", f"m{number % 100}" if number > 200 else "m", float(number))

@@ -18,7 +18,7 @@ from lifecycle.workers.pool.settings import PoolSettings, Target, function_name
 
 
 def settings_of(**given: Any) -> PoolSettings:
-    """The settings of a pool whose arguments are ``given``."""
+    """Return the settings of a pool with the arguments ``given``."""
     defaults: dict[str, Any] = {
         "size": (1, 4),
         "init": (),

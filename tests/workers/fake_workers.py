@@ -1,4 +1,4 @@
-"""Children that do as a test says, all in virtual time."""
+"""Fake workers whose behaviour a test controls, in virtual time."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ AT_ONCE = Backoff(initial=0, jitter=0)
 STEADY = Backoff(jitter=0)
 
 
-class Puppet(BaseWorker):
-    """One worker of a `Crew`."""
+class FakeWorker(BaseWorker):
+    """One worker of `Fakes`."""
 
-    def __init__(self, crew: Crew, name: str, number: int) -> None:
+    def __init__(self, fakes: Fakes, name: str, number: int) -> None:
         super().__init__(name)
-        self.crew = crew
+        self.fakes = fakes
         self.number = number
-        #: What it was handed over.
+        #: The environment variables that it was given.
         self.env: dict[str, str] = {}
         self.life: asyncio.Future[End | None] = asyncio.get_running_loop().create_future()
 
@@ -32,57 +32,57 @@ class Puppet(BaseWorker):
         self.env[name] = value
 
     async def _launch(self) -> Awaitable[End | None]:
-        if (error := self.crew.fails.get((self.name, self.number))) is not None:
-            self.crew.log.append(f"{self.name} cannot")
+        if (error := self.fakes.fails.get((self.name, self.number))) is not None:
+            self.fakes.log.append(f"{self.name} cannot")
             raise error
-        if self.name in self.crew.hangs:
-            self.crew.log.append(f"{self.name} hangs")
+        if self.name in self.fakes.hangs:
+            self.fakes.log.append(f"{self.name} hangs")
             await asyncio.Event().wait()
-        self.crew.log.append(f"{self.name} up")
+        self.fakes.log.append(f"{self.name} up")
         return self.life
 
     async def _terminate(self, *, force: bool) -> None:
         if force:
             self.end()
-        elif self.name not in self.crew.deaf:
-            asyncio.get_running_loop().call_later(self.crew.obeys.get(self.name, 0), self.end)
+        elif self.name not in self.fakes.ignores_stop:
+            asyncio.get_running_loop().call_later(self.fakes.stop_times.get(self.name, 0), self.end)
 
     async def suspend(self) -> None:
-        if error := self.crew.unsuspendable.get(self.name):
+        if error := self.fakes.unsuspendable.get(self.name):
             raise error
         self._machine.to("suspended")  # type: ignore[arg-type]
-        self.crew.log.append(f"{self.name} suspended")
+        self.fakes.log.append(f"{self.name} suspended")
 
     async def resume(self) -> None:
-        if error := self.crew.unresumable.get(self.name):
+        if error := self.fakes.unresumable.get(self.name):
             raise error
         self._machine.to("running")  # type: ignore[arg-type]
-        self.crew.log.append(f"{self.name} resumed")
+        self.fakes.log.append(f"{self.name} resumed")
 
     def end(self, error: BaseException | None = None, *, exit_code: int | None = None) -> None:
         if not self.life.done():
-            self.crew.log.append(f"{self.name} down")
+            self.fakes.log.append(f"{self.name} down")
             self.life.set_result(End(error=error, exit_code=exit_code))
 
 
-class Crew:
-    """Makes puppets, remembers them, and writes down what happens to them."""
+class Fakes:
+    """Creates fake workers, keeps them by name, and logs what happens to them."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
-        self.made: dict[str, list[Puppet]] = {}
+        self.made: dict[str, list[FakeWorker]] = {}
         #: By name and number of the start, from 1.
         self.fails: dict[tuple[str, int], BaseException] = {}
         self.hangs: set[str] = set()
-        self.deaf: set[str] = set()
-        self.obeys: dict[str, float] = {}
+        self.ignores_stop: set[str] = set()
+        self.stop_times: dict[str, float] = {}
         self.unsuspendable: dict[str, Exception] = {}
         self.unresumable: dict[str, Exception] = {}
 
     def spec(self, name: str, **settings: Any) -> Spec:
-        def make() -> Puppet:
+        def make() -> FakeWorker:
             made = self.made.setdefault(name, [])
-            made.append(Puppet(self, name, len(made) + 1))
+            made.append(FakeWorker(self, name, len(made) + 1))
             return made[-1]
 
         return Spec(name, make, **{"backoff": AT_ONCE, **settings})
@@ -90,18 +90,18 @@ class Crew:
     def specs(self, names: str, **settings: Any) -> list[Spec]:
         return [self.spec(name, **settings) for name in names.split()]
 
-    def __getitem__(self, name: str) -> Puppet:
+    def __getitem__(self, name: str) -> FakeWorker:
         return self.made[name][-1]
 
     def crash(self, name: str, error: BaseException | None = None) -> None:
         self[name].end(error or ValueError(f"{name} broke"))
 
-    def told(self) -> list[str]:
-        """What happened since the last time."""
+    def take_log(self) -> list[str]:
+        """Return the log since the last call, and clear it."""
         log, self.log = self.log, []
         return log
 
 
 def statuses(supervisor: Supervisor) -> dict[str, str]:
-    """Where each child is, by its name, in the order of their starts."""
+    """Return the status of each child by name, in the order of their starts."""
     return {child.name: str(child.status) for child in supervisor.workers()}
