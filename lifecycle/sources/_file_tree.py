@@ -580,9 +580,16 @@ def _unwatchable_below(directories: Iterable[str], but: Container[str]) -> set[s
 
 def _inner(directory: str) -> Iterator[str]:
     with os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.is_dir():
-                yield entry.path
+        yield from (entry.path for entry in entries if _is_directory(entry))
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    """Return whether ``entry`` is or leads to a directory; watches skip links that cannot be followed."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        # Its target may not be reached, or it leads to itself.
+        return False
 
 
 def entries_on_the_way(path: str) -> set[str]:

@@ -583,6 +583,23 @@ async def test_only_unreadable_directories_are_skipped(as_anybody: Path, bad: st
         await seen.wait_for("added", root / bad / "new" / "deep" / "later")
 
 
+@pytest.mark.parametrize("target", ["../closed/inner", "link"], ids=["unreadable", "loop"])
+async def test_links_that_cannot_be_followed_hide_nothing_next_to_unreadable_directories(
+    as_anybody: Path, target: str
+) -> None:
+    root = as_anybody / "root"
+    (root / "a" / "in").mkdir(parents=True)
+    (root / "a" / "link").symlink_to(target)
+    (root / "a" / "shut").mkdir()
+    (root / "closed" / "inner").mkdir(parents=True)
+    for path in (root / "a" / "shut", root / "closed"):
+        path.chmod(0)
+    async with watching(root) as seen:
+        for file in (root / "a" / "file", root / "a" / "in" / "file"):
+            file.write_text("x")
+            await seen.wait_for("added", file)
+
+
 async def test_a_directory_that_may_not_be_read_fails_the_start_and_is_named(as_anybody: Path) -> None:
     (as_anybody / "closed").mkdir()
     (as_anybody / "closed").chmod(0)
