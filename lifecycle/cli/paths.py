@@ -64,7 +64,7 @@ class GitIgnore:
         parts = path.relative_to(self._top).parts
         first = len(base.relative_to(self._top).parts) + 1
         for end in range(first, len(parts) + 1):
-            if self._ignored_itself(parts[:end], is_dir=end < len(parts) or path.is_dir()):
+            if self._ignored_itself(parts[:end], is_dir=end < len(parts) or os.path.isdir(path)):  # noqa: PTH112  # never raises
                 return True
         return False
 
@@ -187,7 +187,7 @@ class PathRules:
     def name(self, path: Path, start: Path | None = None) -> str:
         """Return ``path`` relative to ``start`` (the current directory), else to the watched directory."""
         path = absolute(path, self._here)
-        for base in (start or self._here, *(root if root.is_dir() else root.parent for root in self._roots)):
+        for base in (start or self._here, *(root if os.path.isdir(root) else root.parent for root in self._roots)):  # noqa: PTH112  # as above
             if path.is_relative_to(base):
                 return path.relative_to(base).as_posix()
         return path.as_posix().lstrip("/")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +56,29 @@ def rules(here: Path, **given: Any) -> PathRules:
 )
 def test_globs_follow_gitignore_rules(glob: str, path: str, matches: bool, covers: bool) -> None:
     assert (Glob(glob).matches(path), Glob(glob).covers(path)) == (matches, covers)
+
+
+def test_paths_out_of_reach_have_an_action() -> None:
+    """As when a directory loses its x: its files count as deleted then."""
+    with tempfile.TemporaryDirectory() as name:
+        here = Path(name).resolve()
+        (here / "shut").mkdir()
+        (here / "shut" / "app.py").touch()
+        (here / ".gitignore").write_text("*.log")
+        decide = rules(here, paths=(here,), ignore=("*.txt",))
+        assert decide.action(here / "shut" / "app.py") == "restart"
+        (here / "shut").chmod(0o444)
+        as_root = os.geteuid() == 0
+        if as_root:
+            here.chmod(0o755)
+            os.seteuid(65534)
+        try:
+            assert decide.action(here / "shut" / "app.py") == "restart"
+            assert decide.action(here / "shut" / "app.log") == "ignore"
+        finally:
+            if as_root:
+                os.seteuid(0)
+            (here / "shut").chmod(0o755)
 
 
 def test_everything_restarts_by_default(tmp_path: Path) -> None:
