@@ -16,6 +16,7 @@ from lifecycle.errors import RouteNotFound, RouterRunning
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from lifecycle.control.deliveries import Delivery
     from lifecycle.control.dispatcher import Dispatcher
     from lifecycle.control.source_runner import SourceRunner
     from lifecycle.errors import SourceFailed
@@ -183,16 +184,18 @@ class Lifespan:
 
     def _drop_waiting(self, reason: str) -> None:
         """Drop the events in lanes and debouncers."""
-        dropped = 0
-        for lane in list(self._dispatcher.lanes.values()):
-            dropped += len(lane.queue)
-            lane.clear(reason)
+        # Debouncers first: a burst that waits for capacity would enter the lane that is cleared.
+        calls: list[Delivery] = []
         for route in list(self._dispatcher.routes()):
             if route.debouncer is not None:
                 route.debouncer.closed = True
-                for call in route.debouncer.discard():
-                    dropped += 1
-                    self._dispatcher.report.drop(call, reason)
+                calls += route.debouncer.discard()
+        dropped = len(calls)
+        for lane in list(self._dispatcher.lanes.values()):
+            dropped += len(lane.queue)
+            lane.clear(reason)
+        for call in calls:
+            self._dispatcher.report.drop(call, reason)
         if dropped:
             _log.warning("the router stopped with %d events undelivered; they are counted as dropped", dropped)
 

@@ -529,3 +529,19 @@ def test_merging_many_files_does_not_copy_what_is_there() -> None:
         batch = merge_files(batch, FileEvent("added", Path(str(number))))
     assert batch.changes is held
     assert len(held) == 10_000
+
+
+async def test_bursts_that_wait_for_capacity_are_dropped_when_the_router_stops(clock: Clock) -> None:
+    router = Router(buffer=0, drain_timeout=0.1)
+
+    async def slow(_event: Event) -> None:
+        await asyncio.sleep(60)
+
+    router.handle("a", slow, debounce=Debounce(0.1, key=lambda event: event.data))
+    async with running(router):
+        sent = [await router.emit(Event("a", number)) for number in range(3)]
+        await clock.advance(1)
+        assert [route.held for route in router.routes()] == [2]
+    assert [type(each.error) for each in sent] == [Dropped] * 3
+    assert [lane.waiting for lane in router.lanes()] == [0]
+    assert router.state().dropped == 3
