@@ -32,7 +32,7 @@ def test_a_wait_is_never_negative_nor_beyond_the_maximum_with_its_jitter(retry: 
     assert 0.5 <= backoff.delay(retry, chance=lambda: chance) <= 25
 
 
-def test_what_does_not_wait_at_first_never_does_however_often_it_failed() -> None:
+def test_a_backoff_from_zero_never_waits() -> None:
     backoff = Backoff(initial=0)
     assert {backoff.delay(retry) for retry in (0, 1, 1023, 1024, 100_000)} == {0}
 
@@ -68,7 +68,7 @@ class Unscanned(deque[float]):
         raise AssertionError("the restarts were gone through")
 
 
-def test_to_count_a_restart_does_not_go_through_those_before_it() -> None:
+def test_counting_a_restart_takes_constant_time() -> None:
     intensity, kept = Intensity(1_000_000, 10), Unscanned()
     for now in range(50):
         assert intensity.add(kept, now) is kept
@@ -76,6 +76,6 @@ def test_to_count_a_restart_does_not_go_through_those_before_it() -> None:
 
 
 @pytest.mark.parametrize(("limit", "within"), [(-1, 5), (1, 0), (1, -1)])
-def test_what_is_no_budget_is_refused(limit: int, within: float) -> None:
+def test_an_invalid_budget_is_refused(limit: int, within: float) -> None:
     with pytest.raises(ValueError, match="no budget"):
         Intensity(limit, within)

@@ -144,7 +144,7 @@ def test_a_receiver_may_connect_to_one_sender_only() -> None:
     assert seen == [one]
 
 
-async def test_what_happens_to_events_is_announced_in_the_name_of_the_router(clock: Clock) -> None:
+async def test_hooks_on_events_have_the_router_as_sender(clock: Clock) -> None:
     router, seen = Router(), list[Any]()
     names = [name for name in NAMES if name.startswith(("event_", "handler_"))]
 

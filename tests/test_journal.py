@@ -71,7 +71,7 @@ async def held(journal: Journal) -> tuple[Held, asyncio.Task[None]]:
 
 
 @pytest.mark.parametrize("durable", [True, False])
-async def test_what_has_returned_is_on_disk(path: Path, durable: bool) -> None:
+async def test_a_returned_write_is_on_disk(path: Path, durable: bool) -> None:
     async with Journal(path, NOTES, durable=durable) as journal:
         await journal.run(note("one"))
         assert on_disk(path) == ["one"]
@@ -179,7 +179,7 @@ async def test_a_statement_that_takes_the_transaction_along_costs_the_others_not
         assert await journal.run(notes) == ["a", "b"]
 
 
-async def test_whatever_is_raised_comes_out_and_the_thread_goes_on(path: Path) -> None:
+async def test_any_error_is_raised_and_the_thread_continues(path: Path) -> None:
     async with Journal(path, NOTES) as journal:
         for error, seen in ((SystemExit(3), SystemExit), (StopIteration(1), RuntimeError), (ValueError(), ValueError)):
 
@@ -215,7 +215,7 @@ async def test_a_caller_that_is_cancelled_while_it_waits_writes_nothing_and_stop
         assert await journal.run(notes) == ["stays"]
 
 
-async def test_what_has_begun_is_carried_out_though_its_caller_is_gone(path: Path) -> None:
+async def test_a_transaction_of_a_cancelled_caller_completes(path: Path) -> None:
     async with Journal(path, NOTES) as journal:
         hold = Held()
 
@@ -362,7 +362,7 @@ async def test_a_read_cannot_write_and_its_error_comes_out(path: Path) -> None:
         await journal.read(notes)
 
 
-async def test_what_is_in_memory_can_be_read() -> None:
+async def test_a_memory_journal_can_be_read() -> None:
     async with Journal(":memory:", NOTES) as journal:
         await journal.run(note("one"))
         assert await journal.read(notes) == ["one"]
@@ -395,7 +395,7 @@ async def _refused(path: Path, *schemas: Schema) -> str:
     return str(refused.value)
 
 
-async def test_what_is_no_database_is_refused_and_left_as_it_is(path: Path) -> None:
+async def test_a_file_that_is_not_a_database_is_refused_and_unchanged(path: Path) -> None:
     path.write_text("once upon a time, " * 1000)
     assert "no SQLite database" in await _refused(path)
     assert path.read_text().startswith("once upon a time")
@@ -596,7 +596,7 @@ def test_leases_of_a_dead_owner_end_and_unused_ones_do_not_count_as_attempts(db:
 # -- the lock ------------------------------------------------------------------------------------------------------
 
 
-def test_one_at_a_time_has_the_lock_and_death_lets_go_of_it(tmp_path: Path) -> None:
+def test_the_lock_is_exclusive_and_released_by_death(tmp_path: Path) -> None:
     code = (
         "import sys; from lifecycle.journal.database import FileLock; lock = FileLock(sys.argv[1]); "
         "print(lock.take(), flush=True); sys.stdin.read()"
@@ -653,7 +653,7 @@ async def fail() -> dict[str, int]:
     raise OSError("locked")
 
 
-async def test_what_was_closed_at_once_counts_when_it_is_opened_again(clock: Clock) -> None:
+async def test_counts_closed_at_once_are_right_after_reopening(clock: Clock) -> None:
     counts = CachedCounts(count, lambda: None)
     counts.open()
     await counts.close()

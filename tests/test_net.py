@@ -8,7 +8,7 @@ from lifecycle._net import check_port, is_loopback, url_of
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1"])
-def test_what_nobody_else_reaches_is_loopback(host: str) -> None:
+def test_addresses_that_only_this_host_reaches_are_loopback(host: str) -> None:
     assert is_loopback(host)
 
 

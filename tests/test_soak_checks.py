@@ -39,7 +39,7 @@ def judged(directory: Path, lines: Sequence[Line]) -> History:
         ([(1, "wrong", ["something else"])], "something else"),
     ],
 )
-def test_what_must_not_be_is_found(tmp_path: Path, lines: list[Line], wrong: str) -> None:
+def test_violations_are_found(tmp_path: Path, lines: list[Line], wrong: str) -> None:
     [found] = judged(tmp_path, lines).wrong
     assert wrong in found
 
@@ -53,11 +53,11 @@ def test_what_must_not_be_is_found(tmp_path: Path, lines: list[Line], wrong: str
         [(1, "call", [3]), (2, "call", [3])],
     ],
 )
-def test_what_a_kill_explains_is_none_of_it(tmp_path: Path, lines: list[Line]) -> None:
+def test_effects_of_a_kill_are_not_violations(tmp_path: Path, lines: list[Line]) -> None:
     assert judged(tmp_path, lines).wrong == []
 
 
-def test_what_was_accepted_has_to_come(tmp_path: Path) -> None:
+def test_accepted_requests_that_were_not_handled_are_found(tmp_path: Path) -> None:
     history = judged(tmp_path, [(1, "handled", [1, 1]), (1, "posted", [2])])
     history.accepted["plain"] |= {1, 3}
     history.refused.add(1)
@@ -70,7 +70,7 @@ def test_what_was_accepted_has_to_come(tmp_path: Path) -> None:
     ]
 
 
-def test_what_grows_is_found_in_a_life_that_is_long_enough() -> None:
+def test_growth_is_found_in_a_run_that_is_long_enough() -> None:
     series = Series()
     for second in range(100):
         series.add(second, {"descriptors": 50 + second, "tasks": 80 + second % 7})

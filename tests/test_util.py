@@ -68,5 +68,5 @@ def test_a_function_is_called_by_its_name_and_an_object_by_that_of_its_class(fn:
     ("fn", "answer"),
     [(work, True), (functools.partial(work), True), (Answering(), True), (Answering, False), (print, False)],
 )
-def test_what_gives_something_to_await_is_known_before_it_is_called(fn: Any, answer: bool) -> None:
+def test_async_callables_are_recognised_without_a_call(fn: Any, answer: bool) -> None:
     assert is_async(fn) is answer

@@ -79,7 +79,7 @@ def test_an_event_comes_back_from_one_line_of_json(topic: str, data: Any) -> Non
 
 
 @given(IDS, TOPICS, DATA, TIMES)
-def test_what_is_sent_is_what_the_oracle_reads(name: str, topic: str, data: Any, time: datetime) -> None:
+def test_the_reference_library_reads_sent_events(name: str, topic: str, data: Any, time: datetime) -> None:
     headers, body = to_binary(Mail(name, data, time, topic), "/here/group")
     # The HTTP binding that the package implements differs in this one name.
     kind = headers.pop("ce-datacontenttype", None)
@@ -94,7 +94,7 @@ def test_what_is_sent_is_what_the_oracle_reads(name: str, topic: str, data: Any,
 
 
 @given(IDS, TOPICS, DATA, TIMES)
-def test_what_is_written_is_what_the_oracle_reads(name: str, topic: str, data: Any, time: datetime) -> None:
+def test_the_reference_library_reads_written_events(name: str, topic: str, data: Any, time: datetime) -> None:
     message = HTTPMessage({}, to_json(Mail(name, data, time, topic)).encode())
     read = from_structured(message, JSONFormat())
     attributes = read.get_attributes()
@@ -103,7 +103,7 @@ def test_what_is_written_is_what_the_oracle_reads(name: str, topic: str, data: A
 
 
 @given(IDS, TOPICS, st.dictionaries(st.text(), JSON), TIMES)
-def test_what_the_oracle_writes_is_read(name: str, topic: str, data: Any, time: datetime) -> None:
+def test_events_of_the_reference_library_are_read(name: str, topic: str, data: Any, time: datetime) -> None:
     attributes = {"id": name, "source": "/there", "type": "t", "subject": topic, "time": time, "specversion": "1.0"}
     event = CloudEvent({**attributes, "datacontenttype": "application/json", "partitionkey": "k 1"}, data)
     written, structured = oracle_to_binary(event, JSONFormat()), to_structured(event, JSONFormat())
@@ -152,7 +152,7 @@ def test_a_body_that_is_not_what_it_says_is_refused(headers: dict[str, str], bod
 
 
 @given(st.binary() | st.text().map(str.encode) | JSON.map(lambda data: json.dumps(data).encode()))
-def test_whatever_stands_in_a_file_is_an_event_or_refused(text: bytes) -> None:
+def test_any_file_is_read_as_an_event_or_refused(text: bytes) -> None:
     with suppress(ValueError):
         assert from_json(text).topic
 

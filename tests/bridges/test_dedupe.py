@@ -23,7 +23,7 @@ def test_failures_are_remembered_until_the_event_is_handled() -> None:
     assert memory.past(KEY) == PastAttempts()
 
 
-def test_what_was_handled_is_known_again_and_its_number_in_another_stream_is_not() -> None:
+def test_a_handled_event_is_recognised_by_its_stream_and_number() -> None:
     memory = DedupeCache()
     memory.handled(KEY)
     assert memory.was_handled(KEY)

@@ -63,7 +63,7 @@ def test_a_group_that_the_server_made_in_another_way_is_refused(got: dict[str, A
         streams._compare_consumer(as_asked.evolve(**got), GROUP)
 
 
-def test_one_filter_may_come_back_alone() -> None:
+def test_a_single_filter_in_the_answer_is_recognised() -> None:
     group = Group("g", ["ev.a"], 15.0, strict=True)
     answer = streams._consumer(group).evolve(filter_subjects=None, filter_subject="ev.a")
     assert isinstance(answer, ConsumerConfig)

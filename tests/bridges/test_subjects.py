@@ -66,14 +66,14 @@ def test_any_subject_of_another_program_is_some_topic(text: str) -> None:
         ("a\r\nb", "ev.a=0D=0Ab"),
     ],
 )
-def test_what_is_no_plain_word_is_written_as_its_bytes(topic: str, subject: str) -> None:
+def test_special_characters_in_a_subject_are_escaped_bytewise(topic: str, subject: str) -> None:
     assert as_subject(topic, "ev") == subject
 
 
 @pytest.mark.parametrize(
     ("subject", "topic"), [("ev.ü.x", "ü/x"), ("ev.a*b", "a*b"), ("ev.=FF", "\ufffd"), ("ev.=Z", "=Z")]
 )
-def test_what_another_program_wrote_in_its_own_way_is_read(subject: str, topic: str) -> None:
+def test_subjects_escaped_by_other_programs_are_read(subject: str, topic: str) -> None:
     assert as_topic(subject, "ev") == topic
 
 
@@ -87,7 +87,7 @@ def test_a_topic_that_a_subject_cannot_carry_is_refused() -> None:
 
 
 @given(st.lists(PATTERNS, min_size=1, max_size=4), SMALL_TOPICS.filter(bool))
-def test_what_is_subscribed_to_lets_through_whatever_a_pattern_matches(texts: list[str], topic: str) -> None:
+def test_the_subscribed_filters_cover_every_topic_of_a_pattern(texts: list[str], topic: str) -> None:
     patterns = [Pattern(text) for text in texts]
     if any(pattern.matches(topic) for pattern in patterns):
         assert any(lets_through(each, as_subject(topic, "ev")) for each in filters(patterns, "ev"))

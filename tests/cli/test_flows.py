@@ -319,7 +319,7 @@ def test_flow_with_values_of_another_serializer_is_shown(file: Path, info: Said)
     assert "given     pickled" in info("show", file, "good")[0]
 
 
-def test_there_is_no_command_after_dashes(file: Path, info: Said) -> None:
+def test_a_command_after_dashes_is_refused(file: Path, info: Said) -> None:
     assert "no command" in info("list", file, "--", "ls", status=USAGE)[1]
 
 

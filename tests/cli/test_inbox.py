@@ -82,9 +82,7 @@ def test_message_is_shown_without_secrets_and_control_characters(
     assert "\x1b" not in out
 
 
-def test_one_definition_of_a_secret_holds_for_requests_and_their_errors(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_requests_and_their_errors_mask_the_same_secrets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "app.db"
     database = Database(str(path), (QUEUES,), durable=False)
     database.open()

@@ -59,7 +59,7 @@ def test_every_message_is_a_json_object() -> None:
     }
 
 
-def test_what_the_library_logs_is_an_object_with_its_error() -> None:
+def test_library_messages_are_json_objects_with_the_error() -> None:
     stream = io.StringIO()
     log = logging.getLogger("lifecycle.control")
     with logging_to(JsonConsole(stream=stream)):

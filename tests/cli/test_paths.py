@@ -150,7 +150,7 @@ class TestGitIgnore:
             ("app.py", False),
         ],
     )
-    def test_what_git_ignores_does_not_count(self, repo: Path, path: str, ignored: bool) -> None:
+    def test_files_ignored_by_git_do_not_count(self, repo: Path, path: str, ignored: bool) -> None:
         assert (rules(repo).action(repo / path) == "ignore") is ignored
 
     def test_watched_file_counts_when_included(self, repo: Path) -> None:

@@ -158,7 +158,7 @@ def test_a_case_that_comes_out_differently_fails(path: tuple[Any, ...], value: A
         {"whatever": 1},
     ],
 )
-def test_what_the_runner_does_not_know_is_a_failure(change: Any) -> None:
+def test_unknown_keys_in_a_case_fail_it(change: Any) -> None:
     assert flows.check(CASES[SIMPLE] | change)
 
 
@@ -206,7 +206,7 @@ def test_an_error_of_taskflow_is_known_by_our_name_for_it() -> None:
     assert same_error(StepFailed("'a' failed: FlowError: y"), {"type": "WrappedFailure", "failures": ["NotFound: x"]})
 
 
-def test_what_failed_before_the_last_attempt_is_not_raised() -> None:
+def test_failures_before_the_last_attempt_are_not_raised() -> None:
     theirs = {"type": "WrappedFailure", "failures": ["ValueError: x", "ValueError: y"]}
     assert same_error(ValueError("x"), theirs)
     assert same_error(ExceptionGroup("", [ValueError("y"), ValueError("x")]), theirs)
@@ -243,7 +243,7 @@ def test_a_suspension_is_told_of_after_what_was_stored_with_the_change_that_aske
     assert flows.check(case)
 
 
-def test_what_is_injected_into_the_store_is_there_beside_what_was() -> None:
+def test_injected_values_are_added_to_the_stored_ones() -> None:
     adding = _task("a", {"add": ["x", "y"]}) | {"requires": ["x", "y"], "provides": "z"}
     case = {
         "id": "own",

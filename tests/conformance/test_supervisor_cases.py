@@ -32,7 +32,7 @@ def test_the_runner_counts_what_it_played_and_says_why_it_skipped(capsys: pytest
     assert passed >= 50
 
 
-def test_so_do_the_cases_that_we_recorded_ourselves(capsys: pytest.CaptureFixture[str]) -> None:
+def test_our_own_recordings_come_out_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     failed = supervisor.main(str(DATA / "otp_more_cases.json"))
     assert (failed, capsys.readouterr().out.splitlines()) == (0, ["0 skipped", "243 passed, 0 failed"])
 
@@ -59,11 +59,11 @@ STRANGE = {"id": "x", "behaviour": {"dances": True}}
         ({"children": [{"behaviour": {"sup": {"children": [STRANGE]}}}]}, "['dances'] has no counterpart"),
     ],
 )
-def test_what_is_erlangs_alone_is_skipped_with_the_reason(change: Any, why: str) -> None:
+def test_erlang_only_cases_are_skipped_with_the_reason(change: Any, why: str) -> None:
     assert why in str(supervisor.reason_to_skip(CASES[0] | change))
 
 
-def test_what_ours_does_in_place_of_otps_is_said_by_the_case() -> None:
+def test_a_case_may_define_what_ours_does_instead_of_otp() -> None:
     case = CASES[0] | {"events": [["start", "nobody"]]}
     assert supervisor.check(case)
     assert supervisor.check(case | {"ours": {"events": CASES[0]["events"]}}) == []

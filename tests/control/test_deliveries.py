@@ -105,7 +105,7 @@ async def test_ids_count_up_and_each_knows_what_it_came_from(clock: Clock) -> No
     assert [each.parent for each in seen[1:]] == [seen[0], seen[1]]
 
 
-def test_there_is_no_delivery_outside_a_handler() -> None:
+def test_outside_a_handler_the_current_delivery_is_none() -> None:
     with pytest.raises(LookupError, match="no event is being handled"):
         delivery()
 

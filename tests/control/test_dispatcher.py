@@ -67,7 +67,7 @@ async def test_a_delivery_that_was_handled(clock: Clock) -> None:
     ]
 
 
-async def test_one_that_was_passed_on_has_one_end(clock: Clock) -> None:
+async def test_a_passed_on_event_announces_one_end(clock: Clock) -> None:
     async def passes(_event: Event) -> None:
         raise NotHandled
 
@@ -106,7 +106,7 @@ async def test_the_announcements_of_a_failed_and_an_unrouted_event(clock: Clock)
     ]
 
 
-async def test_one_that_a_fallback_passed_on_too(clock: Clock) -> None:
+async def test_hooks_for_an_event_that_a_fallback_passed_on(clock: Clock) -> None:
     async def passes(_event: Event) -> None:
         raise NotHandled
 
@@ -119,7 +119,7 @@ async def test_one_that_a_fallback_passed_on_too(clock: Clock) -> None:
     assert [each[0] for each in log] == ["delivery_accepted", "handler_started", "handler_passed", "delivery_ended"]
 
 
-async def test_one_that_a_relay_took_ends_too(clock: Clock) -> None:
+async def test_an_event_taken_by_a_relay_announces_its_end(clock: Clock) -> None:
     async def take(_event: Event) -> bool:
         return True
 
@@ -132,7 +132,7 @@ async def test_one_that_a_relay_took_ends_too(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("busy", ["drop", "restart"])
-async def test_one_that_was_given_up_ends_once_and_so_do_all(clock: Clock, busy: Literal["drop", "restart"]) -> None:
+async def test_every_dropped_event_announces_one_end(clock: Clock, busy: Literal["drop", "restart"]) -> None:
     router = Router()
     router.handle("a", slow, busy=busy)
     with recorded_hooks("delivery_ended") as log:
@@ -178,7 +178,7 @@ async def test_merged_deliveries_refer_to_their_call_which_ends_once(clock: Cloc
     assert ended[0].into is None
 
 
-async def test_what_waits_when_the_router_stops_ends_then(clock: Clock) -> None:
+async def test_queued_events_announce_their_end_when_the_router_stops(clock: Clock) -> None:
     router = Router(drain_timeout=0)
     router.handle("a", forever)
     with recorded_hooks("delivery_accepted", "delivery_ended") as log:
@@ -254,7 +254,7 @@ async def test_the_call_of_a_tap_is_not_announced_as_that_of_a_handler(clock: Cl
     assert log == [("handler_started", "a"), ("handler_finished", "a"), ("delivery_ended", None)] * 2
 
 
-async def test_what_is_set_when_a_handler_starts_holds_for_it_and_is_there_at_its_end(clock: Clock) -> None:
+async def test_a_context_variable_set_at_handler_start_holds_until_its_end(clock: Clock) -> None:
     here: ContextVar[int] = ContextVar("here", default=0)
     seen: list[int] = []
 

@@ -752,7 +752,7 @@ async def test_not_handled_passes_the_event_to_the_next_most_specific_route(cloc
     assert (state.routed, state.handled, state.failed, state.unrouted) == (3, 1, 0, 0)
 
 
-async def test_what_all_have_passed_is_unrouted_and_not_handled(clock: Clock) -> None:
+async def test_an_event_that_all_handlers_pass_is_unrouted(clock: Clock) -> None:
     router = Router()
 
     def passes(_event: Event) -> None:

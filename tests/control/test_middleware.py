@@ -84,7 +84,7 @@ async def test_middleware_that_comes_from_inside_a_handler_holds_from_the_next_e
 
 
 @pytest.mark.parametrize("wrong", [None, 7, lambda: None])
-def test_what_is_no_middleware_is_refused(wrong: Any) -> None:
+def test_invalid_middleware_is_refused(wrong: Any) -> None:
     router = Router()
     with pytest.raises(TypeError):
         router.use(wrong)
@@ -122,7 +122,7 @@ async def test_once_runs_at_most_once_also_under_concurrent_calls_and_after_a_fa
     assert calls == 1
 
 
-async def test_what_once_remembers_outlives_later_middleware() -> None:
+async def test_once_keeps_its_memory_when_middleware_is_added() -> None:
     router = Router()
     router.use(once)
     router.handle("a", a := Recorder())

@@ -118,7 +118,7 @@ def test_a_malformed_pattern_is_refused_with_the_position_named(pattern: str, po
 
 
 @pytest.mark.parametrize("pattern", ["", None, 7, b"a/b", ["a"]])
-def test_what_is_no_text_is_no_pattern(pattern: object) -> None:
+def test_a_pattern_must_be_a_string(pattern: object) -> None:
     with pytest.raises(InvalidPattern, match=re.escape(repr(pattern))):
         Pattern(pattern)  # type: ignore[arg-type]  # that is the point
 

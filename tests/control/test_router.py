@@ -82,7 +82,7 @@ def shapes() -> dict[str, tuple[Methods, Any]]:
 
 
 @pytest.mark.parametrize("shape", shapes())
-async def test_whatever_is_called_with_one_argument_is_a_handler(clock: Clock, shape: str) -> None:
+async def test_any_callable_with_one_argument_is_a_handler(clock: Clock, shape: str) -> None:
     router = Router()
     methods, handler = shapes()[shape]
     router.handle("a", handler)
@@ -110,7 +110,7 @@ def _plain_generator(_event: Any) -> Iterator[None]:
 @pytest.mark.parametrize(
     "wrong", [None, 7, "text", Event("a"), lambda: None, _two, _keyword, Recorder, _generator, _plain_generator]
 )
-def test_what_cannot_be_called_with_one_event_is_refused_at_registration(wrong: Any) -> None:
+def test_a_handler_that_cannot_take_one_event_is_refused_at_registration(wrong: Any) -> None:
     router = Router()
     register = [
         lambda: router.handle("a", wrong),
@@ -269,7 +269,7 @@ async def test_the_message_about_a_long_topic_is_short() -> None:
 
 
 @pytest.mark.parametrize("thing", [None, 7, "a topic", object()])
-async def test_what_has_no_topic_is_no_event(clock: Clock, thing: Any) -> None:
+async def test_an_object_without_a_topic_is_refused(clock: Clock, thing: Any) -> None:
     router = Router()
     router.handle("**", Recorder())
     with pytest.raises(TypeError, match="is not an event"):
@@ -280,7 +280,7 @@ async def test_what_has_no_topic_is_no_event(clock: Clock, thing: Any) -> None:
         router.emit_nowait(thing)
 
 
-async def test_whatever_has_a_topic_can_be_dispatched_also_an_enums(clock: Clock) -> None:
+async def test_any_object_with_a_topic_can_be_dispatched(clock: Clock) -> None:
     class Topic(enum.StrEnum):
         A = "a/b"
 

@@ -189,7 +189,7 @@ async def test_replace_puts_the_new_handler_in_place_of_the_old() -> None:
     assert len(router.routes()) == 1
 
 
-def test_to_remove_what_is_not_there_is_an_error_that_reads_well() -> None:
+def test_removing_a_missing_route_raises_a_readable_error() -> None:
     router = Router()
     with pytest.raises(RouteNotFound, match=r"no route is registered under 'a/\*'") as caught:
         router.remove("a/*")

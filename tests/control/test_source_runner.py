@@ -82,7 +82,7 @@ async def generate() -> AsyncIterator[Event]:
         (Runs, ["run"]),
     ],
 )
-async def test_whatever_gives_events_is_a_source(
+async def test_every_kind_of_source_delivers_events(
     clock: Clock, recorder: Recorder, make: Any, topics: list[str]
 ) -> None:
     router = Router()
@@ -98,7 +98,7 @@ async def _coroutine() -> None: ...
 
 
 @pytest.mark.parametrize("wrong", [None, 7, "text", [Event("a")], Runs, _coroutine])
-def test_what_is_no_source_is_refused_when_it_is_added(wrong: Any) -> None:
+def test_an_invalid_source_is_refused_when_it_is_added(wrong: Any) -> None:
     router = Router()
     with pytest.raises(TypeError):
         router.add_source(wrong)
@@ -483,7 +483,7 @@ async def test_cancelling_drains_nothing(clock: Clock) -> None:
     assert clock.time() == 0.5
 
 
-async def test_what_takes_longer_than_the_drain_timeout_is_dropped_and_counted(
+async def test_events_are_dropped_and_counted_after_the_drain_timeout(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     router = Router(drain_timeout=2)
@@ -554,7 +554,7 @@ async def test_a_handler_that_ignores_its_cancellation_is_named_and_left(
     await clock.settle()
 
 
-async def test_to_run_twice_at_once_is_an_error_and_leaves_the_first_alone(clock: Clock, recorder: Recorder) -> None:
+async def test_running_twice_at_once_raises_and_does_not_affect_the_first(clock: Clock, recorder: Recorder) -> None:
     router = Router(name="main")
     router.handle("a", recorder)
     async with running(router):
@@ -580,7 +580,7 @@ async def test_a_router_may_run_again(clock: Clock, recorder: Recorder) -> None:
     assert recorder.topics == ["a", "w"] * 3
 
 
-async def test_what_is_emitted_before_run_waits_for_it(clock: Clock, recorder: Recorder) -> None:
+async def test_events_emitted_before_run_wait_for_it(clock: Clock, recorder: Recorder) -> None:
     router = Router(buffer=3)
     router.handle("a", recorder)
     sent = [await router.emit(Event("a", number)) for number in range(4)]
@@ -686,7 +686,7 @@ async def test_a_source_that_settles_is_left_when_a_router_that_drains_has_come_
     assert source.log == ["entered", "ran", "handled", "left", "settled"]
 
 
-async def test_one_that_ends_before_its_router_is_left_at_once(clock: Clock) -> None:
+async def test_a_source_that_ends_before_its_router_is_exited_at_once(clock: Clock) -> None:
     router, source = Router(), Lodger()
     router.handle("a", Recorder())
     router.add_source(source)

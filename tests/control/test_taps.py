@@ -281,7 +281,7 @@ async def test_a_relay_that_passes_leaves_the_event_as_if_it_were_not_there(cloc
     assert router.state().unrouted == 1
 
 
-async def test_what_could_not_be_sent_has_failed_and_does_not_go_on(clock: Clock, recorder: Recorder) -> None:
+async def test_an_event_that_a_relay_cannot_send_fails_and_is_not_routed(clock: Clock, recorder: Recorder) -> None:
     router = Router()
 
     async def fail(event: Event) -> bool:

@@ -190,7 +190,7 @@ async def test_a_failed_or_unrouted_event_is_delivered_again_with_the_same_id(fl
     assert await waiting(flows) == []
 
 
-async def test_one_that_fails_does_not_hold_up_the_others(flows: Flows) -> None:
+async def test_a_failing_event_does_not_delay_others(flows: Flows) -> None:
     got: list[str] = []
 
     async def handle(event: SentEvent) -> None:

@@ -127,7 +127,7 @@ async def test_tables_of_a_newer_program_are_refused(server: postgres.Postgres) 
         await opened(url)
 
 
-async def test_of_many_that_open_an_empty_schema_one_makes_the_tables(server: postgres.Postgres) -> None:
+async def test_only_one_of_many_processes_creates_the_tables(server: postgres.Postgres) -> None:
     url = server.url()
     await asyncio.gather(*[opened(url) for _ in range(5)])
     await opened(url)

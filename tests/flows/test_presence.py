@@ -141,7 +141,9 @@ async def test_files_of_dead_processes_are_deleted(join: Callable[[], FilePresen
     assert presence.losses == 1
 
 
-async def test_without_fifos_the_lock_alone_tells_who_lives(join: Callable[[], FilePresence], tmp_path: Path) -> None:
+async def test_without_fifos_the_lock_shows_which_processes_live(
+    join: Callable[[], FilePresence], tmp_path: Path
+) -> None:
     (tmp_path / "owners").mkdir()
     lock = FileLock(tmp_path / "owners" / "1-plain")
     lock.take()

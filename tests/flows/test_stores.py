@@ -76,7 +76,7 @@ async def test_a_lost_flow_cannot_be_written(store: Store) -> None:
     await store.commit(batch(StepRow("a", "task", "RUNNING"), epoch=2))
 
 
-async def test_of_two_that_take_a_flow_one_is_too_late(store: Store) -> None:
+async def test_only_one_of_two_processes_can_take_a_flow(store: Store) -> None:
     await store.create(FLOW)
     await store.take("one", "me", seen=1)
     with pytest.raises(ClaimLost):

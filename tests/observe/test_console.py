@@ -264,7 +264,7 @@ async def test_an_event_that_is_merged_away_has_the_outcome_of_its_call(clock: A
     assert [event.data for event in seen.events] == [2]
 
 
-async def test_one_that_is_superseded_is_dropped() -> None:
+async def test_a_superseded_event_is_dropped() -> None:
     router, entered, go_on = Router(), asyncio.Event(), asyncio.Event()
 
     async def build(_: object) -> None:

@@ -175,7 +175,7 @@ def test_memory_is_that_of_processes_which_are_there() -> None:
     assert sizes[os.getpid()] > 2**20
 
 
-async def test_what_happens_while_the_first_message_is_sent_is_in_the_next(clock: Clock) -> None:
+async def test_changes_during_the_first_message_are_in_the_next(clock: Clock) -> None:
     router = Router()
     router.handle("**", lambda _: None)
 

@@ -61,7 +61,7 @@ async def test_find_lets_other_tasks_run(clock: Clock) -> None:
 # -- what becomes of an event -----------------------------------------------------------------------------------
 
 
-async def test_one_that_was_handled(clock: Clock) -> None:
+async def test_the_entry_of_a_handled_event(clock: Clock) -> None:
     router = Router("main")
     router.handle("a", slow)
     async with EventLog() as log, running(router):
@@ -89,7 +89,7 @@ async def test_one_that_was_handled(clock: Clock) -> None:
     assert entry.over
 
 
-async def test_one_on_its_way_is_seen_as_it_is_now(clock: Clock) -> None:
+async def test_an_open_event_is_shown_in_its_current_state(clock: Clock) -> None:
     router = Router()
     router.handle("a", slow)
     async with EventLog() as log, running(router):
@@ -161,7 +161,7 @@ async def test_dropped_and_refused_events(clock: Clock) -> None:
     assert ("full", "refused") in fates(log)
 
 
-async def test_one_that_a_newer_event_superseded(clock: Clock) -> None:
+async def test_the_entry_of_a_superseded_event(clock: Clock) -> None:
     router = Router()
     router.handle("a", slow, busy="restart")
     async with EventLog() as log, running(router):
@@ -171,7 +171,7 @@ async def test_one_that_a_newer_event_superseded(clock: Clock) -> None:
     assert fates(log) == [("a", "superseded"), ("a", "superseded"), ("a", "handled")]
 
 
-async def test_one_that_was_merged_points_to_its_call(clock: Clock) -> None:
+async def test_a_merged_event_refers_to_its_call(clock: Clock) -> None:
     router = Router()
     router.handle("a/*", nothing, debounce=Debounce(0.5, merge=lambda _old, _new: Event("a/all")))
     async with EventLog() as log, running(router):
@@ -206,7 +206,7 @@ async def test_events_that_a_stopping_router_gives_up_are_dropped(clock: Clock) 
     assert fates(log) == [("a", "dropped")] * 3
 
 
-async def test_which_attempt_it_was(clock: Clock) -> None:
+async def test_an_entry_has_the_number_of_its_attempt(clock: Clock) -> None:
     router = Router()
     router.handle("a", nothing)
     async with EventLog() as log, running(router):
@@ -389,7 +389,7 @@ async def test_a_program_that_opens_many_keeps_none_of_them(clock: Clock) -> Non
         assert gone() is None
 
 
-async def test_one_that_was_left_while_the_program_ended_can_be_entered_again(clock: Clock) -> None:
+async def test_a_log_left_during_shutdown_can_be_entered_again(clock: Clock) -> None:
     connected = {name: len(getattr(hooks, name).receivers) for name in hooks.__all__ if name != "Hook"}
     async with lifetime(signals=False) as life:
         log = EventLog()
@@ -471,7 +471,7 @@ async def _all(log: EventLog) -> list[Entry]:
         return [entry async for entry in entries]
 
 
-async def test_one_of_many_waiting_readers_can_be_cancelled(clock: Clock) -> None:
+async def test_one_waiting_reader_can_be_cancelled_without_the_others(clock: Clock) -> None:
     router = Router()
     router.handle("**", nothing)
     async with EventLog() as log, running(router):

@@ -69,7 +69,7 @@ async def test_log_records_of_a_handler_have_its_event(clock: Clock, kept: Kept)
     }
 
 
-async def test_a_record_of_elsewhere_says_nothing_of_whoever_writes_it(clock: Clock, kept: Kept) -> None:
+async def test_a_record_from_elsewhere_has_no_context_of_its_formatter(clock: Clock, kept: Kept) -> None:
     record = logging.makeLogRecord({"msg": "from outside"})
     ContextFilter().filter(record)
     router = Router()
@@ -153,7 +153,7 @@ def _cycle() -> dict[Any, Any]:
         ({"value": float("nan")}, "nan"),
     ],
 )
-def test_whatever_is_logged_comes_out_as_json(kept: Kept, extra: dict[str, Any], expected: str) -> None:
+def test_any_record_is_written_as_json(kept: Kept, extra: dict[str, Any], expected: str) -> None:
     kept.handle(logging.makeLogRecord({"msg": "x", **extra}))
     assert kept.lines[0]["value"] == expected
 

@@ -81,7 +81,7 @@ async def test_a_supervisors_own_state_is_drawn() -> None:
         assert 'w_0("`**api**\nrunning`"):::running' in mermaid.tree(app.state())
 
 
-def test_one_failed_worker_of_a_thousand_is_seen() -> None:
+def test_one_failed_worker_of_a_thousand_is_drawn() -> None:
     many = [worker(f"worker-{number}", pid=number) for number in range(1000)]
     text = mermaid.tree(supervisor("app", *many, worker("importer", status="failed"), supervisor("deep", *many)))
     assert len(text) < 5_000
@@ -277,7 +277,7 @@ def test_a_status_that_no_worker_has_is_refused() -> None:
 
 
 @given(st.text())
-def test_whatever_is_escaped_is_plain(text: str) -> None:
+def test_escaped_text_has_only_safe_characters(text: str) -> None:
     escaped = escape(text)
     assert escaped.isascii()
     assert re.fullmatch(r"(?:[0-9A-Za-z ,./_-]|#\d+;)*", escaped)

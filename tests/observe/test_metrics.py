@@ -52,7 +52,7 @@ def exported(policy: LabelPolicy, label: str, value: object) -> str | None:
 
 
 @given(st.lists(st.tuples(st.text(), st.text())), st.integers(1, 5))
-def test_there_are_never_more_series_than_may_be(names: list[tuple[str, str]], most: int) -> None:
+def test_the_number_of_series_is_limited(names: list[tuple[str, str]], most: int) -> None:
     """One extra series takes everything above the limit, and a series that exists is found again."""
     policy = LabelPolicy(max_series=most)
     series: Series[tuple[str, ...]] = Series(("supervisor", "child"), policy, lambda labels: labels)

@@ -611,7 +611,7 @@ async def test_spans_and_metrics_are_sent_when_it_is_left_early() -> None:
     assert [*asked, provider.asked] == [0, 1, 1]
 
 
-async def test_what_hangs_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_hanging_exporter_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     release = threading.Event()
     async with OpenTelemetryTraces(Provider(lambda: release.wait(30)), flush_timeout=0.05):
         pass

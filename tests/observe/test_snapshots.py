@@ -287,7 +287,7 @@ class Unspeakable:
         raise ValueError("not to be said")
 
 
-async def test_whatever_a_state_gives_can_be_shown(clock: Clock) -> None:
+async def test_any_state_of_a_component_can_be_shown(clock: Clock) -> None:
     async def coroutine() -> int:
         return 1
 

@@ -124,7 +124,7 @@ async def test_output_and_status_are_those_of_the_command_and_nothing_is_left(en
     assert await containers(engine) == []
 
 
-async def test_one_that_ends_well_is_finished_and_its_lines_are_logged(
+async def test_a_container_with_exit_code_0_is_finished_and_its_lines_are_logged(
     engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", engine.address)
@@ -156,7 +156,7 @@ async def test_it_has_what_it_was_given_and_nothing_of_ours(engine: Engine, monk
     assert not any("OURS" in line for line in lines)
 
 
-async def test_somebody_elses_kill_is_a_failure_that_may_have_been_the_memory(engine: Engine) -> None:
+async def test_a_kill_from_outside_is_a_failure_and_mentions_memory(engine: Engine) -> None:
     async with made(engine, *STUBBORN) as worker:
         async with seen(engine, worker) as container:
             await container.kill(signal="SIGKILL")
@@ -165,7 +165,7 @@ async def test_somebody_elses_kill_is_a_failure_that_may_have_been_the_memory(en
     assert "(signal 9), perhaps out of memory" in str(end.error)
 
 
-async def test_who_runs_out_of_memory_is_told_so(engine: Engine) -> None:
+async def test_an_out_of_memory_kill_is_reported(engine: Engine) -> None:
     output = Output()
     script = "trap 'exec tail /dev/zero' USR1; echo up; while :; do sleep 0.05; done"
     async with made(engine, "sh", "-c", script, output=output) as worker:
@@ -217,7 +217,7 @@ async def test_a_stop_is_heard_and_nothing_is_left(engine: Engine) -> None:
     assert await containers(engine) == []
 
 
-async def test_one_that_does_not_listen_is_killed(engine: Engine) -> None:
+async def test_a_container_that_ignores_the_stop_is_killed(engine: Engine) -> None:
     worker = made(engine, *STUBBORN, stop_timeout=0.1)
     await worker.start()
     await worker.stop()
@@ -325,7 +325,7 @@ async def test_an_image_that_is_not_to_be_had_is_named(engine: Engine) -> None:
 # -- the engine --------------------------------------------------------------------------------------------------------
 
 
-async def test_it_says_where_it_runs_and_who_sees_to_it(engine: Engine) -> None:
+async def test_state_and_labels_of_a_running_container(engine: Engine) -> None:
     async with made(engine, *STUBBORN, stop_timeout=0.0) as worker:
         state = worker.state()
         assert (state.kind, state.contain, state.status) == ("container", "guard", Status.RUNNING)

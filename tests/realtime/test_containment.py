@@ -136,7 +136,7 @@ def run(doomed: Callable[[int], int]) -> Iterator[Callable[..., tuple[subprocess
 
 @pytest.mark.parametrize("victim", VICTIMS)
 @pytest.mark.parametrize("level", LEVELS)
-def test_who_survives_is_known_and_no_stranger_is_harmed(stranger: Family, level: str, victim: str) -> None:
+def test_survivors_match_the_table_and_other_processes_are_unharmed(stranger: Family, level: str, victim: str) -> None:
     before = stranger.alive
     try:
         with Family(level) as family:
@@ -193,7 +193,7 @@ async def test_the_daemon_of_another_worker_lives_on(doomed: Callable[[int], int
     assert ended(daemon, 0)
 
 
-async def test_one_that_is_detached_may_leave_a_daemon_but_stops_when_asked(doomed: Callable[[int], int]) -> None:
+async def test_a_detached_worker_may_leave_a_daemon_and_obeys_stop(doomed: Callable[[int], int]) -> None:
     received = Lines()
     code = "import os; print(len([name for name in os.environ if 'COOKIE' in name]))\n" + DAEMON + "time.sleep(1000)"
     worker = python(code, output=received, detached=True)
@@ -208,7 +208,7 @@ async def test_one_that_is_detached_may_leave_a_daemon_but_stops_when_asked(doom
 # -- the guard --------------------------------------------------------------------------------------------------------
 
 
-async def test_one_guard_for_all_comes_with_the_first_and_goes_with_the_last() -> None:
+async def test_one_guard_starts_with_the_first_worker_and_ends_with_the_last() -> None:
     async with ProcessWorker("a", "sleep", "1000"):
         guard = guard_manager.pid
         async with ProcessWorker("b", "sleep", "1000"):
@@ -257,9 +257,7 @@ async def test_the_guard_stands_apart_and_is_deaf() -> None:
         assert guard.memory_info().rss < 14 * 1024 * 1024
 
 
-async def test_a_guard_that_somebody_killed_is_replaced_with_all_it_knew(
-    run: Any, doomed: Callable[[int], int]
-) -> None:
+async def test_a_killed_guard_is_replaced_with_its_state(run: Any, doomed: Callable[[int], int]) -> None:
     app, (first, old) = run(
         """
         async def main():
@@ -504,7 +502,7 @@ def test_an_app_that_is_detached_from_survives(run: Any) -> None:
 
 
 @pytest.mark.parametrize("level", ["auto", "guard"])
-def test_what_a_worker_of_a_worker_left_ends_with_the_outer_app(run: Any, level: str) -> None:
+def test_leftovers_of_a_nested_worker_end_with_the_outer_app(run: Any, level: str) -> None:
     inner = APP.format(
         code=f"""
 async def main():
@@ -785,7 +783,7 @@ async def test_in_a_pid_namespace_a_command_inherits_nothing_more() -> None:
     assert received.get_nowait() == received.get_nowait()
 
 
-async def test_what_has_started_in_a_pid_namespace_hears_a_stop_that_comes_at_once() -> None:
+async def test_a_process_in_a_pid_namespace_receives_an_immediate_stop() -> None:
     worker = ProcessWorker("app", "sleep", "1000", contain="pidns", stop_timeout=LIMIT)
     await begin(worker)
     assert (await stop_and_wait(worker)).status is Status.STOPPED

@@ -130,7 +130,7 @@ def test_ctrl_c_stops_a_program_that_has_closed_its_stderr() -> None:
     assert result_of(code)[:2] == (0, "hook\nended\n")
 
 
-def test_the_deadline_holds_for_a_lifetime_in_somebody_elses_loop() -> None:
+def test_the_deadline_holds_for_a_lifetime_in_a_foreign_loop() -> None:
     status, _, err = result_of("""
         from lifecycle.runtime.lifetimes import Settings
         async def main():
@@ -196,7 +196,7 @@ AS_PID_1 = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 
 
 @needs_pid_1
-def test_as_pid_1_it_reaps_orphans_and_leaves_its_own_children_to_who_started_them() -> None:
+def test_as_pid_1_it_reaps_orphans_but_not_children_that_others_wait_for() -> None:
     status, out, err = result_of(
         """
         def zombies():

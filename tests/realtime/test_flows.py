@@ -80,7 +80,7 @@ def test_sigterm_suspends_a_flow_and_the_next_start_goes_on(start: Callable[[], 
     assert "all done" in said
 
 
-def test_to_terminate_at_the_prompt_lets_the_task_at_work_end(start: Callable[[], Running], tmp_path: Path) -> None:
+def test_terminate_at_the_prompt_lets_the_running_task_end(start: Callable[[], Running], tmp_path: Path) -> None:
     program = start()
     program.until("with s-1/second/1")
     program.type("terminate")

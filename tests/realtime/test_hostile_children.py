@@ -76,7 +76,7 @@ BOTH = pytest.mark.parametrize("way", ["alone", "supervised"])
 
 
 @pytest.mark.parametrize("fault", ["not found", "not executable", "cwd missing"])
-async def test_what_can_no_longer_be_started_is_tried_again_until_it_can(
+async def test_a_command_that_fails_to_start_is_retried_until_it_starts(
     tmp_path: Path, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     place, away = tmp_path / "place", tmp_path / "away"
@@ -111,7 +111,7 @@ async def test_what_can_no_longer_be_started_is_tried_again_until_it_can(
         await until(lambda: supervisor.workers()[0].status is Status.RUNNING)
 
 
-async def test_what_can_no_longer_be_started_is_given_up_in_the_end(tmp_path: Path) -> None:
+async def test_a_command_that_keeps_failing_to_start_is_given_up(tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text("#!/bin/sh\nexec sleep 1000\n")
     script.chmod(0o755)
@@ -228,7 +228,7 @@ async def test_a_fork_bomb_of_two_hundred_is_gone_with_its_life(way: str) -> Non
 
 
 @BOTH
-async def test_those_that_are_never_the_same_for_long_end_with_their_leader(way: str) -> None:
+async def test_processes_that_keep_forking_end_with_their_leader(way: str) -> None:
     """Seven in its group, each of which lives for a moment only, and leaves another in its place."""
     rabbits = """
         import os, signal, time
@@ -260,7 +260,7 @@ def in_group(pid: int, group: int) -> bool:
 
 
 @BOTH
-async def test_one_that_stops_itself_with_all_its_group_is_stopped_and_has_its_time(way: str) -> None:
+async def test_a_group_that_stopped_itself_gets_its_grace_period(way: str) -> None:
     """It is continued with SIGCONT and gets its grace period."""
     code = f"""
         import os, signal, sys, time
@@ -280,7 +280,7 @@ async def test_one_that_stops_itself_with_all_its_group_is_stopped_and_has_its_t
 
 
 @BOTH
-async def test_one_that_ignores_every_signal_is_killed_past_its_grace(way: str) -> None:
+async def test_a_process_that_ignores_signals_is_killed_after_the_grace_period(way: str) -> None:
     code = """
         import os, signal, time
         for each in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
@@ -297,7 +297,7 @@ async def test_one_that_ignores_every_signal_is_killed_past_its_grace(way: str) 
     assert (exit_.status, exit_.signal) == ("killed", 9)
 
 
-async def test_nobody_is_signalled_once_a_number_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_signal_is_sent_after_a_pid_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is asked of a worker in any state, its signals are sent before its process is reaped."""
     free: set[int] = set()
     strangers: list[tuple[str, int, int]] = []
@@ -369,7 +369,7 @@ REUSE = """
 """
 
 
-async def test_a_stranger_who_has_the_number_now_is_left_alone() -> None:
+async def test_a_process_with_a_reused_pid_is_not_signalled() -> None:
     lines: list[str] = []
     code = textwrap.dedent(REUSE)
     worker = ProcessWorker(

@@ -53,7 +53,7 @@ async def test_a_supervisor_without_processes_has_no_guard() -> None:
         assert guard_manager.pid is None
 
 
-async def test_who_left_before_its_worker_was_moved_into_a_cgroup_is_fetched_and_ends_with_it() -> None:
+async def test_a_process_forked_before_the_move_into_a_cgroup_is_moved_and_ends_with_its_worker() -> None:
     received: asyncio.Queue[int] = asyncio.Queue()
     worker = ProcessWorker(
         "early", sys.executable, "-I", "-S", "-c", EARLY, output=lambda line, _: received.put_nowait(int(line))

@@ -94,7 +94,7 @@ async def test_a_new_size_is_seen_and_told() -> None:
         await screen.shows("now 40 30")
 
 
-async def test_what_is_typed_is_read_and_keys_are_signals() -> None:
+async def test_typed_text_is_read_and_control_keys_send_signals() -> None:
     screen = Screen()
     terminal = Terminal(screen)
     code = """
@@ -113,7 +113,7 @@ async def test_what_is_typed_is_read_and_keys_are_signals() -> None:
     await terminal.write(b"too late")
 
 
-async def test_who_types_faster_than_is_read_waits_and_is_let_go_at_the_end() -> None:
+async def test_a_write_to_a_full_terminal_waits_and_returns_at_the_end() -> None:
     screen = Screen()
     terminal = Terminal(screen)
     async with on(terminal, "import time, tty; tty.setraw(0); print('deaf'); time.sleep(1000)"):
@@ -125,7 +125,7 @@ async def test_who_types_faster_than_is_read_waits_and_is_let_go_at_the_end() ->
         await asyncio.gather(*typists)
 
 
-async def test_a_typist_who_gives_up_leaves_the_terminal_to_others() -> None:
+async def test_a_cancelled_write_leaves_the_terminal_to_others() -> None:
     screen = Screen()
     terminal = Terminal(screen)
     code = """
@@ -170,7 +170,7 @@ async def test_an_output_that_raises_is_logged_once_and_contained(caplog: pytest
     assert caplog.text.count("logged once") == 1
 
 
-async def test_one_that_keeps_the_terminal_open_does_not_hold_the_end_up() -> None:
+async def test_a_process_that_keeps_the_terminal_open_does_not_delay_the_end() -> None:
     screen = Screen()
     code = """
         import os, signal, time

@@ -166,7 +166,7 @@ async def test_another_signal_stops_it() -> None:
     assert (exit_.status, exit_.signal) == ("stopped", signal.SIGINT)
 
 
-async def test_one_that_ignores_the_signal_is_killed_past_its_grace() -> None:
+async def test_a_process_that_ignores_the_signal_is_killed_after_the_grace_period() -> None:
     output = Output()
     code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready'); time.sleep(1000)"
     worker = python(code, output=output)
@@ -212,7 +212,7 @@ async def test_closing_the_loop_over_a_running_worker_kills_it() -> None:
     assert not psutil.pid_exists(pid)
 
 
-async def test_a_child_whose_status_somebody_else_took_says_so() -> None:
+async def test_a_child_reaped_elsewhere_reports_an_unknown_status() -> None:
     output = Output()
     worker = python("import time; print('ready'); time.sleep(1000)", output=output)
     await worker.start()
@@ -241,7 +241,7 @@ async def test_a_stop_ends_the_whole_group() -> None:
     assert exit_.status is Status.STOPPED
 
 
-async def test_what_a_leader_leaves_behind_is_killed_at_once() -> None:
+async def test_processes_left_by_a_leader_are_killed_at_once() -> None:
     output = Output()
     worker = python(FAMILY.format(end="os._exit(0)"), output=output, stop_timeout=1000)
     await worker.start()
@@ -311,7 +311,7 @@ async def test_a_leader_reaped_by_a_stranger_while_its_group_ends_keeps_its_stat
     assert (exit_.status, exit_.exit_code, members(leader)) == ("stopped", 0, [])
 
 
-async def test_signals_reach_the_leader_or_all_and_nobody_after_the_end() -> None:
+async def test_signals_reach_the_leader_or_the_group_until_the_end() -> None:
     output = Output()
     code = """
         import os, signal, time
@@ -333,7 +333,7 @@ async def test_signals_reach_the_leader_or_all_and_nobody_after_the_end() -> Non
     worker.send_signal(signal.SIGKILL)
 
 
-async def test_one_that_leaves_the_group_does_not_hold_the_end_up() -> None:
+async def test_a_process_that_leaves_the_group_does_not_delay_the_end() -> None:
     """A daemon keeps the pipe open; the worker ends all the same, with what was written."""
     output = Output()
     code = """
@@ -390,7 +390,7 @@ async def test_a_suspension_returns_when_it_is_seen() -> None:
             await worker.resume()
 
 
-async def test_who_gives_up_a_suspension_leaves_it_running() -> None:
+async def test_a_cancelled_suspend_leaves_the_process_running() -> None:
     async with ProcessWorker("app", "sleep", "1000") as worker:
         for _ in range(10):
             suspension = asyncio.create_task(worker.suspend())
@@ -413,7 +413,7 @@ async def test_a_start_is_not_cut_short_by_a_resume() -> None:
     await worker.stop()
 
 
-async def test_what_is_suspended_is_continued_before_a_stop() -> None:
+async def test_a_suspended_process_is_continued_before_a_stop() -> None:
     output = Output()
     code = f"import signal, sys, time; signal.signal(15, lambda *_: sys.exit('bye')); print('ready'); {FOR_EVER}"
     worker = python(code.replace("'bye'", "0"), output=output, stop_timeout=LIMIT)
@@ -424,7 +424,7 @@ async def test_what_is_suspended_is_continued_before_a_stop() -> None:
     assert (exit_.status, exit_.exit_code) == ("stopped", 0)
 
 
-async def test_one_that_stopped_itself_is_still_stopped() -> None:
+async def test_a_process_that_sent_itself_sigstop_can_be_stopped() -> None:
     worker = python("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", stop_timeout=LIMIT)
     await worker.start()
     pid = worker.state().pid
@@ -433,7 +433,7 @@ async def test_one_that_stopped_itself_is_still_stopped() -> None:
     assert (await stop_and_wait(worker)).status is Status.STOPPED
 
 
-async def test_one_killed_while_suspended_has_failed() -> None:
+async def test_a_process_killed_while_suspended_has_failed() -> None:
     worker = ProcessWorker("app", "sleep", "1000")
     await worker.start()
     await worker.suspend()
@@ -443,7 +443,7 @@ async def test_one_killed_while_suspended_has_failed() -> None:
         await worker.suspend()
 
 
-async def test_one_resumed_by_a_stranger_may_finish() -> None:
+async def test_a_process_continued_from_outside_may_finish() -> None:
     output = Output()
     code = """
         import signal
@@ -481,7 +481,7 @@ async def test_lines_of_any_kind_arrive_whole_and_before_the_end() -> None:
     assert exit_.stderr == "y" * 4096
 
 
-async def test_what_is_said_after_the_signal_arrives_before_stop_returns() -> None:
+async def test_output_after_the_signal_arrives_before_stop_returns() -> None:
     output = Output()
     code = """
         import signal, sys, time
@@ -499,7 +499,7 @@ async def test_what_is_said_after_the_signal_arrives_before_stop_returns() -> No
     assert output.stdout[-1] == "bye 9999"
 
 
-async def test_one_that_closes_its_output_lives_on() -> None:
+async def test_a_process_that_closes_its_output_keeps_running() -> None:
     output = Output()
     code = "import os, time; print('ready'); os.close(1); os.close(2); time.sleep(1000)"
     async with python(code, output=output) as worker:

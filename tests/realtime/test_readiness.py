@@ -81,7 +81,7 @@ async def test_a_stop_while_it_is_waited_for_ends_the_worker(way: str, port: int
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_one_that_is_not_ready_in_time_is_stopped_with_all_its_processes(way: str, port: int) -> None:
+async def test_a_process_not_ready_in_time_is_stopped_with_its_group(way: str, port: int) -> None:
     ready = way.format(port=port)
     worker = ProcessWorker("app", "sh", "-c", "sleep 1000 & sleep 1000", ready=ready, start_timeout=0.1)
     with pytest.raises(WorkerFailed, match=r"'app' did not (accept|answer|write|send) .* within 0.1 s and was stopped"):
@@ -94,7 +94,7 @@ async def test_one_that_is_not_ready_in_time_is_stopped_with_all_its_processes(w
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_one_that_ends_before_it_is_ready_says_how_and_what_it_said_at_last(way: str, port: int) -> None:
+async def test_an_end_before_readiness_raises_with_the_status_and_last_output(way: str, port: int) -> None:
     worker = python("import sys; sys.exit('no such database')", ready=way.format(port=port), start_timeout=1000)
     with pytest.raises(
         WorkerFailed, match=r"ended before it was ready: it exited with status 1, and did not "
@@ -183,7 +183,7 @@ async def test_a_stranger_on_the_port_is_not_taken_for_it(port: int) -> None:
 
 
 @pytest.mark.usefixtures("stranger")
-async def test_one_that_shares_a_port_with_a_stranger_is_ready_when_it_listens_itself(port: int) -> None:
+async def test_a_process_on_a_shared_port_is_ready_when_it_listens_itself(port: int) -> None:
     async with asyncio.timeout(LIMIT), python(LISTENER, str(port), "127.0.0.1", ready=f"port:{port}"):
         pass
 
@@ -258,7 +258,7 @@ async def test_a_url_that_does_not_answer_well_is_not_ready(scheme: str, answer:
         await start
 
 
-async def test_a_stranger_who_answers_the_url_is_not_taken_for_it() -> None:
+async def test_an_answer_of_another_process_does_not_count_as_ready() -> None:
     class Fine(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
@@ -307,7 +307,7 @@ async def test_start_returns_when_the_line_has_come(fd: int, stream: str) -> Non
     await worker.stop()
 
 
-async def test_one_that_says_it_and_ends_at_once_was_ready() -> None:
+async def test_a_process_that_reports_ready_and_exits_was_ready() -> None:
     worker = python("print('ready')", ready="line:ready")
     async with asyncio.timeout(LIMIT):
         await worker.start()
@@ -405,7 +405,7 @@ async def test_start_returns_when_the_process_has_sent_that_it_is_ready(way: str
         assert worker.status == "running"
 
 
-async def test_what_it_says_of_its_status_is_told_when_it_is_late() -> None:
+async def test_a_start_timeout_reports_the_last_status_text() -> None:
     worker = python(client("sd_notify(b'STATUS=moving tables'); time.sleep(1000)"), ready="notify", start_timeout=1000)
     start = asyncio.create_task(worker.start())
     await until(lambda: news(worker) == "it said 'moving tables'")
@@ -440,7 +440,7 @@ async def test_notices_of_strangers_and_junk_do_not_count() -> None:
     await worker.stop()
 
 
-async def test_who_goes_on_sending_is_read_and_does_not_hold_the_loop() -> None:
+async def test_continuous_notifications_are_read_without_blocking_the_loop() -> None:
     """A process whose notices are not read would block in the middle of its work."""
     lines: list[str] = []
     code = """
@@ -461,7 +461,7 @@ async def test_who_goes_on_sending_is_read_and_does_not_hold_the_loop() -> None:
 # -- under a supervisor -------------------------------------------------------------------------------------------
 
 
-async def test_what_is_started_next_finds_the_one_before_it_ready_also_after_a_restart(port: int) -> None:
+async def test_each_child_starts_after_its_predecessor_is_ready_also_on_restart(port: int) -> None:
     """Program 5 of the front page."""
     connected: list[str] = []
 

@@ -111,7 +111,7 @@ def test_ctrl_c_twice_ends_a_program_whose_handler_blocks_the_loop() -> None:
 
 
 @pytest.mark.parametrize("signum", [SIGINT, SIGTERM])
-def test_one_signal_ends_a_program_in_order_with_status_0(signum: int) -> None:
+def test_a_single_signal_ends_a_program_in_order_with_status_0(signum: int) -> None:
     code = """
     async def main():
         on_shutdown(lambda: say("hook", current().reason, current().signum))

@@ -16,7 +16,7 @@ SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
 
 
 @pytest.mark.timeout(600)
-async def test_whatever_befalls_a_program_what_it_promised_is_kept_and_nothing_is_left() -> None:
+async def test_a_program_under_faults_keeps_its_promises_and_leaves_nothing() -> None:
     print(f"LIFECYCLE_SEED={SEED}")
     with tempfile.TemporaryDirectory(prefix="soak") as directory:
         storm = Storm(Path(directory), SECONDS, SEED, print)

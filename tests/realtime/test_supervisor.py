@@ -102,7 +102,7 @@ async def test_a_command_that_cannot_be_started_says_why(tmp_path: Path) -> None
         assert supervisor.workers()[0].status is Status.STOPPED
 
 
-async def test_one_that_floods_ignores_the_signal_and_stops_itself_is_stopped_on_time(tmp_path: Path) -> None:
+async def test_a_flooding_process_that_ignores_signals_is_stopped_on_time(tmp_path: Path) -> None:
     deaf = tmp_path / "deaf"
     flood = python(f"""
         import os, signal, sys
@@ -148,7 +148,7 @@ async def test_a_mixed_tree_is_suspended_and_goes_on() -> None:
         await until(lambda: count != held)
 
 
-async def test_what_changes_comes_to_a_router_as_events() -> None:
+async def test_status_changes_reach_a_router_as_events() -> None:
     seen: list[tuple[str, str]] = []
     supervisor, router = Supervisor("s", Spec("app", ["sleep", "1000"], backoff=SOON)), Router()
     router.add_source(supervisor.watch)

@@ -112,7 +112,7 @@ class TestChanges:
         seen.seen("up 3")
         assert len(seen.children()) == 1
 
-    def test_what_git_ignores_does_not_restart(self, watch: Any, here: Path) -> None:
+    def test_files_ignored_by_git_do_not_restart(self, watch: Any, here: Path) -> None:
         write(here / ".gitignore", "*.log\n")
         seen = watch()
         seen.seen("up 1")

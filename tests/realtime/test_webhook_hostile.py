@@ -485,7 +485,7 @@ async def test_hundreds_of_slow_clients_do_not_block_fast_ones() -> None:
 
 
 @pytest.mark.usefixtures("few_descriptors")
-async def test_one_connection_too_many_ends_the_longest_waiting_one() -> None:
+async def test_a_connection_above_the_limit_closes_the_longest_waiting_one() -> None:
     async with serving() as served:
         wires = [await served.connect() for _ in range(18)]
         assert [await wire.wait_end() for wire in wires[:2]] == [b"", b""]

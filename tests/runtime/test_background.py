@@ -79,7 +79,7 @@ async def test_a_task_is_cancelled_by_the_end_without_a_word(clock: Clock, caplo
     assert not caplog.records
 
 
-async def test_a_cancellation_that_nobody_asked_for_is_a_crash(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unrequested_cancellation_is_a_crash(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     async def gives_up() -> None:
         raise asyncio.CancelledError
 
@@ -186,7 +186,7 @@ async def test_go_belongs_to_the_loops_thread(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("call", ["go", "do", "do_detached", "group"])
-async def test_what_is_no_function_is_refused_and_a_made_call_is_closed(clock: Clock, call: str) -> None:
+async def test_a_non_function_is_refused_and_a_coroutine_is_closed(clock: Clock, call: str) -> None:
     async def hand_over(fn: Any) -> None:
         async with lifetime(), Group() as group:
             calls: dict[str, Any] = {"go": go, "do": do, "do_detached": do_detached, "group": group.go}
@@ -340,7 +340,7 @@ async def test_an_error_of_the_block_cancels_its_tasks_and_comes_out(clock: Cloc
     assert task.cancelled()
 
 
-async def test_an_error_leaves_nobody_waiting_for_a_slot(clock: Clock) -> None:
+async def test_an_error_frees_the_tasks_waiting_for_a_slot(clock: Clock) -> None:
     with pytest.raises(ValueError, match="boom"):
         async with Group(limit=1) as group:
             await group.go(fail, "boom", 1)

@@ -98,7 +98,7 @@ def test_cancel_on_interrupt_overrules_a_route(signals: FakeSignals) -> None:
     play(router, script, cancel_on_interrupt=True)
 
 
-def test_a_captured_ctrl_c_that_nobody_routes_is_sent_as_interrupt_and_clear_line(signals: FakeSignals) -> None:
+def test_an_unrouted_captured_ctrl_c_is_sent_as_interrupt_and_clear_line(signals: FakeSignals) -> None:
     router, seen = recorded("lifecycle/*")
 
     async def script() -> None:
@@ -508,12 +508,12 @@ async def test_it_takes_its_signals_when_it_only_runs(clock: Clock, signals: Fak
 
 
 @pytest.mark.parametrize("given", [0, -1, 1000, signal.SIGKILL, signal.SIGSTOP, "SIGINT"])
-def test_what_is_no_signal_or_cannot_be_caught_is_refused(given: Any) -> None:
+def test_invalid_and_uncatchable_signals_are_refused(given: Any) -> None:
     with pytest.raises(ValueError, match=r"signal|SIG"):
         SignalSource(given)
 
 
-async def test_a_signal_that_nobody_took_is_an_error_of_the_test(signals: FakeSignals) -> None:
+async def test_an_unhandled_signal_fails_the_test(signals: FakeSignals) -> None:
     with pytest.raises(LookupError, match="SIGINT"):
         signals.send()
 

@@ -50,7 +50,7 @@ async def test_components_are_there_in_the_order_in_which_they_came_and_as_long_
         assert life.components() == ()
 
 
-async def test_what_opens_in_another_thread_is_none_of_the_lifetimes(
+async def test_a_component_opened_in_another_thread_is_not_listed(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     own = Component()
@@ -84,7 +84,7 @@ async def test_a_worker_is_seen_while_it_starts_and_not_once_it_has_failed(clock
         assert life.components() == ()
 
 
-async def test_what_is_opened_twice_is_there_once_until_it_is_closed_twice(clock: Clock) -> None:
+async def test_a_component_opened_twice_is_listed_once_until_closed_twice(clock: Clock) -> None:
     own = Component()
     async with lifetime() as life:
         own.open()
@@ -151,7 +151,7 @@ class Foreign:
         return self
 
 
-def test_a_worker_that_is_a_main_is_seen_whoever_wrote_it() -> None:
+def test_a_worker_run_as_a_main_is_listed_even_if_foreign() -> None:
     foreign, own = Foreign(), TaskWorker("own", forever)
 
     async def main() -> tuple[object, ...]:
@@ -163,7 +163,7 @@ def test_a_worker_that_is_a_main_is_seen_whoever_wrote_it() -> None:
 # -- flushes ------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_measured_is_sent_after_the_hooks_and_what_takes_too_long_is_cut(
+def test_final_exports_run_after_the_hooks_with_a_time_limit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log: list[str] = []

@@ -58,7 +58,7 @@ def test_the_limit_is_known_before_the_first_signal(force_exit: int, routed: boo
     assert Escalation(Settings(force_exit=force_exit)).limit(routed=routed) == limit
 
 
-def test_of_the_presses_that_were_handled_only_the_last_counts() -> None:
+def test_only_the_last_handled_press_counts() -> None:
     escalation = Escalation(Settings())
     for now in range(10):
         assert escalation.judge(SIGINT, routed=True, stopping=False, now=now) is CAPTURE

@@ -240,7 +240,7 @@ async def test_its_state_is_a_record(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("reason", ["none", "tired", 3])
-async def test_what_is_no_reason_is_refused(clock: Clock, reason: str) -> None:
+async def test_an_invalid_reason_is_refused(clock: Clock, reason: str) -> None:
     async with lifetime() as life:
         with pytest.raises(ValueError, match=r"(?i)reason"):
             life.shutdown(reason)

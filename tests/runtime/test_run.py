@@ -87,7 +87,7 @@ def test_it_raises_what_the_async_function_raised() -> None:
     assert caught.value is error
 
 
-def test_what_it_raises_says_where_it_was_raised() -> None:
+def test_an_error_keeps_its_traceback() -> None:
     async def somewhere_deep() -> None:
         raise ZeroDivisionError("boom")
 
@@ -293,7 +293,7 @@ def test_errors_after_the_first_are_logged(caplog: pytest.LogCaptureFixture) -> 
     assert "later" in caplog.text
 
 
-def test_a_main_that_is_cancelled_by_nobody_has_failed() -> None:
+def test_a_main_that_raises_its_own_cancellation_has_failed() -> None:
     async def main() -> None:
         raise asyncio.CancelledError
 
@@ -435,7 +435,7 @@ def plain() -> None: ...
         (threading.Thread(), "cannot be run"),
     ],
 )
-def test_what_cannot_be_run_is_named_with_what_can(given: Any, message: str) -> None:
+def test_an_invalid_main_is_named_with_the_valid_kinds(given: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         run_virtual(given)
 

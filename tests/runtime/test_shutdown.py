@@ -215,7 +215,7 @@ def test_a_worker_that_cannot_be_stopped_holds_up_no_other(caplog: pytest.LogCap
     assert "no such process" in caplog.text
 
 
-def test_what_ignores_its_cancellation_is_named_and_does_not_keep_the_hooks_from_running(
+def test_tasks_that_ignore_cancellation_are_named_and_do_not_block_the_hooks(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log: list[str] = []
@@ -347,7 +347,7 @@ def test_a_quick_hook_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
     assert not caplog.records
 
 
-def test_what_comes_too_late_is_refused() -> None:
+def test_requests_after_the_end_of_a_lifetime_are_refused() -> None:
     late: list[Any] = []
 
     async def main() -> None:

@@ -147,7 +147,7 @@ def test_a_loop_that_is_blocked_gives_no_sign_of_life(manager: Manager, monkeypa
 @pytest.mark.parametrize(
     ("name", "value"), [("WATCHDOG_PID", "1"), ("WATCHDOG_USEC", "0"), ("WATCHDOG_USEC", ""), ("WATCHDOG_USEC", "soon")]
 )
-def test_there_are_no_beats_for_a_watchdog_that_is_off_or_of_another_process(
+def test_no_watchdog_notices_if_it_is_off_or_for_another_process(
     manager: Manager, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "10000000")
@@ -248,7 +248,7 @@ def test_a_reload_in_a_lifetime_inside_the_program_is_the_programs(manager: Mana
     assert [next(iter(notice)) for notice in manager.read()] == ["READY", "RELOADING", "READY", "STOPPING"]
 
 
-def test_what_finds_no_room_is_told_in_order_once_there_is_some(
+def test_notices_blocked_by_a_full_socket_are_sent_later_in_order(
     manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "10000000")
@@ -266,13 +266,13 @@ def test_what_finds_no_room_is_told_in_order_once_there_is_some(
     assert seen_notices == ["READY", "RELOADING", "READY", "STOPPING"]
 
 
-def test_a_manager_that_never_reads_holds_nobody_back(manager: Manager) -> None:
+def test_a_manager_that_never_reads_does_not_block_the_program(manager: Manager) -> None:
     manager.fill()
     run_virtual(functools.partial(asyncio.sleep, 100))
     assert all(notice == {"FILLED": "1"} for notice in manager.read())
 
 
-def test_a_manager_that_goes_away_holds_nobody_back(manager: Manager) -> None:
+def test_a_manager_that_goes_away_does_not_block_the_program(manager: Manager) -> None:
     async def main() -> str:
         manager.close()
         await ReloadHandler(lambda: None)(ReloadEvent())

@@ -138,7 +138,7 @@ async def test_shielded_data_that_came_with_the_cancellation_is_returned_and_the
     assert await inside(lambda: read_then_go_on(stream, "shield"), stream.feed, cancel) == (b"line\n", True)
 
 
-async def test_a_task_that_ends_with_the_shielded_line_gives_it_to_who_cancelled_it(clock: Clock) -> None:
+async def test_a_task_that_ends_with_the_shielded_line_returns_it_to_its_canceller(clock: Clock) -> None:
     stream = Stream()
     assert await inside(lambda: read_line(stream), stream.feed, cancel) == b"line\n"
 

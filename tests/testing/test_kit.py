@@ -175,7 +175,7 @@ async def test_a_router_has_started_when_the_block_begins_and_drained_when_it_en
     assert source.log == ["started", "left"]
 
 
-async def test_what_run_raises_comes_out_of_the_block(clock: Clock) -> None:
+async def test_an_error_of_run_is_raised_by_the_block(clock: Clock) -> None:
     router = Router()
     router.add_source(Slow(OSError("no door")))
     with pytest.raises(SourceFailed, match="no door"):

@@ -32,7 +32,7 @@ async def listen(line: str, stream: str) -> None:
         ("a", {"output": listen}, TypeError, "is not a plain function"),
     ],
 )
-def test_what_cannot_work_is_refused_at_once(
+def test_invalid_settings_are_refused_at_once(
     image: str, how: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -88,16 +88,14 @@ async def test_an_extra_that_is_missing_is_named(nowhere: Path, monkeypatch: pyt
             await worker.start()
 
 
-async def test_a_socket_that_nobody_listens_to_is_told(nowhere: Path) -> None:
+async def test_a_socket_without_a_listener_is_reported(nowhere: Path) -> None:
     listening(nowhere / "s").close()
     worker = ContainerWorker("db", "redis:7", engine=f"unix://{nowhere}/s")
     with pytest.raises(WorkerFailed, match=f"'db' cannot start: the engine at unix://{nowhere}/s does not answer"):
         await worker.start()
 
 
-def test_what_the_environment_says_is_looked_at_before_any_socket(
-    nowhere: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_variables_precede_sockets_in_the_search(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://10.0.0.1:2375")
     with listening(nowhere / "podman" / "podman.sock"):
         assert engine_address(None) == "tcp://10.0.0.1:2375"

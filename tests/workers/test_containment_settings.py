@@ -46,7 +46,7 @@ def test_detached_is_a_level_of_its_own() -> None:
     assert Level.wanted("auto", detached=True) is Level.DETACHED
 
 
-def test_what_has_not_started_or_has_no_processes_shows_no_level() -> None:
+def test_workers_without_a_process_show_no_level() -> None:
     async def work() -> None:
         pass
 
@@ -103,7 +103,7 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
         (no_namespace, "pidns", "it is refused here .unshare failed: Operation not permitted."),
     ],
 )
-async def test_what_was_asked_for_and_cannot_be_had_fails_the_start(
+async def test_an_unavailable_level_fails_the_start(
     monkeypatch: pytest.MonkeyPatch, lack: Callable[[pytest.MonkeyPatch], None], contain: str, message: str
 ) -> None:
     lack(monkeypatch)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # -- add ------------------------------------------------------------
 
 
-async def test_what_is_added_starts_at_once_and_is_the_last_in_order(clock: Clock, fakes: Fakes) -> None:
+async def test_an_added_child_starts_at_once_and_is_last_in_order(clock: Clock, fakes: Fakes) -> None:
     async with Supervisor("s", fakes.spec("a")) as supervisor:
         await supervisor.add(fakes.spec("z"))
         await supervisor.add(fakes.spec("b"))
@@ -35,7 +35,7 @@ async def test_what_is_added_starts_at_once_and_is_the_last_in_order(clock: Cloc
     assert fakes.take_log()[-3:] == ["b down", "z down", "a down"]
 
 
-async def test_what_is_added_before_the_start_waits_for_it(clock: Clock, fakes: Fakes) -> None:
+async def test_a_child_added_before_the_start_waits_for_it(clock: Clock, fakes: Fakes) -> None:
     supervisor = Supervisor("s")
     await supervisor.add(fakes.spec("a"))
     assert fakes.take_log() == []
@@ -43,7 +43,7 @@ async def test_what_is_added_before_the_start_waits_for_it(clock: Clock, fakes: 
         assert fakes.take_log() == ["a up"]
 
 
-async def test_what_is_added_while_the_others_start_comes_after_them(clock: Clock, fakes: Fakes) -> None:
+async def test_a_child_added_during_the_start_comes_last(clock: Clock, fakes: Fakes) -> None:
     fakes.hangs = {"b"}
     supervisor = Supervisor("s", *fakes.specs("a b"))
     start = asyncio.create_task(supervisor.start())
@@ -58,7 +58,7 @@ async def test_what_is_added_while_the_others_start_comes_after_them(clock: Cloc
     assert start.exception()
 
 
-async def test_what_is_added_while_a_group_waits_to_start_again_waits_with_it(clock: Clock, fakes: Fakes) -> None:
+async def test_a_child_added_during_a_group_backoff_waits_with_the_group(clock: Clock, fakes: Fakes) -> None:
     specs = fakes.specs("a b", backoff=Backoff(initial=2, jitter=0))
     async with Supervisor("s", *specs, strategy="one_for_all") as supervisor:
         fakes.crash("a")
@@ -72,7 +72,7 @@ async def test_what_is_added_while_a_group_waits_to_start_again_waits_with_it(cl
         assert fakes.take_log() == ["a up", "b up", "c up"]
 
 
-async def test_what_is_added_and_cannot_start_is_no_child(clock: Clock, fakes: Fakes) -> None:
+async def test_an_added_spec_that_cannot_start_is_not_a_child(clock: Clock, fakes: Fakes) -> None:
     fakes.fails["z", 1] = OSError("no")
     async with Supervisor("s", fakes.spec("a"), intensity=Intensity(0, 1)) as supervisor:
         with pytest.raises(WorkerFailed, match="'z' cannot start: no"):
@@ -82,7 +82,7 @@ async def test_what_is_added_and_cannot_start_is_no_child(clock: Clock, fakes: F
         assert statuses(supervisor) == {"a": "running", "z": "running"}
 
 
-async def test_an_add_that_nobody_waits_for_any_more_goes_on(clock: Clock, fakes: Fakes) -> None:
+async def test_an_add_whose_caller_is_cancelled_continues(clock: Clock, fakes: Fakes) -> None:
     async with Supervisor("s") as supervisor:
         add = asyncio.create_task(supervisor.add(fakes.spec("a")))
         await asyncio.sleep(0)
@@ -116,7 +116,7 @@ async def test_nothing_is_added_to_what_stops_or_has_ended(clock: Clock, fakes: 
         await supervisor.add(fakes.spec("b"))
 
 
-async def test_who_waits_when_it_ends_by_itself_is_told(clock: Clock, fakes: Fakes) -> None:
+async def test_pending_operations_fail_when_the_supervisor_ends(clock: Clock, fakes: Fakes) -> None:
     fakes.stop_times = {"b": 5}
     supervisor = Supervisor("s", *fakes.specs("a b"), intensity=Intensity(0, 60))
     await supervisor.start()
@@ -153,7 +153,7 @@ async def test_a_child_can_be_removed_wherever_it_is(clock: Clock, fakes: Fakes,
         assert fakes.log == []
 
 
-async def test_a_function_that_ignores_being_cancelled_makes_nobody_who_outlives_the_removal(
+async def test_a_factory_that_ignores_cancellation_leaves_no_worker_after_the_removal(
     clock: Clock, fakes: Fakes
 ) -> None:
     late: list[FakeWorker] = []
@@ -216,7 +216,7 @@ async def test_a_restart_that_fails_says_so_and_is_not_repeated(clock: Clock, fa
 
 
 @pytest.mark.parametrize(("restart", "outcome"), [("always", "running"), ("never", "failed")])
-async def test_a_restart_that_nobody_waits_for_any_more_is_left_to_the_policy(
+async def test_a_restart_whose_caller_is_cancelled_is_left_to_the_policy(
     clock: Clock, fakes: Fakes, restart: str, outcome: str
 ) -> None:
     fakes.stop_times["a"] = 1
@@ -230,7 +230,7 @@ async def test_a_restart_that_nobody_waits_for_any_more_is_left_to_the_policy(
         assert statuses(supervisor) == {"a": outcome}
 
 
-async def test_who_gives_up_while_the_new_one_starts_leaves_it_to_the_policy_too(clock: Clock, fakes: Fakes) -> None:
+async def test_a_restart_cancelled_during_the_new_start_is_left_to_the_policy(clock: Clock, fakes: Fakes) -> None:
     async with Supervisor("s", fakes.spec("a")) as supervisor:
         fakes.hangs = {"a"}
         asking = asyncio.create_task(supervisor.restart("a"))
@@ -476,7 +476,7 @@ async def test_children_of_the_same_name_in_two_supervisors_have_topics_of_their
     ]
 
 
-async def test_what_no_other_hook_tells_of_is_announced_as_a_change_of_the_supervisor(
+async def test_changes_without_another_hook_are_announced_as_changes_of_the_supervisor(
     clock: Clock, fakes: Fakes
 ) -> None:
     health = ProbeResult(healthy=True)
@@ -632,7 +632,7 @@ async def test_a_call_is_no_child() -> None:
         ({"on_limit": "pause", "intensity": Intensity(0, 1)}, "pause forever"),
     ],
 )
-async def test_so_is_a_supervisor(settings: dict[str, Any], message: str) -> None:
+async def test_invalid_supervisor_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Supervisor("s", **settings)
 

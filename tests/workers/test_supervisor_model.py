@@ -262,7 +262,7 @@ MOVES: tuple[Callable[[Game], Any], ...] = (
 WEIGHTS = (10, 4, 8, 3, 3, 2, 2, 2, 4)
 
 
-async def test_whatever_is_done_to_it_a_supervisor_is_where_its_model_is_and_its_budget_is_exact(clock: Clock) -> None:
+async def test_a_supervisor_matches_its_model_and_its_budget_is_exact(clock: Clock) -> None:
     for number in range(GAMES):
         seed = SEED + number
         try:

@@ -114,7 +114,7 @@ async def test_a_stop_interrupts_a_factory_that_hangs(clock: Clock) -> None:
     assert (supervisor.status, clock.time()) == ("stopped", 100)
 
 
-async def test_so_does_a_removal_and_nobody_else_has_waited(clock: Clock, fakes: Fakes) -> None:
+async def test_a_removal_interrupts_a_hanging_factory_and_delays_no_other_child(clock: Clock, fakes: Fakes) -> None:
     hangs = False
 
     async def make() -> Any:
@@ -237,7 +237,7 @@ async def test_a_stop_during_the_backoff_starts_nothing(clock: Clock, fakes: Fak
     assert fakes.take_log() == ["a up", "a down"]
 
 
-async def test_a_start_that_hangs_holds_up_nobody_else(clock: Clock, fakes: Fakes) -> None:
+async def test_a_start_that_hangs_does_not_delay_other_children(clock: Clock, fakes: Fakes) -> None:
     async with Supervisor("s", *fakes.specs("a b")) as supervisor:
         fakes.hangs = {"a"}
         fakes.crash("a")
@@ -562,7 +562,7 @@ async def test_a_circuit_opens_for_one_child_and_a_restart_by_hand_closes_it(clo
 
 
 @pytest.mark.parametrize("error", [StopTree("no licence"), SystemExit(3), KeyboardInterrupt()])
-async def test_what_is_to_end_everything_goes_up_to_the_root(clock: Clock, fakes: Fakes, error: BaseException) -> None:
+async def test_an_error_that_ends_the_tree_reaches_the_root(clock: Clock, fakes: Fakes, error: BaseException) -> None:
     def inner() -> Supervisor:
         return Supervisor("inner", *fakes.specs("a b"))
 
@@ -575,7 +575,9 @@ async def test_what_is_to_end_everything_goes_up_to_the_root(clock: Clock, fakes
 
 
 @pytest.mark.parametrize("error", [StopTree("no licence"), SystemExit(3)])
-async def test_so_does_what_a_start_raises(clock: Clock, fakes: Fakes, error: BaseException) -> None:
+async def test_a_tree_ending_error_of_a_start_reaches_the_root(
+    clock: Clock, fakes: Fakes, error: BaseException
+) -> None:
     def refuse() -> Supervisor:
         raise error
 
@@ -750,7 +752,7 @@ class Mute(Own):
         self.status = Status.STOPPED
 
 
-async def test_a_worker_of_somebody_elses_making_is_kept_like_any_other(clock: Clock) -> None:
+async def test_a_third_party_worker_is_supervised_like_any_other(clock: Clock) -> None:
     made: list[Own] = []
 
     def make() -> Own:
@@ -767,7 +769,7 @@ async def test_a_worker_of_somebody_elses_making_is_kept_like_any_other(clock: C
 
 
 @pytest.mark.parametrize("error", [OSError("the line is dead"), asyncio.CancelledError("not by us")])
-async def test_one_that_cannot_tell_of_its_end_has_failed_and_is_stopped_before_the_next(
+async def test_a_worker_whose_wait_raises_has_failed_and_is_stopped_before_the_next(
     clock: Clock, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
     made: list[Mute] = []
@@ -787,7 +789,7 @@ async def test_one_that_cannot_tell_of_its_end_has_failed_and_is_stopped_before_
     assert made[1].status is Status.STOPPED
 
 
-async def test_so_has_one_that_is_never_started_again(clock: Clock) -> None:
+async def test_a_worker_whose_wait_raises_fails_also_without_restarts(clock: Clock) -> None:
     made: list[Mute] = []
 
     def make() -> Mute:
@@ -801,7 +803,7 @@ async def test_so_has_one_that_is_never_started_again(clock: Clock) -> None:
     assert len(made) == 1
 
 
-async def test_one_that_breaks_when_it_is_stopped_stops_nobody_else(clock: Clock, fakes: Fakes) -> None:
+async def test_a_worker_that_raises_on_stop_does_not_stop_others(clock: Clock, fakes: Fakes) -> None:
     mute = Mute()
     async with Supervisor("s", fakes.spec("a"), Spec("mute", lambda: mute)) as supervisor:
         fakes.take_log()

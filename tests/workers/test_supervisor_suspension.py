@@ -42,7 +42,7 @@ async def test_children_are_suspended_in_reverse_and_go_on_in_order(clock: Clock
         assert fakes.take_log() == [f"{x} suspended" for x in "cba"] + [f"{x} resumed" for x in "abc"]
 
 
-async def test_what_cannot_be_suspended_keeps_running_and_is_shown_so(clock: Clock, fakes: Fakes) -> None:
+async def test_a_child_that_cannot_be_suspended_keeps_running_and_is_shown_so(clock: Clock, fakes: Fakes) -> None:
     async with Supervisor("s", fakes.spec("a"), Spec("b", forever), Spec("c", gated)) as supervisor:
         await supervisor.suspend()
         assert statuses(supervisor) == {"a": "suspended", "b": "running", "c": "suspended"}
@@ -147,9 +147,7 @@ async def test_time_suspended_after_a_crash_does_not_reset_the_backoff(clock: Cl
         assert statuses(supervisor) == {"a": "running"}
 
 
-async def test_so_does_one_whose_backoff_ends_meanwhile_or_that_is_added_or_restarted(
-    clock: Clock, fakes: Fakes
-) -> None:
+async def test_due_added_and_restarted_children_start_after_the_resume(clock: Clock, fakes: Fakes) -> None:
     async with Supervisor("s", *fakes.specs("a b", backoff=STEADY)) as supervisor:
         fakes.crash("a")
         await clock.settle()
@@ -163,7 +161,7 @@ async def test_so_does_one_whose_backoff_ends_meanwhile_or_that_is_added_or_rest
         assert set(statuses(supervisor).values()) == {"running"}
 
 
-async def test_one_that_is_being_started_starts_after_the_resume(clock: Clock, fakes: Fakes) -> None:
+async def test_a_child_being_started_starts_after_the_resume(clock: Clock, fakes: Fakes) -> None:
     async with Supervisor("s", fakes.spec("a")) as supervisor:
         fakes.hangs = {"b"}
         add = asyncio.create_task(supervisor.add(fakes.spec("b")))
@@ -189,7 +187,7 @@ async def test_a_group_that_is_about_to_start_waits_for_the_resume(clock: Clock,
         assert statuses(supervisor) == {"a": "running", "b": "running"}
 
 
-async def test_what_is_removed_or_stopped_while_suspended_does_not_come_back(clock: Clock, fakes: Fakes) -> None:
+async def test_a_child_removed_or_stopped_while_suspended_stays_down(clock: Clock, fakes: Fakes) -> None:
     async with Supervisor("s", *fakes.specs("a b c")) as supervisor:
         await supervisor.suspend()
         fakes.crash("a")
@@ -202,7 +200,7 @@ async def test_what_is_removed_or_stopped_while_suspended_does_not_come_back(clo
         assert statuses(supervisor) == {"a": "failed", "c": "running"}
 
 
-async def test_a_budget_that_is_spent_by_the_resume_starts_nobody_any_more(clock: Clock, fakes: Fakes) -> None:
+async def test_a_budget_spent_by_the_resume_starts_no_more_children(clock: Clock, fakes: Fakes) -> None:
     supervisor = Supervisor("s", *fakes.specs("a b"), intensity=Intensity(0, 60))
     await supervisor.start()
     await supervisor.suspend()
@@ -230,7 +228,7 @@ async def test_a_stop_ends_a_suspension_that_waits_for_a_loop(clock: Clock) -> N
     assert (supervisor.status, clock.time()) == ("stopped", 2)
 
 
-async def test_who_gives_up_waiting_takes_the_suspension_back(clock: Clock, fakes: Fakes) -> None:
+async def test_a_cancelled_suspend_is_undone(clock: Clock, fakes: Fakes) -> None:
     async with Supervisor("s", Spec("busy", busy), fakes.spec("b")) as supervisor:
         await clock.advance(1)
         with pytest.raises(TimeoutError):
@@ -332,7 +330,7 @@ def cancelled() -> object:
         (lambda: "fine", "its probe returned 'fine'; it has to return a ProbeResult"),
     ],
 )
-async def test_one_that_is_unhealthy_for_long_is_started_again(
+async def test_a_child_that_stays_unhealthy_is_restarted(
     clock: Clock, answer: Callable[[], object], error_text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     made: list[Patient] = []
@@ -364,7 +362,7 @@ class Leaving(FakeWorker):
         return ProbeResult(healthy=False)
 
 
-async def test_who_follows_one_that_was_unhealthy_is_told_its_true_exit_code(clock: Clock, fakes: Fakes) -> None:
+async def test_the_successor_of_an_unhealthy_child_gets_its_real_exit_code(clock: Clock, fakes: Fakes) -> None:
     made: list[Leaving] = []
 
     def make() -> Leaving:
@@ -456,7 +454,7 @@ async def test_an_inner_supervisor_with_a_finished_job_is_not_restarted_as_unhea
         assert (state.restarts, state.health) == (0, ProbeResult(healthy=True))
 
 
-async def test_what_is_suspended_is_not_asked(clock: Clock) -> None:
+async def test_a_suspended_child_is_not_probed(clock: Clock) -> None:
     async def loop(gate: Gate) -> None:
         await gated(gate)
 
@@ -478,7 +476,7 @@ async def test_what_is_suspended_is_not_asked(clock: Clock) -> None:
         assert asked > before + 5
 
 
-async def test_who_waits_for_a_start_in_line_is_not_kept_waiting_for_the_resume(clock: Clock, fakes: Fakes) -> None:
+async def test_a_queued_start_does_not_wait_for_the_resume(clock: Clock, fakes: Fakes) -> None:
     specs = fakes.specs("a b", backoff=STEADY)
     async with Supervisor("s", *specs, strategy="one_for_all") as supervisor:
         fakes.crash("a")

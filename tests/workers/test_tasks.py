@@ -31,7 +31,7 @@ async def test_runs_until_its_function_returns(clock: Clock) -> None:
     assert (exit_.status, exit_.error, exit_.exit_code, exit_.duration) == ("finished", None, None, 3)
 
 
-async def test_what_its_function_raises_is_its_end(clock: Clock) -> None:
+async def test_an_error_of_the_function_ends_the_worker(clock: Clock) -> None:
     async def crash() -> None:
         raise ValueError("boom")
 
@@ -94,7 +94,7 @@ async def test_returning_on_request_is_a_stop(clock: Clock) -> None:
     assert (await worker.wait()).status is Status.STOPPED
 
 
-async def test_one_that_swallows_cancellation_is_abandoned_on_time_and_reported_with_its_stack(
+async def test_a_task_that_swallows_cancellation_is_abandoned_on_time_and_reported_with_its_stack(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     release = asyncio.Event()
@@ -216,7 +216,7 @@ async def test_a_stop_ends_a_suspension_at_once(clock: Clock) -> None:
     assert ((await worker.wait()).status, clock.time()) == ("stopped", began)
 
 
-async def test_who_gives_up_waiting_leaves_it_running(clock: Clock) -> None:
+async def test_a_cancelled_suspend_leaves_the_task_running(clock: Clock) -> None:
     counter = Counter()
 
     async def busy(gate: Gate) -> None:
@@ -232,7 +232,7 @@ async def test_who_gives_up_waiting_leaves_it_running(clock: Clock) -> None:
         assert counter.steps == 6
 
 
-async def test_one_that_ends_instead_of_reaching_its_gate_says_so(clock: Clock) -> None:
+async def test_suspend_fails_if_the_task_ends_before_its_gate(clock: Clock) -> None:
     async def short(gate: Gate) -> None:
         await asyncio.sleep(1)
 
@@ -251,7 +251,7 @@ async def test_without_a_gate_it_cannot_be_suspended(clock: Clock) -> None:
         assert worker.status == "running"
 
 
-async def test_what_does_not_run_cannot_be_suspended() -> None:
+async def test_a_worker_that_is_not_running_cannot_be_suspended() -> None:
     worker = TaskWorker("w", Counter().run)
     with pytest.raises(InvalidTransition, match="'w' cannot go from created to suspended"):
         await worker.suspend()
@@ -342,7 +342,7 @@ async def test_a_suspension_that_timed_out_leaves_nothing_behind(clock: Clock) -
     task.cancel()
 
 
-async def test_who_gives_up_does_not_open_it_for_another_who_waits(clock: Clock) -> None:
+async def test_a_cancelled_suspend_does_not_open_the_gate_for_another(clock: Clock) -> None:
     gate, log = Gate(), list[float]()
     task = asyncio.create_task(loop(gate, 10, log))
     await clock.settle()

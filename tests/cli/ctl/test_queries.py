@@ -61,7 +61,7 @@ def test_a_program_of_another_name_is_named(sockets: Path, capsys: pytest.Captur
     assert err == "[lifecycle] no program called 'shpo' runs here; there is\n[lifecycle]   shop\n"
 
 
-def test_one_of_several_programs_has_to_be_named(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_programs_require_a_name(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with speaker(sockets / "a.sock", ROUTES), speaker(sockets / "b.sock", ROUTES):
         status, _, err = said(capsys, "routes", "--json")
         assert status == 2
@@ -85,7 +85,7 @@ def test_ps_of_unknown_name_exits_with_4(sockets: Path, capsys: pytest.CaptureFi
     assert said(capsys, "-p", "app", "ps")[0] == 4
 
 
-def test_one_of_several_numbered_programs_has_to_be_named(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_numbered_programs_require_a_name(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with speaker(sockets / "app-1.sock", ROUTES), speaker(sockets / "app-2.sock", ROUTES):
         status, _, err = said(capsys, "-p", "app", "routes")
     assert status == 2

@@ -247,7 +247,7 @@ class TestPause:
 # -- syntax ---------------------------------------------------------------------------------------------------------
 
 
-async def test_what_cannot_be_compiled_is_shown_with_file_line_and_caret(tmp_path: Path) -> None:
+async def test_syntax_errors_are_shown_with_file_line_and_caret(tmp_path: Path) -> None:
     success, error = tmp_path / "good.py", tmp_path / "bad ü.py"
     success.write_text("raise SystemExit('never run')\n")
     error.write_text("x = 1\ndef f(:\n    pass\n")

@@ -70,7 +70,7 @@ async def test_bytes_and_records_arrive_as_what_they_are(bridge: MakeBridge) -> 
     assert (events[1].id, events[1].type) == ("7", "Order")
 
 
-async def test_whoever_awaits_an_event_knows_that_the_bus_has_it_and_routes_here_get_it_too(
+async def test_awaiting_an_event_waits_for_the_bus_and_local_routes_get_it_too(
     bridge: MakeBridge, server: NatsProcess
 ) -> None:
     here = Router()
@@ -85,7 +85,7 @@ async def test_whoever_awaits_an_event_knows_that_the_bus_has_it_and_routes_here
     assert sender.state().published == 2
 
 
-async def test_what_goes_out_and_comes_in_is_handled_once_by_the_group(bridge: MakeBridge) -> None:
+async def test_a_published_event_is_handled_once_by_the_group(bridge: MakeBridge) -> None:
     """Events from the bus are not sent back to it."""
     routers, boxes = [Router("one"), Router("two")], [Box(), Box()]
     bridges = [bridge(group="group", subscribe=("job/*",), publish=("**",)) for _ in routers]
@@ -126,7 +126,7 @@ async def test_a_group_that_comes_later_gets_what_is_in_the_stream(bridge: MakeB
         await box.wait(1)
 
 
-async def test_what_a_subject_cannot_say_the_pattern_says_again(bridge: MakeBridge) -> None:
+async def test_the_pattern_filters_what_a_subject_filter_cannot_express(bridge: MakeBridge) -> None:
     here, there = Router(), Router()
     here.add_source(bridge(group="here", publish=("**",)))
     receiver = bridge(group="there", subscribe=("fo*/**/end",))
@@ -174,7 +174,7 @@ async def test_a_trace_goes_with_the_event(bridge: MakeBridge) -> None:
 # -- failures ------------------------------------------------------------------------------------------------------
 
 
-async def test_what_fails_comes_again_and_then_is_a_dead_letter_with_the_reason(
+async def test_a_failing_event_is_redelivered_then_dead_with_the_reason(
     bridge: MakeBridge, server: NatsProcess
 ) -> None:
     here, there = Router(), Router()
@@ -205,7 +205,7 @@ async def test_what_fails_comes_again_and_then_is_a_dead_letter_with_the_reason(
     assert (receiver.state().dead, receiver.state().given_back) == (1, 2)
 
 
-async def test_what_nobody_handles_is_a_dead_letter_too_and_dead_letters_do_not_die_again(
+async def test_unhandled_events_are_dead_letters_and_dead_letters_do_not_make_more(
     bridge: MakeBridge, server: NatsProcess
 ) -> None:
     here, there = Router(), Router()
@@ -219,7 +219,7 @@ async def test_what_nobody_handles_is_a_dead_letter_too_and_dead_letters_do_not_
         assert (await js.stream_info(receiver._settings.stream)).state.messages == 2
 
 
-async def test_what_cannot_be_read_is_a_dead_letter_at_once(bridge: MakeBridge, server: NatsProcess) -> None:
+async def test_an_unreadable_message_is_a_dead_letter_at_once(bridge: MakeBridge, server: NatsProcess) -> None:
     receiver = bridge(group="there", subscribe=("**",))
     there = Router()
     there.add_source(receiver)
@@ -233,7 +233,7 @@ async def test_what_cannot_be_read_is_a_dead_letter_at_once(bridge: MakeBridge, 
     assert {event.topic: event.data for event in events} == {"dead/odd": b"{", "plain": b"\xff", "*": None}
 
 
-async def test_what_a_route_gives_up_on_purpose_is_done(bridge: MakeBridge) -> None:
+async def test_events_dropped_by_a_lane_are_acknowledged(bridge: MakeBridge) -> None:
     here, there = Router(), Router()
     here.add_source(bridge(group="here", publish=("job/*",)))
     receiver = bridge(group="there", subscribe=("job/*",))
@@ -286,7 +286,7 @@ async def test_a_handler_may_take_longer_than_the_answer_is_waited_for(bridge: M
     assert calls == [1]
 
 
-async def test_what_waits_behind_a_full_lane_is_not_taken_for_lost(bridge: MakeBridge) -> None:
+async def test_events_waiting_for_a_full_lane_are_not_redelivered(bridge: MakeBridge) -> None:
     here, there = Router(), Router(buffer=1)
     here.add_source(bridge(group="here", publish=("job/*",)))
     receiver = bridge(group="there", subscribe=("job/*",), ack_wait=1.0)
@@ -330,7 +330,7 @@ async def test_no_more_events_are_here_than_may_be(bridge: MakeBridge, most: int
     assert max(seen) > 1
 
 
-async def test_one_at_a_time_is_strict_order_failures_included_for_the_whole_group(bridge: MakeBridge) -> None:
+async def test_one_at_a_time_keeps_the_order_of_the_whole_group_across_failures(bridge: MakeBridge) -> None:
     here = Router()
     here.add_source(bridge(group="here", publish=("job/*",)))
     done: list[int] = []
@@ -446,7 +446,7 @@ async def test_a_router_may_run_again_and_a_bridge_may_be_taken_out(bridge: Make
 # -- what is refused -------------------------------------------------------------------------------------------------
 
 
-async def test_an_event_that_the_bus_cannot_carry_is_refused_to_whoever_awaits_it(bridge: MakeBridge) -> None:
+async def test_an_event_that_the_bus_cannot_carry_raises_when_awaited(bridge: MakeBridge) -> None:
     here = Router()
     sender = bridge(group="here", publish=("**",))
     here.add_source(sender)

@@ -51,7 +51,7 @@ async def put(server: NatsProcess, prefix: str, subject: bytes, headers: bytes, 
 
 
 @pytest.mark.parametrize("what", MESSAGES)
-async def test_what_a_stranger_writes_stops_nobody(bridge: MakeBridge, server: NatsProcess, what: str) -> None:
+async def test_malformed_messages_do_not_stop_the_bridge(bridge: MakeBridge, server: NatsProcess, what: str) -> None:
     receiver = bridge(group="there", subscribe=("**",), publish=("good/**",), ack_wait=1.0, max_deliver=2)
     there = Router()
     there.add_source(receiver)

@@ -57,7 +57,7 @@ async def test_a_stream_that_is_of_no_use_is_refused(
         await js.delete_stream(stream)
 
 
-async def test_a_stream_that_somebody_made_is_used_as_it_is(bridge: MakeBridge, server: NatsProcess) -> None:
+async def test_an_existing_stream_is_used_unchanged(bridge: MakeBridge, server: NatsProcess) -> None:
     mine = bridge(group="g", publish=("**",))
     stream, prefix = mine._settings.stream, mine._settings.prefix
     router = Router()
@@ -159,7 +159,7 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], why: 
         NatsBridge("nats://x", **({"group": "g", "subscribe": ("a",)} | settings))
 
 
-def test_what_is_no_pattern_and_no_url_is_refused() -> None:
+def test_invalid_patterns_and_urls_are_refused() -> None:
     with pytest.raises(TypeError, match="7 is not a pattern"):
         NatsBridge("nats://x", group="g", subscribe=(7,))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="needs a URL"):
@@ -173,7 +173,7 @@ def test_a_bridge_belongs_to_one_router() -> None:
         Router("second").add_source(bridge)
 
 
-async def test_a_password_in_the_url_lets_in_and_is_told_nobody(tmp_path: Path) -> None:
+async def test_a_password_in_the_url_is_used_and_never_logged(tmp_path: Path) -> None:
     settings = 'authorization { user: me, password: "s3cret" }'
     with NatsProcess(tmp_path, settings=settings) as server:
         url = server.url.replace("//", "//me:s3cret@")

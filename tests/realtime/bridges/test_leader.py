@@ -46,7 +46,7 @@ class Candidate:
         return [topic.rpartition("/")[2] for topic in self.box.topics]
 
 
-async def test_one_leads_and_the_next_as_soon_as_it_stops(server: NatsProcess) -> None:
+async def test_the_next_candidate_leads_as_soon_as_the_leader_stops(server: NatsProcess) -> None:
     first, second = Candidate(server), Candidate(server)
     async with running(second.router), running(first.router):
         [gained] = await second.box.wait(1)
@@ -99,7 +99,7 @@ async def test_the_lease_is_kept_until_the_last_handler_has_ended(server: NatsPr
             assert await second.leader.get("done") == b"yes"
 
 
-async def test_who_does_not_lead_cannot_write(server: NatsProcess) -> None:
+async def test_a_candidate_that_does_not_lead_cannot_write(server: NatsProcess) -> None:
     first, second = Candidate(server, "fence"), Candidate(server, "fence")
     async with running(first.router):
         await first.box.wait(1)
@@ -116,7 +116,7 @@ async def test_who_does_not_lead_cannot_write(server: NatsProcess) -> None:
             assert first.leader.token is not None
 
 
-async def test_a_lease_that_somebody_took_away_is_lost_at_the_next_write(server: NatsProcess) -> None:
+async def test_a_lease_taken_by_another_is_lost_at_the_next_write(server: NatsProcess) -> None:
     """A clock knows nothing of that; the server does."""
     member = Candidate(server, "taken")
     async with running(member.router), by_hand(server) as js:
@@ -153,7 +153,7 @@ async def test_an_answer_that_got_lost_is_no_loss(server: NatsProcess) -> None:
         assert member.notices == ["gained"]
 
 
-async def test_who_is_removed_leads_no_more(server: NatsProcess) -> None:
+async def test_a_removed_leader_stops_leading(server: NatsProcess) -> None:
     first, second = Candidate(server, "removed"), Candidate(server, "removed")
     async with running(first.router):
         await first.box.wait(1)
@@ -188,7 +188,7 @@ async def test_a_client_that_is_closed_for_good_is_replaced_and_leads_again(serv
         assert member.notices[:3] == ["gained", "lost", "gained"]
 
 
-async def test_what_a_busy_route_was_not_told_in_time_is_not_told(server: NatsProcess) -> None:
+async def test_a_gained_event_is_dropped_if_the_lease_is_lost_first(server: NatsProcess) -> None:
     """A `gained` event after the loss would start work that nothing stops."""
     leader = Leader("busy", server.url)
     leader._turned(5, "")
@@ -238,7 +238,7 @@ async def test_a_server_that_comes_back_in_time_changes_nothing(own_server: Nats
         assert member.notices == ["gained"]
 
 
-async def test_that_one_leads_is_nobody_elses_business(server: NatsProcess) -> None:
+async def test_leader_events_stay_in_their_process(server: NatsProcess) -> None:
     """On another machine the same event would be a lie."""
     member = Candidate(server, "here")
     bridge = NatsBridge(server.url, stream="ALL", prefix="all", group="g", publish=("**",))

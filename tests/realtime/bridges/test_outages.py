@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-async def test_what_is_sent_while_the_server_is_gone_arrives_when_it_is_back(
+async def test_events_sent_during_an_outage_arrive_after_it(
     own_server: NatsProcess, own_bridge: MakeBridge, how: signal.Signals
 ) -> None:
     here, there = Router(), Router()
@@ -51,7 +51,7 @@ async def test_what_is_sent_while_the_server_is_gone_arrives_when_it_is_back(
     assert [type(event) for event in health.events] == [HealthEvent] * 3
 
 
-async def test_what_the_bus_does_not_take_in_time_fails_and_the_emitter_has_it_still(
+async def test_an_event_not_accepted_in_time_fails_for_its_emitter(
     own_server: NatsProcess, own_bridge: MakeBridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "PUBLISH_TIMEOUT", 0.2)

@@ -76,7 +76,7 @@ def networks() -> Iterator[Networks]:
         networks.delete()
 
 
-async def test_two_hosts_never_lead_at_once_whoever_is_cut_off(networks: Networks, tmp_path: Path) -> None:
+async def test_two_hosts_never_lead_at_once_during_a_partition(networks: Networks, tmp_path: Path) -> None:
     server = NatsProcess(tmp_path / "nats", host="0.0.0.0", via=networks.via("bus"))
     with server:
         places = [(f"nats://{BUS.format(number)}:{server.port}", networks.via(number)) for number in range(2)]

@@ -443,7 +443,7 @@ async def test_events_are_streamed(runtime: Path) -> None:
         assert (await stream.until(lambda entry: entry["what"] == "handled"))["topic"] == "a/2"
 
 
-async def test_what_is_printed_is_told_who_is_attached(runtime: Path) -> None:
+async def test_attached_clients_get_printed_lines(runtime: Path) -> None:
     router = Router()
     router.command("greet", lambda event: print("hello", *event.args))
     async with opened(router=router) as (_, path), streaming(path, "/api/attach") as stream:

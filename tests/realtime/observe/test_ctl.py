@@ -309,7 +309,7 @@ def test_own_stop_command_is_not_waited_for_and_terminate_shows_progress(env: En
         program.rest()
 
 
-def test_one_of_two_programs_has_to_be_named(ask: Ask, everywhere: Env, shop: Running) -> None:
+def test_two_programs_require_a_name(ask: Ask, everywhere: Env, shop: Running) -> None:
     with started(everywhere) as second:
         name = f"shop-{second.process.pid}"
         status, _, err = ask("routes")

@@ -98,7 +98,7 @@ async def test_a_collector_that_raises_costs_its_scrape_and_no_probe(caplog: pyt
     assert "could not expose its metrics" in caplog.text
 
 
-def test_what_exposes_nothing_is_refused() -> None:
+def test_an_object_without_metrics_is_refused() -> None:
     with pytest.raises(TypeError, match=r"metrics=CollectorRegistry exposes nothing; give PrometheusMetrics\(\)"):
         ProbeServer(metrics=_Named())  # type: ignore[arg-type]  # as a user might
 

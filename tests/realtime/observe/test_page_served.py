@@ -48,7 +48,7 @@ async def messages(answer: aiohttp.ClientResponse) -> AsyncGenerator[tuple[str, 
             yield name, json.loads(line[6:])
 
 
-async def test_whatever_is_answered_has_the_headers_that_keep_the_page_safe() -> None:
+async def test_every_answer_has_the_security_headers() -> None:
     async with served() as (client, _):
         for method, path, status in (
             ("GET", "/", 200),

@@ -153,7 +153,7 @@ async def test_streams_leases_and_maps_are_calls_too_and_errors_are_recorded() -
     assert dict(spoilt.attributes or {})["lifecycle.member"] == "desk-1"
 
 
-async def test_whatever_becomes_of_a_call_its_span_ends() -> None:
+async def test_the_span_of_a_call_ends_with_every_outcome() -> None:
     """The call returns, raises, is rejected, cannot be sent, is cancelled while it waits or runs, times out, or loses
     its worker.
     """
