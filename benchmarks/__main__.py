@@ -30,12 +30,12 @@ MODULES = ("startup", "router", "webhook", "watch", "supervision", "pool", "flow
 
 
 def main() -> int:
-    """Measure what was named, or all."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What lifecycle costs, beside others.")
+    """Measure the given modules, or all."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure lifecycle against peers.")
     parser.add_argument("modules", nargs="*", choices=[[], *MODULES], default=[], metavar="module")
     then = parser.add_mutually_exclusive_group()
-    then.add_argument("--write", action="store_true", help="keep the figures, and write the page")
-    then.add_argument("--check", action="store_true", help="exit with 1 where a figure has become worse")
+    then.add_argument("--write", action="store_true", help="store the figures, and write the page")
+    then.add_argument("--check", action="store_true", help="exit with 1 if a figure has become worse")
     options = parser.parse_args()
     named = options.modules or MODULES
     found = {name: _measured(name) for name in named}

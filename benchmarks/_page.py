@@ -1,4 +1,4 @@
-"""``docs/reference/performance.md``: what the last whole run printed, and nothing else."""
+"""Writes ``docs/reference/performance.md`` from the figures of the last complete run."""
 
 from __future__ import annotations
 
@@ -22,23 +22,22 @@ STORED = ROOT / "benchmarks" / "figures.json"
 HEAD = """\
 # Performance
 
-What `make bench` printed on one machine; it wrote this page, and no figure stands here, or anywhere else in the
-documentation, that it does not print. Figures are ratios to a peer, or to the least that could do the same, measured in
-the same run in rounds that take turns: they hold on other machines where times do not. *bar* is what a figure has to
-keep to, *—* that it has none. `make bench-check` measures again and fails where a figure has become 1.3 times worse
-than here, twice in a row.
+The output of `make bench` on one machine, which also wrote this page. The documentation has no other figures. A figure
+is a ratio to a peer, or to the least code that could do the same. Both were measured in the same run, in rounds that
+take turns, so ratios hold on other machines where times do not. *bar* is the limit of a figure, *—* means that it has
+none. `make bench-check` measures again, and fails if a figure is 1.3 times worse than here, twice in a row.
 """
 
 NOT_MEASURED = """\
 ## Not measured
 
-- Anything on macOS, Windows, uvloop, PyPy or a free-threaded Python; any other machine than the one below.
-- Days: the longest runs are those of `make soak` (half an hour) and of `benchmarks._observe_dashboard` (as long as one
-  tells it).
-- A network: NATS, PostgreSQL and those who ask webhooks are on the same machine, over loopback.
-- Disks other than the one below: what commits durably waits for the disk, and its ratios move with it.
-- watchexec, `uvicorn --reload` and the command of watchfiles: that they restart a command is compared by what they
-  do ([comparison](../explanation/comparison.md)), not by time.
+- Anything on macOS, Windows, uvloop, PyPy or a free-threaded Python, or on another machine than the one below.
+- Days: the longest runs are those of `make soak` (half an hour) and of `benchmarks._observe_dashboard` (as long as
+  requested).
+- A network: NATS, PostgreSQL and the clients of webhooks are on the same machine, over loopback.
+- Disks other than the one below: durable commits wait for the disk, and their ratios depend on it.
+- watchexec, `uvicorn --reload` and the command of watchfiles: their restarts are compared by behaviour
+  ([comparison](../explanation/comparison.md)), not by time.
 """
 
 
@@ -49,7 +48,7 @@ def stored() -> dict[str, Any]:
 
 
 def render(run: Mapping[str, Any]) -> str:
-    """The page about ``run``."""
+    """Return the page about ``run``."""
     parts = [HEAD, *(_section(name, module) for name, module in run["modules"].items()), NOT_MEASURED, *_absent(run)]
     return "\n".join([*parts, *_surroundings(run)])
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from lifecycle.bridges.connection import Connection
     from lifecycle.bridges.dedupe import DedupeCache, Failures, Key
     from lifecycle.bridges.events import BusEvent
-    from lifecycle.bridges.publisher import Letter, Publisher
+    from lifecycle.bridges.publisher import DeadLetter, Publisher
     from lifecycle.bridges.streams import Settings, Subscriptions
     from lifecycle.control import Emit
     from lifecycle.control.deliveries import Delivery
@@ -327,7 +327,7 @@ class MessageHandler:
         await _said(message.term())
         self._forget(held)
 
-    async def _write(self, kinds: Iterable[Letter]) -> None:
+    async def _write(self, kinds: Iterable[DeadLetter]) -> None:
         """Publish the first of ``kinds`` that the bus accepts; if there is none, only the log records the event."""
         for letter in kinds:
             try:

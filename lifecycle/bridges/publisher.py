@@ -34,7 +34,7 @@ __all__ = [
     "PUBLISH_TIMEOUT",
     "Acks",
     "Answer",
-    "Letter",
+    "DeadLetter",
     "Publisher",
     "check_size",
     "dead_letter",
@@ -344,7 +344,7 @@ def _read(message: Msg) -> Answer:
 
 
 #: Subject, headers, body and key.
-Letter: TypeAlias = tuple[str, dict[str, str], bytes, str]
+DeadLetter: TypeAlias = tuple[str, dict[str, str], bytes, str]
 
 #: Characters of a reason that are kept.
 LONGEST_REASON = 500
@@ -357,7 +357,7 @@ def message_key(subject: str, id: str) -> str:  # noqa: A002  # the attribute's 
 
 def dead_letter(
     message: Msg, topic: str, settings: Settings, *, reason: str, attempts: int, readable: bool
-) -> Iterator[Letter]:
+) -> Iterator[DeadLetter]:
     """Return the dead letter of ``message`` and a smaller variant; nothing if its subject would be too long.
 
     It is the same event with the reason of its failure. If it is not ``readable``, its data are the bytes of the body.

@@ -440,7 +440,7 @@ class ServerPresence(Presence):
         left, cord = [db], Cord(db)
         try:
             async with asyncio.timeout(FAREWELL):
-                await self._server.borrow(lambda _: _close(left.pop()))
+                await self._server.run_once(lambda _: _close(left.pop()))
         except (Unreachable, JournalError, TimeoutError):
             pass
         finally:

@@ -477,7 +477,7 @@ class Server:
             JournalError: if the server is gone again.
         """
         try:
-            await self.borrow(self._connector.read_clock)
+            await self.run_once(self._connector.read_clock)
         except Unreachable as error:
             raise JournalError(str(error)) from None
 
@@ -489,7 +489,7 @@ class Server:
         """
         self._loop, self._free = asyncio.get_running_loop(), asyncio.Semaphore(self._most)
         try:
-            await self.borrow(prepare)
+            await self.run_once(prepare)
         except BaseException as error:
             await self.close()
             if isinstance(error, Unreachable):
@@ -508,17 +508,17 @@ class Server:
         if self._sending:
             await asyncio.wait(self._sending)
 
-    async def borrow(self, use: Callable[[Any], _T]) -> _T:
+    async def run_once(self, use: Callable[[Any], _T]) -> _T:
         """Return what ``use`` returns for a connection, in a thread, tried once.
 
         Raises:
             Unreachable: if there is no connection, or it was lost.
         """
-        async with self._lent() as connection:
+        async with self._leased() as connection:
             return await connection.do(use)
 
     @asynccontextmanager
-    async def _lent(self) -> AsyncGenerator[Connection, None]:
+    async def _leased(self) -> AsyncGenerator[Connection, None]:
         async with self._free:
             connection = self._take()
             try:
@@ -557,7 +557,7 @@ class Server:
             return db, result
 
         try:
-            return await self.borrow(dial)
+            return await self.run_once(dial)
         except asyncio.CancelledError:
             unwanted.set()
             _close(made)
@@ -623,7 +623,7 @@ class Server:
     async def _carry_out_together(self, group: list[_Request]) -> bool:
         """Try it once, and return whether it is unknown if it was carried out."""
         try:
-            async with self._lent() as connection:
+            async with self._leased() as connection:
                 answers = await connection.carry_out([each.queries for each in group])
         except AnswerLost:
             return True
@@ -636,7 +636,7 @@ class Server:
 
     async def _answer(self, request: _Request, *, doubtful: bool) -> None:
         try:
-            async with self._lent() as connection:
+            async with self._leased() as connection:
                 answer = await self._retry(connection, request, doubtful=doubtful)
         except Exception as error:  # noqa: BLE001  # the caller gets it
             if not request.answer.done():
