@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
         ("printed", Bar(None, None)),
     ],
 )
-def test_the_words_beside_a_figure_are_read(words: str, bar: Bar) -> None:
+def test_limits_of_figures_are_parsed(words: str, bar: Bar) -> None:
     assert Bar.read(words) == bar
 
 

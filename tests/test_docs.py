@@ -330,7 +330,7 @@ def test_the_reloader_of_the_tutorial_at_each_step(start: Callable[..., Running]
     program.stop()
 
 
-def test_the_deployment_of_the_tutorial_goes_on_where_it_was(start: Callable[..., Running]) -> None:
+def test_the_deployment_of_the_tutorial_resumes_where_it_was(start: Callable[..., Running]) -> None:
     first, second = versions(ROOT / "docs/tutorial-flows.md", "deploy.py")
     program = start(first, "v2")
     program.until("migrating")

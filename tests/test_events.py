@@ -57,7 +57,7 @@ def test_an_event_has_the_topic_of_the_table(event: Any, topic: str) -> None:
 
 
 @pytest.mark.parametrize("event", [event for event, _ in TOPICS], ids=repr)
-def test_a_class_stands_for_the_topics_of_all_its_events(event: Any) -> None:
+def test_a_class_matches_the_topics_of_all_its_events(event: Any) -> None:
     assert Pattern(topics_of(type(event))).matches(event.topic)
 
 

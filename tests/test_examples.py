@@ -48,7 +48,7 @@ def test_debounce_builds_a_burst_once_and_never_forgets_a_change(start: Callable
     ]
 
 
-def test_notify_bridge_drops_what_the_consumer_has_no_room_for(start: Callable[..., Running]) -> None:
+def test_notify_bridge_drops_events_when_the_queue_is_full(start: Callable[..., Running]) -> None:
     lines = start("notify_bridge.py").rest().splitlines()
     assert lines[0] == "tick 1"
     assert [line.partition(" ")[0] for line in lines[:3]] == ["tick"] * 3
@@ -57,7 +57,7 @@ def test_notify_bridge_drops_what_the_consumer_has_no_room_for(start: Callable[.
     assert dropped >= 1
 
 
-def test_custom_source_tells_the_source_what_became_of_each_line(start: Callable[..., Running]) -> None:
+def test_custom_source_returns_the_result_of_each_line(start: Callable[..., Running]) -> None:
     text = start("custom_source.py", sys.executable, "-c", r"print('one\n\ntwo')").rest()
     said = [line for line in text.splitlines() if line.startswith(("line:", "refused:"))]
     assert said == ["line: one", "refused: an empty line", "line: two"]
@@ -81,7 +81,7 @@ def test_hot_reload_restarts_the_command_for_a_saved_file(start: Callable[..., R
     assert text.count("| first") == 1
 
 
-def test_hot_reload_without_a_command_says_how_it_is_used(start: Callable[..., Running]) -> None:
+def test_hot_reload_without_a_command_prints_its_usage(start: Callable[..., Running]) -> None:
     assert "usage:" in start("hot_reload.py", "src").rest(status=1)
 
 

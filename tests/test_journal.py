@@ -246,7 +246,7 @@ async def test_closing_waits_for_what_was_handed_in_and_takes_nothing_more(path:
         assert await journal.run(notes) == ["waits"]
 
 
-async def test_closing_that_is_cancelled_closes_all_the_same(path: Path) -> None:
+async def test_a_cancelled_close_still_closes(path: Path) -> None:
     journal = Journal(path, NOTES)
     await journal.__aenter__()
     hold, task = await held(journal)
@@ -265,7 +265,7 @@ async def test_many_more_writers_than_may_wait_are_all_served(path: Path) -> Non
         assert len(await journal.run(notes)) == 3000
 
 
-async def test_the_loop_goes_on_while_the_thread_is_held_up(path: Path) -> None:
+async def test_the_loop_continues_while_the_thread_is_blocked(path: Path) -> None:
     async with Journal(path, NOTES) as journal:
         hold, task = await held(journal)
         for _ in range(100):
@@ -275,7 +275,7 @@ async def test_the_loop_goes_on_while_the_thread_is_held_up(path: Path) -> None:
         await task
 
 
-async def test_the_clock_of_a_virtual_loop_stands_while_a_journal_is_at_work(clock: Any, path: Path) -> None:
+async def test_virtual_time_stops_while_a_journal_works(clock: Any, path: Path) -> None:
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(1), Journal(path, NOTES) as journal:
         for number in range(10):

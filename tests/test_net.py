@@ -30,5 +30,5 @@ def test_any_other_is_taken(port: int) -> None:
     check_port(port)
 
 
-def test_an_address_of_ipv6_stands_in_brackets() -> None:
+def test_an_ipv6_address_is_written_in_brackets() -> None:
     assert [url_of("http", host, 80) for host in ("box", "::1")] == ["http://box:80", "http://[::1]:80"]

@@ -75,7 +75,7 @@ def test_an_ignored_move_changes_nothing_and_returns_false() -> None:
     assert machine.history == ()
 
 
-def test_a_table_that_mentions_a_stranger_is_refused() -> None:
+def test_a_table_with_an_unknown_state_is_refused() -> None:
     with pytest.raises(ValueError, match="no row for green"):
         Machine("x", {"red": ["green"]}, "red")
     with pytest.raises(ValueError, match="no row for blue"):

@@ -31,11 +31,11 @@ class Mute(Exception):
         ),
     ],
 )
-def test_an_error_says_what_it_is_and_why(error: Exception, text: str, reason: str) -> None:
+def test_an_error_is_formatted_with_its_type_and_text(error: Exception, text: str, reason: str) -> None:
     assert (error_text(error), reason_of(error)) == (text, reason)
 
 
-def test_an_error_whose_own_text_fails_has_words_all_the_same() -> None:
+def test_an_error_whose_text_raises_is_still_formatted() -> None:
     assert message_of(Mute()) == "(its message cannot be read: RuntimeError)"
 
 

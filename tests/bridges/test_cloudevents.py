@@ -117,7 +117,7 @@ def test_events_of_the_reference_library_are_read(name: str, topic: str, data: A
     assert from_json(structured.body).topic == topic
 
 
-def test_trace_contexts_stand_beside_the_attributes_and_the_servers_own_headers_nowhere() -> None:
+def test_headers_keep_the_trace_context_and_drop_those_of_the_server() -> None:
     headers, body = to_binary(Event("a"), "/x")
     back = from_binary("a", {**headers, "Traceparent": "00-1-2-01", "Nats-Msg-Id": "x"}, body)
     assert dict(back.headers) == {"traceparent": "00-1-2-01"}
@@ -146,7 +146,7 @@ def test_a_message_of_a_program_that_knows_no_cloudevents_is_an_event() -> None:
         ({"content-type": "application/cloudevents+json"}, b'{"specversion": "1.0", "id": "1", "data_base64": 1}'),
     ],
 )
-def test_a_body_that_is_not_what_it_says_is_refused(headers: dict[str, str], body: bytes) -> None:
+def test_a_body_that_does_not_match_its_content_type_is_refused(headers: dict[str, str], body: bytes) -> None:
     with pytest.raises(ValueError):  # what it says is the reader's
         from_binary("a", headers, body)
 

@@ -214,7 +214,7 @@ def test_failures_before_the_last_attempt_are_not_raised() -> None:
     assert not same_error(ExceptionGroup("", [ValueError("x"), ValueError("x")]), theirs)
 
 
-def test_a_suspension_is_told_of_after_what_was_stored_with_the_change_that_asked_for_it() -> None:
+def test_a_suspension_is_announced_after_the_changes_stored_with_its_cause() -> None:
     flow: Any = {"type": "linear", "name": "f", "items": [_task("a", {"raise": "Woot!"})]}
     flow |= {"retry": {"kind": "times", "attempts": 2, "name": "r"}}
     events: list[Any] = [
@@ -261,7 +261,7 @@ def test_injected_values_are_added_to_the_stored_ones() -> None:
     assert flows.check(case | {"steps": steps, "expected": [missing, None, done]}) == []
 
 
-def test_nothing_is_bettered_that_is_no_quirk() -> None:
+def test_only_quirks_have_intended_differences() -> None:
     assert bettered(CASES[RESET]) is CASES[RESET]
 
 

@@ -23,7 +23,7 @@ def test_a_recorded_case_comes_out_the_same(case: Any) -> None:
     assert supervisor.check(case) == []
 
 
-def test_the_runner_counts_what_it_played_and_says_why_it_skipped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_runner_counts_cases_and_prints_why_it_skipped_some(capsys: pytest.CaptureFixture[str]) -> None:
     assert supervisor.main(str(FILE)) == 0
     *_, skipped, last = capsys.readouterr().out.splitlines()
     passed = int(last.split()[0])

@@ -34,7 +34,7 @@ def test_an_own_command_wins_over_an_included_one_before_and_later() -> None:
     assert router.commands.parse("late") == CommandEvent("late", ())
 
 
-def test_the_first_of_two_included_registries_has_the_word() -> None:
+def test_the_first_of_two_included_registries_wins() -> None:
     own = Commands()
     own.include(Commands(Command("a", "first")))
     own.include(Commands(Command("a", "second"), Command("b")))

@@ -180,7 +180,7 @@ async def test_many_that_wait_for_capacity_all_get_it_also_when_some_give_up(clo
     assert router.state().dropped == 3
 
 
-async def test_room_goes_to_the_next_when_the_one_woken_is_cancelled_at_that_moment(clock: Clock) -> None:
+async def test_freed_capacity_passes_to_the_next_waiter_if_the_woken_one_is_cancelled(clock: Clock) -> None:
     router, gate = Router(buffer=1), asyncio.Event()
     seen: list[int] = []
 

@@ -40,7 +40,7 @@ async def test_the_first_named_is_the_outermost_and_all_stand_around_earlier_and
     assert seen == [each.format("late") for each in around]
 
 
-async def test_middleware_of_the_router_stands_around_the_fallback_too(clock: Clock) -> None:
+async def test_middleware_of_the_router_wraps_the_fallback_too(clock: Clock) -> None:
     router, seen = Router(), list[str]()
     router.use(label("early", seen))
     router.fallback(lambda _: seen.append("fallback"))

@@ -152,7 +152,7 @@ def test_on_gives_the_function_back_unchanged() -> None:
     assert "test_router.py" in router.routes()[0].place
 
 
-def test_an_event_class_stands_for_the_topics_of_its_events() -> None:
+def test_an_event_class_matches_the_topics_of_its_events() -> None:
     router = Router()
 
     @dataclass(frozen=True)
@@ -225,7 +225,7 @@ async def test_a_topic_that_is_none_is_refused_wherever_it_comes_in(clock: Clock
 
 
 @pytest.mark.parametrize("topic", BAD, ids=lambda topic: repr(topic)[:12])
-async def test_a_source_survives_a_topic_that_is_none(clock: Clock, topic: Any) -> None:
+async def test_a_source_survives_an_invalid_topic(clock: Clock, topic: Any) -> None:
     router, received = Router(), list[Any]()
 
     class Source:

@@ -298,7 +298,7 @@ async def _limit(flows: Flows, pages: int) -> None:
     await flows.store.journal.run(lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchone())
 
 
-async def test_a_file_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+async def test_a_file_of_a_newer_version_is_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "flows.db"
     async with Flows(path):
         pass
@@ -309,7 +309,7 @@ async def test_a_file_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
             pass
 
 
-async def test_a_file_with_foreign_tables_of_the_same_names_is_left_alone(tmp_path: Path) -> None:
+async def test_a_file_with_foreign_tables_of_the_same_names_is_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "flows.db"
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("CREATE TABLE lifecycle_flows (departure TEXT)")

@@ -92,7 +92,7 @@ async def test_an_event_that_waits_is_delivered_although_the_clock_goes_back(
     assert [each.id for each in found] == [row.id]
 
 
-async def test_the_time_of_a_file_goes_on_after_a_boot_and_not_back(
+async def test_the_clock_of_a_file_continues_after_a_boot_and_never_goes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Callable[[float], None]
 ) -> None:
     path, boot = tmp_path / "flows.db", tmp_path / "boot"

@@ -107,7 +107,7 @@ async def test_a_flow_that_is_not_a_name_is_refused(queue: JobQueue) -> None:
         await queue.enqueue(queue)  # type: ignore[arg-type]  # that is the point
 
 
-async def test_a_queue_of_flows_that_are_not_entered_says_so(reopened: Callable[[], Flows]) -> None:
+async def test_a_queue_of_flows_that_are_not_entered_raises(reopened: Callable[[], Flows]) -> None:
     queue = JobQueue(reopened())
     with pytest.raises(FlowError, match="not open"):
         await queue.enqueue("vm")
@@ -410,7 +410,7 @@ async def test_a_job_whose_flow_was_done_before_the_claim_expired_is_not_discard
 
 
 @pytest.mark.parametrize("way", ["adopt", "expiry", "release", "discard"])
-async def test_a_flow_of_another_name_is_left_alone(flows: Flows, clock: Clock, way: str) -> None:
+async def test_a_flow_of_another_name_is_not_changed(flows: Flows, clock: Clock, way: str) -> None:
     queue = JobQueue(flows, max_attempts=1)
     other = FlowRow("a", "build", "RUNNING", epoch=1, owner="me")
     await flows.store.create(other)

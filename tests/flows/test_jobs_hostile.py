@@ -47,7 +47,7 @@ def another(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path / "flows.db", isolation_level=None, timeout=60)
 
 
-async def test_a_file_that_is_locked_is_said_to_be_and_works_again(queue: JobQueue, tmp_path: Path) -> None:
+async def test_a_locked_file_is_reported_and_works_again(queue: JobQueue, tmp_path: Path) -> None:
     await pragma(queue, "busy_timeout = 10")
     with closing(another(tmp_path)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -105,7 +105,7 @@ async def test_a_worker_lives_through_a_lock_that_comes_while_a_job_is_done(
         await work
 
 
-async def test_a_disk_that_is_full_is_said_to_be_and_room_is_all_it_takes(queue: JobQueue) -> None:
+async def test_a_full_disk_is_reported_and_freeing_space_is_enough(queue: JobQueue) -> None:
     await pragma(queue, "max_page_count = 1")
     with pytest.raises(JournalError, match="the disk is full; make room"):
         for _ in range(1000):
@@ -115,7 +115,7 @@ async def test_a_disk_that_is_full_is_said_to_be_and_room_is_all_it_takes(queue:
     assert "one" in [job.id for job in await queue.jobs()]
 
 
-async def test_a_file_that_cannot_be_written_is_said_to_be(queue: JobQueue) -> None:
+async def test_a_file_that_cannot_be_written_is_reported(queue: JobQueue) -> None:
     job = await queue.enqueue("grow")
     await pragma(queue, "query_only = ON")
     for call in (queue.enqueue("grow"), queue.claim(job)):

@@ -101,14 +101,14 @@ async def test_a_job_is_done_by_the_flow_that_it_was_posted_for(queue: JobQueue)
     assert queue.flows.runs == ()
 
 
-async def test_a_job_whose_flow_was_undone_is_complete_and_says_why(queue: JobQueue) -> None:
+async def test_a_job_whose_flow_was_reverted_is_complete_with_the_reason(queue: JobQueue) -> None:
     async with working(queue, linear("f", double, fails)):
         job = await queue.enqueue("f", size=5)
         assert await job == "REVERTED"
     assert job.error == "RuntimeError: no room"
 
 
-async def test_a_job_whose_flow_could_not_be_undone_is_complete_and_says_why(queue: JobQueue) -> None:
+async def test_a_job_whose_flow_could_not_be_reverted_is_complete_with_the_reason(queue: JobQueue) -> None:
     async with working(queue, linear("f", clings, fails)):
         job = await queue.enqueue("f")
         assert await job == "FAILURE"
@@ -153,7 +153,7 @@ async def test_jobs_of_other_flows_are_left_to_others(queue: JobQueue, clock: Cl
         assert (await queue.get(job.id)).attempts == 0
 
 
-async def test_they_are_done_in_order_and_no_more_at_once_than_was_said(queue: JobQueue) -> None:
+async def test_jobs_run_in_order_within_the_concurrency_limit(queue: JobQueue) -> None:
     at_once, most, order = 0, 0, []
 
     async def work() -> None:
@@ -180,7 +180,7 @@ async def test_they_are_done_in_order_and_no_more_at_once_than_was_said(queue: J
     ]
 
 
-async def test_a_waiter_in_another_session_hears_of_the_end(queue: JobQueue, other: JobQueue) -> None:
+async def test_a_waiter_in_another_session_is_notified_of_the_end(queue: JobQueue, other: JobQueue) -> None:
     async with working(queue, GROW):
         job = await other.enqueue("grow", size=1)
         # News that come over a network are not waited for by a clock that jumps: then all look for themselves.
@@ -523,7 +523,7 @@ async def test_the_flow_of_a_discarded_job_can_be_reset_and_done_again(flows: Fl
     assert keys == ["one/work/1", "one/work/2"]
 
 
-async def test_a_job_with_the_id_of_another_flow_is_discarded_and_the_flow_goes_on(flows: Flows) -> None:
+async def test_a_job_with_the_id_of_another_flow_is_discarded_and_the_flow_continues(flows: Flows) -> None:
     gate = asyncio.Event()
     queue, build = JobQueue(flows), doing("build", gate.wait)
     run = await flows.start(build, id="one").stored()

@@ -49,7 +49,7 @@ def order(keys: list[str]) -> Flow:
     return linear("order", charge, ship, retry=Times(3))
 
 
-async def test_a_flow_of_the_first_version_goes_on_with_its_keys(first_version: Path) -> None:
+async def test_a_flow_of_the_first_version_continues_with_its_keys(first_version: Path) -> None:
     keys: list[str] = []
     flow = order(keys)
     async with Flows(first_version) as flows:
@@ -90,7 +90,7 @@ async def test_tables_of_the_first_version_on_a_server_are_brought_up_to_date() 
 
 
 @pytest.mark.engine("postgres")
-def test_tables_are_brought_up_to_date_beside_a_process_that_locks_them_in_another_order() -> None:
+def test_tables_are_migrated_while_a_process_locks_them_in_another_order() -> None:
     url = postgres.server().url()
     with psycopg.connect(url, autocommit=True) as db, psycopg.connect(url) as worker:
         db.execute((_DATA / "flows_v1_postgres.sql").read_bytes())

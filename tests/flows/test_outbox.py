@@ -330,7 +330,7 @@ async def test_an_event_that_kills_its_process_becomes_a_dead_letter_and_its_nei
         assert await flows_later(flows) == []
 
 
-async def test_an_outbox_of_flows_that_are_not_entered_says_so(reopened: Callable[[], Flows]) -> None:
+async def test_an_outbox_of_flows_that_are_not_entered_raises(reopened: Callable[[], Flows]) -> None:
     async def emit(_: object) -> Any: ...
 
     with pytest.raises(FlowError, match="not open"):

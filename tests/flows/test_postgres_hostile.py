@@ -46,7 +46,7 @@ async def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path
     assert "geheim" not in repr(Flows(url))
 
 
-async def test_a_wrong_password_is_said_to_be_and_not_shown(server: postgres.Postgres) -> None:
+async def test_a_wrong_password_is_reported_and_not_shown(server: postgres.Postgres) -> None:
     server.role("locked", "right")
     for given, words in ((":wrong", "give the right password"), ("", "give the password")):
         with pytest.raises(JournalError, match=words) as caught:
@@ -59,12 +59,12 @@ async def test_a_database_that_is_not_there_is_named(server: postgres.Postgres) 
         await opened(f"postgresql://lifecycle@/nowhere?host={server.home}")
 
 
-async def test_a_schema_that_is_not_there_is_said_to_be(server: postgres.Postgres) -> None:
+async def test_a_missing_schema_is_reported(server: postgres.Postgres) -> None:
     with pytest.raises(JournalError, match="there is no schema to be in"):
         await opened(f"{server.admin}&options=-csearch_path%3Dnowhere")
 
 
-async def test_a_role_that_may_not_make_tables_is_told_which_right_it_lacks(server: postgres.Postgres) -> None:
+async def test_a_role_that_may_not_create_tables_gets_an_error_naming_the_right(server: postgres.Postgres) -> None:
     server.role("nobody")
     url = server.url().replace("//lifecycle@", "//nobody@")
     with pytest.raises(JournalError, match=r"let the role of the URL use it \(GRANT USAGE"):
@@ -74,7 +74,7 @@ async def test_a_role_that_may_not_make_tables_is_told_which_right_it_lacks(serv
         await opened(url)
 
 
-async def test_a_server_that_may_only_be_read_is_said_to_be(server: postgres.Postgres) -> None:
+async def test_a_read_only_server_is_reported(server: postgres.Postgres) -> None:
     url = f"{server.url()}%20-cdefault_transaction_read_only%3Don"
     with pytest.raises(JournalError, match=r"nothing can be written there; .*target_session_attrs=read-write"):
         await opened(url)
@@ -107,7 +107,7 @@ def test_without_psycopg_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 # -- the tables --------------------------------------------------------------------------------------------------------
 
 
-async def test_tables_of_another_program_are_left_alone(server: postgres.Postgres) -> None:
+async def test_tables_of_another_program_are_not_changed(server: postgres.Postgres) -> None:
     url = server.url()
     with psycopg.connect(url) as db:
         db.execute("CREATE TABLE lifecycle_jobs (mine text)")
@@ -201,7 +201,7 @@ async def test_an_event_whose_topic_it_cannot_keep_stops_the_flow_where_it_can_g
         assert run.stopped
 
 
-async def test_a_standing_wait_of_the_server_is_an_error_that_says_so(server: postgres.Postgres) -> None:
+async def test_a_statement_timeout_of_the_server_raises_a_clear_error(server: postgres.Postgres) -> None:
     url = server.cleared()
     async with Flows(f"{url}%20-cstatement_timeout%3D50") as flows:
         with psycopg.connect(url) as db:
@@ -212,7 +212,7 @@ async def test_a_standing_wait_of_the_server_is_an_error_that_says_so(server: po
             await flows.store.load("x")
 
 
-async def test_a_store_that_is_not_entered_says_so() -> None:
+async def test_a_store_that_is_not_entered_raises() -> None:
     store = PostgresStore("postgresql://here")
     with pytest.raises(JournalError, match="is not open; enter"):
         await store.load("x")

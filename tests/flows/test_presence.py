@@ -54,7 +54,7 @@ async def test_present_processes_are_alive_and_others_are_not(join: Callable[[],
     assert not first.alive("1-nobody")
 
 
-async def test_news_reach_all_their_listeners_and_no_others(join: Callable[[], FilePresence]) -> None:
+async def test_notifications_reach_all_their_listeners_and_no_others(join: Callable[[], FilePresence]) -> None:
     first, second, third = join(), join(), join()
     news = [notified(each, "jobs") for each in (first, second, third)]
     other = notified(second, "end of a")
@@ -76,7 +76,7 @@ async def _known(presence: Presence, others: int) -> None:
 
 
 @pytest.mark.parametrize("news", ["end of \n\\x", "end of ü 名", "end of %41"])
-async def test_news_arrive_unchanged(join: Callable[[], FilePresence], news: str) -> None:
+async def test_notifications_arrive_unchanged(join: Callable[[], FilePresence], news: str) -> None:
     first, second = join(), join()
     await _known(first, 1)
     event = notified(second, news)
@@ -84,7 +84,7 @@ async def test_news_arrive_unchanged(join: Callable[[], FilePresence], news: str
     await soon(event)
 
 
-async def test_a_removed_listener_hears_nothing(join: Callable[[], FilePresence]) -> None:
+async def test_a_removed_listener_gets_no_notifications(join: Callable[[], FilePresence]) -> None:
     presence = join()
     calls: list[str] = []
     silence = presence.listen("jobs", lambda: calls.append("a"))
@@ -180,7 +180,7 @@ async def test_notify_never_waits_for_a_busy_process(join: Callable[[], FilePres
         await asyncio.sleep(0.001)
 
 
-async def test_a_process_alone_hears_its_own_news() -> None:
+async def test_a_single_process_receives_its_own_notifications() -> None:
     presence = Presence()
     presence.open()
     news = notified(presence, "jobs")

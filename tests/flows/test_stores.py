@@ -120,7 +120,7 @@ async def test_changes_come_in_order_and_from_where_one_was(store: Store) -> Non
     assert last == Change("task", "t5", "PENDING", "SUCCESS", None, "", 1, "one", 5, 7.0, "5")
 
 
-async def test_changes_that_are_taken_back_can_be_written_anew(store: Store) -> None:
+async def test_changes_that_were_rolled_back_can_be_written_again(store: Store) -> None:
     await store.create(FLOW)
     await store.commit(batch(*(StepRow(name, "task", "RUNNING") for name in "abc")))
     anew = batch(StepRow("d", "task", "RUNNING"), StepRow("e", "task", "RUNNING"), seq=2)

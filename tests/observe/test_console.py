@@ -133,7 +133,7 @@ async def test_a_command_whose_event_cannot_be_made_has_failed() -> None:
 
 
 @pytest.mark.parametrize("line", ["", "   ", "\n", "''"])
-async def test_a_blank_line_is_no_command(line: str) -> None:
+async def test_a_blank_line_is_ignored(line: str) -> None:
     async with steered(Router()) as (_, console):
         if line == "''":
             assert (await console.command(line)).outcome is Verdict.UNKNOWN

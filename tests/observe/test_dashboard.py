@@ -190,7 +190,7 @@ async def test_changes_during_the_first_message_are_in_the_next(clock: Clock) ->
             assert b'"meanwhile"' in await next_entries(messages)
 
 
-async def test_a_stream_that_is_cancelled_twice_ends_what_it_reads_all_the_same() -> None:
+async def test_a_stream_that_is_cancelled_twice_still_ends_its_reader() -> None:
     ended: list[str] = []
 
     async def slow_to_end(name: str) -> AsyncGenerator[bytes]:

@@ -185,7 +185,7 @@ async def test_a_merged_event_refers_to_its_call(clock: Clock) -> None:
     assert [entry and (entry.what, entry.into) for entry in merged] == [(EventOutcome.MERGED, held.id)] * 2
 
 
-async def test_a_call_that_its_window_has_let_go_waits_as_any_other(clock: Clock) -> None:
+async def test_a_debounced_call_waits_in_the_lane_like_any_other(clock: Clock) -> None:
     router = Router()
     router.handle("a", slow, debounce=0.1, lane="one")
     router.handle("b", slow, lane="one")
@@ -317,7 +317,7 @@ async def test_routers_of_another_lifetime_are_not_its_business(clock: Clock) ->
     assert [entry.router for entry in log.entries()] == ["mine", "inner"]
 
 
-async def test_an_event_that_a_stranger_sends_into_one_of_its_routers_is_seen(clock: Clock) -> None:
+async def test_an_event_emitted_from_outside_the_lifetime_is_recorded(clock: Clock) -> None:
     router = Router()
     router.handle("**", nothing)
     outside = asyncio.create_task(_later(lambda: router.emit_nowait(Event("a"))))
@@ -543,7 +543,7 @@ async def test_merged_events_and_effects_are_below_their_call(clock: Clock) -> N
         ]
 
 
-async def test_events_that_cause_each_other_for_ever_are_a_tree_that_can_be_shown(clock: Clock) -> None:
+async def test_endless_chains_of_events_can_be_shown_as_a_tree(clock: Clock) -> None:
     router = Router(buffer=5)
     count = 3000
 

@@ -83,7 +83,7 @@ async def test_a_full_file_is_rotated(clock: Clock, tmp_path: Path) -> None:
     assert kept == [f"a/{number:02}" for number in range(20)][-len(kept) :]
 
 
-def test_without_older_files_it_begins_anew(tmp_path: Path) -> None:
+def test_without_older_files_the_log_is_truncated(tmp_path: Path) -> None:
     file = LineFile(tmp_path / "lines", 10, 0)
     file.open()
     file.write([b"12345\n", b"1234\n", b"longer than a file may be\n", b"x\n"])

@@ -63,7 +63,7 @@ def test_the_number_of_series_is_limited(names: list[tuple[str, str]], most: int
     assert found == [series.of(name) for name in names]
 
 
-def test_memory_for_ever_new_values_is_bounded() -> None:
+def test_memory_for_many_new_values_is_bounded() -> None:
     series: Series[int] = Series(("child",), LabelPolicy(max_series=3), lambda _: 0)
 
     def used_after(numbers: range) -> int:

@@ -191,7 +191,7 @@ async def test_a_group_outside_a_lifetime_is_announced_without_a_sender(clock: C
     assert [(name, sender) for name, sender, _ in log] == [("task_started", None), ("task_finished", None)]
 
 
-async def test_from_acceptance_to_the_handler_is_the_wait_for_room_and_in_the_lane(clock: Clock) -> None:
+async def test_the_time_to_the_handler_includes_both_waits(clock: Clock) -> None:
     router, at = Router(buffer=0), dict[tuple[str, int], float]()
 
     @hooks.delivery_accepted.connect

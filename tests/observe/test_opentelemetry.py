@@ -365,7 +365,7 @@ ACTIONS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(ACTIONS, st.booleans())
-def test_every_span_that_begins_ends_whatever_becomes_of_it(actions: list[tuple[str, float]], cancelled: bool) -> None:
+def test_every_span_ends_with_every_outcome(actions: list[tuple[str, float]], cancelled: bool) -> None:
     """Handled, failed, dropped, merged, restarted, passed on, unrouted, refused, stopped: before the tracer is left."""
     tracer, tally = traced()
 

@@ -272,7 +272,7 @@ async def test_a_program_in_which_nothing_has_happened_can_be_scraped() -> None:
     } | {name for name in families if name.endswith("_created")}
 
 
-def test_the_page_has_every_meter_every_label_and_says_when_to_be_alarmed() -> None:
+def test_the_page_lists_every_metric_and_label_with_alert_conditions() -> None:
     page = PAGE.read_text()
     rows = re.findall(r"^\| `(lifecycle\.[\w.]+)` \| `(\w+)` \| (\w+) \| ([^|]*?) ?\| (.+) \|$", page, re.MULTILINE)
     listed = {name: (plain_name, kind, re.findall(r"`(\w+)`", labels)) for name, plain_name, kind, labels, _ in rows}

@@ -353,7 +353,7 @@ async def test_a_child_with_a_bad_record_does_not_hide_its_siblings(clock: Clock
     assert [(each.name, each.status) for each in top.children] == [("bad", "unknown"), ("good", "running")]
 
 
-async def test_a_depth_that_is_no_number_is_an_error(clock: Clock) -> None:
+async def test_an_invalid_depth_is_an_error(clock: Clock) -> None:
     @dataclass
     class Queue:
         name: str

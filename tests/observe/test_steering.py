@@ -81,7 +81,7 @@ async def test_a_router_that_starts_later_has_the_commands_until_it_stops() -> N
         assert router.routes() == []
 
 
-async def test_a_router_of_another_lifetime_is_left_alone() -> None:
+async def test_a_router_of_another_lifetime_is_not_affected() -> None:
     router = Router()
     async with lifetime(signals=False) as life:
         with CommandInstaller(life, asyncio.get_running_loop()):
@@ -148,7 +148,7 @@ async def test_stop_is_the_programs_own_quit_where_it_has_one() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["**", "*/**", "*/*", "**/shutdown"])
-async def test_a_logger_is_no_quit(pattern: str) -> None:
+async def test_a_logger_is_not_a_quit_command(pattern: str) -> None:
     router, log = Router(), Recorder()
     router.handle(pattern, log)
     async with steered(router) as (life, console):

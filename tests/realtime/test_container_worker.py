@@ -206,7 +206,7 @@ async def test_container_removed_from_outside_is_a_failure(engine: Engine) -> No
 # -- how it is stopped -------------------------------------------------------------------------------------------------
 
 
-async def test_a_stop_is_heard_and_nothing_is_left(engine: Engine) -> None:
+async def test_a_stop_ends_the_container_and_leaves_nothing(engine: Engine) -> None:
     output = Output()
     worker = made(engine, *OBEDIENT, output=output)
     await worker.start()
@@ -284,7 +284,7 @@ async def test_suspended_it_is_frozen_until_it_is_resumed(engine: Engine) -> Non
         await worker.suspend()
 
 
-async def test_suspended_it_hears_the_stop(engine: Engine) -> None:
+async def test_a_suspended_container_receives_the_stop(engine: Engine) -> None:
     output = Output()
     async with made(engine, *OBEDIENT, output=output, stop_timeout=LIMIT) as worker:
         await output.until("up")
@@ -293,7 +293,7 @@ async def test_suspended_it_hears_the_stop(engine: Engine) -> None:
     assert output.lines[-1] == ("bye", "stdout")
 
 
-async def test_a_suspension_that_the_engine_refuses_says_so_and_leaves_it_running(engine: Engine) -> None:
+async def test_a_suspension_refused_by_the_engine_raises_and_leaves_it_running(engine: Engine) -> None:
     async with made(engine, *STUBBORN, stop_timeout=0.0) as worker:
         async with seen(engine, worker) as container:
             await container.pause()
@@ -306,7 +306,7 @@ async def test_a_suspension_that_the_engine_refuses_says_so_and_leaves_it_runnin
 # -- what cannot start -------------------------------------------------------------------------------------------------
 
 
-async def test_a_command_that_is_not_there_is_told_in_the_engines_words(engine: Engine) -> None:
+async def test_a_missing_command_is_reported_with_the_engines_message(engine: Engine) -> None:
     worker = made(engine, "/nosuch")
     with pytest.raises(WorkerFailed, match=f"'web 1' cannot start: the engine at {engine.address}: .*/nosuch"):
         await worker.start()
@@ -336,7 +336,7 @@ async def test_state_and_labels_of_a_running_container(engine: Engine) -> None:
     assert labels["lifecycle.owner"].startswith(f"{os.getpid()}@")
 
 
-async def test_an_engine_that_goes_away_is_told_apart_and_the_next_life_clears_up() -> None:
+async def test_an_engine_that_goes_away_is_reported_and_the_next_start_cleans_up() -> None:
     engine = Engine()
     try:
         engine.start()

@@ -181,7 +181,7 @@ async def test_a_child_without_cookie_in_a_session_of_its_own_is_known_by_descen
     assert ended(child, 0)
 
 
-async def test_the_daemon_of_another_worker_lives_on(doomed: Callable[[int], int]) -> None:
+async def test_the_daemon_of_another_worker_keeps_running(doomed: Callable[[int], int]) -> None:
     received = Lines()
     async with python(DAEMON + "time.sleep(1000)", output=received, contain="guard"):
         daemon = doomed(await received.number())
@@ -239,7 +239,7 @@ def held_by(pid: int) -> list[str]:
     return sorted(found)
 
 
-async def test_the_guard_stands_apart_and_is_deaf() -> None:
+async def test_the_guard_has_its_own_session_and_ignores_signals() -> None:
     async with ProcessWorker("a", "sleep", "1000"):
         assert guard_manager.pid is not None
         guard = psutil.Process(guard_manager.pid)
@@ -324,7 +324,7 @@ async def test_a_guard_that_replaces_another_knows_more_than_a_pipe_holds(
     await _is_cleared(tmp_path)
 
 
-async def test_a_guard_that_is_stopped_for_a_while_is_kept_and_hears_everything(
+async def test_a_guard_that_is_stopped_for_a_while_is_kept_and_receives_everything(
     run: Any, doomed: Callable[[int], int], tmp_path: Path
 ) -> None:
     app, _ = run(
@@ -589,9 +589,7 @@ async def _removal_that_is_held_up_by(late: subprocess.Popen[bytes], clock: Cloc
 
 
 @pytest.mark.parametrize(("seconds", "removed"), [(5, True), (15, False)])
-async def test_a_cgroup_that_takes_long_to_become_empty_is_removed_all_the_same(
-    clock: Clock, seconds: float, removed: bool
-) -> None:
+async def test_a_cgroup_that_takes_long_to_become_empty_is_removed(clock: Clock, seconds: float, removed: bool) -> None:
     """Its worker removes it while that waits. Afterwards the code that releases the guard does."""
     guard_manager.acquire()
     with subprocess.Popen(["sleep", "1000"]) as late:
@@ -665,7 +663,7 @@ def refuse_the_move(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Cgroup, "_move", refused)
 
 
-async def test_a_guard_that_cannot_be_told_takes_the_start_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_guard_that_cannot_be_reached_undoes_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise OSError(24, "Too many open files")
 
@@ -752,7 +750,7 @@ async def test_whether_there_are_pid_namespaces_is_tried_once(tmp_path: Path, mo
         ("exit 1", "it is refused here .`unshare` ended with status 1."),
     ],
 )
-async def test_why_a_pid_namespace_is_refused_is_told(
+async def test_the_reason_for_refusing_a_pid_namespace_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, reason: str
 ) -> None:
     fake = tmp_path / "unshare"
@@ -797,7 +795,7 @@ async def test_a_process_in_a_pid_namespace_receives_an_immediate_stop() -> None
         (["/etc/passwd"], "the command '/etc/passwd' is not executable"),
     ],
 )
-async def test_a_command_that_is_missing_is_told_before_the_namespace(argv: list[str], message: str) -> None:
+async def test_a_missing_command_is_reported_before_the_namespace_is_made(argv: list[str], message: str) -> None:
     worker = ProcessWorker("app", *argv, contain="pidns")
     with pytest.raises(WorkerFailed, match=message) as caught:
         await worker.start()

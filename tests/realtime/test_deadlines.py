@@ -229,7 +229,7 @@ def test_as_pid_1_it_reaps_orphans_but_not_children_that_others_wait_for() -> No
 
 
 @needs_pid_1
-def test_as_pid_1_signals_end_it_all_the_same() -> None:
+def test_as_pid_1_it_still_ends_on_signals() -> None:
     status, out, _ = result_of(
         """
         async def main():

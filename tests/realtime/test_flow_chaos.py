@@ -15,7 +15,7 @@ SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
 
 
 @pytest.mark.timeout(600)
-async def test_no_kill_changes_what_becomes_of_a_flow() -> None:
+async def test_no_kill_changes_the_result_of_a_flow() -> None:
     print(f"LIFECYCLE_SEED={SEED}")
     result = await storm(SECONDS, seed=SEED, kills=2)
     print(result)
@@ -25,7 +25,7 @@ async def test_no_kill_changes_what_becomes_of_a_flow() -> None:
 
 @pytest.mark.engine("postgres")
 @pytest.mark.timeout(600)
-async def test_no_kill_changes_what_becomes_of_a_flow_on_a_server_that_is_killed_too() -> None:
+async def test_no_kill_changes_the_result_of_a_flow_on_a_server_that_is_killed_too() -> None:
     print(f"LIFECYCLE_SEED={SEED}")
     result = await storm(ON_SERVER, seed=SEED, kills=2, store="postgres")
     print(result)

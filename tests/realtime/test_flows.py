@@ -65,7 +65,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[], Running]]:
         program.close()
 
 
-def test_sigterm_suspends_a_flow_and_the_next_start_goes_on(start: Callable[[], Running], tmp_path: Path) -> None:
+def test_sigterm_suspends_a_flow_and_the_next_start_resumes_it(start: Callable[[], Running], tmp_path: Path) -> None:
     program = start()
     program.until("with s-1/second/1")
     said = program.stop(signal.SIGTERM)
@@ -96,7 +96,7 @@ def test_terminate_at_the_prompt_lets_the_running_task_end(start: Callable[[], R
     assert "all done" in said
 
 
-def test_a_flow_that_is_suspended_at_the_prompt_goes_on_there(start: Callable[[], Running], tmp_path: Path) -> None:
+def test_a_flow_suspended_at_the_prompt_can_be_resumed_there(start: Callable[[], Running], tmp_path: Path) -> None:
     program = start()
     program.until("with s-1/second/1")
     program.type("suspend")
@@ -109,7 +109,7 @@ def test_a_flow_that_is_suspended_at_the_prompt_goes_on_there(start: Callable[[]
     program.rest()
 
 
-def test_a_program_that_is_killed_goes_on_with_its_next_start(start: Callable[[], Running], tmp_path: Path) -> None:
+def test_a_killed_program_resumes_its_flow_on_the_next_start(start: Callable[[], Running], tmp_path: Path) -> None:
     program = start()
     program.until("with s-1/second/1")
     program.process.kill()

@@ -24,7 +24,7 @@ BARS = (
 )
 
 
-def test_each_figure_is_measured_and_those_beside_a_peer_that_is_not_installed_are_null(
+def test_figures_are_measured_and_those_without_an_installed_peer_are_null(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_flows_peers, "_NEEDED", {"taskflow": ("taskflow_not_here",), "dbos": ("dbos_not_here",)})
@@ -44,7 +44,7 @@ def test_a_peer_that_is_not_installed_is_named_with_what_it_needs(monkeypatch: p
     assert "dbos_not_here cannot be imported" in _flows_peers.missing()["dbos"]
 
 
-def test_without_a_server_or_its_peer_jobs_on_postgres_are_null_and_the_reason_is_told(
+def test_without_a_server_or_peer_figures_on_postgres_are_null_with_a_reason(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(_flows_postgres, "missing", lambda: "procrastinate cannot be imported")

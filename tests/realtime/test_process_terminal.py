@@ -76,7 +76,7 @@ async def test_it_is_the_controlling_terminal_of_a_session(tmp_path: Path, elsew
     assert (exit_.status, exit_.stderr) == ("finished", screen.shown.decode())
 
 
-async def test_a_new_size_is_seen_and_told() -> None:
+async def test_a_new_terminal_size_is_visible_and_signalled() -> None:
     screen = Screen()
     terminal = Terminal(screen)
     terminal.resize(10, 20)
@@ -206,7 +206,7 @@ async def test_a_process_that_keeps_the_terminal_open_does_not_delay_the_end() -
         (["sleep", "1"], "missing", "cwd='.*missing' cannot be entered"),
     ],
 )
-async def test_a_command_that_cannot_start_says_which_part_is_wrong(
+async def test_an_error_at_the_start_names_the_wrong_part_of_the_command(
     tmp_path: Path, argv: list[str], cwd: str | None, message: str
 ) -> None:
     (tmp_path / "plain").touch()

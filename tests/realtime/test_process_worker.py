@@ -128,7 +128,7 @@ async def test_an_end_that_was_asked_for(reaction: str, status: str) -> None:
         ("signal.SIG_DFL", "kill", "failed", "'app' was killed by signal 9, perhaps out of memory"),
     ],
 )
-async def test_an_exit_says_how_long_it_took_and_the_last_of_stderr(
+async def test_an_exit_has_the_duration_and_the_end_of_stderr(
     reaction: str, way: str, status: str, error: str | None
 ) -> None:
     output = Output()
@@ -251,7 +251,7 @@ async def test_processes_left_by_a_leader_are_killed_at_once() -> None:
     assert members(pgid) == []
 
 
-async def test_a_leader_killed_by_a_stranger_takes_its_group_along() -> None:
+async def test_a_leader_killed_from_outside_ends_with_its_group() -> None:
     output = Output()
     worker = python(FAMILY.format(end="time.sleep(1000)"), output=output)
     await worker.start()
@@ -286,7 +286,7 @@ async def test_members_have_their_grace_when_the_leader_goes_first(tmp_path: Pat
     assert (await worker.wait()).status is Status.STOPPED
 
 
-async def test_a_leader_reaped_by_a_stranger_while_its_group_ends_keeps_its_status() -> None:
+async def test_a_leader_reaped_elsewhere_while_its_group_ends_keeps_its_status() -> None:
     """As PID 1, the runtime reaps every apparent orphan."""
     output = Output()
     code = """
@@ -609,7 +609,7 @@ async def test_a_job_on_our_terminal_is_a_group_in_our_session() -> None:
         (["sleep", "1"], "plain", "cwd='.*plain' cannot be entered .Not a directory."),
     ],
 )
-async def test_a_command_that_cannot_start_says_which_part_is_wrong(
+async def test_an_error_at_the_start_names_the_wrong_part_of_the_command(
     tmp_path: Path, argv: list[str], cwd: str | None, message: str
 ) -> None:
     for name, text, mode in (("plain", "", 0o644), ("lost", "#!/no/interpreter\n", 0o755), ("junk", "\x01\x02", 0o755)):
@@ -634,7 +634,7 @@ async def test_it_starts_once() -> None:
 # -- without a pidfd ----------------------------------------------------------------------------------------------
 
 
-async def test_where_there_is_no_pidfd_a_thread_notices_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_pidfd_a_thread_notices_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> int:
         raise OSError(38, "Function not implemented")
 

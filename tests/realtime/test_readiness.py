@@ -107,7 +107,7 @@ async def test_an_end_before_readiness_raises_with_the_status_and_last_output(wa
     assert worker.state().error == str(caught.value)
 
 
-async def test_last_words_that_are_too_many_begin_with_a_whole_line() -> None:
+async def test_truncated_last_output_begins_with_a_whole_line() -> None:
     worker = python("import sys; sys.exit('\\n'.join(f'{number:099d}' for number in range(100)))", ready="notify")
     with pytest.raises(WorkerFailed) as caught:
         await worker.start()
@@ -172,7 +172,7 @@ def stranger(port: int) -> Iterator[socket.socket]:
 
 
 @pytest.mark.usefixtures("stranger")
-async def test_a_stranger_on_the_port_is_not_taken_for_it(port: int) -> None:
+async def test_another_process_on_the_port_does_not_count_as_ready(port: int) -> None:
     worker = python(SLEEP, ready=f"port:{port}", start_timeout=1000)
     start = asyncio.create_task(worker.start())
     await until(lambda: news(worker) == "what answers there has listened since before the start")
@@ -414,7 +414,7 @@ async def test_a_start_timeout_reports_the_last_status_text() -> None:
         await start
 
 
-async def test_notices_of_strangers_and_junk_do_not_count() -> None:
+async def test_notifications_of_other_processes_and_junk_do_not_count() -> None:
     lines: list[str] = []
     code = """
         signal.signal(signal.SIGUSR1, lambda *_: sd_notify(b"READY=1"))
@@ -487,7 +487,7 @@ async def test_each_child_starts_after_its_predecessor_is_ready_also_on_restart(
 
 
 @pytest.mark.parametrize("way", ["line:ready", "notify"])
-async def test_each_life_is_waited_for_anew_and_one_that_is_not_ready_counts_as_failed(
+async def test_every_restart_waits_for_readiness_and_a_timeout_is_a_failure(
     way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The second ends before it is ready; the third is."""

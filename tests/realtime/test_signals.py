@@ -321,7 +321,7 @@ def status_of(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_ctrl_c_at_a_terminal_says_how_to_force() -> None:
+def test_ctrl_c_at_a_terminal_prints_how_to_force_the_exit() -> None:
     pid, fd = on_a_terminal("""
     async def main():
         on_shutdown(lambda: say("hook"))

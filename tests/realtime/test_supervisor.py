@@ -48,7 +48,7 @@ def pid_of(supervisor: Supervisor, name: str) -> int:
     return pid
 
 
-async def test_a_process_that_is_killed_is_started_again_and_told_how_it_ended(tmp_path: Path) -> None:
+async def test_a_killed_process_is_restarted_with_its_previous_exit(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     code = f"""
         import os, pathlib, time
@@ -72,7 +72,7 @@ async def test_a_process_that_is_killed_is_started_again_and_told_how_it_ended(t
     assert len({resume_id for _, _, resume_id in lines}) == 1
 
 
-async def test_a_thread_is_told_by_handover_how_its_life_before_ended() -> None:
+async def test_a_thread_gets_its_previous_exit_from_handover() -> None:
     notes: list[tuple[str, int, int]] = []
 
     def work(stop: threading.Event) -> None:
@@ -90,7 +90,7 @@ async def test_a_thread_is_told_by_handover_how_its_life_before_ended() -> None:
     assert len({resume_id for resume_id, _, _ in notes}) == 1
 
 
-async def test_a_command_that_cannot_be_started_says_why(tmp_path: Path) -> None:
+async def test_an_error_at_the_start_gives_the_reason(tmp_path: Path) -> None:
     (tmp_path / "script").write_text("echo hello")
     for command, notes in (
         (["no-such-program-anywhere"], "was not found on PATH"),
@@ -123,7 +123,7 @@ async def test_a_flooding_process_that_ignores_signals_is_stopped_on_time(tmp_pa
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
-async def test_a_mixed_tree_is_suspended_and_goes_on() -> None:
+async def test_a_mixed_tree_can_be_suspended_and_resumed() -> None:
     count = 0
 
     async def counting(gate: Gate) -> None:

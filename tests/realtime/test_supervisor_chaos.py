@@ -337,7 +337,7 @@ async def check(chaos: Chaos, base: Counter[str], each: dict[str, Counter[str]],
 
 
 @pytest.mark.timeout(SECONDS * 2 + 120)
-async def test_the_tree_survives_a_storm_and_says_the_truth_about_it() -> None:
+async def test_the_tree_survives_chaos_and_reports_its_real_state() -> None:
     print(f"LIFECYCLE_SEED={SEED} for {SECONDS:g} s")
     each = await prices()
     chaos = Chaos(SEED)

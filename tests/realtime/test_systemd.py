@@ -56,7 +56,7 @@ run(ProcessWorker("child", sys.executable, "-c", CHILD, output=show, ready="noti
 
 
 @pytest.mark.parametrize("kind", ["file", "abstract"])
-def test_a_service_tells_its_whole_life_in_order(kind: str, tmp_path: Path) -> None:
+def test_a_service_notifies_its_whole_lifecycle_in_order(kind: str, tmp_path: Path) -> None:
     """As with ``Type=notify-reload``: SIGHUP reloads, SIGTERM stops."""
     env = {"WATCHDOG_USEC": "200000"}
     with (

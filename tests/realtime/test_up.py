@@ -101,7 +101,7 @@ class TestProcfile:
         assert "job finished after" in text
         assert "web  stopped" in text
 
-    def test_a_signal_is_told_by_its_name_and_ends_with_the_code_of_a_shell(self, up: Callable[..., Running]) -> None:
+    def test_a_signal_is_named_and_gives_the_exit_code_of_a_shell(self, up: Callable[..., Running]) -> None:
         text = up("web: kill -ABRT $$\n").rest(128 + signal.SIGABRT)
         assert "failed, SIGABRT" in text
 

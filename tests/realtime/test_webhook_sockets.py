@@ -89,7 +89,7 @@ class TestUnix:
             await WebhookSource(f"unix:{path}").__aenter__()
         assert path.read_text() == "ours"
 
-    async def test_a_socket_of_another_process_at_the_path_is_left_alone(self, tmp_path: Path) -> None:
+    async def test_a_socket_of_another_process_at_the_path_is_not_removed(self, tmp_path: Path) -> None:
         path = tmp_path / "app.sock"
         async with WebhookSource(f"unix:{path}"):
             path.unlink()

@@ -68,7 +68,9 @@ async def test_on_error_may_be_async_and_may_fail(clock: Clock, caplog: pytest.L
     assert "cannot report" in caplog.text
 
 
-async def test_a_task_is_cancelled_by_the_end_without_a_word(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_task_is_cancelled_at_the_end_without_a_log_message(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     with announcements(hooks.task_crashed) as crashes, announcements(hooks.task_finished) as finished:
         async with lifetime():
             task = go(asyncio.sleep, 100)

@@ -110,7 +110,7 @@ def test_an_unrouted_captured_ctrl_c_is_sent_as_interrupt_and_clear_line(signals
 
 
 @pytest.mark.parametrize("mains", [(), (Router(),), (recorded("signal/terminate", "**")[0],)])
-def test_with_force_exit_2_a_ctrl_c_that_no_route_hears_begins_the_shutdown(
+def test_with_force_exit_2_a_ctrl_c_without_a_route_begins_the_shutdown(
     signals: FakeSignals, mains: tuple[Router, ...]
 ) -> None:
     log: list[str] = []
@@ -128,7 +128,7 @@ def test_with_force_exit_2_a_ctrl_c_that_no_route_hears_begins_the_shutdown(
 
 
 @pytest.mark.parametrize("pattern", ["lifecycle/interrupt", "lifecycle/clear-line", "lifecycle/**"])
-def test_with_force_exit_2_a_route_that_hears_of_it_captures_ctrl_c(signals: FakeSignals, pattern: str) -> None:
+def test_with_force_exit_2_a_route_for_it_captures_ctrl_c(signals: FakeSignals, pattern: str) -> None:
     router, seen = recorded(pattern)
 
     async def script() -> bool:
@@ -140,7 +140,7 @@ def test_with_force_exit_2_a_route_that_hears_of_it_captures_ctrl_c(signals: Fak
     assert seen.events
 
 
-def test_a_captured_ctrl_c_that_no_route_takes_is_no_error(
+def test_a_captured_ctrl_c_without_a_route_is_not_an_error(
     signals: FakeSignals, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def script() -> None:
@@ -162,7 +162,7 @@ def test_a_captured_ctrl_c_that_no_route_takes_is_no_error(
         ({"cancel_on_interrupt": False}, SIGINT, "no route takes this Ctrl+C; press Ctrl+C 2 more times to force\n"),
     ],
 )
-def test_a_terminal_is_told_how_often_to_press_ctrl_c(
+def test_a_terminal_shows_how_often_to_press_ctrl_c(
     signals: FakeSignals, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], signum: int, message: str
 ) -> None:
     terminal = Terminal()
@@ -243,7 +243,7 @@ def test_a_router_that_the_main_runs_itself_captures_while_it_runs(signals: Fake
     assert seen.events == [SignalEvent(SIGINT)]
 
 
-def test_a_router_that_another_loop_runs_is_left_alone(signals: FakeSignals) -> None:
+def test_a_router_that_another_loop_runs_is_not_affected(signals: FakeSignals) -> None:
     router, seen = recorded("signal/interrupt")
 
     async def elsewhere() -> None:
@@ -286,7 +286,7 @@ def test_two_ctrl_c_are_left_to_the_router_and_the_third_forces(signals: FakeSig
     assert seen.topics == ["signal/interrupt"] * 2
 
 
-def test_a_pause_starts_the_count_anew(signals: FakeSignals) -> None:
+def test_a_pause_resets_the_count(signals: FakeSignals) -> None:
     router, _ = recorded("signal/interrupt")
 
     async def script() -> None:
@@ -407,7 +407,7 @@ def test_force_exit_at_is_what_happens(signals: FakeSignals) -> None:
     assert play(router, script) == [2, 3, 3, 3]
 
 
-async def test_a_lifetime_that_hears_no_signals_is_never_forced(clock: Clock) -> None:
+async def test_a_lifetime_without_signals_is_never_forced(clock: Clock) -> None:
     async with lifetime(signals=False) as life:
         assert life.state().force_exit_at == 0
 
@@ -518,7 +518,7 @@ async def test_an_unhandled_signal_fails_the_test(signals: FakeSignals) -> None:
         signals.send()
 
 
-def test_outside_the_main_thread_a_source_says_that_it_hears_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_outside_the_main_thread_a_signal_source_logs_that_it_gets_nothing(caplog: pytest.LogCaptureFixture) -> None:
     router = Router()
     router.add_source(SignalSource(SIGUSR1))
 

@@ -100,7 +100,7 @@ def test_a_series_ends_after_a_pause() -> None:
     assert verdicts(Settings(cancel_on_interrupt=False, reset_after=5), *[SIGINT] * 6, gap=5.0) == [CAPTURE] * 6
 
 
-def test_a_series_goes_on_before_the_pause_is_over() -> None:
+def test_a_series_continues_until_the_pause_is_over() -> None:
     assert verdicts(Settings(cancel_on_interrupt=False, reset_after=5), *[SIGINT] * 3, gap=4.9)[-1] is FORCE
 
 

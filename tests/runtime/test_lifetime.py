@@ -203,7 +203,7 @@ async def test_a_stop_that_does_not_reach_the_program_around_the_lifetime_is_log
     assert "the lifetime stops (cancel), but not the program that runs this event loop" in record.message
 
 
-async def test_other_ends_of_a_lifetime_are_no_errors(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_other_ends_of_a_lifetime_are_not_errors(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     async with lifetime(signals=False):
         pass
     async with lifetime() as life:
@@ -255,7 +255,7 @@ async def test_a_lifetime_cannot_be_entered_twice(clock: Clock) -> None:
             pass
 
 
-async def test_signals_are_left_alone_if_not_wanted() -> None:
+async def test_signal_handlers_are_not_installed_if_not_wanted() -> None:
     before = signal.getsignal(signal.SIGTERM)
     async with lifetime(signals=False):
         assert signal.getsignal(signal.SIGTERM) is before

@@ -333,7 +333,7 @@ def test_the_reason_is_the_first_cause(signals: FakeSignals) -> None:
     assert program(lambda: shutdown("terminate")) == (Reason.TERMINATE, None)
 
 
-def test_a_program_that_ends_by_itself_says_so() -> None:
+def test_a_program_that_ends_by_itself_logs_so() -> None:
     seen: list[Reason] = []
 
     async def main() -> None:
@@ -457,7 +457,9 @@ def test_arguments_are_given_by_partial() -> None:
     assert run_virtual(functools.partial(main, 1, 2)) == 3
 
 
-def test_a_sleep_that_the_stop_interrupts_is_no_error(signals: FakeSignals, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sleep_that_the_stop_interrupts_is_not_an_error(
+    signals: FakeSignals, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> None:
         go(sleep, 1000)
         asyncio.get_running_loop().call_later(1, signals.send, signal.SIGINT)

@@ -164,7 +164,7 @@ def test_workers_that_a_supervisor_governs_are_left_to_it() -> None:
     assert log == ["stop group"]
 
 
-def test_workers_that_have_ended_are_left_alone() -> None:
+def test_workers_that_have_ended_are_not_stopped_again() -> None:
     log: list[str] = []
 
     async def main() -> None:

@@ -156,7 +156,7 @@ def test_no_watchdog_notices_if_it_is_off_or_for_another_process(
     assert {"WATCHDOG": "1"} not in manager.read()
 
 
-def test_a_reload_is_told_with_the_time_of_its_begin(manager: Manager) -> None:
+def test_a_reload_is_notified_with_its_start_time(manager: Manager) -> None:
     router = Router()
     router.handle(ReloadEvent, ReloadHandler(lambda: None))
 
@@ -173,7 +173,7 @@ def test_a_reload_is_told_with_the_time_of_its_begin(manager: Manager) -> None:
     assert "STOPPING" in stopping
 
 
-def test_a_reload_that_fails_leaves_it_ready_and_its_status_says_so_in_one_line(manager: Manager) -> None:
+def test_a_failed_reload_leaves_it_ready_with_a_one_line_status(manager: Manager) -> None:
     def fail() -> None:
         raise ValueError("line 1:\nSTOPPING=1\n" + "x" * 300)
 
@@ -213,7 +213,7 @@ def test_reloads_that_overlap_are_one_for_the_manager(manager: Manager) -> None:
     assert [next(iter(notice)) for notice in manager.read()] == ["READY", "RELOADING", "READY", "STOPPING"]
 
 
-def test_a_reload_before_the_program_is_ready_or_while_it_stops_is_not_told(manager: Manager) -> None:
+def test_a_reload_before_readiness_or_during_the_stop_is_not_notified(manager: Manager) -> None:
     handler = ReloadHandler(lambda: None)
 
     async def main() -> None:

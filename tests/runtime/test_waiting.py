@@ -61,7 +61,7 @@ def cancel(_life: Lifetime, task: asyncio.Task[Any]) -> None:
 # -- sleep --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_sleep_lasts_as_long_as_it_says(clock: Clock) -> None:
+async def test_a_sleep_lasts_the_given_time(clock: Clock) -> None:
     async with lifetime(signals=False):
         await sleep(3)
     assert clock.time() == 3

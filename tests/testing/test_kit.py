@@ -40,7 +40,7 @@ async def test_timers_run_in_order_at_their_own_time(clock: Clock) -> None:
     assert log[-1] == ("late", 5.0)
 
 
-async def test_time_stands_still_while_there_is_something_to_do(clock: Clock) -> None:
+async def test_virtual_time_stops_while_there_is_work(clock: Clock) -> None:
     for _ in range(1000):
         await asyncio.sleep(0)
     await clock.settle()

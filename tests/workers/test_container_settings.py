@@ -102,7 +102,7 @@ def test_environment_variables_precede_sockets_in_the_search(nowhere: Path, monk
         assert engine_address("https://other:2376") == "https://other:2376"
 
 
-def test_an_environment_that_says_nonsense_is_named(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_environment_variable_is_named(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "ssh://host")
     with pytest.raises(WorkerFailed, match="DOCKER_HOST='ssh://host' is not an address of an engine"):
         engine_address(None)
@@ -130,7 +130,7 @@ def test_podmans_socket_of_this_user_is_found_unless_there_is_docker(nowhere: Pa
         (ContainerEnd(255), "'db' exited with status 255"),
     ],
 )
-def test_ends_are_told_apart(ended: ContainerEnd, message: str | None) -> None:
+def test_ends_are_distinguished(ended: ContainerEnd, message: str | None) -> None:
     error = failure_of("db", ended)
     assert (error and str(error)) == message
 

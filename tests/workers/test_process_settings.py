@@ -77,7 +77,7 @@ def test_settings_that_cannot_work_are_refused(
         ("notify", "send READY=1 to $NOTIFY_SOCKET"),
     ],
 )
-def test_each_way_of_being_ready_says_what_it_waits_for(ready: str, awaited: str) -> None:
+def test_each_readiness_check_describes_what_it_waits_for(ready: str, awaited: str) -> None:
     assert str(parse_ready(ready)) == awaited
 
 

@@ -204,7 +204,7 @@ async def test_a_restart_overtakes_a_start_that_hangs(clock: Clock, fakes: Fakes
         assert statuses(supervisor) == {"a": "running"}
 
 
-async def test_a_restart_that_fails_says_so_and_is_not_repeated(clock: Clock, fakes: Fakes) -> None:
+async def test_a_failed_restart_raises_and_is_not_repeated(clock: Clock, fakes: Fakes) -> None:
     async with Supervisor("s", fakes.spec("a", backoff=STEADY)) as supervisor:
         fakes.fails["a", 2] = OSError("syntax")
         with pytest.raises(WorkerFailed, match="'a' cannot start: syntax"):
@@ -336,7 +336,7 @@ async def test_a_child_may_ask_for_the_end_of_all(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("method", ["remove", "restart", "stop_child", "probe"])
-async def test_a_name_that_is_unknown_is_said_with_those_that_are(clock: Clock, fakes: Fakes, method: str) -> None:
+async def test_an_unknown_name_is_reported_with_the_known_ones(clock: Clock, fakes: Fakes, method: str) -> None:
     async with Supervisor("s", fakes.spec("a")) as supervisor:
         with pytest.raises(KeyError, match="'s' has no child 'zz'; it has 'a'"):
             await getattr(supervisor, method)("zz")
@@ -373,7 +373,7 @@ async def test_a_thousand_children_come_and_go_while_others_crash(clock: Clock, 
 # -- watching ------------------------------------------------------------
 
 
-async def test_watch_tells_each_change_from_now_on_until_it_has_ended(clock: Clock, fakes: Fakes) -> None:
+async def test_watch_yields_each_change_until_the_end(clock: Clock, fakes: Fakes) -> None:
     supervisor = Supervisor("s", fakes.spec("a", backoff=STEADY))
     watch = supervisor.watch()
     async with supervisor:
@@ -419,7 +419,7 @@ async def test_status_events_of_a_very_deep_tree_reach_their_handler(clock: Cloc
     assert {event.path for event in announced} == {f"{name}/" * 70 + "leaf"}
 
 
-async def test_watch_tells_of_a_child_that_is_given_up(clock: Clock, fakes: Fakes) -> None:
+async def test_watch_yields_a_child_that_is_given_up(clock: Clock, fakes: Fakes) -> None:
     """Its status was announced before that was known."""
     async with Supervisor("s", fakes.spec("a", backoff=Backoff(initial=0, max_restarts=1))) as supervisor:
         fakes.crash("a")
@@ -431,7 +431,7 @@ async def test_watch_tells_of_a_child_that_is_given_up(clock: Clock, fakes: Fake
     assert changes == [("running", "failed", "closed"), ("failed", "failed", "open")]
 
 
-async def test_a_supervisor_above_hears_of_those_below(clock: Clock, fakes: Fakes) -> None:
+async def test_a_parent_supervisor_gets_the_changes_below(clock: Clock, fakes: Fakes) -> None:
     root = Supervisor("root", Spec("inner", lambda: Supervisor("inner", fakes.spec("a", backoff=STEADY))))
     async with root:
         watch = root.watch()
@@ -549,7 +549,7 @@ async def test_a_time_of_change_moves_with_health_and_with_what_the_supervisor_d
         assert moved(), "it waited to be started again"
 
 
-async def test_a_slow_watcher_loses_the_oldest_and_is_told_how_many(clock: Clock, fakes: Fakes) -> None:
+async def test_a_slow_watcher_loses_the_oldest_and_gets_their_number(clock: Clock, fakes: Fakes) -> None:
     async with Supervisor("s", fakes.spec("a")) as supervisor:
         watch = supervisor.watch()
         for _ in range(400):
@@ -637,7 +637,7 @@ async def test_invalid_supervisor_settings_are_refused(settings: dict[str, Any],
         Supervisor("s", **settings)
 
 
-async def test_a_supervisor_of_two_of_the_same_name_or_of_no_specs_is_none(fakes: Fakes) -> None:
+async def test_duplicate_names_and_non_specs_are_refused(fakes: Fakes) -> None:
     with pytest.raises(ValueError, match="already has a child 'a'"):
         Supervisor("s", *fakes.specs("a a"))
     with pytest.raises(TypeError, match="is not a Spec"):
@@ -650,7 +650,7 @@ async def test_a_supervisor_of_two_of_the_same_name_or_of_no_specs_is_none(fakes
         Supervisor("s", fakes.spec("a", significant=True, restart="never"))
 
 
-async def test_a_start_by_hand_that_a_group_restart_ends_for_good_says_so(clock: Clock, fakes: Fakes) -> None:
+async def test_a_manual_start_ended_by_a_group_restart_raises(clock: Clock, fakes: Fakes) -> None:
     async with Supervisor("s", fakes.spec("a"), strategy="one_for_all") as supervisor:
         fakes.hangs = {"once"}
         add = asyncio.create_task(supervisor.add(fakes.spec("once", restart="never")))

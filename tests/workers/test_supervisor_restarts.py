@@ -68,7 +68,7 @@ async def test_a_factory_that_raises_or_returns_the_wrong_thing_fails_the_start(
         await supervisor.start()
 
 
-async def test_a_factory_that_returns_the_same_worker_again_is_told_so(clock: Clock) -> None:
+async def test_a_factory_that_returns_the_same_worker_again_fails(clock: Clock) -> None:
     worker = Supervisor("inner")
     supervisor = Supervisor("s", Spec("a", lambda: worker, backoff=Backoff(initial=1, jitter=0)))
     async with supervisor:
@@ -172,7 +172,9 @@ async def test_a_child_that_swallows_cancellation_is_abandoned_and_the_stop_retu
         ("always", DoNotRestart("done"), False),
     ],
 )
-async def test_each_policy_keeps_its_word(clock: Clock, fakes: Fakes, restart: str, error: Any, again: bool) -> None:
+async def test_each_restart_policy_is_followed(
+    clock: Clock, fakes: Fakes, restart: str, error: Any, again: bool
+) -> None:
     async with Supervisor("s", fakes.spec("a", restart=restart)) as supervisor:
         fakes["a"].end(error)
         await clock.settle()
@@ -675,7 +677,7 @@ async def test_all_significant_waits_for_those_that_are_yet_to_start(clock: Cloc
 # -- what is handed over ------------------------------------------------------------
 
 
-async def test_each_start_is_told_of_the_one_before(clock: Clock, fakes: Fakes) -> None:
+async def test_each_start_gets_the_previous_exit(clock: Clock, fakes: Fakes) -> None:
     async with Supervisor("s", fakes.spec("a"), fakes.spec("b")):
         fakes["a"].end(exit_code=-9)
         await clock.settle()

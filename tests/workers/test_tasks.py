@@ -408,7 +408,7 @@ async def test_a_cancelled_loop_leaves_at_once(clock: Clock) -> None:
 # -- threads ---------------------------------------------------------------------------------------------------------
 
 
-async def test_runs_in_a_thread_of_its_own_until_it_is_told_to_stop() -> None:
+async def test_runs_in_its_own_thread_until_it_is_stopped() -> None:
     ran: list[str] = []
 
     def work(stop: threading.Event) -> None:

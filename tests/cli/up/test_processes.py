@@ -31,7 +31,7 @@ def tables(tmp_path: Path) -> Callable[[str], tuple[Process, ...]]:
 
 
 class TestProcfile:
-    def test_each_line_is_a_process_for_the_shell_beside_the_file(self) -> None:
+    def test_each_line_is_a_shell_command_run_in_the_directory_of_the_file(self) -> None:
         found = parse_procfile("# ours\nweb: python app.py --port $PORT\n\n  my-worker_2 :a: b && c # d \r\n", FILE)
         assert found == (
             Process("web", "python app.py --port $PORT", cwd=Path("/srv"), port=0),

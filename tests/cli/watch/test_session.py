@@ -65,7 +65,7 @@ class Rig:
         await self.session.files(FileBatch(changes))
 
 
-async def test_a_change_asks_for_a_restart_and_says_why(tmp_path: Path) -> None:
+async def test_a_change_requests_a_restart_with_a_reason(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     await rig.edit(a_py="x = 1", b_html="")
     assert rig.runner.asked == [("change", "changed: a.py, b.html")]

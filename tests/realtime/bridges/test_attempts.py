@@ -234,7 +234,7 @@ async def test_where_no_bucket_can_be_made_failures_are_counted_by_each_process(
     assert [record.message for record in caplog.records if "counts the failures of its events alone" in record.message]
 
 
-async def test_where_no_bucket_can_be_made_an_event_that_is_delivered_for_ever_is_a_dead_letter(
+async def test_without_a_bucket_an_endlessly_redelivered_event_is_a_dead_letter(
     limited: NatsProcess,
 ) -> None:
     here = Router()
@@ -283,7 +283,7 @@ def silent(tmp_path: Path) -> Iterator[NatsProcess]:
         yield server
 
 
-async def test_a_bucket_that_does_not_answer_is_left_alone_for_a_while(
+async def test_a_bucket_that_does_not_answer_is_not_asked_for_a_while(
     silent: NatsProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(dedupe, "_ANSWER", 0.5)

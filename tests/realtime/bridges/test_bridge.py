@@ -139,7 +139,7 @@ async def test_the_pattern_filters_what_a_subject_filter_cannot_express(bridge: 
     assert [topic for topic in box.topics if not topic.startswith("health")] == ["for/x/y/end"]
 
 
-async def test_an_id_that_the_bus_has_already_is_no_second_event(bridge: MakeBridge) -> None:
+async def test_an_id_already_on_the_bus_is_not_stored_again(bridge: MakeBridge) -> None:
     here, there = Router(), Router()
     sender = bridge(group="here", publish=("order/*",))
     here.add_source(sender)

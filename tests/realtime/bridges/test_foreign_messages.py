@@ -67,7 +67,7 @@ async def test_malformed_messages_do_not_stop_the_bridge(bridge: MakeBridge, ser
         assert [source.failures for source in there.sources()] == [0]
 
 
-async def test_an_event_that_leaves_no_room_for_a_reason_has_a_letter_without_its_data(bridge: MakeBridge) -> None:
+async def test_a_dead_letter_without_space_for_its_reason_omits_the_data(bridge: MakeBridge) -> None:
     here = Router()
     sender = bridge(group="both", publish=("job/*",), subscribe=("job/*", "dead/**"), max_deliver=1)
     here.add_source(sender)

@@ -70,7 +70,7 @@ async def test_an_existing_stream_is_used_unchanged(bridge: MakeBridge, server: 
     assert (config.max_msgs, config.subjects) == (7, [f"{prefix}.>", f"mine.{prefix}"])
 
 
-async def test_subjects_that_another_stream_has_are_said_to_be(bridge: MakeBridge, server: NatsProcess) -> None:
+async def test_subjects_of_another_stream_are_reported(bridge: MakeBridge, server: NatsProcess) -> None:
     mine = bridge(group="g", publish=("**",))
     async with by_hand(server) as js:
         await js.add_stream(name="THEIRS", subjects=[f"{mine._settings.prefix}.x"])
@@ -184,7 +184,7 @@ async def test_a_password_in_the_url_is_used_and_never_logged(tmp_path: Path) ->
     assert "s3cret" not in repr(bridge)
 
 
-async def test_a_wrong_password_is_said_to_be_wrong_at_once(tmp_path: Path) -> None:
+async def test_a_wrong_password_fails_at_once(tmp_path: Path) -> None:
     with NatsProcess(tmp_path, settings='authorization { user: me, password: "s3cret" }') as server:
         router = Router()
         router.add_source(NatsBridge(server.url.replace("//", "//me:wr0ng@"), group="g", publish=("a",)))

@@ -137,7 +137,7 @@ async def test_a_lease_taken_by_another_is_lost_at_the_next_write(server: NatsPr
         await member.leader.put("key", b"of now", token=new)
 
 
-async def test_an_answer_that_got_lost_is_no_loss(server: NatsProcess) -> None:
+async def test_a_lost_answer_does_not_end_the_leadership(server: NatsProcess) -> None:
     """The server has stored a renewal whose answer was lost. The next write finds that it was its own."""
     member = Candidate(server, "answer")
     async with running(member.router):

@@ -60,7 +60,7 @@ async def stopped(pid: int) -> None:
     await until(lambda: "stopped" in Path(f"/proc/{pid}/status").read_text())
 
 
-def test_the_storm_would_tell_two_leaders_and_a_write_that_is_gone() -> None:
+def test_the_chaos_test_detects_two_leaders_and_a_lost_write() -> None:
     good = Result([Write(11, 10, 1), Write(22, 20, 2)], {10, 20}, {11, 22})
     assert good.wrong() == []
     late = Result([Write(11, 10, 1), Write(22, 20, 2), Write(23, 10, 1)])

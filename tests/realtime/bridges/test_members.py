@@ -79,7 +79,9 @@ async def test_an_old_member_that_restarts_last_takes_nothing_from_newer_ones(
     assert len([text for text in warned if text.startswith("the group 'g' also gets b/*")]) == 1
 
 
-async def test_patterns_that_share_a_filter_are_told_apart(bridge: MakeBridge, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_patterns_that_share_a_filter_are_distinguished(
+    bridge: MakeBridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A subject has no words for ``fo*``: each member gets the events of the other too."""
     monkeypatch.setattr(bridge_module, "_LOOK", 0.01)
     here, _ = member(bridge(group="here", publish=("**",)))

@@ -122,7 +122,7 @@ async def test_a_process_stopped_beyond_its_lease_has_lost_job_and_flow(tmp_path
         assert (await queue.get("one")).attempts >= 2
 
 
-async def test_a_worker_elsewhere_hears_of_a_job_when_it_is_posted(tmp_path: Path) -> None:
+async def test_a_worker_elsewhere_is_notified_of_a_new_job(tmp_path: Path) -> None:
     """With a lease of one hour, polling alone would take twenty minutes."""
     async with Flows(tmp_path / "flows.db") as flows:
         queue = JobQueue(flows)

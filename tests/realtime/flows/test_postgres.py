@@ -175,7 +175,7 @@ async def test_a_cancelled_query_to_a_frozen_server_holds_up_no_other(store: Pos
 
 
 @pytest.mark.keeps_tasks
-async def test_a_store_on_a_frozen_server_is_left_all_the_same(lossy: Way) -> None:
+async def test_a_store_on_a_frozen_server_can_be_left(lossy: Way) -> None:
     async with asyncio.timeout(LIMIT):
         async with PostgresStore(lossy.url(postgres.server().cleared())) as store:
             lossy.freeze()
@@ -218,7 +218,7 @@ async def test_flows_and_workers_live_through_the_end_of_the_server(mortal: post
             assert await (await enqueuing) == "SUCCESS"
 
 
-async def test_a_process_that_was_cut_off_is_heard_and_seen_again() -> None:
+async def test_a_process_that_was_cut_off_is_present_and_notifies_again() -> None:
     server = postgres.server()
     url = f"{server.cleared()}&application_name=cut"
     async with Flows(url) as flows, Flows(url) as others:
@@ -248,7 +248,7 @@ async def working(flows: Flows, *items: Flow, lease: float = 30.0) -> AsyncItera
             await work
 
 
-async def test_a_worker_elsewhere_hears_of_a_job_and_a_waiter_of_its_end() -> None:
+async def test_a_worker_elsewhere_is_notified_of_a_job_and_a_waiter_of_its_end() -> None:
     """With a lease of one hour, polling alone would take twenty minutes."""
     url, one = postgres.server().cleared(), linear("one", task(lambda: 1, name="a"))
     async with Flows(url) as flows, Flows(url) as others, working(flows, one, lease=3600.0) as queue:
@@ -385,7 +385,7 @@ async def test_the_time_does_not_go_back_while_no_process_has_the_tables_open() 
         assert abs(store.time() - before - 2 * HOUR) < LIMIT
 
 
-async def test_many_news_go_in_few_notifications_and_none_is_lost() -> None:
+async def test_many_messages_share_few_notifications_and_none_is_lost() -> None:
     url = postgres.server().cleared()
     async with Flows(url) as flows, Flows(url) as others:
         received: set[int] = set()

@@ -211,7 +211,7 @@ def test_no_directory_is_made_below_a_home_that_is_relative(monkeypatch: pytest.
     assert sockets.fallback() is None
 
 
-def test_a_program_runs_without_a_socket_where_there_is_no_place_for_one(runtime: Path) -> None:
+def test_a_program_runs_without_a_socket_if_no_directory_is_usable(runtime: Path) -> None:
     (runtime / "lifecycle").write_text("")
     program = Running("-c", PROGRAM, "demo", env={"XDG_RUNTIME_DIR": str(runtime)})
     try:
@@ -547,7 +547,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_program_whose_child_lives_on_with_its_socket_is_not_found_and_its_name_is_free(runtime: Path) -> None:
+async def test_a_program_whose_child_holds_its_socket_is_not_found_and_its_name_is_free(runtime: Path) -> None:
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", FORKING], stdin=pipe, stdout=pipe, stderr=pipe) as program:
         assert program.stdin is not None

@@ -118,7 +118,7 @@ async def test_a_transfer_coding_that_is_not_decoded_is_refused(runtime: Path) -
         assert b" 501 " in received.partition(b"\r\n")[0]
 
 
-async def test_a_body_that_is_larger_than_it_says_is_cut_off(runtime: Path) -> None:
+async def test_a_body_larger_than_its_content_length_is_cut_off(runtime: Path) -> None:
     chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
     async with opened() as (_, path):
         received = await sent(path, CHUNKED + chunk * 20 + b"0\r\n\r\n")

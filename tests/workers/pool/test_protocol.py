@@ -80,7 +80,7 @@ def test_an_unknown_codec_is_refused_with_the_known_ones() -> None:
         codec("yaml")
 
 
-def test_a_codec_whose_library_is_missing_says_what_to_install_and_the_others_do_not_need_it() -> None:
+def test_a_codec_without_its_library_names_the_extra_and_others_do_not_need_it() -> None:
     program = """
 import sys
 sys.modules["msgspec"] = None
