@@ -122,7 +122,7 @@ def no_leaks() -> Iterator[None]:
         gc.collect()
         left = {kind: now - before[kind] for kind, now in _held().items() if now - before[kind]}
         if not left:
-            # What a test leaves, modules above all, is excluded from collection like what existed before the first.
+            # Objects left by a test, mostly modules, are excluded from collection like what existed before the first.
             gc.freeze()
             return
     pytest.fail(f"left behind: {left}")

@@ -75,4 +75,4 @@ class Manager:
                 if notice.get(field) == value:
                     return notice
             if not select.select([self._socket], [], [], max(0, end - time.monotonic()))[0]:
-                pytest.fail(f"{field}={value} was not told; there was: {self.received}")
+                pytest.fail(f"{field}={value} was not sent; received: {self.received}")

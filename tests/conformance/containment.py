@@ -192,7 +192,7 @@ class Family:
             if last:
                 return deaths
             last = over(deaths)
-        raise TimeoutError(f"after {LIMIT} s nobody said that it is over; dead: {sorted(deaths)}")
+        raise TimeoutError(f"after {LIMIT} s the end was not reported; dead: {sorted(deaths)}")
 
     def _ends_guard(self, deaths: dict[str, float]) -> bool:
         return "guard" in deaths or ("guard" not in self._fds and "app" in deaths)
@@ -267,7 +267,7 @@ def main() -> int:
                 print(f"{level:8} {case.victim:8} {dead:>6} {case.last_death:9.1f} ms  {lived}{note}")
                 failed += not case.as_expected
         unharmed = stranger.alive == before
-    print(f"an unrelated runtime beside it {'survived all of it' if unharmed else 'WAS HARMED'}")
+    print(f"an unrelated runtime next to it {'survived all of it' if unharmed else 'WAS HARMED'}")
     return int(failed > 0 or not unharmed)
 
 

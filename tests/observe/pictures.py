@@ -21,7 +21,7 @@ MERMAID = Path(__file__).parents[2] / ".engines/node_modules/mermaid/dist/mermai
 LIMIT = 150
 
 _OPTIONS = [
-    # Of the page's own clock, which stops while the page works.
+    # Milliseconds of the page's own clock, which stops while the page works.
     "--virtual-time-budget=100000",
     "--dump-dom",
 ]

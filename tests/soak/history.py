@@ -46,7 +46,7 @@ class History:
         self._over: set[str] = set()
         self._calls: set[int] = set()
         self._calls_of = 0
-        #: Of the last run: contents by name, health, loaded configuration, greetings, and iterations of loops.
+        #: The last run: contents by name, health, loaded configuration, greetings, and iterations of loops.
         self.files: dict[str, str | None] = {}
         self.health: bool | None = None
         self.config: int | None = None

@@ -98,7 +98,7 @@ class QuietCheck:
             if history.files.get(name) != content:
                 yield f"{name} is {content!r}, and was last seen as {history.files.get(name)!r}"
         if history.health is not (directory / HEALTH).exists():
-            yield f"health is {not history.health}, and was last told as {history.health}"
+            yield f"health is {not history.health}, and was last reported as {history.health}"
         if history.config != -self._config:
             yield f"the configuration is {-self._config}, and the last to be loaded was {history.config}"
         if history.hellos != self._attacks.hellos:
@@ -128,7 +128,7 @@ class QuietCheck:
         first = await self._noted(lambda _: True)
         then = await self._noted(lambda _: True)
         if moved := [name for name in _HELD if first.get(name) != then.get(name)]:
-            raise Broken(f"suspended, {moved} went on: {first}, {then}")
+            raise Broken(f"suspended, {moved} kept running: {first}, {then}")
         if (outcome := await self._console.command("resume")) != "handled":
             raise Broken(f"resuming at rest was {outcome}")
         await self._noted(lambda rounds: all(rounds[name] > then[name] for name in _HELD if name in then))
@@ -143,7 +143,7 @@ class QuietCheck:
                     await asyncio.sleep(0.05)
                     self._history.read()
         except TimeoutError:
-            raise Broken(f"its loops do not go on: {self._history.rounds}") from None
+            raise Broken(f"its loops do not continue: {self._history.rounds}") from None
         return self._history.rounds
 
 

@@ -78,7 +78,7 @@ class Scenario:
                 raise Broken(f"it has ended by itself, with {self._life.process.returncode}")
             self._shared.history.read()
             if self._shared.history.wrong:
-                raise Broken("something is wrong that is told below")
+                raise Broken("a violation, described below")
 
     async def storm_and_calm(self, seconds: float) -> None:
         """Alternate between attacks and checks for this long, and end with checks."""

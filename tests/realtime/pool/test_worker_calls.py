@@ -161,7 +161,7 @@ async def test_a_stream_fails_after_its_earlier_values(up: Spawn, served: str, c
 
 
 async def test_a_slow_consumer_delays_the_stream_and_pings_are_answered(up: Spawn) -> None:
-    """Of a thousand blocks of 1 MiB, at most one window is unacknowledged."""
+    """At most one window of the thousand 1 MiB blocks is unacknowledged."""
     worker = await up("Plain")
     request = worker.call("blocks", 1000, 1024 * 1024, window=4)
     rss = psutil.Process().memory_info().rss
