@@ -129,7 +129,8 @@ def test_taken_port_is_reported_and_nothing_starts(watch: Any) -> None:
     assert seen.out.read_text() == ""
 
 
-def test_ready_port_of_the_socket_is_refused(watch: Any) -> None:
-    seen = watch("--socket", "127.0.0.1:8000", "--ready", "port:8000", ready=False)
+@pytest.mark.parametrize("ready", ["port:8000", "http://127.0.0.1:8000/health"])
+def test_ready_port_of_the_socket_is_refused(watch: Any, ready: str) -> None:
+    seen = watch("--socket", "127.0.0.1:8000", "--ready", ready, ready=False)
     seen.ends(2)
-    assert "--ready port:8000 is always true" in seen.err.read_text()
+    assert f"--ready {ready} cannot tell one run from another" in seen.err.read_text()
