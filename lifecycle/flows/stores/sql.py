@@ -27,7 +27,7 @@ from lifecycle.flows.stores.base import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
     from lifecycle.flows.records import Batch, Claim, FailedDelivery
     from lifecycle.flows.stores.presence import Presence
@@ -83,7 +83,7 @@ class Database(Protocol):
 
     dialect: Dialect
 
-    async def run(self, *works: Statement | Guarded, done: Sequence[Statement] = ()) -> list[list[Row]]:
+    def run(self, *works: Statement | Guarded, done: Sequence[Statement] = ()) -> Awaitable[list[list[Row]]]:
         """Carry out ``works`` as one transaction, and return the rows of those whose rows are wanted.
 
         ``done`` gives the same rows if ``works`` was carried out before. It is asked where an answer was lost, before
@@ -91,7 +91,7 @@ class Database(Protocol):
         """
         ...
 
-    async def read(self, *statements: Statement) -> list[list[Row]]:
+    def read(self, *statements: Statement) -> Awaitable[list[list[Row]]]:
         """Carry out statements that only read, at one moment."""
         ...
 
@@ -138,6 +138,7 @@ class Dialect:
             text = self._texts[template] = template.format(
                 update=" FOR UPDATE" if self.locks else "",
                 skip=" FOR UPDATE SKIP LOCKED" if self.locks else "",
+                counted=" RETURNING 1" if self.locks else "",
                 share=" FOR SHARE" if self.locks else "",
                 held="EXISTS (SELECT 1 FROM held)" if self.locks else "true",
                 unsent="NOT (had.owner = excluded.owner AND had.stamp >= excluded.stamp)" if self.locks else "true",
@@ -476,7 +477,7 @@ _CLAIM_OF_MANY = _CLAIM.replace("WHICH", "flow {among[flows]}")
 _CLAIMED = f"SELECT {_JOB} FROM lifecycle_jobs WHERE state = 'CLAIMED' AND token = :token AND stamp = :stamp"  # noqa: S608  # the same
 _WRITE = f"""
 UPDATE lifecycle_jobs SET {", ".join(f"{name} = :{name}" for name in _WRITTEN)}, stamp = :stamp
-WHERE id = :id AND state = :old_state AND epoch = :old_epoch AND (state != 'CLAIMED' OR until > :now) RETURNING id
+WHERE id = :id AND state = :old_state AND epoch = :old_epoch AND (state != 'CLAIMED' OR until > :now){{counted}}
 """  # noqa: S608  # the same
 _WRITTEN_BY = "SELECT 1 FROM lifecycle_jobs WHERE id = :id AND stamp = :stamp"
 _DISCARD = """
@@ -536,6 +537,7 @@ class SQLJobs(JobStore):
 
     def __init__(self, database: Database, presence: Presence, stamps: itertools.count[int]) -> None:
         self._database, self._sql, self._presence, self._stamps = database, database.dialect, presence, stamps
+        self._ending = [self._sql.text(each) for each in (_MARK_EXPIRED, *_EXPIRE)]
         # How many processes were known to be gone when all tokens were checked last; -1: they are to be checked.
         self._losses = -1
 
@@ -561,8 +563,9 @@ class SQLJobs(JobStore):
         if flows is not None and not flows:
             return []
         values = self._values(flows, claim, limit)
-        done = self._sql.ask(_CLAIMED, values)
-        (rows,) = await self._run(claim.now, *self._claiming(flows, values), done=[done])
+        # The answer of a file is never lost.
+        done = () if self._sql.local else (self._sql.ask(_CLAIMED, values),)
+        (rows,) = await self._run(claim.now, *self._claiming(flows, values), done=done)
         return _in_order(rows)
 
     async def begin(self, flows: Collection[str], claim: Claim, limit: int) -> list[tuple[JobRow, Snapshot | None]]:
@@ -574,8 +577,11 @@ class SQLJobs(JobStore):
         return [(job, found.get(job.id)) for job in _in_order(rows)]
 
     def _values(self, flows: Collection[str] | None, claim: Claim, limit: int) -> dict[str, Any]:
-        names = {f"flow{place}": flow for place, flow in enumerate(flows or ())}
-        return claim._asdict() | names | {"stamp": next(self._stamps), "limit": limit}
+        values = claim._asdict()
+        values["stamp"], values["limit"] = next(self._stamps), limit
+        for place, flow in enumerate(flows or ()):
+            values[f"flow{place}"] = flow
+        return values
 
     def _claiming(self, flows: Collection[str] | None, values: dict[str, Any]) -> list[Statement]:
         if flows is None:
@@ -591,14 +597,16 @@ class SQLJobs(JobStore):
 
     async def compare_and_set(self, old: JobRow, new: JobRow, *, now: float) -> bool:
         stamp = next(self._stamps)
-        values = new._asdict() | {"old_state": old.state, "old_epoch": old.epoch, "now": now, "stamp": stamp}
+        values = new._asdict()
+        values |= {"old_state": old.state, "old_epoch": old.epoch, "now": now, "stamp": stamp}
         # The expired claims need not be ended before: the time of this one is compared.
         writing = self._sql.ask(_WRITE, values)
         work: Statement | Guarded = writing
         if new.outcome == DISCARDED:
             ending = {"id": new.id, "flow": new.flow, "words": storable(discarded(new)), "at": time.time()}
             work = Guarded(writing, [self._sql.do(_DISCARD, ending)])
-        (rows,) = await self._database.run(work, done=[self._sql.ask(_WRITTEN_BY, {"id": old.id, "stamp": stamp})])
+        done = () if self._sql.local else (self._sql.ask(_WRITTEN_BY, {"id": old.id, "stamp": stamp}),)
+        (rows,) = await self._database.run(work, done=done)
         return bool(rows)
 
     async def renew(self, rows: Sequence[JobRow], *, now: float, until: float) -> list[JobRow]:
@@ -659,7 +667,7 @@ class SQLJobs(JobStore):
     async def _run(self, now: float, *works: Statement | Guarded, done: Sequence[Statement] = ()) -> list[list[Row]]:
         """Carry out ``works``, after the claims that are over have ended."""
         losses, values = self._presence.losses, {"now": now, "at": time.time()}
-        ending = [self._sql.do(each, values) for each in (_MARK_EXPIRED, *_EXPIRE)]
+        ending = [Statement(each, values) for each in self._ending]
         first: list[Statement] | list[Guarded] = ending
         if self._sql.local:
             if self._losses != losses and (gone := await self._find_gone()):

@@ -12,7 +12,7 @@ from lifecycle.journal import Journal, Schema
 if TYPE_CHECKING:
     import os
     import sqlite3
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -124,13 +124,13 @@ class _File:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
-    async def run(self, *works: Statement | Guarded, done: Sequence[Statement] = ()) -> list[list[Row]]:  # noqa: ARG002  # no answer is lost here
+    def run(self, *works: Statement | Guarded, done: Sequence[Statement] = ()) -> Awaitable[list[list[Row]]]:  # noqa: ARG002  # no answer is lost here
         """Carry out ``works`` as one transaction, and return the rows of those whose rows are wanted."""
-        return await self._journal.run(lambda db: _carry_out(db, works))
+        return self._journal.run(lambda db: _carry_out(db, works))
 
-    async def read(self, *statements: Statement) -> list[list[Row]]:
+    def read(self, *statements: Statement) -> Awaitable[list[list[Row]]]:
         """Carry out statements that only read, at one moment."""
-        return await self._journal.read(lambda db: _carry_out(db, statements))
+        return self._journal.read(lambda db: _carry_out(db, statements))
 
 
 def _carry_out(db: sqlite3.Connection, works: Sequence[Statement | Guarded]) -> list[list[Row]]:
@@ -150,7 +150,9 @@ def _carry_out(db: sqlite3.Connection, works: Sequence[Statement | Guarded]) -> 
 
 
 def _execute(db: sqlite3.Connection, statement: Statement) -> list[Row]:
-    return db.execute(statement.text, statement.values).fetchall()
+    """Return the rows; an empty one for each row that a statement without `RETURNING` has written."""
+    cursor = db.execute(statement.text, statement.values)
+    return cursor.fetchall() if cursor.description else [()] * max(0, cursor.rowcount)
 
 
 def _insert(db: sqlite3.Connection, rows: Rows) -> None:
