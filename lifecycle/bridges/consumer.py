@@ -175,13 +175,13 @@ class MessageHandler:
     def _read(self, held: _Held) -> BusEvent | None:
         """Return the event of a message, or make it a dead letter if it must not be tried."""
         if held.past.failures >= self._settings.max_deliver:
-            self._spawn(self._bury(held, held.past.reason))
+            self._spawn(self._write_dead_letter(held, held.past.reason))
             return None
         message, name = held.message, f"{self._settings.stream}/{held.key[0]}"
         try:
             return from_binary(held.topic, message.headers or {}, message.data, id=name, attempt=held.attempt)
         except ValueError as error:
-            self._spawn(self._bury(held, f"it cannot be read: {error}", readable=False))
+            self._spawn(self._write_dead_letter(held, f"it cannot be read: {error}", readable=False))
             return None
 
     async def _refuse(self, held: _Held, delivered: int) -> None:
@@ -196,7 +196,7 @@ class MessageHandler:
             # The filter had to be wider than the patterns.
             await _said(held.message.ack())
         elif not elsewhere and delivered > _UNWANTED:
-            await self._bury(held, "no member of the group subscribes to it any more")
+            await self._write_dead_letter(held, "no member of the group subscribes to it any more")
             return
         else:
             if delivered % _NOTED == 0:
@@ -286,7 +286,7 @@ class MessageHandler:
         if error is None or isinstance(error, Dropped):
             await self._accept(held)
         elif held.attempt >= self._settings.max_deliver:
-            await self._bury(held, error_masked(error))
+            await self._write_dead_letter(held, error_masked(error))
         else:
             await self._return(held, error_masked(error))
 
@@ -309,7 +309,7 @@ class MessageHandler:
         await _said(held.message.nak(delay=delay))
         self._release(held)
 
-    async def _bury(self, held: _Held, reason: str, *, readable: bool = True) -> None:
+    async def _write_dead_letter(self, held: _Held, reason: str, *, readable: bool = True) -> None:
         """Publish a dead letter, and only then terminate the message."""
         message, topic, settings = held.message, held.topic, self._settings
         _log.error("%s (event %d of %s) is a dead letter now: %s", topic, held.key[0], settings.stream, reason)
@@ -397,7 +397,7 @@ class Pull:
         # Requested and not yet received.
         self._wanted = 0
         self._stirred = asyncio.Event()
-        self._heard_at = 0.0
+        self._last_seen = 0.0
         self._trouble = ""
         self._ending = False
         self._inbox = ""
@@ -410,7 +410,7 @@ class Pull:
             client = self._connection.client
             self._subscription = await client.subscribe(self._inbox, cb=self._hear)  # pyright: ignore[reportUnknownMemberType]  # of nats-py
         self._wanted, self._trouble = 0, ""
-        self._heard_at = asyncio.get_running_loop().time()
+        self._last_seen = asyncio.get_running_loop().time()
 
     async def next(self) -> Msg | None:
         """Return the next message, or None after `stop`.
@@ -457,7 +457,7 @@ class Pull:
         if room <= 0 or room < self._wanted or not self._connection.is_up:
             return
         if not self._wanted:
-            self._heard_at = asyncio.get_running_loop().time()
+            self._last_seen = asyncio.get_running_loop().time()
         self._wanted += room
         request = {"batch": room, "expires": int(_EXPIRES * 1e9), "idle_heartbeat": int(_HEARTBEAT * 1e9)}
         await self._connection.client.publish(self._subject, json.dumps(request).encode(), self._inbox)
@@ -470,12 +470,12 @@ class Pull:
             return
         # A process that was suspended has missed the server's heartbeats.
         slept = clock() > until + 1.0
-        if self._wanted and not slept and clock() - self._heard_at > _SILENCE:
+        if self._wanted and not slept and clock() - self._last_seen > _SILENCE:
             self._trouble = f"no word from the server for {_SILENCE:g} s"
             self._connection.missed(self._trouble, seconds=_SILENCE)
 
     async def _hear(self, message: Msg) -> None:
-        self._heard_at = asyncio.get_running_loop().time()
+        self._last_seen = asyncio.get_running_loop().time()
         if message.reply.startswith("$JS.ACK."):
             self._wanted = max(0, self._wanted - 1)
             self.waiting.append(message)

@@ -374,7 +374,7 @@ class LeaseWatcher:
         #: The last known holder.
         self.holder: Holder = _NO_HOLDER
         # The time of the holder's last write.
-        self._heard = 0.0
+        self._last_seen = 0.0
         self._stirred = asyncio.Event()
 
     async def listen(self, connection: Connection) -> None:
@@ -384,7 +384,7 @@ class LeaseWatcher:
     def saw(self, holder: Holder) -> None:
         """Record ``holder`` as the present one."""
         if holder.id != self.holder.id:
-            self._heard = asyncio.get_running_loop().time()
+            self._last_seen = asyncio.get_running_loop().time()
         self.holder = holder
 
     def stir(self) -> None:
@@ -396,7 +396,7 @@ class LeaseWatcher:
         now = asyncio.get_running_loop().time
         pause = _LOOK
         while pause > 0 and not await wait_within(pause, self._stirred):
-            pause = self._heard + self.holder.lease * _SILENCE - now()
+            pause = self._last_seen + self.holder.lease * _SILENCE - now()
         self._stirred.clear()
 
     async def _hear(self, message: Msg) -> None:
@@ -405,4 +405,4 @@ class LeaseWatcher:
             self._stirred.set()
             return
         self.holder = read_holder(message.data)
-        self._heard = asyncio.get_running_loop().time()
+        self._last_seen = asyncio.get_running_loop().time()

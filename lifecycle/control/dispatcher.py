@@ -450,7 +450,7 @@ def _no_route(event: Topical) -> NotHandled:
 
 def _stray(route: Route, error: asyncio.CancelledError) -> LifecycleError:
     """Return the error for a handler's stray CancelledError, which its caller would take for its own cancellation."""
-    failure = LifecycleError(f"{name_of(route.handler)} raised CancelledError, and nobody had cancelled it")
+    failure = LifecycleError(f"{name_of(route.handler)} raised CancelledError, although it was not cancelled")
     failure.__cause__ = error
     return failure
 

@@ -1,8 +1,8 @@
-"""Work that survives a crash.
+"""Durable work that survives a crash.
 
-A flow is tasks and their order: `linear`, `unordered` or `graph`, one in another. `Flows` carries it out and keeps each
-step before and after it happens, in memory or in a file, so that whoever starts it again goes on where it was; what
-failed is undone, or tried again if a retry such as `Times` says so. A task is done at least once, and has one outcome.
+A flow is an order of tasks: `linear`, `unordered` or `graph`, also nested. `Flows` runs it and stores each step before
+and after it runs, in memory, in a file or on a server, so that a restarted program continues it. If a task fails, the
+finished ones are reverted, or a retry such as `Times` repeats them. A task runs at least once, and has one result.
 """
 
 from lifecycle._lazy import lazy_names

@@ -267,7 +267,7 @@ class Engine:
         try:
             text = await self._threads.call(partial(self._codec.encode, outcome))
             # A retry remembers its values, and a user's codec may fail to decode.
-            decodes = self._is_heard or call.node.kind == "retry" or type(self._codec) is not JSON
+            decodes = self._has_listeners or call.node.kind == "retry" or type(self._codec) is not JSON
             value = await self._threads.call(partial(self._codec.decode, text)) if decodes else NOTHING
         except Exception as error:  # noqa: BLE001  # as above
             return Failure.of(error)
@@ -300,7 +300,7 @@ class Engine:
         return changes
 
     @property
-    def _is_heard(self) -> bool:
+    def _has_listeners(self) -> bool:
         """Whether changes, and the results in them, have a listener."""
         return bool(self.listeners or hooks.flow_changed.receivers or hooks.state_changed.receivers)
 
@@ -414,8 +414,8 @@ class Executor:
         elif call.reverting and call.node.step.undo is None:
             self._finish(call, None)
         else:
-            heard = hooks.flow_task_started.receivers or hooks.flow_task_ended.receivers
-            work = self._announced(call) if heard else self._carry_out(call)
+            announced = hooks.flow_task_started.receivers or hooks.flow_task_ended.receivers
+            work = self._announced(call) if announced else self._carry_out(call)
             task = asyncio.create_task(work, name=f"{self._flow}/{call.node.name}")
             self._running[task] = call
             task.add_done_callback(self._done)
@@ -527,7 +527,7 @@ class Executor:
 
     def _give_up_overdue(self, task: asyncio.Task[Any], seconds: float) -> None:
         if (call := self._running.get(task)) is not None:
-            _log.warning("flow %s: %s does not heed its time-out; it is given up", self._flow, call.node.name)
+            _log.warning("flow %s: %s ignores its time-out; it is given up", self._flow, call.node.name)
             self._abandon(task, Failure.of(_too_long(call.node.name, seconds)))
 
     def _abandon(self, task: asyncio.Task[Any], outcome: Any) -> None:

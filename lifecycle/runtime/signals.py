@@ -218,10 +218,10 @@ class Escalation:
             return patience + 2
         return max(patience, 2)
 
-    def judge(self, signum: int, *, routed: bool, heard: bool = False, stopping: bool, now: float) -> SignalAction:
+    def judge(self, signum: int, *, routed: bool, handled: bool = False, stopping: bool, now: float) -> SignalAction:
         """Count a signal that came at ``now``, and return its effect.
 
-        ``routed``: a running router has a route for this SIGINT; ``heard``: one has a route for `InterruptEvent`.
+        ``routed``: a running router has a route for this SIGINT; ``handled``: one has a route for `InterruptEvent`.
         """
         if not stopping and now - self._last >= self._settings.reset_after - _TICK:
             self.reset()
@@ -229,7 +229,7 @@ class Escalation:
         self.count += 1
         if not stopping and signum != signal.SIGINT:
             return SignalAction.STOP
-        captured = not stopping and self._captures(routed=routed, heard=heard)
+        captured = not stopping and self._captures(routed=routed, handled=handled)
         self._taken |= captured and routed
         if 0 < self.limit() <= self.count:
             return SignalAction.FORCE
@@ -253,12 +253,12 @@ class Escalation:
         if self.count <= 0:
             self.reset()
 
-    def _captures(self, *, routed: bool, heard: bool) -> bool:
+    def _captures(self, *, routed: bool, handled: bool) -> bool:
         wanted = self._settings.cancel_on_interrupt
         if wanted is not None:
             return not wanted
         # From 2 on, the first press may ask for another; if no route takes it, it begins the shutdown.
-        return routed or (heard and self._settings.force_exit >= 2)  # noqa: PLR2004
+        return routed or (handled and self._settings.force_exit >= 2)  # noqa: PLR2004
 
 
 # -- the signals of one lifetime --------------------------------------------------------------------------------------
@@ -306,8 +306,8 @@ class _LifetimeSignals:
             return
         asked = signum == signal.SIGINT and not stopping
         routed = asked and bool(life.routers_for("signal/interrupt"))
-        heard = asked and any(life.routers_for(event.topic) for event in (InterruptEvent, ClearLineEvent))
-        action = life.escalation.judge(signum, routed=routed, heard=heard, stopping=stopping, now=life.loop.time())
+        handled = asked and any(life.routers_for(event.topic) for event in (InterruptEvent, ClearLineEvent))
+        action = life.escalation.judge(signum, routed=routed, handled=handled, stopping=stopping, now=life.loop.time())
         life.call_soon(self._announce, signum, life.escalation.count)
         if action is SignalAction.FORCE:
             name = signal.Signals(signum).name
@@ -317,7 +317,7 @@ class _LifetimeSignals:
             life.begin_for_signal(signum)
         elif action is SignalAction.CAPTURE:
             # Checked now: a source that starts in a moment has not had this signal.
-            life.call_soon(self._capture, self._registry.has_source(signal.SIGINT), heard)
+            life.call_soon(self._capture, self._registry.has_source(signal.SIGINT), handled)
 
     def keep(self) -> None:
         """Install the handlers again from time to time, in case a library has replaced them."""
@@ -345,13 +345,13 @@ class _LifetimeSignals:
     def _announce(self, signum: int, count: int) -> None:
         hooks.signal_received.announce(self._life.lifetime, signum=signum, count=count)
 
-    def _capture(self, sent_by_source: bool, heard: bool) -> None:
+    def _capture(self, sent_by_source: bool, handled: bool) -> None:
         """Send a captured Ctrl+C to the routers."""
         if self._life.routers_for("signal/interrupt"):
             self._route(signal.SIGINT, sent_by_source)
             return
         _send(self._life.all_routers(), InterruptEvent(), ClearLineEvent())
-        if not heard:
+        if not handled:
             tell_terminal(f"no route takes this Ctrl+C{self._life.next_step()}")
 
     def _route(self, signum: int, sent_by_source: bool) -> None:

@@ -50,7 +50,7 @@ class FakeSignals(SignalRegistry):
         """
         if not self._receivers.get(signum):
             name = signal.Signals(signum).name
-            raise LookupError(f"nobody has taken {name}; start a lifetime or a SignalSource in this block first")
+            raise LookupError(f"{name} is not handled; start a lifetime or a SignalSource in this block first")
         self.deliver(signum)
 
     def can_take(self, signum: int) -> bool:

@@ -286,7 +286,7 @@ async def test_a_task_that_swallows_its_timeout_is_given_up(
     with pytest.raises(TimeoutError, match="task 'stubborn' took longer than 5 s"):
         await run
     assert run.state == "REVERTED"
-    assert "flow one: stubborn does not heed its time-out" in caplog.text
+    assert "flow one: stubborn ignores its time-out" in caplog.text
     enough.set()
     await gone.wait()
 

@@ -13,14 +13,14 @@ STOP, COUNT, CAPTURE, FORCE = SignalAction.STOP, SignalAction.COUNT, SignalActio
 
 
 def verdicts(
-    settings: Settings, *signums: int, routed: bool = False, heard: bool = False, gap: float = 0.1
+    settings: Settings, *signums: int, routed: bool = False, handled: bool = False, gap: float = 0.1
 ) -> list[SignalAction]:
     """Judge signals that come ``gap`` seconds apart. The program stops when a verdict is to stop."""
     escalation, stopping, judged = Escalation(settings), False, []
     for number, signum in enumerate(signums):
         wanted = routed and signum == SIGINT and not stopping
         now = 100 + number * gap
-        judged.append(escalation.judge(signum, routed=wanted, heard=heard, stopping=stopping, now=now))
+        judged.append(escalation.judge(signum, routed=wanted, handled=handled, stopping=stopping, now=now))
         stopping = stopping or judged[-1] is STOP
     return judged
 
@@ -49,8 +49,8 @@ def test_sigint_escalates_to_force_exit(
     force_exit: int, cancel: bool | None, route_for: str | None, expected: list[SignalAction]
 ) -> None:
     settings = Settings(force_exit=force_exit, cancel_on_interrupt=cancel)
-    routed, heard = route_for == "SIGINT", route_for == "InterruptEvent"
-    assert verdicts(settings, *[SIGINT] * len(expected), routed=routed, heard=heard) == expected
+    routed, handled = route_for == "SIGINT", route_for == "InterruptEvent"
+    assert verdicts(settings, *[SIGINT] * len(expected), routed=routed, handled=handled) == expected
 
 
 @pytest.mark.parametrize(("force_exit", "routed", "limit"), [(0, True, 0), (1, False, 2), (1, True, 3), (3, True, 5)])
@@ -89,7 +89,7 @@ def test_sigterm_begins_the_shutdown_whatever_came_before(captured: int) -> None
 
 
 def test_sigterm_begins_the_shutdown_even_where_the_next_signal_would_force() -> None:
-    assert verdicts(Settings(force_exit=2), SIGINT, SIGTERM, SIGTERM, heard=True) == [CAPTURE, STOP, FORCE]
+    assert verdicts(Settings(force_exit=2), SIGINT, SIGTERM, SIGTERM, handled=True) == [CAPTURE, STOP, FORCE]
 
 
 def test_signals_of_any_kind_count_towards_force_exit() -> None:

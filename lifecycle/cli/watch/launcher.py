@@ -72,7 +72,7 @@ class Launcher:
     Args:
         settings: what to run.
         mode: what the command's streams are.
-        foreground: the terminal that is lent to the command in the foreground.
+        foreground: the terminal that is passed to the command in the foreground.
         handover: the socket that each run inherits.
     """
 
@@ -133,7 +133,7 @@ class Launcher:
         )
 
     def ends_all(self, exit_code: int | None) -> bool:
-        """Whether the user ended everything: by Ctrl+C in the terminal that is lent to the command."""
+        """Whether the user ended everything: by Ctrl+C in the terminal that is passed to the command."""
         return self._foreground is not None and exit_code in _INTERRUPTED
 
     def resize(self) -> None:

@@ -194,7 +194,7 @@ def _interactive_router(session: Session, suspender: SuspendHandler, *, is_termi
 
 
 def _foreground(settings: Settings) -> Foreground:
-    """Return our terminal, which is lent to the command."""
+    """Return our terminal, which is passed to the command."""
     from lifecycle.cli.watch.terminal import Foreground
 
     if settings.ready and settings.ready.startswith("line:"):

@@ -1,4 +1,4 @@
-"""The terminal of the command: ours, lent to it as a shell does with a foreground job, or one of its own."""
+"""The terminal of the command: ours, passed to it as a shell does with a foreground job, or one of its own."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Foreground(Inherited):
         self._ours = os.tcgetpgrp(fd)
         # Restored after each run: a program that dies may leave other modes.
         self._modes = termios.tcgetattr(fd)
-        # In the background the terminal belongs to the shell, and is not lent.
-        self._lent = False
+        # In the background the terminal belongs to the shell, and is not passed on.
+        self._passed = False
         # The process group of the running command.
         self._group: int | None = None
 
@@ -69,23 +69,23 @@ class Foreground(Inherited):
             return
         with suppress(OSError):
             # A shell that stopped us has taken the terminal back.
-            self._lent = self._lent and os.tcgetpgrp(self._fd) == self._group
+            self._passed = self._passed and os.tcgetpgrp(self._fd) == self._group
         self._give(self._group)
 
     def _give(self, group: int) -> None:
         """Put ``group`` in the foreground, if we are there: Ctrl+C goes to it, and it may read."""
         with suppress(OSError), _sigttou_blocked():
-            if self._lent or self._is_ours():
+            if self._passed or self._is_ours():
                 os.tcsetpgrp(self._fd, group)
-                self._lent = True
+                self._passed = True
         # It may have been stopped because it read too early.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGCONT)
 
     def _take(self) -> None:
-        """Take the terminal back if it was lent, and restore its modes; it may be gone."""
-        lent, self._lent = self._lent, False
-        if not lent:
+        """Take the terminal back if it was passed, and restore its modes; it may be gone."""
+        passed, self._passed = self._passed, False
+        if not passed:
             return
         with suppress(OSError, termios.error), _sigttou_blocked():
             os.tcsetpgrp(self._fd, self._ours)

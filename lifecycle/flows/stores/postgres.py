@@ -476,7 +476,7 @@ class ServerPresence(Presence):
                 await self._connect()
             except (Unreachable, JournalError) as error:
                 tries += 1
-                _log.debug("no news are heard: %s", error)
+                _log.debug("notifications are not received: %s", error)
             else:
                 self._reconnecting = None
                 return

@@ -348,7 +348,7 @@ class ControlChannel:
     def __init__(self, presence: Presence) -> None:
         self._presence = presence
         # The runs by their ids, each with what ends our listening for it; and the same for this process.
-        self._heard: dict[str, tuple[Controllable, list[Callable[[], None]]]] = {}
+        self._listening: dict[str, tuple[Controllable, list[Callable[[], None]]]] = {}
         self._own: Callable[[], None] | None = None
 
     def open(self, recover: Callable[[], object]) -> None:
@@ -360,7 +360,7 @@ class ControlChannel:
         if self._own is not None:
             self._own()
             self._own = None
-        for run, _ in list(self._heard.values()):
+        for run, _ in list(self._listening.values()):
             self.forget(run)
 
     def ask(self, what: str, whom: str) -> None:
@@ -369,8 +369,8 @@ class ControlChannel:
 
     def hear(self, run: Controllable) -> None:
         """Carry out requests for ``run``, and no longer those for another run of the same flow."""
-        if run.id in self._heard:
-            known = self._heard[run.id][0]
+        if run.id in self._listening:
+            known = self._listening[run.id][0]
             if known is run:
                 return
             self.forget(known)
@@ -384,12 +384,12 @@ class ControlChannel:
             self._presence.listen(f"{SUSPEND} {run.id}", run.suspend),
             self._presence.listen(f"{RESUME} {run.id}", resume),
         ]
-        self._heard[run.id] = (run, silences)
+        self._listening[run.id] = (run, silences)
 
     def forget(self, run: Controllable) -> None:
         """Carry out no more requests for ``run``."""
-        known, silences = self._heard.get(run.id, (None, ()))
+        known, silences = self._listening.get(run.id, (None, ()))
         if known is run:
-            del self._heard[run.id]
+            del self._listening[run.id]
             for silence in silences:
                 silence()
