@@ -1,9 +1,9 @@
 """Checks of the documentation: its code runs, prints the shown output, and uses only existing names.
 
-Python blocks of a page are run in order, in one namespace, in virtual time and with ``await`` allowed. Console lines
-and configuration are parsed by their parsers. HTML comments before a block change that. A block that is neither tried
-nor marked fails the suite:
+Each Python block of a page is run as a file of its own, in virtual time. Console lines and configuration are parsed by
+their parsers. HTML comments before a block change that. A block that is neither tried nor marked fails the suite:
 
+``<!-- continues -->``         added to the file of the block before
 ``<!-- prints -->``            the text, or diagram, is what the block before it printed
 ``<!-- file: NAME -->``        a separate program; a test here runs it
 ``<!-- module: NAME -->``      a file of the reader, which can be imported from then on
@@ -110,18 +110,30 @@ def with_blocks(*languages: str) -> pytest.MarkDecorator:
 # -- Python ----------------------------------------------------------------------------------------------------
 
 
+def _awaits(code: str) -> bool:
+    try:
+        compile(code, "page", "exec")
+    except SyntaxError:
+        return True
+    return False
+
+
 class Reader:
-    """Runs a page's blocks one after the other, as if they were typed."""
+    """Runs each block of a page as a file of its own, or as a continuation of the block before."""
 
     def __init__(self, page: Path, loop: asyncio.AbstractEventLoop) -> None:
         self.page = page
         self.loop = loop
         self.names: dict[str, Any] = {"__name__": "__docs__"}
+        # Pages with a top-level await are still one namespace.
+        self.separate = not any(_awaits(block.text) for block in blocks(page, "python"))
 
     def run(self, block: Block) -> None:
         if block.mark.startswith("module: "):
             Path(block.mark.removeprefix("module: ")).write_text(block.text, encoding="utf-8")
             return
+        if self.separate and block.mark != "continues":
+            self.names = {"__name__": "__main__"}
         # Tracebacks have the line numbers of the page.
         tree = ast.parse("\n" * (block.line - 1) + block.text, str(self.page))
         code = compile(tree, str(self.page), "exec", flags=_AWAIT)
@@ -137,6 +149,8 @@ def reader(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.syspath_prepend(tmp_path)
     real = "<!-- runs in real time -->" in page.read_text(encoding="utf-8")
     factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop if real else VirtualLoop
+    # The loops of `asyncio.run` and `lifecycle.run`.
+    monkeypatch.setattr(asyncio.events, "new_event_loop", factory)
     with asyncio.Runner(loop_factory=factory) as runner:
         yield Reader(page, runner.get_loop())
 
@@ -153,7 +167,7 @@ def test_the_code_runs_and_prints_what_is_shown(page: Path, reader: Reader, caps
 
 #: The check for blocks of each language that are not marked ``not run`` or ``run by``.
 TRIED = {
-    "python": r"|(file|change|module): \w+\.py|runs in real time",
+    "python": r"|continues|(file|change|module): \w+\.py|runs in real time",
     "text": "prints",
     "mermaid": "prints",
     **dict.fromkeys(("console", "toml", "yaml", "json", "ini", "procfile"), ""),
