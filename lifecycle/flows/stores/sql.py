@@ -156,6 +156,11 @@ class Dialect:
         """Return a statement whose rows are wanted."""
         return Statement(self.text(template), values, asked=True)
 
+    def recovery(self, values: Mapping[str, Any], *templates: str) -> Sequence[Statement]:
+        """Return the queries that find the result of a write whose answer was lost; none for a file."""
+        # A file has no connection that could lose an answer.
+        return () if self.local else [self.ask(each, values) for each in templates]
+
     def listed(self, values: Iterable[Any]) -> Any:
         """Return ``values`` as they are filled in for ``{among[name]}``."""
         values = list(values)
@@ -309,8 +314,8 @@ class SQLStore(Store):
 
     async def create(self, flow: FlowRow) -> bool:
         values = flow._asdict() | {"stamp": next(self._stamps)}
-        done = self._sql.ask(_CREATED, values)
-        (created,) = await self._database.run(self._sql.ask(_CREATE, values), done=[done])
+        done = self._sql.recovery(values, _CREATED)
+        (created,) = await self._database.run(self._sql.ask(_CREATE, values), done=done)
         return bool(created)
 
     async def load(self, id: str) -> Snapshot:  # noqa: A002  # what it is
@@ -321,17 +326,16 @@ class SQLStore(Store):
 
     async def take(self, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # what it is
         values = {"id": id, "owner": owner, "seen": seen, "stamp": next(self._stamps)}
-        taken = self._sql.ask(_TAKEN, values)
-        (rows,) = await self._database.run(self._sql.do(_TAKE, values), taken, done=[taken])
+        works = self._sql.do(_TAKE, values), self._sql.ask(_TAKEN, values)
+        (rows,) = await self._database.run(*works, done=self._sql.recovery(values, _TAKEN))
         if not rows:
             await self.load(id)
             raise lost(id, seen)
         return _snapshots(rows)[id]
 
     async def commit(self, batch: Batch) -> None:
-        stamp = next(self._stamps)
-        done = self._sql.ask(_COMMITTED, {"flow": batch.flow, "epoch": batch.epoch, "stamp": stamp})
-        (held,) = await self._database.run(committing(self._sql, batch, stamp), done=[done])
+        work = committing(self._sql, batch, next(self._stamps))
+        (held,) = await self._database.run(work, done=self._sql.recovery(work.guard.values, _COMMITTED))
         if not held:
             raise lost(batch.flow, batch.epoch)
 
@@ -537,7 +541,7 @@ class SQLJobs(JobStore):
 
     def __init__(self, database: Database, presence: Presence, stamps: itertools.count[int]) -> None:
         self._database, self._sql, self._presence, self._stamps = database, database.dialect, presence, stamps
-        self._ending = [self._sql.text(each) for each in (_MARK_EXPIRED, *_EXPIRE)]
+        self._expiring = [self._sql.text(each) for each in (_MARK_EXPIRED, *_EXPIRE)]
         # How many processes were known to be gone when all tokens were checked last; -1: they are to be checked.
         self._losses = -1
 
@@ -563,15 +567,14 @@ class SQLJobs(JobStore):
         if flows is not None and not flows:
             return []
         values = self._values(flows, claim, limit)
-        # The answer of a file is never lost.
-        done = () if self._sql.local else (self._sql.ask(_CLAIMED, values),)
+        done = self._sql.recovery(values, _CLAIMED)
         (rows,) = await self._run(claim.now, *self._claiming(flows, values), done=done)
         return _in_order(rows)
 
     async def begin(self, flows: Collection[str], claim: Claim, limit: int) -> list[tuple[JobRow, Snapshot | None]]:
         values = self._values(flows, claim, limit)
         adopting, begun = self._sql.do(_ADOPT_CLAIMED, values), self._sql.ask(_BEGUN, values)
-        done = [self._sql.ask(_CLAIMED, values), begun]
+        done = self._sql.recovery(values, _CLAIMED, _BEGUN)
         rows, flows_ = await self._run(claim.now, *self._claiming(flows, values), adopting, begun, done=done)
         found = _snapshots(flows_)
         return [(job, found.get(job.id)) for job in _in_order(rows)]
@@ -596,17 +599,15 @@ class SQLJobs(JobStore):
         return [self._sql.do(_DUE, values), self._sql.ask(text, values)]
 
     async def compare_and_set(self, old: JobRow, new: JobRow, *, now: float) -> bool:
-        stamp = next(self._stamps)
         values = new._asdict()
-        values |= {"old_state": old.state, "old_epoch": old.epoch, "now": now, "stamp": stamp}
+        values |= {"old_state": old.state, "old_epoch": old.epoch, "now": now, "stamp": next(self._stamps)}
         # The expired claims need not be ended before: the time of this one is compared.
         writing = self._sql.ask(_WRITE, values)
         work: Statement | Guarded = writing
         if new.outcome == DISCARDED:
             ending = {"id": new.id, "flow": new.flow, "words": storable(discarded(new)), "at": time.time()}
             work = Guarded(writing, [self._sql.do(_DISCARD, ending)])
-        done = () if self._sql.local else (self._sql.ask(_WRITTEN_BY, {"id": old.id, "stamp": stamp}),)
-        (rows,) = await self._database.run(work, done=done)
+        (rows,) = await self._database.run(work, done=self._sql.recovery(values, _WRITTEN_BY))
         return bool(rows)
 
     async def renew(self, rows: Sequence[JobRow], *, now: float, until: float) -> list[JobRow]:
@@ -620,8 +621,8 @@ class SQLJobs(JobStore):
 
     async def adopt(self, row: JobRow, *, now: float) -> Snapshot:
         values = {"id": row.id, "epoch": row.epoch, "owner": row.token, "now": now, "stamp": next(self._stamps)}
-        adopted = self._sql.ask(_ADOPTED, values)
-        (found,) = await self._run(now, self._sql.do(_ADOPT_ONE, values), adopted, done=[adopted])
+        works = self._sql.do(_ADOPT_ONE, values), self._sql.ask(_ADOPTED, values)
+        (found,) = await self._run(now, *works, done=self._sql.recovery(values, _ADOPTED))
         if found:
             return _snapshots(found)[row.id]
         held, named = await self._database.read(
@@ -667,14 +668,14 @@ class SQLJobs(JobStore):
     async def _run(self, now: float, *works: Statement | Guarded, done: Sequence[Statement] = ()) -> list[list[Row]]:
         """Carry out ``works``, after the claims that are over have ended."""
         losses, values = self._presence.losses, {"now": now, "at": time.time()}
-        ending = [Statement(each, values) for each in self._ending]
-        first: list[Statement] | list[Guarded] = ending
+        expiring = [Statement(each, values) for each in self._expiring]
+        first: list[Statement] | list[Guarded] = expiring
         if self._sql.local:
             if self._losses != losses and (gone := await self._find_gone()):
-                ending.insert(1, self._sql.do(_MARK_GONE, {"gone": self._sql.listed(gone)}))
+                expiring.insert(1, self._sql.do(_MARK_GONE, {"gone": self._sql.listed(gone)}))
             else:
                 # A guard costs less than statements that change nothing, if they need not be sent anywhere.
-                first = [Guarded(self._sql.do(_OVER, values), ending)]
+                first = [Guarded(self._sql.do(_OVER, values), expiring)]
         results = await self._database.run(*first, *works, done=done)
         self._losses = losses
         return results
@@ -726,8 +727,9 @@ class SQLOutbox(OutboxStore):
         self._database, self._sql = database, database.dialect
 
     async def take(self, limit: int, *, now: float, until: float) -> list[OutboxRow]:
-        taking = self._sql.ask(_TAKE_EVENTS, {"limit": limit, "now": now, "until": until})
-        (rows,) = await self._database.run(taking, done=[self._sql.ask(_TAKEN_EVENTS, {"until": until})])
+        values = {"limit": limit, "now": now, "until": until}
+        done = self._sql.recovery(values, _TAKEN_EVENTS)
+        (rows,) = await self._database.run(self._sql.ask(_TAKE_EVENTS, values), done=done)
         return sorted(map(OutboxRow._make, rows), key=attrgetter("number"))
 
     async def hold(self, numbers: Collection[int], *, until: float) -> None:
