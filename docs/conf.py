@@ -7,6 +7,7 @@ from importlib.metadata import version as version_of
 from typing import TYPE_CHECKING, Any
 
 from pygments.lexers import TextLexer
+from sphinx.ext.napoleon.docstring import GoogleDocstring
 
 if TYPE_CHECKING:
     from docutils import nodes
@@ -29,6 +30,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
+maximum_signature_line_length = 88
 python_use_unqualified_type_names = True
 default_role = "py:obj"
 
@@ -76,11 +78,20 @@ def resolve(app: Sphinx, env: Any, node: nodes.Element, content: nodes.Element) 
     return found
 
 
-def without_tree(*args: Any) -> None:
-    """Keep only the summary of the docstring of errors.py: the page includes its tree from the source."""
-    _app, _what, name, _obj, _options, lines = args
+def clean(*args: Any) -> None:
+    """Remove text that the pages show elsewhere, or that Python generates."""
+    _app, what, name, obj, _options, lines = args
     if name == "lifecycle.errors":
-        del lines[1:]
+        del lines[1:]  # The page includes the tree of errors from the source.
+    elif what == "data" and type(obj).__module__ in ("builtins", "types", "typing"):
+        lines.clear()  # The docstring of `tuple` or `Union`.
+    elif lines and lines[0].startswith("Alias for field number"):
+        lines.clear()  # A named tuple without a comment.
+
+
+def inline_attribute(docstring: Any) -> tuple[str, list[str]]:
+    """Return all text of an attribute as its description; Napoleon takes the words before a colon for its type."""
+    return "", type(docstring)(docstring._dedent(docstring._consume_to_end()), docstring._config).lines()
 
 
 def setup(app: Sphinx) -> None:
@@ -89,4 +100,5 @@ def setup(app: Sphinx) -> None:
     app.add_lexer("mermaid", TextLexer)
     app.add_config_value("lifecycle_names", public_names(), "env")
     app.connect("missing-reference", resolve)
-    app.connect("autodoc-process-docstring", without_tree)
+    app.connect("autodoc-process-docstring", clean)
+    GoogleDocstring._consume_inline_attribute = inline_attribute  # type: ignore[method-assign]

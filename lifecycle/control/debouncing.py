@@ -269,7 +269,7 @@ class _Growing(dict["Path", Change]):
 
 
 class _MergeFiles:
-    """Merges `FileEvent`s into one `FileBatch` with the net change of each path.
+    """Merges several `FileEvent` objects into one `FileBatch` with the net change of each path.
 
     Added then deleted cancels out; added then modified is added; deleted then added is modified. Each call takes
     amortised constant time and consumes the pending batch; continue with the returned one.
