@@ -1,1 +1,1 @@
-"""Storms: programs that do to ours what should never happen, and count what is lost."""
+"""Chaos tests: programs that kill, freeze and disconnect ours, and count the losses."""

@@ -1,4 +1,4 @@
-"""A member of the group that `tests.chaos.bridge` kills: notes what it handles, and fails at poison."""
+"""A member of the group that `tests.chaos.bridge` kills. It notes handled events, and fails at poison."""
 
 from __future__ import annotations
 

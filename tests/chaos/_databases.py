@@ -1,4 +1,4 @@
-"""Where a chaos test keeps its flows, and how its checks read them: a file, or a server that is killed as well."""
+"""The database of a chaos test, and queries for its checks: a file, or a server that is killed as well."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ class File:
         self._path = path
 
     def rows(self, query: str, *values: Any) -> Sequence[tuple[Any, ...]]:
-        """Return the rows, or none while there are no tables."""
+        """Return the rows, or none before the tables exist."""
         with closing(sqlite3.connect(self._path)) as db:
             if not db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'lifecycle_flow_changes'").fetchone():
                 return []
             return db.execute(query.replace("%s", "?"), values).fetchall()
 
     def trouble(self, chance: random.Random) -> bool:
-        """Nothing but the processes can be hurt."""
+        """Do nothing: only processes can be attacked."""
         del chance
         return False
 
     def forget_the_dead(self) -> None:
-        """The system has."""
+        """Do nothing: the system notices dead processes immediately."""
 
     def close(self) -> None:
-        """The file goes with its directory."""
+        """Do nothing: the file is removed with its directory."""
 
 
 class OnServer:
@@ -56,18 +56,18 @@ class OnServer:
         self._server = Postgres()
         self._server.start()
         self.where = self._server.url()
-        #: How often it was killed, and how often all connections were cut.
+        #: The numbers of kills, and of times that all connections were cut.
         self.kills = self.cuts = 0
 
     def rows(self, query: str, *values: Any) -> Sequence[tuple[Any, ...]]:
-        """Return the rows, or none while there are no tables."""
+        """Return the rows, or none before the tables exist."""
         with psycopg.connect(self.where, autocommit=True, application_name="judge") as db:
             if db.execute("SELECT to_regclass('lifecycle_outbox')").fetchone() == (None,):
                 return []
             return db.execute(query.encode(), values or None).fetchall()
 
     def trouble(self, chance: random.Random) -> bool:
-        """Now and then kill the server and start it again, or cut all connections; whether something was done."""
+        """Occasionally restart the server or cut all connections. Returns whether it did."""
         dice = chance.random()
         if dice < 0.1:
             self._server.kill()
@@ -90,7 +90,7 @@ class OnServer:
             time.sleep(0.005)
 
     def close(self) -> None:
-        """Leave nothing."""
+        """Stop the server and remove its files."""
         self._server.close()
 
 

@@ -29,7 +29,7 @@ __all__ = ["ENDS"]
 
 ENDS = ("SUCCESS", "FAILURE", "REVERTED")
 
-#: Flows at a time, and the longest effect in seconds.
+#: The number of flows at a time, and the longest effect in seconds.
 _AT_ONCE, _LONGEST = 4, 0.01
 _CONCURRENCY = (None, 1, 3)
 

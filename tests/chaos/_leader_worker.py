@@ -29,12 +29,12 @@ NAME = "chaos"
 #: The prefix of the keys; each write has its own key.
 WRITES = "writes"
 
-#: Seconds between two writes, and the longest delay of one.
+#: Seconds between two writes, and the longest delay of a write.
 PAUSE, LATE = 0.02, 2.0
 
 
 class Worker:
-    """Leads when it can. Each write contains its token."""
+    """A candidate that writes while it leads. Each write contains its token."""
 
     def __init__(self, url: str, path: str, lease: float) -> None:
         self.leader = Leader(NAME, url, lease=lease)
@@ -49,7 +49,7 @@ class Worker:
         self.note(f"{'gained' if event.leading else 'lost'} {event.token}")
 
     async def run(self, _: Emit) -> None:
-        """Run as a source: it begins when the one before it has started, so that signals are handled."""
+        """Run as a source: it starts after the previous source, so that signals are handled."""
         print("up", flush=True)
         async with asyncio.TaskGroup() as group:
             group.create_task(self.write())
@@ -68,8 +68,9 @@ class Worker:
                     self.note("refused")
 
     async def write_late(self) -> None:
-        """Write with a delay: sent while it led, arriving at any time. Neither the clock nor the client can prevent
-        that.
+        """Write with a delay: the process sends it while it leads, and it arrives at any time.
+
+        Neither the clock nor the client can prevent that.
         """
         while True:
             await asyncio.sleep(PAUSE)

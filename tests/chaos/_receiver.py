@@ -37,7 +37,7 @@ UNLUCKY = 17
 
 
 class Spoken(WebhookSource):
-    """Prints the address on which it listens."""
+    """Prints the address on which the program listens."""
 
     async def __aenter__(self) -> Any:
         await super().__aenter__()

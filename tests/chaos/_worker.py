@@ -1,4 +1,4 @@
-"""One worker of `tests.chaos.jobs`: it works until SIGTERM, and records what it claims and completes."""
+"""One worker of `tests.chaos.jobs`: it works until SIGTERM, and records the jobs that it claims and completes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ LEASE = 1.0
 #: The number of tasks of a flow.
 STEPS = 4
 
-# By job: how often this process has claimed it.
+# The number of claims of this process, by job.
 _claims: Counter[str] = Counter()
 
 
 async def _step() -> str:
-    """Say under which claim this was done; what the claim before still had to say must never come after."""
+    """Record the claim of this task. Records of an earlier claim must never follow."""
     await asyncio.sleep(random.random() * 0.03)
     flow = current_task().flow
     return f"{os.getpid()}:{_claims[flow]}"
@@ -59,7 +59,7 @@ async def main(directory: str, where: str, life: str) -> None:
 
 
 async def _entered(stack: AsyncExitStack, where: str) -> Flows:
-    """Enter flows on a server that may be down: print the error as a program would, and be restarted."""
+    """Enter flows on a server that may be down: print the error and exit, so that the process is restarted."""
     while True:
         try:
             return await stack.enter_async_context(Flows(where, stop_timeout=1.0))

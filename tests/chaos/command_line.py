@@ -23,11 +23,11 @@ def run_from_command_line(
     *figures: str,
     stores: Sequence[str] = (),
 ) -> None:
-    """Run ``storm`` with the arguments of the command line, print ``figures`` and the result, and exit with 1 on
-    violations.
+    """Run ``storm`` with the arguments of the command line, print ``figures`` and the result, and exit.
 
-    ``storm`` gets the seconds, the seed (which ``LIFECYCLE_SEED`` repeats) and, if there are ``stores``, a store. Its
-    result lists the violations with ``wrong()``.
+    The exit status is 1 on violations. ``storm`` receives the seconds, the seed (which ``LIFECYCLE_SEED`` repeats) and,
+    if
+    there are ``stores``, a store. Its result lists the violations with ``wrong()``.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {program}", description=doc)
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -46,7 +46,7 @@ def run_from_command_line(
 
 
 async def kill_all(processes: Iterable[Process]) -> None:
-    """End those that still run."""
+    """Kill the remaining child processes."""
     for process in processes:
         if process.returncode is None:
             process.kill()

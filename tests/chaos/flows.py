@@ -4,7 +4,7 @@ Random flows with reverts, retries and deciders run in a process that is killed 
 while it starts. Then another process continues. In the end each flow must be in the state that it reaches without
 kills, with the same data. No task whose success was stored may have been executed again, and each stored change must be
 in the transition tables. With ``--store postgres`` the flows are kept on a server, which is killed as well or whose
-connections are cut. The last line prints the result; the exit status is 0 if all went well.
+connections are cut. The last line prints the result; the exit status is 0 on success.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Result:
 
     flows: int = 0
     kills: int = 0
-    #: Kills that found a flow at work.
+    #: Kills while a flow was running.
     interrupted: int = 0
     #: Violations, by the number of the flow.
     lost: dict[int, list[str]] = field(default_factory=dict)
@@ -66,17 +66,17 @@ class Result:
 
 
 class Storm:
-    """The lives of a process, and what is known of them."""
+    """The runs of a process, and the knowledge about them."""
 
     def __init__(self, directory: Path, seed: int, database: File | OnServer) -> None:
         self.directory, self.database = directory, database
         self.chance = random.Random(seed)
         self.result = Result()
-        # The process from which each life is forked, and that life.
+        # The process that forks each run, and the current run.
         self.runner: Process | None = None
         self.pid = 0
         self.life = 0
-        # The keys of tasks whose success is stored, and the position up to which the effects were read.
+        # The keys of tasks whose success is stored, and the position up to which effects were read.
         self.stored: set[str] = set()
         self.read = 0
 
@@ -109,7 +109,7 @@ class Storm:
         await self.runner.wait()
 
     def _kill(self) -> None:
-        """End this life, if it has not ended by itself."""
+        """End this run, unless it has ended already."""
         if self.pid:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -149,7 +149,7 @@ class Storm:
         self.database.forget_the_dead()
 
     async def _last_life(self) -> None:
-        """Stop the kills: everything that was begun reaches its end."""
+        """Stop the kills, and wait until every flow has ended."""
         await self._start(self.result.flows)
         status = await self._heard("ended")
         self.pid = 0
@@ -195,7 +195,7 @@ class Storm:
 
 
 async def _end(run: Run, *, exactly: bool) -> tuple[Any, ...]:
-    """Return the end of a flow: its state, what is left of each task, and their results."""
+    """Return the end of a flow: its state, and the state and results of each task."""
     try:
         given = await run
     except Exception:  # noqa: BLE001  # after a reload it is another one; what failed is seen in the states
@@ -204,7 +204,7 @@ async def _end(run: Run, *, exactly: bool) -> tuple[Any, ...]:
 
 
 async def storm(seconds: float, *, seed: int, kills: int = 0, store: str = "sqlite") -> Result:
-    """Blow for ``seconds``, and until as many ``kills`` interrupted something."""
+    """Run for ``seconds``, and until the number of kills that interrupted something is reached."""
     with tempfile.TemporaryDirectory() as directory:
         with closing(database(store, Path(directory) / "flows.db")) as kept:
             result = await Storm(Path(directory), seed, kept).run(seconds, kills)

@@ -1,9 +1,9 @@
 """A receiver that is killed repeatedly, and a sender that counts: ``python -m tests.chaos.inbox --seconds 60``.
 
-The sender posts numbered signed requests, each with the same id until it is answered, and records which were answered
-with 202. The receiver is killed with SIGKILL at random moments, also while it starts, and started again. In the end
-every acknowledged number must have been handled and no rejected one, and a number twice only if a kill came between.
-The last line prints the result; the exit status is 0 if all went well.
+The sender posts numbered signed requests, each with the same id until there is an answer, and records those that were
+answered with 202. The receiver is killed with SIGKILL at random moments, also while it starts, and started again. In
+the end every accepted number must have been handled, and no rejected one. A number may be handled twice only if a kill
+came between. The last line prints the result; the exit status is 0 on success.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["Result", "storm"]
 
 ROOT = Path(__file__).parents[2]
 
-#: Senders at a time: more than the receiver lets wait, so that some are refused.
+#: The number of senders. It exceeds the capacity of the receiver, so that some are refused.
 SENDERS = 16
 LIMIT = 60.0
 
@@ -46,7 +46,7 @@ class Result:
 
     acknowledged: set[int] = field(default_factory=set)
     refused: set[int] = field(default_factory=set)
-    #: By number: the run and the attempt in which it was handled, in order.
+    #: By number: the run and the attempt of each handling, in order.
     handled: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     kills: int = 0
     dead: int = 0
@@ -82,7 +82,7 @@ class Result:
 
 
 class Storm:
-    """The sender, the killer, and the receiver's lives."""
+    """The sender, the killer, and the runs of the receiver."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.directory = directory
@@ -136,7 +136,7 @@ class Storm:
         self.result.kills += 1
 
     async def _last_life(self, senders: list[asyncio.Task[None]]) -> None:
-        """Stop the kills: the remaining messages are delivered, and the receiver ends cleanly."""
+        """Stop the kills. The remaining messages are delivered, and the receiver ends cleanly."""
         process = await self._start()
         try:
             await self._listening(process)
@@ -173,7 +173,7 @@ class Storm:
     async def _post(self, client: aiohttp.ClientSession, number: int) -> int:
         """Post with the same id until there is a status, and return it.
 
-        An unanswered try may have been accepted. A rejection after it decides nothing, and is ignored.
+        An attempt without an answer may have been accepted. A rejection after it decides nothing, and is ignored.
         """
         body = str(number).encode()
         signature = hmac.digest(SECRET, body, hashlib.sha256).hex()
@@ -187,7 +187,7 @@ class Storm:
                     if answer.status == 202 or not unanswered:
                         return answer.status
             except aiohttp.ClientConnectorError:
-                # The receiver was not running, so it cannot have been accepted.
+                # The receiver was not running, so it cannot have accepted the request.
                 pass
             except (aiohttp.ClientError, ConnectionError, TimeoutError):
                 unanswered = True
@@ -202,7 +202,7 @@ class Storm:
 
 
 async def storm(seconds: float, *, seed: int, kills: int = 0) -> Result:
-    """Blow for ``seconds``, and until there were as many ``kills``."""
+    """Run for ``seconds``, and until the number of kills is reached."""
     with tempfile.TemporaryDirectory() as directory:
         return await Storm(Path(directory), seed).run(seconds, kills)
 

@@ -1,10 +1,10 @@
 """Workers that are killed and stopped repeatedly: ``python -m tests.chaos.jobs --seconds 60``.
 
-Jobs are enqueued in one file, and four processes work on them. At random moments one is killed with SIGKILL and another
-takes its place, or one is stopped with SIGSTOP for longer than its lease and then continued. In the end every job must
-have been completed once, and no process may have written to a flow after another one had claimed it. With ``--store
-postgres`` the jobs are kept on a server, which is killed as well or whose connections are cut. The last line prints
-the result; the exit status is 0 if all went well.
+Jobs are enqueued in one file, and four processes work on them. At random moments one is killed with SIGKILL and
+replaced, or stopped with SIGSTOP for longer than its lease and then continued. In the end every job must have been
+completed once, and no process may have written to a flow after another one had claimed it. With ``--store postgres``
+the jobs are kept on a server, which is killed as well or whose connections are cut. The last line prints the result;
+the exit status is 0 on success.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ __all__ = ["Result", "storm"]
 ROOT = Path(__file__).parents[2]
 
 WORKERS = 4
-#: Jobs that are not complete at a time.
+#: Maximum jobs that are not complete.
 BACKLOG = 40
-#: Seconds that the end may take.
+#: Maximum seconds for the end.
 LIMIT = 90.0
 
 
@@ -51,9 +51,9 @@ class Result:
     jobs: int = 0
     kills: int = 0
     stops: int = 0
-    #: Jobs that are not complete, or not well.
+    #: Jobs that are not complete, or not correct.
     lost: list[str] = field(default_factory=list[str])
-    #: Jobs that were completed twice, or into whose flow a process wrote after it had lost the claim.
+    #: Jobs that were completed twice, or whose flow received writes of a process that had lost the claim.
     double: list[str] = field(default_factory=list[str])
     #: Seconds from a kill until another worker had claimed the job of the killed one.
     taken: list[float] = field(default_factory=list[float])
@@ -88,7 +88,7 @@ class Storm:
         self.workers: list[tuple[str, Process]] = []
         # The workers that have reported that they are working.
         self.up: set[str] = set()
-        # When which life was ended.
+        # The time at which each run was ended.
         self.killed: dict[str, float] = {}
 
     async def run(self, seconds: float, kills: int) -> Result:
@@ -111,7 +111,7 @@ class Storm:
                 name, priority = f"job-{len(self.ids)}", self.chance.choice(list(Priority))
                 after = self.chance.choice([0.0, 0.0, self.chance.random() * 0.3])
                 await queue.enqueue("deploy", id=name, priority=priority, after=after)
-                # Not earlier: a cancelled enqueue may have stored nothing.
+                # Not earlier, because a cancelled enqueue may have stored nothing.
                 self.ids.append(name)
             await asyncio.sleep(0.05)
 
@@ -165,7 +165,7 @@ class Storm:
         asyncio.get_running_loop().call_later(pause, _go_on, process)
 
     async def _calm(self, queue: JobQueue) -> None:
-        """Stop the kills: the remaining jobs are done, and the workers end cleanly."""
+        """Stop the kills. The remaining jobs are completed, and the workers end cleanly."""
         for _, process in self.workers:
             _go_on(process)
         for life, process in self.workers:
@@ -208,7 +208,7 @@ class Storm:
                     self.result.taken.append(then - self.killed[life])
 
     def _read(self) -> tuple[Counter[str], dict[str, list[tuple[float, str]]]]:
-        """Return by job how often it was completed, and when and by which worker it was claimed."""
+        """Return the number of completions of each job, and the time and worker of each claim."""
         ended, claims = Counter[str](), defaultdict[str, list[tuple[float, str]]](list)
         for path in self.directory.glob("life-*.log"):
             for line in path.read_text().splitlines():
@@ -220,7 +220,7 @@ class Storm:
         return ended, claims
 
     def _in_order(self, job: str) -> bool:
-        """Return whether each task succeeded once, and each claim wrote only before the next one did."""
+        """Return whether each task succeeded once, and each claim wrote only before the next one."""
         changes = self.database.rows(
             "SELECT seq, kind, new, result FROM lifecycle_flow_changes WHERE flow = %s ORDER BY seq", job
         )
@@ -236,7 +236,7 @@ def _go_on(process: Process) -> None:
 
 
 async def storm(seconds: float, *, seed: int, kills: int = 0, store: str = "sqlite") -> Result:
-    """Let it blow for ``seconds``, and until ``kills`` workers were killed."""
+    """Run for ``seconds``, and until ``kills`` workers were killed."""
     with tempfile.TemporaryDirectory() as directory:
         with closing(database(store, Path(directory) / "jobs.db")) as kept:
             result = await Storm(Path(directory), seed, kept).run(seconds, kills)

@@ -3,7 +3,7 @@
 Three processes are candidates, and the leader writes. They are killed with SIGKILL, or frozen with SIGSTOP for longer
 than a lease, at random moments, and the server is killed as well. Some writes are delayed and check no clock. In the
 end, no write may come after the first one of a later term, and every acknowledged write must be stored. The last line
-prints the result; the exit status is 0 if all went well.
+prints the result; the exit status is 0 on success.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["Result", "Write", "read", "start_worker", "storm", "up"]
 
 ROOT = Path(__file__).parents[2]
 WORKERS = 3
-#: Seconds: short, so that it ends often.
+#: Seconds of a lease: few, so that it expires often.
 LEASE = 1.0
 LIMIT = 60.0
 
@@ -67,13 +67,13 @@ class Result:
 
     @property
     def both(self) -> list[Write]:
-        """Return writes that were accepted although another process was already leading."""
+        """Return writes that were accepted after another process had started to lead."""
         terms = self.terms
         return [each for each in self.writes if any(each.token < term < each.revision for term in terms)]
 
     @property
     def shared(self) -> set[int]:
-        """Tokens with which two processes wrote."""
+        """Return the tokens with which two processes wrote."""
         return {token for token in self.terms if len({each.pid for each in self.writes if each.token == token}) > 1}
 
     @property
@@ -86,7 +86,7 @@ class Result:
         return [f"{what}: {sorted(each, key=str)[:10]}" for what, each in found.items() if each]
 
     def note(self, line: str) -> None:
-        """Count what a worker has noted."""
+        """Count the lines that a worker has written."""
         word, _, number = line.partition(" ")
         if word == "refused":
             self.refused += 1
@@ -145,7 +145,7 @@ class Storm:
         await up(process, self._log)
 
     async def _freeze(self) -> None:
-        """Freeze it mostly for longer than its lease, so that another process leads when it continues."""
+        """Freeze the worker, usually for longer than its lease, so that another process leads when it continues."""
         process = self._workers[self._victim()]
         process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(self.chance.random() * 3 * LEASE)
@@ -169,7 +169,7 @@ class Storm:
         await self.server.restart(after=self.chance.random())
 
     async def _calm(self) -> None:
-        """Stop the kills: the workers end cleanly."""
+        """Stop the kills. The workers end cleanly."""
         for process in self._workers:
             process.terminate()
         async with asyncio.timeout(LIMIT):
@@ -185,14 +185,14 @@ async def start_worker(url: str, notes: Path, log: Path, *via: str, lease: float
 
 
 async def up(process: Process, log: Path) -> None:
-    """Wait until it has reported that it is up. Before that, a signal would end it without cleanup."""
+    """Wait until the worker has reported that it is up. Before that, a signal would end it without cleanup."""
     assert process.stdout is not None
     async with asyncio.timeout(LIMIT):
         assert await process.stdout.readline(), log.read_text()[-5000:]
 
 
 async def read(url: str) -> list[Write]:
-    """Every write that the server has, in their order."""
+    """Return every write that the server has, in order."""
     client = await nats.connect(url)
     try:
         js = client.jetstream()
@@ -210,7 +210,7 @@ async def read(url: str) -> list[Write]:
 
 
 async def storm(seconds: float, *, seed: int, strikes: int = 0) -> Result:
-    """Blow for ``seconds``, and until there were as many ``strikes``."""
+    """Run for ``seconds``, and until the number of ``strikes`` is reached."""
     async with in_a_directory() as (directory, server):
         return await Storm(directory, server, seed).run(seconds, strikes)
 

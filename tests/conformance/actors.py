@@ -32,14 +32,14 @@ class Diary:
     def __init__(self) -> None:
         self.events: list[list[Json]] = []
         self.starts: Counter[str] = Counter()
-        #: The living by name, the oldest first.
+        #: The running children by name, the oldest first.
         self.living: dict[str, list[Actor]] = {}
 
     def write(self, *event: Json) -> None:
         self.events.append(list(event))
 
     def make(self, name: str, behaviour: Json, grace: float) -> Any:
-        """Do what the start function of a child does: return a worker or an invalid value, raise, or ignore."""
+        """Act as the start function of a child: return a worker or an invalid value, raise, or ignore."""
         self.starts[name] += 1
         if self._does("crash", name, behaviour):
             self.write("start_crash", name)
@@ -81,7 +81,7 @@ class Actor(BaseWorker):
         if force:
             self.die("killed")
         if force or not self.stop_timeout:
-            # A child without a grace period does not receive the stop request.
+            # A child without a grace period receives no stop request.
             return
         self._diary.write("stopping", self.name)
         delay = self._behaviour.get("stop_ms", 0) / 1000
@@ -96,7 +96,7 @@ class Actor(BaseWorker):
 
 
 def observed(diary: Diary, inner: Supervisor) -> Supervisor:
-    """Return ``inner`` with its start and end recorded as in the cases. Its reason is always "shutdown"."""
+    """Return ``inner``, with its start and end recorded as in the cases. Its reason is always "shutdown"."""
 
     def changed(_old: str, new: str) -> None:
         if new == "running":

@@ -99,7 +99,7 @@ class Case:
     level: str
     victim: str
     survivors: frozenset[str]
-    #: Milliseconds from the killing to the last death that followed.
+    #: Milliseconds from the kill to the last death that followed.
     last_death: float
 
     @property
@@ -108,7 +108,7 @@ class Case:
 
 
 class Refused(Exception):
-    """This machine cannot have that level."""
+    """This machine does not support the level."""
 
 
 class Family:
@@ -202,7 +202,7 @@ class Family:
         return bool(select.select([self._app.stdout], [], [], 0)[0])
 
     def _end(self) -> None:
-        """End all processes by the pidfds opened when they reported. The guard ends itself."""
+        """End all processes through the pidfds that were opened when they reported. The guard ends without help."""
         for name, fd in self._fds.items():
             if name != "guard":
                 with suppress(ProcessLookupError):
@@ -249,7 +249,7 @@ async def _app(level: str, place: str) -> None:
 
 
 def main() -> int:
-    """Print the table; 1 if it is not as expected."""
+    """Print the table, and return 1 if it differs from the expected one."""
     failed = 0
     print(f"{'level':8} {'killed':8} {'dead':>6} {'last death':>12}  survivors")
     with Family("guard") as stranger:

@@ -1,7 +1,7 @@
 """Intended differences from TaskFlow: the names of errors, and the cases that the file marks as quirks.
 
-`ERRORS` translates the names. Each of `RULES` turns an outcome of TaskFlow into our better one, and is applied only to
-cases with a ``quirk``. ``docs/reference/flows-taskflow.md`` lists both.
+`ERRORS` translates the names. Each of `RULES` turns an outcome of TaskFlow into ours, and applies only to cases with a
+``quirk``. ``docs/reference/flows-taskflow.md`` lists both.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ __all__ = ["ERRORS", "JOB_ERRORS", "RULES", "Rule", "bettered"]
 
 Json = Any
 
-#: The name of each TaskFlow error, and ours. If there are several, it depends on the object that raises it. An error
-#: that is missing here is not TaskFlow's, and has the same name and text in ours.
+#: Each TaskFlow error with our counterpart. If there are several, it depends on the object that raises it. An error
+#: that is not listed is not TaskFlow's, and has the same name and text here.
 ERRORS: dict[str, tuple[str, ...]] = {
     "MissingDependencies": ("MissingDependencies",),
     "AmbiguousDependency": ("AmbiguousDependency",),
@@ -29,13 +29,13 @@ ERRORS: dict[str, tuple[str, ...]] = {
     "ExecutionFailure": ("StepFailed",),
 }
 
-#: The same for queues: what was asked, and what ours answers.
+#: The same for queues, by the operation and our answer.
 JOB_ERRORS: dict[str, frozenset[tuple[str, str]]] = {
     "UnclaimableJob": frozenset(
         {("claim", "!InvalidState"), ("claim2", "!InvalidState"), ("claim_exp", "!InvalidState")}
     ),
     "JobFailure": frozenset((asked, "!ClaimLost") for asked in ("consume", "abandon", "trash", "extend")),
-    # Errors about jobs that are not claimed or complete, which exist nevertheless.
+    # Errors about existing jobs that are not claimed or not complete.
     "NotFound": frozenset(
         {("wait", "nothing"), *((asked, "!InvalidState") for asked in ("claim", "consume", "abandon", "trash"))}
     ),
@@ -45,10 +45,10 @@ _AT_REST = {"SUCCESS", "FAILURE", "REVERTED", "SUSPENDED"}
 
 
 class Rule(NamedTuple):
-    """A difference in which ours is better."""
+    """An intended difference."""
 
     name: str
-    #: Changes what is expected of all steps, in place.
+    #: Changes the expected outcomes of all steps in place.
     apply: Callable[[Json, Sequence[Json]], None]
 
 
@@ -84,7 +84,7 @@ def _what_is_not_undone_is_failure(case: Json, expected: Sequence[Json]) -> None
                 [*event[:3], "FAILURE", *event[4:]] if event[0] == "flow" and event[3] == "REVERTED" else event
                 for event in step["events"]
             ]
-            # The error lists what could not be reverted, not what was.
+            # The error lists the steps that could not be reverted.
             step["raised"] = step["raised"] and {"any_of": step["raised"]}
 
 
@@ -102,7 +102,7 @@ def _what_never_ran_is_pending(case: Json, expected: Sequence[Json]) -> None:
 
 
 def _a_reset_forgets_what_retries_know(case: Json, expected: Sequence[Json]) -> None:
-    """Make the run after a reset like the first one."""
+    """Make the run after a reset equal to the first one."""
     if "history" not in case["quirk"]:
         return
     ops = [step["op"] for step in case["steps"]]
@@ -130,7 +130,7 @@ def _a_reset_is_whole_or_refused(case: Json, expected: Sequence[Json]) -> None:
             wanted["events"] = [_from_pending(event) for event in wanted["events"]]
             done = False
         elif refused:
-            # Less is left to do, so that only the end is the same.
+            # Less work is left, so only the end is the same.
             wanted |= {"events": None, "engine_states": None}
         before = wanted
 

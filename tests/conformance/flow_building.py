@@ -1,4 +1,4 @@
-"""Our flows from the flows of a case file. Anything unknown in the file is an error."""
+"""Builds our flows from the flows of a case file. Anything unknown in the file is an error."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _DOES = {"return", "as", "raise", "fail_first", "then", "add", "plus", "raise_un
 
 
 class Unknown(ValueError):
-    """The file has something that this runner does not know."""
+    """The file contains something that this runner does not support."""
 
 
 def only(spec: Json, known: Collection[str], what: str) -> None:
-    """Refuse ``spec`` if it has anything that is not ``known``.
+    """Refuse ``spec`` if it has keys other than ``known``.
 
     Raises:
-        Unknown: naming it.
+        Unknown: with the unknown keys.
     """
     if not isinstance(spec, dict):
         raise Unknown(f"{what} is {spec!r}, and not an object")
@@ -56,18 +56,18 @@ def only(spec: Json, known: Collection[str], what: str) -> None:
 
 @dataclass
 class World:
-    """The data that the functions of one case share. It outlasts the engine."""
+    """The data that the functions of one case share. It outlives the engine."""
 
     flags: dict[str, bool] = field(default_factory=dict)
-    #: The number of executions of tasks that fail the first few times.
+    #: The number of executions, for tasks that fail the first few times.
     calls: Counter[str] = field(default_factory=Counter)
 
     def build(self, spec: Json) -> Flow | Task:
-        """The flow, or the task alone, that ``spec`` describes.
+        """Return the flow or the single task that ``spec`` describes.
 
         Raises:
-            Unknown: for what the format does not have.
-            FlowError: and what else our constructors refuse.
+            Unknown: if the format does not define it.
+            FlowError: if our constructors refuse it.
         """
         if spec.get("type") == "task":
             return self._task(spec)
@@ -130,7 +130,7 @@ class World:
 
 
 def _rebind(spec: Json, does: Json) -> dict[str, str]:
-    """Parameter to name; names alone are for the parameters in the order in which they are used."""
+    """Return the names by parameter. A list of names is for the parameters in the order of their use."""
     rebind = spec.get("rebind", {})
     if isinstance(rebind, dict):
         return rebind
@@ -138,9 +138,7 @@ def _rebind(spec: Json, does: Json) -> dict[str, str]:
 
 
 def _provides(given: Json, does: Json) -> Json:
-    """Return ``provides`` in the form of `task`. JSON has no sets, so the names for parts of an object are those of its
-    keys.
-    """
+    """Return ``provides`` in the form of `task`. JSON has no sets, so names for parts of an object are its keys."""
     by_key = isinstance(given, list) and isinstance(does.get("return"), dict)
     return frozenset(given) if by_key else given
 
@@ -159,7 +157,7 @@ def _undoing(spec: Json) -> Callable[..., Any]:
 
 
 def _echo(names: Sequence[str]) -> Callable[..., Any]:
-    """Make a revert that asks for ``names`` and returns what it was given for each."""
+    """Return a revert that requests ``names`` and returns the received values."""
 
     async def undo(**given: Any) -> Any:
         return _as_json(given)
@@ -171,7 +169,7 @@ def _echo(names: Sequence[str]) -> Callable[..., Any]:
 
 
 def _as_json(value: Any) -> Any:
-    """Write failures as the events of a case file have them."""
+    """Convert failures to the form in the events of a case file."""
     if isinstance(value, Failure):
         return {"failure": str(value)}
     return {name: _as_json(each) for name, each in value.items()} if isinstance(value, dict) else value
@@ -187,7 +185,7 @@ def _retry(spec: Json) -> Any:
 
 @dataclass(frozen=True)
 class _Constant:
-    """Provides a value, and gives up."""
+    """A retry that provides a value and gives up."""
 
     value: Any
     name: str | None = None
@@ -202,7 +200,7 @@ class _Constant:
 
 @dataclass(frozen=True)
 class _Failing:
-    """A retry that fails itself. A nasty one cannot even be reverted."""
+    """A retry that fails. With ``nasty``, even its revert fails."""
 
     name: str | None = None
     provides: str | None = None

@@ -18,12 +18,12 @@ __all__ = ["EACH_EVENT_WRITTEN", "compared", "ended_alike", "same_error", "same_
 
 Json = Any
 
-#: The order of cases in which the process dies between two events that ours may write at once.
+#: Cases in which the process dies between two events that our engine may write in one transaction.
 EACH_EVENT_WRITTEN = "exact-if-each-event-is-its-own-write"
 
 
 def compared(outcome: Outcome, expected: Json, *, order: str, edited: bool) -> Iterator[str]:
-    """Yield the differences, except from None; ``edited``: failures may be known from the store alone."""
+    """Yield the differences. Skip an expected None; if ``edited``, failures may come from the store alone."""
     if expected["events"] is not None and not _same_order(outcome.events, expected["events"], order):
         yield f"events: expected {expected['events']!r}, got {outcome.events!r}"
     if expected["engine_states"] not in (None, outcome.engine_states):
@@ -60,9 +60,9 @@ def _same_order(ours: list[Json], theirs: list[Json], order: str) -> bool:
 
 
 def _announced_after_the_phase(events: list[Json]) -> list[Json]:
-    """Move a suspension that a change has caused behind the changes that were stored together with that change.
+    """Move a suspension that a change has caused behind the changes that were stored together with it.
 
-    These are at least the steps that one phase starts or prepares; TaskFlow stores and announces them one by one.
+    These are at least the steps that one phase starts or prepares. TaskFlow stores and announces them one by one.
     """
     places = [place for place, event in enumerate(events) if event[0] == "flow" and event[3] == "SUSPENDING"]
     for place in places:
@@ -109,7 +109,7 @@ def _by_step(events: list[Json]) -> dict[tuple[str, str], list[Json]]:
 def same_error(ours: BaseException | None, theirs: Json, *, edited: bool = False) -> bool:
     """Return whether ``ours`` is our name for the error of TaskFlow.
 
-    Where TaskFlow raises several, some may be of attempts that were followed by others: ours is without those.
+    If TaskFlow raises several errors, some may belong to attempts that were retried. Ours does not contain those.
     """
     if ours is None or theirs is None:
         return ours is None and theirs is None
@@ -141,7 +141,7 @@ def _failures(theirs: Json) -> list[str]:
 
 
 def _said(error: BaseException) -> list[str]:
-    """Type and message of each that failed."""
+    """Return the type and message of each failed step."""
     if isinstance(error, BaseExceptionGroup):
         return [said for each in error.exceptions for said in _said(each)]
     if isinstance(error, StepFailed):

@@ -26,7 +26,7 @@ __all__ = ["WORKED", "check_job", "check_worker"]
 
 Json = Any
 
-#: Seconds: the timeout of expected events, and the duration of a claim without a given one.
+#: Seconds: the timeout for expected events, and the default duration of a claim.
 _LIMIT, _LEASE = 30.0, 5.0
 
 
@@ -54,18 +54,18 @@ def _same(op: str, ours: Json, theirs: Json) -> bool:
 
 
 class _Stage:
-    """A queue, another connection to it, and a clock."""
+    """A queue, a second connection to it, and a clock."""
 
     def __init__(self, flows: Flows) -> None:
         self._now = 0.0
         self._queue, self._other = [JobQueue(flows), JobQueue(flows)]
         for queue in (self._queue, self._other):
-            # The recorded value is the right one.
+            # The recorded value is the expected one.
             queue.now = lambda: self._now
         self._jobs: dict[str, Job] = {}
 
     def in_order(self, wanted: Json) -> Json:
-        """A list of jobs as we have it: the highest priority first, then the oldest."""
+        """Return the jobs in our order: the highest priority first, then the oldest."""
         if not isinstance(wanted, list):
             return wanted
         first = list(Priority)
@@ -73,7 +73,7 @@ class _Stage:
         return sorted(wanted, key=lambda name: (first.index(self._jobs[name].priority), enqueued.index(name)))
 
     async def perform(self, op: str) -> Json:
-        """Carry out ``op``, and return its result in the terms of the file."""
+        """Execute ``op``, and return its result in the terms of the file."""
         verb, *arguments = shlex.split(op)
         if verb not in _VERBS:
             raise Unknown(f"the operation {op!r}; known are {sorted(_VERBS)}")
@@ -136,7 +136,7 @@ class _Stage:
         self._now += float(seconds)
 
     async def wait(self, _: str) -> str:
-        """Return at once whether there is a job, where TaskFlow waits and raises if none comes."""
+        """Return immediately whether there is a job. TaskFlow waits, and raises if none arrives."""
         return "nothing" if await self._queue.claim() is None else "ok"
 
     async def wait_for_end(self, name: str, seconds: str) -> bool:
@@ -206,8 +206,8 @@ def _endless(begun: asyncio.Event) -> Flow:
     return _flow(_five, wait)
 
 
-#: The input of a worker in each case, of which the file has only a name: the flow, which can report that it has begun,
-#: and the arguments of the job.
+#: The input of a worker by its name in the file: the flow, which can report that it has started, and the arguments of
+#: the job.
 _GIVEN: dict[str, tuple[Callable[[asyncio.Event], Flow], dict[str, Any]]] = {
     "K01-success-consumed": (lambda _: _flow(_five), {}),
     "K02-reverted-flow-is-still-consumed": (lambda _: _flow(_five, _fails), {}),
@@ -238,6 +238,6 @@ async def check_worker(case: Json, store: Store) -> list[str]:
         flow_state = (await flows.store.load("job")).flow.state
         got = {"job_state": (await queue.get("job")).state.value, "flow_state": flow_state}
     if wanted["flow_state"] is None:
-        # TaskFlow's flow has no state before it runs; ours is stored when it is taken on.
+        # TaskFlow's flow has no state before it runs. Ours is stored when the job is claimed.
         wanted["flow_state"] = "PENDING"
     return [] if got == wanted else [f"expected {wanted!r}, got {got!r}"]

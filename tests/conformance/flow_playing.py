@@ -1,7 +1,7 @@
-"""Playing the steps of one case with our engine and a store, and recording the outcome of each in the form of the file.
+"""Plays the steps of one case with our engine and a store, and records the outcome of each in the form of the file.
 
-TaskFlow's engine compiles and prepares a flow. Our engine is made from a compiled plan, so it is created with the first
-step that needs it, and again after the store was edited.
+TaskFlow's engine compiles and prepares a flow. Our engine gets a compiled plan, so it is created by the first step that
+needs it, and again after the store was edited.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["STORES", "Crash", "Outcome", "Stage"]
 
 Json = Any
 
-#: The kinds of store, each made from a directory that it may use, or else on a server.
+#: The kinds of store. Each is created in a directory or on a server.
 STORES: dict[str, Callable[[Path], Store]] = {
     "memory": lambda _: MemoryStore(),
     "sqlite": lambda directory: SQLiteStore(directory / "flows.db"),
@@ -46,7 +46,7 @@ _RUN = {"op", "suspend_when", "throw_at_state", "crash_at", *_SUSPENDING}
 
 
 class Crash(BaseException):
-    """The process dies here."""
+    """The simulated death of the process."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Outcome:
     """The outcome of one step."""
 
     events: list[Json] = field(default_factory=list)
-    #: Transitions of our table that TaskFlow does not announce: steps started again after a crash.
+    #: Transitions of our table that TaskFlow does not announce: steps that start again after a crash.
     restarted: list[str] = field(default_factory=list)
     engine_states: list[str] = field(default_factory=list)
     raised: BaseException | None = None
@@ -64,7 +64,7 @@ class Outcome:
 
 
 class Stage:
-    """A store, and the present engine for it."""
+    """A store and its current engine."""
 
     def __init__(self, case: Json, store: Store) -> None:
         self._case, self.store = case, store
@@ -87,7 +87,7 @@ class Stage:
         return _ID
 
     def executed_too_often(self, changes: Sequence[Change]) -> list[str]:
-        """The tasks that were executed more often than was stored."""
+        """The tasks with more executions than stored results."""
         begun = Counter(change.name for change in changes if change.kind == "task" and change.new == "RUNNING")
         return [
             f"{name} was executed {times} times, and {begun[name]} times that is stored"
@@ -96,12 +96,12 @@ class Stage:
         ]
 
     async def perform(self, step: Json, expected: Json = None) -> Outcome | None:
-        """Perform ``step``; return None if the file expects no outcome of it.
+        """Perform ``step``. Returns None if the file expects no outcome of it.
 
-        The error that was thrown into TaskFlow's engine is only known from its outcome, so from ``expected``.
+        The error that was thrown into TaskFlow's engine is only known from its outcome, ``expected``.
 
         Raises:
-            Unknown: for a step that there is not.
+            Unknown: if the step is unknown.
         """
         self._thrown = _error((expected or {}).get("raised") or {})
         op = step.get("op")
@@ -181,7 +181,7 @@ class Stage:
         return await self._seen(outcome)
 
     async def _ready(self) -> Engine:
-        """Return the engine; a new one continues from the store."""
+        """Return the engine. A new one continues from the store."""
         if self._engine is None:
             plan = compile_flow(self._world.build(self._spec))
             if not self._created:
@@ -208,7 +208,7 @@ class Stage:
             if seen == step.get("throw_at_state") and not engine.scheduler.errors and state.value == "WAITING":
                 engine.scheduler.errors.append(("", Failure.of(self._thrown)))
             if state.value == "FAILURE" or seen in (step.get("close_at_state"), step.get("throw_at_state")):
-                # The engine is not watched any more.
+                # Stop recording the engine.
                 return
             outcome.engine_states.append(state.value)
             if any(step.get(way) == seen + 1 for way in _SUSPENDING):

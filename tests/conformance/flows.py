@@ -1,11 +1,11 @@
-"""Plays cases that were recorded on TaskFlow's engine, and on its queues for jobs, on ours.
+"""Replays cases that were recorded on TaskFlow's engine and job queues.
 
-``python -m tests.conformance.flows FILE.json --store sqlite`` prints what differs, and ends with the line ``N passed, M
-failed``. The ``meta`` of ``tests/data/taskflow_conformance.json`` describes the format. Anything unknown in the file is
-a failure. `tests.conformance.flow_betterment` has the intended differences.
+``python -m tests.conformance.flows FILE.json --store sqlite`` prints the differences, and ends with the line ``N
+passed, M failed``. The ``meta`` of ``tests/data/taskflow_conformance.json`` describes the format. Anything unknown in
+the file is a failure. `tests.conformance.flow_betterment` has the intended differences.
 
-A case in which the process dies has other rules: the end is that of the undisturbed run, each stored move is in the
-tables, and nothing is executed more often than was stored.
+Cases in which the process dies have other rules: the end is that of an undisturbed run, each stored transition is in
+the tables, and no task is executed more often than its results were stored.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MANY = 100_000
 def check(case: Json, store: str = "memory", others: Mapping[str, Json] | None = None) -> list[str]:
     """Return the differences from the recording, with a store of that kind.
 
-    Among ``others``, by their ids, is perhaps the same case without a crash.
+    ``others`` may contain, by its id, the same case without a crash.
     """
     try:
         only(case, _CASE | _CRASH, "the case")
@@ -74,7 +74,7 @@ async def _played(case: Json, store: Any) -> tuple[list[Outcome | None], list[st
             await stage.perform(step, expected) for step, expected in zip(case["steps"], case["expected"], strict=True)
         ]
         changes = await store.changes(stage.id, limit=_MANY)
-    # A store that others wrote to has gaps.
+    # A store that was edited has gaps.
     continuous = all(step["op"] != "storage" for step in case["steps"])
     return outcomes, [*illegal(changes, continuous=continuous), *stage.executed_too_often(changes)]
 
@@ -114,10 +114,10 @@ def _after_crash(case: Json, outcomes: Sequence[Outcome | None], baseline: Json)
 
 
 def plays(file: Json) -> Iterator[tuple[str, Callable[[str], list[str]]]]:
-    """The cases of a file by their names, each to be checked with a kind of store.
+    """Return the cases of a file by name, each as a check with a kind of store.
 
     Raises:
-        ValueError: for a file that has cases of another kind, too.
+        ValueError: if the file contains other kinds of cases too.
     """
     kinds = {name: file[name] for name in file if name.endswith("cases")}
     only(kinds, {"cases", "job_cases", "conductor_cases"}, "the file")
@@ -140,7 +140,7 @@ def _check_queue(checked: Callable[..., Coroutine[Any, Any, list[str]]], case: J
 
 
 def main(path: str, store: str = "memory") -> int:
-    """Play all cases of a file; how many failed."""
+    """Play all cases of a file, and return the number of failures."""
     file = json.loads(Path(path).read_text())
     for case in file.get("conductor_cases", ()):
         if case["id"] not in WORKED:

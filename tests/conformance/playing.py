@@ -1,7 +1,7 @@
-"""Runs one case on a real supervisor in virtual time: OTP's interface mapped to ours, and the result.
+"""Runs one case on a real supervisor in virtual time, with OTP's interface mapped to ours.
 
-In some cases OTP returns an error where ours carries out the request: restarting or removing a running child. Then the
-answer is OTP's, and our supervisor is not called.
+For restarting or removing a running child, OTP returns an error, and our supervisor executes the request. In these
+cases the answer is OTP's, and our supervisor is not called.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ async def play(case: Json) -> Outcome:
 
 
 class _Stage:
-    """A supervisor, and what is done to it."""
+    """A supervisor, and the actions on it."""
 
     def __init__(self, diary: Diary, supervisor: Supervisor, case: Json) -> None:
         self._diary = diary
@@ -100,7 +100,7 @@ class _Stage:
         await asyncio.sleep(_AFTER_KILL)
 
     async def unlink(self, _: str) -> None:
-        """Nothing to do: our children are not linked to begin with."""
+        """Do nothing, since our children are not linked."""
 
     # -- what is asked of it ----------------------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class _Stage:
         while not condition():
             if await anext(changes, _OVER) is _OVER:
                 return
-            # Longer than it takes to draw the conclusions from a change, and less than to act on them.
+            # Long enough to decide after a change, and too short to act on the decision.
             await asyncio.sleep(AT_ONCE / 10)
 
     def _any(self, *statuses: Status) -> bool:
@@ -133,7 +133,7 @@ class _Stage:
         self._answer(self.alive, "alive")
 
     async def which(self) -> None:
-        """The newest first."""
+        """Return the running children, the newest first."""
         await self._in_turn()
         shown = [["undefined" if self._template else each.name, _pid(each)] for each in self._shown()]
         self._answer(shown[::-1], "which")
@@ -222,8 +222,9 @@ class _Stage:
         return "restarting" if status is Status.PENDING else None
 
     def _shown(self) -> list[WorkerState]:
-        """Return the children that OTP would list. A temporary child, or one of many of a kind, is listed only while it
-        runs.
+        """Return the children that OTP would list.
+
+        OTP lists a temporary child, or a dynamic one of a simple supervisor, only while it runs.
         """
         return [
             each

@@ -1,11 +1,11 @@
-"""Replays recorded phase changes of a pool's worker on ours.
+"""Replays recorded phase changes of a pool worker on ours.
 
 ``python -m tests.conformance.pool FILE.json`` prints the differences and ends with the line ``N passed, M failed``. The
 format is that of ``tests/data/pool_transitions.json``: each of its ``vectors`` has ``steps`` of a phase and a reason,
 and the final phase.
 
-Each walk is compared with the moves and reasons of our own copy of that file, and with the phases that the status, the
-calls and the health of a worker can produce. A move that only one of the two has is a failure.
+Each sequence is compared with the transitions and reasons of our copy of that file, and with the phases that the
+status, the calls and the health of a worker can produce. A transition that only one of them has is a failure.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["REASONS", "START", "Point", "Walk", "check", "main", "moves", "phase
 
 Json = Any
 
-#: The reasons of each move that a worker may make, by its phases before and after.
+#: The reasons of each allowed transition, by the phases before and after.
 REASONS: dict[tuple[Phase, Phase], frozenset[str]] = {
     (Phase(each["source"]), Phase(each["target"])): frozenset(each["reasons"])
     for each in json.loads((Path(__file__).parents[1] / "data" / "pool_transitions.json").read_text())["edges"]
@@ -39,7 +39,7 @@ REASONS: dict[tuple[Phase, Phase], frozenset[str]] = {
 
 
 class Point(NamedTuple):
-    """The values from which a worker's phase follows."""
+    """The values that determine a worker's phase."""
 
     status: Status
     leased: bool
@@ -54,7 +54,7 @@ START = Point(Status.CREATED, leased=False, healthy=True)
 
 
 def moves(point: Point) -> Iterator[Point]:
-    """Yield the results of one step: of the worker's status, its lease or its health, which may change together."""
+    """Yield the results of one change to the status, the lease and the health, which may happen together."""
     others = [point._replace(status=status) for status in TRANSITIONS[point.status]]
     if point.leased:
         others.append(point._replace(leased=False))
@@ -77,7 +77,7 @@ def reachable(start: Point = START, *, within: Phase | None = None) -> set[Point
 
 
 class Walk:
-    """A worker on its way through the phases: the moves so far, and what its status, calls and health may be."""
+    """A worker with its transitions so far, and the possible values of its status, calls and health."""
 
     def __init__(self) -> None:
         self.length = 0
@@ -86,11 +86,11 @@ class Walk:
         self._points = reachable(START, within=self.phase)
 
     def step(self, target: Phase, reason: Any) -> None:
-        """Go on.
+        """Apply the next transition.
 
         Raises:
-            InvalidTransition: for an impossible move, or a wrong reason.
-            ValueError: if the table of moves and the projection do not agree.
+            InvalidTransition: if the transition or its reason is not allowed.
+            ValueError: if the table of transitions and the projection disagree.
         """
         entered = {to for point in self._points for to in moves(point) if to.phase is target is not self.phase}
         reasons = REASONS.get((self.phase, target), frozenset())
@@ -105,7 +105,7 @@ class Walk:
 
 @contextmanager
 def phases_checked() -> Iterator[None]:
-    """Check each phase change of each pool worker during the block: it exists, in order, with its reason."""
+    """Check each phase change of each pool worker during the block: it is allowed, in order, and has its reason."""
     wrong: list[tuple[str, PhaseChange]] = []
     phases: dict[tuple[int, str], Phase] = {}
 
@@ -120,7 +120,7 @@ def phases_checked() -> Iterator[None]:
     assert wrong == []
 
 
-#: The health that a phase implies; the others imply nothing.
+#: The health that a phase implies, if any.
 _HEALTH = {Phase.READY: "healthy", Phase.DEGRADED: "unhealthy"}
 
 
@@ -147,7 +147,7 @@ def check(vector: Json) -> list[str]:
 
 
 def main(path: str) -> int:
-    """Replay all vectors of a file; how many failed."""
+    """Replay all vectors of a file, and return the number of failures."""
     vectors = json.loads(Path(path).read_text())["vectors"]
     failed = 0
     for number, vector in enumerate(vectors):

@@ -34,7 +34,7 @@ def recorded(cases: list[Json]) -> list[Json]:
 
 
 def erlang(value: Json) -> str:
-    """``value`` as an Erlang term: text is an atom, and a list that begins with an atom is a tuple."""
+    """Return ``value`` as an Erlang term: text is an atom, and a list that begins with an atom is a tuple."""
     match value:
         case None:
             return "undefined"
@@ -52,7 +52,7 @@ def erlang(value: Json) -> str:
 
 
 def main(path: str, *, check: bool = False) -> int:
-    """Record the cases of a file, or with ``check`` count those that came out differently."""
+    """Record the cases of a file. With ``check``, return the number of cases with other results."""
     file = json.loads(Path(path).read_text())
     different = 0
     for case, record in zip(file["cases"], recorded(file["cases"]), strict=True):
@@ -67,7 +67,7 @@ def main(path: str, *, check: bool = False) -> int:
 
 
 def _text(file: Json) -> str:
-    """A case a line."""
+    """Return the document with one case per line."""
     cases = ",\n".join(json.dumps(case) for case in file["cases"])
     head = json.dumps({**file, "cases": []}, indent=1)
     return head.replace('"cases": []', f'"cases": [\n{cases}\n]') + "\n"

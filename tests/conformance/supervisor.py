@@ -1,8 +1,8 @@
-"""Replays cases that were recorded on Erlang/OTP's supervisor on ours.
+"""Replays cases on our supervisor that were recorded on Erlang/OTP's.
 
 ``python -m tests.conformance.supervisor FILE.json`` prints the differences and the skipped cases, and ends with the
-line ``N passed, M failed``. The legend of ``tests/data/otp_supervisor_cases.json`` describes the format. A case may
-also define under ``ours`` what ours does instead of OTP's.
+line ``N passed, M failed``. The legend of ``tests/data/otp_supervisor_cases.json`` describes the format. Under
+``ours``, a case may define a result that replaces OTP's.
 """
 
 from __future__ import annotations
@@ -142,14 +142,14 @@ def _culprit(start: Json) -> str | None:
 
 
 def _events(case: Json, events: list[Json], *, unordered: bool) -> Json:
-    """Return the events without stop requests that have no grace period: whether those arrive is a matter of chance."""
+    """Return the events without stop requests that have no grace period, since their arrival is a matter of chance."""
     curt = {child.get("id") for child in _everybody(case) if child.get("shutdown") in ("brutal_kill", 0)}
     kept = [event for event in events if not (event[0] == "stopping" and event[1] in curt)]
     return Counter(json.dumps(event) for event in kept) if unordered else kept
 
 
 def _results(results: list[Json]) -> list[Json]:
-    """Without plain successes, which are not always recorded, and without OTP's words for why a start failed."""
+    """Remove plain successes, which are not always recorded, and OTP's reasons for a failed start."""
     return [[call, _result(result)] for call, result in results if result != "ok"]
 
 
@@ -161,7 +161,7 @@ def _result(result: Json) -> Json:
 
 
 def main(path: str) -> int:
-    """Play all cases of a file; how many failed."""
+    """Play all cases of a file, and return the number of failures."""
     cases = json.loads(Path(path).read_text())["cases"]
     skipped = {case["id"]: reason for case in cases if (reason := reason_to_skip(case))}
     failed = {case["id"]: found for case in cases if case["id"] not in skipped and (found := check(case))}

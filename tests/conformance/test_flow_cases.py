@@ -1,4 +1,4 @@
-"""Each recorded case of TaskFlow has the same outcome with each store, or a better one if the case has a quirk."""
+"""Each recorded case of TaskFlow has the same outcome with each store, or our own one if the case has a quirk."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ FILE = Path(__file__).parents[1] / "data" / "taskflow_conformance.json"
 DATA = json.loads(FILE.read_text())
 CASES = {case["id"]: case for case in DATA["cases"]}
 PLAYS = dict(flows.plays(DATA))
-#: All of them with `make chaos`: on a server each takes longer, and the store guarantees the same.
+#: `make chaos` runs all cases: on a server each takes longer, and the store guarantees the same.
 ON_SERVER = list(PLAYS)[:: 1 if "LIFECYCLE_CHAOS" in os.environ else 5]
-#: One of each kind, with several steps.
+#: One case of each kind, with several steps.
 SIMPLE, CRASH, RESET = (
     "A12-run-twice-after-success-does-nothing",
     "H3-retry-crash-after-event-13",
@@ -60,7 +60,7 @@ def test_each_rule_betters_a_case() -> None:
 
 
 def test_a_reset_that_is_half_done_in_taskflow_is_done_from_failure_and_else_refused() -> None:
-    """The cases for it are not among those that we have."""
+    """The file contains no such cases."""
     flow: Any = {
         "type": "linear",
         "name": "f",
@@ -238,7 +238,7 @@ def test_a_suspension_is_announced_after_the_changes_stored_with_its_cause() -> 
     case = {"id": "own", "flow": flow, "order": "exact", "expected": [outcome]}
     case |= {"steps": [{"op": "run", "suspend_when": ["retry", "r", "RETRYING"]}]}
     assert flows.check(case) == []
-    # But not after what came later.
+    # The event may be missing, but may not follow later ones.
     events.insert(4, events.pop(8))
     assert flows.check(case)
 

@@ -1,4 +1,4 @@
-"""Ours agrees with Erlang/OTP's supervisor, case by case."""
+"""Our supervisor agrees with Erlang/OTP's, case by case."""
 
 from __future__ import annotations
 

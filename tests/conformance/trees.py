@@ -1,4 +1,4 @@
-"""Supervisors from the data of a case: OTP's flags and child specs as ours."""
+"""Supervisors built from the data of a case: OTP's flags and child specs as ours."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["AT_ONCE", "spec", "tree"]
 Json = Any
 
 _RESTART = {"permanent": "always", "transient": "on_failure", "temporary": "never"}
-#: OTP restarts at once, but answers waiting callers first; and virtual time has to advance.
+#: OTP restarts immediately, but answers waiting callers first. Here, virtual time must advance in between.
 AT_ONCE = 1e-4
 
 
 def tree(diary: Diary, name: str, flags: Json, children: list[Json]) -> Supervisor:
-    """Our supervisor for the ``flags`` and ``children`` of a case; OTP's defaults where they say nothing.
+    """Return our supervisor for the ``flags`` and ``children`` of a case, with OTP's defaults.
 
     Raises:
-        ValueError, TypeError: for what no supervisor can be.
+        ValueError, TypeError: if the data does not describe a supervisor.
     """
     strategy = flags.get("strategy", "one_for_one")
     simple = strategy == "simple_one_for_one"
@@ -39,10 +39,10 @@ def tree(diary: Diary, name: str, flags: Json, children: list[Json]) -> Supervis
 
 
 def spec(diary: Diary, child: Json, name: str | None = None) -> Spec:
-    """Our spec for the child spec of a case.
+    """Return our spec for the child spec of a case.
 
     Raises:
-        ValueError, TypeError: for what no child can be.
+        ValueError, TypeError: if the data does not describe a child.
     """
     child_id, behaviour, grace = child.get("id", ""), child.get("behaviour", {}), _grace(child)
     inner = behaviour.get("sup")

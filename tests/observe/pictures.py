@@ -1,4 +1,4 @@
-"""Diagrams drawn by the real Mermaid in a headless Chromium: one page for all of them, returned as JSON."""
+"""Diagrams drawn by the real Mermaid in a headless Chromium. One page draws all of them, and returns JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from tests.browsers import browsing
 
 MERMAID = Path(__file__).parents[2] / ".engines/node_modules/mermaid/dist/mermaid.min.js"
-#: Seconds for the whole page, on a machine that has other things to do.
+#: Seconds for the whole page on a busy machine.
 LIMIT = 150
 
 _OPTIONS = [
@@ -83,13 +83,13 @@ class Shape:
 
 @dataclass(frozen=True)
 class Picture:
-    """A diagram that was drawn, or why it was not."""
+    """A diagram that was drawn, or the error."""
 
     error: str
     nodes: tuple[Shape, ...] = ()
     titles: tuple[str, ...] = ()
     edges: int = 0
-    #: Elements that no diagram of ours has.
+    #: Elements that our diagrams never contain.
     strangers: tuple[str, ...] = ()
 
     def node(self, first: str) -> Shape:
@@ -99,7 +99,7 @@ class Picture:
 
 
 def draw(texts: list[str], folder: Path) -> list[Picture]:
-    """Draw each of ``texts``. Callers with the same ``folder`` share the result and open no other browser."""
+    """Draw each of ``texts``. Callers with the same ``folder`` share the result and one browser."""
     if shutil.which("chromium") is None or not MERMAID.exists():
         pytest.skip("chromium or mermaid is not installed; `make engines` installs them")
     folder.mkdir(exist_ok=True)
@@ -122,7 +122,7 @@ def _extracted(texts: list[str], folder: Path) -> str:
 
 
 def _opened(page: Path, profile: Path) -> str:
-    """The page's document when it has done its work."""
+    """Return the page's document after it has finished."""
     with (
         (page.parent / "stderr").open("w") as errors,
         browsing(page.as_uri(), profile, *_OPTIONS, stdout=subprocess.PIPE, stderr=errors) as browser,

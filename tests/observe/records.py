@@ -1,4 +1,4 @@
-"""Records as a program of some size has them."""
+"""Records as in a program of medium size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Console`: queries, commands, and that queries change nothing."""
+"""`Console`: queries, which change nothing, and commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Dashboard` without requests: its arguments, and that its page is complete and loads nothing from outside."""
+"""`Dashboard` without requests: its arguments, and that its page is complete and loads nothing from other hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The event log: the last events with their results, for queries and for followers."""
+"""The event log: the last events with their results, for queries and followers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_find_lets_other_tasks_run(clock: Clock) -> None:
         while not finding.done():
             await asyncio.sleep(0)
             turns += 1
-        # Half of the log is looked at, a slice per turn.
+        # Half of the log is searched, a slice per turn of the loop.
         assert turns > 4
         assert finding.result() == log.entries("b/*", limit=50)
         assert [entry.topic for entry in await log.find(limit=2)] == ["a/998", "a/999"]

@@ -1,4 +1,4 @@
-"""The file of an event log: a line for each event, within bounds, and whatever the disk does."""
+"""The file of an event log: one line per event, limited in size, with or without errors of the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`explain`: why nothing happened, in words for people and fields for programs."""
+"""`explain`: the reasons why nothing happened, as text and as fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Access checks of the page: hosts, origins and tokens, each right, wrong, missing, doubled and misplaced."""
+"""Access checks of the dashboard: hosts, origins and tokens, each right, wrong, missing, repeated and misplaced."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGES = ("/", "/page/app.js")
 def asked(
     *headers: tuple[str, str], method: str = "GET", path: str = "/api/state", host: str = "127.0.0.1", to: str = ""
 ) -> int:
-    """The status that a request ends with at the guard; 200 if it passes."""
+    """Return the status with which the guard answers a request; 200 if it passes."""
     given = CIMultiDict([("Host", to or f"{host}:8080"), *headers])
     try:
         Guard(host, TOKEN, free=PAGES).check(method, path, given)

@@ -1,4 +1,4 @@
-"""Log records say where they come from: the event, the worker, the flow; as fields, and as lines of JSON."""
+"""Log records contain the event, the worker and the flow, as fields and as lines of JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Kept(logging.Handler):
-    """Formats at once, as a handler does that writes."""
+    """A handler that formats immediately."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -160,6 +160,6 @@ def test_any_record_is_written_as_json(kept: Kept, extra: dict[str, Any], expect
 
 @pytest.mark.parametrize("arguments", [("%d", "x"), ("%s %s", 1), ("%s", Mute())])
 def test_arguments_that_do_not_fit_leave_the_message(kept: Kept, arguments: tuple[Any, ...]) -> None:
-    # Not logged: no other handler that may be installed could show it.
+    # Not logged, because other installed handlers could not show it.
     kept.handle(logging.makeLogRecord({"msg": arguments[0], "args": arguments[1:]}))
     assert kept.lines[0]["message"] == arguments[0]

@@ -1,6 +1,6 @@
-"""The real Mermaid draws the diagrams, and shows every name as it is.
+"""The real Mermaid draws the diagrams, and shows every name unchanged.
 
-One browser for a whole run; the tests look at what it has drawn.
+One browser serves a whole run; the tests compare its output.
 """
 
 from __future__ import annotations
@@ -140,12 +140,12 @@ def made_up() -> list[str]:
 
 
 NAMES = [*NASTY, *made_up()]
-# Line ends part the lines of a note.
+# Line breaks separate the lines of a note.
 NOTED = [name for name in NAMES if "\n" not in name]
 
 
 def forest() -> Iterator[str]:
-    """A tree a score of names."""
+    """Return trees with twenty names each."""
     for first in range(0, len(NAMES), 20):
         yield mermaid.tree(supervisor("names", *(worker(name) for name in NAMES[first : first + 20])))
 

@@ -1,4 +1,4 @@
-"""Labels stay within their bounds, whatever things are called."""
+"""Labels stay within their limits, for any names."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def exported(policy: LabelPolicy, label: str, value: object) -> str | None:
 
 @given(st.lists(st.tuples(st.text(), st.text())), st.integers(1, 5))
 def test_the_number_of_series_is_limited(names: list[tuple[str, str]], most: int) -> None:
-    """One extra series takes everything above the limit, and a series that exists is found again."""
+    """One extra series takes everything above the limit, and existing series are found again."""
     policy = LabelPolicy(max_series=most)
     series: Series[tuple[str, ...]] = Series(("supervisor", "child"), policy, lambda labels: labels)
 
@@ -99,7 +99,7 @@ def test_bad_settings_are_refused(settings: dict[str, Any], error: type[Exceptio
 
 @pytest.mark.parametrize("metrics", [PrometheusMetrics, OpenTelemetryMetrics])
 def test_a_policy_of_another_type_is_refused_at_once(metrics: Any) -> None:
-    """And not when the first event is counted, where only the log would tell."""
+    """It does not wait for the first event, whose error would only be logged."""
     with pytest.raises(TypeError, match=r"labels=\{'child': \['web'\]\} is not a policy; give LabelPolicy\(…\)"):
         metrics(labels={"child": ["web"]})
 

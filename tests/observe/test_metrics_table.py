@@ -1,4 +1,4 @@
-"""The table of the model's metrics in docs/reference/metrics.md, row by row: what it names exists and happens."""
+"""The table of the Go model's metrics in docs/reference/metrics.md, row by row: the named objects exist."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MODEL = """
     ObserveEventBlockDuration IncEventWaiting DecEventWaiting
 """
 
-#: Ends the process; its test is tests/realtime/test_signals.py.
+#: It ends the process. Its test is tests/realtime/test_signals.py.
 NOT_IN_THIS_PROCESS = {"forced_exit"}
 
 
@@ -50,7 +50,7 @@ def rows() -> dict[str, str]:
 
 @contextmanager
 def announced() -> Iterator[list[tuple[str, Any, dict[str, Any]]]]:
-    """Every announcement: the hook's name, the sender, the arguments."""
+    """Record every announcement: the hook's name, the sender, the arguments."""
     log: list[tuple[str, Any, dict[str, Any]]] = []
     connected: list[tuple[hooks.Hook, Any]] = []
     for each in (getattr(hooks, name) for name in hooks.__all__):
@@ -85,7 +85,7 @@ async def forever() -> None:
 
 
 async def life_of_a_program(signals: FakeSignals) -> None:
-    """Do once what the rows are about."""
+    """Cause each event of the rows once."""
     router = Router()
     router.handle("good", lambda _: None)
     router.handle("bad", fails)

@@ -44,7 +44,7 @@ class Webhook(Event):
 
 
 class Tally(SpanProcessor):
-    """The spans that are open, and those that have ended."""
+    """Records open spans and ended ones."""
 
     def __init__(self) -> None:
         self.open: set[int] = set()
@@ -170,7 +170,7 @@ async def test_a_source_that_a_handler_adds_works_for_the_router_and_not_for_tha
 
 @pytest.mark.usefixtures("clock")
 async def test_an_event_with_headers_that_a_handler_emits_is_below_the_handler() -> None:
-    """It is passed on with its original headers."""
+    """It passes the event on with the original headers."""
     tracer, tally = traced()
     router = Router()
     headers = {"traceparent": f"00-{TRACE}-{SENDER}-01"}
@@ -366,7 +366,7 @@ ACTIONS = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(ACTIONS, st.booleans())
 def test_every_span_ends_with_every_outcome(actions: list[tuple[str, float]], cancelled: bool) -> None:
-    """Handled, failed, dropped, merged, restarted, passed on, unrouted, refused, stopped: before the tracer is left."""
+    """Each span ends: handled, failed, dropped, merged, restarted, passed on, unrouted, refused, stopped."""
     tracer, tally = traced()
 
     async def story() -> None:
@@ -462,7 +462,7 @@ async def test_when_the_tracer_is_left_a_span_stays_the_current_one_of_its_handl
 
 @pytest.mark.usefixtures("clock")
 async def test_without_an_sdk_the_context_of_the_sender_goes_through() -> None:
-    """The API alone creates no spans, and passes on the context it was given."""
+    """The API without the SDK creates no spans, and passes on the context that it receives."""
     router = Router()
     seen: list[str] = []
     router.handle("hook", lambda _: seen.append(current_span.get()))
@@ -476,7 +476,7 @@ async def test_without_an_sdk_the_context_of_the_sender_goes_through() -> None:
 
 
 def metered(**options: Any) -> tuple[OpenTelemetryMetrics, Callable[[], dict[str, dict[frozenset[Any], Any]]]]:
-    """Metrics, and what they are: by name and attributes, the value, or count and sum."""
+    """Return the metrics, and a function that reads the value, or count and sum, of each series."""
     reader = InMemoryMetricReader()
     metrics = OpenTelemetryMetrics(MeterProvider([reader], shutdown_on_exit=False), **options)
 
@@ -538,7 +538,7 @@ async def test_attributes_keep_to_the_policy() -> None:
 
 
 async def test_gauges_are_read_in_the_loop_from_any_thread() -> None:
-    """A periodic reader uses another thread. After the loop has ended there is nothing to read."""
+    """A periodic reader uses another thread. After the end of the loop it has nothing to read."""
     metrics, read = metered()
     shown: list[Any] = []
     async with lifetime(), metrics, TaskWorker("alone", asyncio.Event().wait):
@@ -581,7 +581,7 @@ def _raises() -> bool:
 def test_spans_and_metrics_are_sent_after_the_shutdown_hooks(
     answer: Callable[[], bool], said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And a main looks on until then: what a hook emits has its span, too."""
+    """Until then, a main observes hooks: an event that a hook emits has the hook's span too."""
     provider, tally, router = Provider(answer), Tally(), Router()
     provider.add_span_processor(tally)
     asked: list[int] = []

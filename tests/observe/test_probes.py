@@ -42,7 +42,7 @@ class Open:
 
 
 def closed_after(stop: Callable[[], object], **options: Any) -> tuple[float, float]:
-    """Seconds from the stop until a source was closed, and until its main was cancelled."""
+    """Return the seconds from the stop until a source was closed, and until its main was cancelled."""
     source, router = Open(), Router()
     router.add_source(source)
     times: list[float] = []
@@ -72,7 +72,7 @@ def test_without_drain_delay_the_shutdown_starts_at_once() -> None:
 
 @pytest.mark.parametrize("as_task", [False, True])
 async def test_a_block_continues_for_the_drain_delay(clock: Clock, *, as_task: bool) -> None:
-    """Neither shorter nor twice as long, however the server is run."""
+    """The delay is applied once, regardless of how the server is run."""
     probes = ProbeServer(port=0, drain_delay=7)
     async with lifetime(signals=False) as life, AsyncExitStack() as held:
         if as_task:

@@ -1,4 +1,4 @@
-"""Prometheus output, read by its own parsers, with arbitrary names."""
+"""Prometheus output with arbitrary names, read by Prometheus' own parsers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AWKWARD = 'a "quoted" <b>name</b>\nof two lines \\ 🙂'
 
 
 def scraped(metrics: PrometheusMetrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Each sample by its name and labels, as a scraper reads it."""
+    """Return each sample by its name and labels, as a scraper reads it."""
     return _samples(plain(metrics.expose()[0].decode()))
 
 
@@ -180,7 +180,7 @@ async def test_a_source_that_fails_is_counted_by_its_name() -> None:
     [("", "text/plain", plain), (OPENMETRICS, "application/openmetrics-text", openmetrics)],
 )
 async def test_any_name_survives_the_way_to_a_scraper(accept: str, content_type: str, read: Any) -> None:
-    """For a supervisor and a child, in both formats, with the parsers of Prometheus' own client."""
+    """A supervisor and a child, in both formats, read by the parsers of Prometheus' own client."""
     names = (AWKWARD[:60], "a\u2028line", "not \udcff utf-8")
     supervisor = Supervisor(names[0], *[Spec(name, forever) for name in names])
     async with lifetime(), PrometheusMetrics() as metrics, supervisor:

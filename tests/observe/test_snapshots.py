@@ -1,4 +1,4 @@
-"""Snapshots: all that lives, as records, as plain data and as a flat table; what fails is shown in its place."""
+"""Snapshots: all components as records, plain data and a flat table, with errors in place of unreadable states."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lifecycle.control import RouteInfo
     from lifecycle.testing import Clock
 
-#: Names that break what does not expect them.
+#: Names that break careless code.
 NASTY = ("\"'`<b>&amp;</b>", "näh 🦊", "two\nlines", "\ud800", "a/b#2", " ")
 
 
@@ -51,7 +51,7 @@ async def wait_for_ever() -> None:
 
 
 def as_json(state: Any) -> Any:
-    """Return what a strict JSON parser reads."""
+    """Return the result of a strict JSON parser."""
     return json.loads(json.dumps(state, allow_nan=False))
 
 
@@ -278,7 +278,7 @@ async def test_a_state_that_raises_is_shown_where_it_belongs_and_the_rest_is_as_
 
 
 def worker(name: Any = "w", **values: Any) -> WorkerState:
-    """A worker's state that a program has filled with anything."""
+    """A worker's state with arbitrary values."""
     return WorkerState(name, "task", Status.RUNNING, **values)
 
 
@@ -307,7 +307,7 @@ async def test_any_state_of_a_component_can_be_shown(clock: Clock) -> None:
 
 
 class Broken(Router):
-    """A router that cannot tell its routes."""
+    """A router that cannot list its routes."""
 
     def routes(self) -> list[RouteInfo]:
         raise ValueError("not to be said")
@@ -367,7 +367,7 @@ async def test_an_invalid_depth_is_an_error(clock: Clock) -> None:
 
 
 class Everything:
-    """Answers to every name, with a number; and is called."""
+    """An object that has every attribute, as a number, and can be called."""
 
     def __getattr__(self, name: str) -> int:
         if name == "__qualname__":
@@ -446,7 +446,7 @@ async def test_context_has_event_worker_flow_and_span(clock: Clock) -> None:
 
 @pytest.mark.usefixtures("clock")
 async def test_nothing_in_a_snapshot_shows_a_secret() -> None:
-    """Covers errors of workers, sources and flows, messages of probes, and the state of other components."""
+    """It covers errors of workers, sources and flows, messages of probes, and the state of other components."""
     leak = "password=hunter2"
 
     class Ill(TaskWorker):

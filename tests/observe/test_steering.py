@@ -1,4 +1,4 @@
-"""The commands that a program is lent while it can be steered: what they do, and that they yield to its own."""
+"""The commands that a control socket adds to a program: their effects, and the precedence of the program's own."""
 
 from __future__ import annotations
 

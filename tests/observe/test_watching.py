@@ -1,5 +1,6 @@
-"""Watching: changes as they happen, at a limited rate. A slow reader gets the newest state, and readers share
-snapshots.
+"""Watching: changes as they happen, at a limited rate. A slow reader gets the newest state.
+
+Readers share snapshots.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ async def nothing(_event: Event) -> None:
 
 
 async def soon(changes: Watch) -> Update | None:
-    """The next change, or None where there is none within a long time."""
+    """Return the next change, or None if there is none for a long time."""
     try:
         async with asyncio.timeout(1000):
             return await anext(changes)
@@ -183,7 +184,7 @@ async def test_an_update_comes_each_time_a_state_begins_or_ceases_to_raise(clock
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=30))
 @settings(max_examples=50, deadline=None)
 def test_all_updates_together_make_the_current_nodes(steps: list[tuple[int, int]]) -> None:
-    """Whatever comes, changes and goes between two looks of two readers, each can put the whole together."""
+    """Each of two readers can reconstruct the state, for any sequence of changes between two reads."""
 
     class Part:
         name = "part"

@@ -17,7 +17,7 @@ __all__ = ["requesting", "response_to"]
 
 
 def response_to(port: int, request: bytes, part: Callable[[bytes], bytes]) -> str:
-    """Return a ``part`` of the answer, which ends with the connection, or the name of the error."""
+    """Return a ``part`` of the answer, up to the end of the connection, or the name of the error."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=LIMIT) as connection:
             connection.sendall(request)

@@ -1,4 +1,4 @@
-"""Container workers on a real engine: Podman, which the module starts for itself."""
+"""Container workers on a real engine: Podman, which the module starts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = [
 
 # Prints that it is up once it handles SIGTERM, and exits with 0 on it.
 OBEDIENT = ["sh", "-c", "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done"]
-# The first process of a container does not die of a signal that it does not handle.
+# The first process of a container ignores signals that it does not handle.
 STUBBORN = ["sh", "-c", "echo up; while :; do sleep 1; done"]
 
 
@@ -89,7 +89,7 @@ async def eventually(condition: Callable[[], Awaitable[object]]) -> None:
 
 @asynccontextmanager
 async def seen(engine: Engine, worker: ContainerWorker) -> AsyncIterator[DockerContainer]:
-    """The container of ``worker``, as others see it."""
+    """Return the container of ``worker``, as the engine shows it."""
     assert worker.container is not None
     async with client(engine) as docker:
         yield docker.containers.container(worker.container)
@@ -179,7 +179,7 @@ async def test_an_out_of_memory_kill_is_reported(engine: Engine) -> None:
 
 
 def limit_memory(pid: int) -> None:
-    """Have the cgroup of ``pid`` hold 16 MiB at most, whichever version of cgroups there is."""
+    """Limit the cgroup of ``pid`` to 16 MiB, with either version of cgroups."""
     for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):
@@ -230,7 +230,7 @@ async def test_a_start_that_is_cancelled_leaves_no_container(engine: Engine) -> 
     worker = made(engine, *STUBBORN)
     starting = asyncio.create_task(worker.start())
     await eventually(lambda: containers(engine))
-    # Wherever the start is by now.
+    # Regardless of the progress of the start.
     starting.cancel()
     await asyncio.wait({starting})
     await worker.stop(LIMIT if starting.cancelled() else 0)

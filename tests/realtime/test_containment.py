@@ -1,4 +1,4 @@
-"""Nothing outlives its parent, for real: apps are killed, and what they started is counted. Strangers survive."""
+"""Nothing outlives its parent: apps are killed, and their surviving processes are counted. Other processes survive."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def ended(fd: int, limit: float = LIMIT) -> bool:
 
 
 class Lines(asyncio.Queue[str]):
-    """The lines of a worker."""
+    """Collects the lines of a worker."""
 
     def __call__(self, line: str, stream: str) -> None:
         self.put_nowait(line)
@@ -80,7 +80,7 @@ def python(code: str, **how: Any) -> ProcessWorker:
     return ProcessWorker("app", sys.executable, "-I", "-S", "-u", "-c", textwrap.dedent(code), **how)
 
 
-#: A daemon that keeps its environment and prints its process id.
+#: A daemon that keeps its environment and prints its pid.
 DAEMON = """
 import os, time
 here, there = os.pipe()
@@ -95,7 +95,7 @@ os.wait()
 os.read(here, 1)
 """
 
-#: An app for `run`: it defines main(), which prints a number a line.
+#: An app for `run`: it defines main(), which prints one number per line.
 APP = """
 import asyncio, contextlib, os, signal, sys
 from lifecycle.workers import ProcessWorker
@@ -114,7 +114,7 @@ asyncio.run(main())
 
 @pytest.fixture
 def run(doomed: Callable[[int], int]) -> Iterator[Callable[..., tuple[subprocess.Popen[str], list[int]]]]:
-    """Starts an app that prints so many numbers of processes: the app, and a pidfd of each."""
+    """Return a function that starts an app which prints this many pids, and returns the app and a pidfd for each."""
     with ExitStack() as stack:
 
         def start(code: str, count: int) -> tuple[subprocess.Popen[str], list[int]]:
@@ -292,7 +292,7 @@ MANY_PLACES = """
 
 
 async def _is_cleared(place: Path) -> None:
-    """Wait until the guard has killed all in ``place``, which is not a cgroup, and so gets a file."""
+    """Wait until the guard has killed all processes in ``place``. It is not a cgroup, so the guard creates a file."""
     async with asyncio.timeout(LIMIT):
         while not (place / "cgroup.kill").exists():
             await asyncio.sleep(0.01)
@@ -358,7 +358,7 @@ async def test_a_guard_that_is_killed_again_and_again_is_replaced_ever_more_slow
             guard = doomed(guard_manager.pid)
             end(guard)
             assert ended(guard)
-            # No start fails for it: a supervisor would count that.
+            # A failed start would count for the supervisor, so no start fails.
             async with ProcessWorker("b", "sleep", "1000"):
                 assert not ended(doomed(guard_manager.pid), 0)
     assert time.monotonic() - began > 0.1 + 0.2 + 0.4
@@ -567,7 +567,7 @@ async def test_a_daemon_that_moves_itself_out_of_the_cgroup_ends_with_its_worker
 
 
 async def _removal_that_is_held_up_by(late: subprocess.Popen[bytes], clock: Clock) -> asyncio.Task[bool]:
-    """The removal of a cgroup whose first member was killed, and which ``late`` then entered."""
+    """Remove a cgroup after its first member was killed and ``late`` has entered it."""
     while True:
         try:
             place = Cgroup()
@@ -579,7 +579,7 @@ async def _removal_that_is_held_up_by(late: subprocess.Popen[bytes], clock: Cloc
             place.move(quick.pid)
             removing = asyncio.create_task(place.remove())
             await asyncio.sleep(0)
-            # If the first one died so early that the cgroup is gone, use the next one.
+            # If the first process died so early that the cgroup is gone, use the next one.
             with suppress(OSError):
                 place.move(late.pid)
             quick.kill()
@@ -590,7 +590,7 @@ async def _removal_that_is_held_up_by(late: subprocess.Popen[bytes], clock: Cloc
 
 @pytest.mark.parametrize(("seconds", "removed"), [(5, True), (15, False)])
 async def test_a_cgroup_that_takes_long_to_become_empty_is_removed(clock: Clock, seconds: float, removed: bool) -> None:
-    """Its worker removes it while that waits. Afterwards the code that releases the guard does."""
+    """Its worker removes it while the code that releases the guard waits. Afterwards that code removes it."""
     guard_manager.acquire()
     with subprocess.Popen(["sleep", "1000"]) as late:
         try:

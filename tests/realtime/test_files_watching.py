@@ -32,7 +32,7 @@ LIMIT = 30
 
 
 class Seen:
-    """The changes, in order."""
+    """Collects the changes in order."""
 
     def __init__(self) -> None:
         self.events: list[FileEvent] = []
@@ -48,7 +48,7 @@ class Seen:
         return [(event.change, event.path) for event in self.events]
 
     def net(self) -> dict[Path, str]:
-        """The last change of each path."""
+        """Return the last change of each path."""
         return {event.path: event.change for event in self.events}
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -59,11 +59,11 @@ class Seen:
                 pytest.fail(f"no such event; the events were: {self.pairs}")
 
     async def wait_for(self, change: str, path: Path) -> None:
-        """Wait for an event, and forget all up to it."""
+        """Wait for an event, and forget all events up to it."""
         await self.until(lambda: (change, path) in self.pairs)
 
     async def after(self, sentinel: Path) -> list[tuple[str, Path]]:
-        """Return all changes before ``sentinel``, which is written now; then start afresh."""
+        """Write ``sentinel``, return all changes before its event, and forget them."""
         sentinel.write_text("sentinel")
         await self.wait_for("added", sentinel)
         before = [pair for pair in self.pairs if pair[1] != sentinel]
@@ -232,7 +232,7 @@ async def test_a_file_that_was_added_and_deleted_causes_no_event(tmp_path: Path)
 
 
 def config_map(root: Path) -> Path:
-    """A mounted ConfigMap, as Kubernetes lays it out."""
+    """A mounted ConfigMap with the layout that Kubernetes uses."""
     (root / "..2026_1").mkdir(parents=True)
     (root / "..2026_1" / "app.yaml").write_text("one")
     (root / "..data").symlink_to("..2026_1")
@@ -338,7 +338,7 @@ async def test_a_link_to_a_directory_outside_is_not_followed(tmp_path: Path, whe
     async with watching(root) as seen:
         if when == "later":
             (root / "inner" / name).symlink_to(outside)
-            # A directory that is new as well makes the source look again at what it watches.
+            # A new directory makes the source update its watches.
             (root / "new").mkdir()
         (outside / "7" / "file").write_text("x")
         for number, place in enumerate((root, root / "inner", root / "inner" / "deep")):
@@ -489,7 +489,7 @@ async def test_a_name_that_is_not_utf_8_is_skipped_counted_and_logged_once(
     router.add_source(source)
     async with running(router):
         for number in range(2):
-            # Each write breaks the watches; other changes are sent all the same.
+            # Each write breaks the watches; other changes are still reported.
             odd.write_text(str(number))
             (tmp_path / f"even {number}").write_text("x")
             await seen.wait_for("added", tmp_path / f"even {number}")
@@ -546,11 +546,11 @@ async def test_a_restarted_source_reports_changes_since_its_failure(tmp_path: Pa
 
 @pytest.fixture
 async def as_anybody() -> AsyncIterator[Path]:
-    """A directory of another user than root, which runs the test."""
+    """Return a directory of another user. Root runs the test."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name).resolve()
         async with watching(directory) as seen:
-            # Modules imported later may be out of reach.
+            # Modules that are imported later may be unreadable.
             await seen.after(directory / "first")
         if os.geteuid() != 0:
             yield directory
@@ -662,7 +662,7 @@ async def test_a_limit_that_is_reached_is_named_with_how_to_raise_it(
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_the_last_change_of_each_path_matches_its_existence(tmp_path: Path, seed: int) -> None:
-    """Random operations on a small tree, some at once and some after a while."""
+    """Random operations on a small tree, with and without pauses."""
     chance = random.Random(seed)
     root = tmp_path / "root"
     root.mkdir()

@@ -1,4 +1,4 @@
-"""A few seconds of the storm in `tests.chaos.flows`; two minutes with ``LIFECYCLE_CHAOS`` (`make chaos`)."""
+"""`tests.chaos.flows` for a few seconds, or for two minutes with ``LIFECYCLE_CHAOS`` (`make chaos`)."""
 
 from __future__ import annotations
 

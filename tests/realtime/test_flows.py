@@ -1,4 +1,4 @@
-"""A program that ends in the middle of a flow continues the flow on its next start."""
+"""A program that ends during a flow continues the flow after its next start."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Misbehaving child processes, alone and under a supervisor: they are detected, bounded and ended, and no other process
-is.
+"""Misbehaving child processes, alone and under a supervisor, are detected, limited and ended.
+
+Other processes are not affected.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 LIMIT = 20.0
 SOON = Backoff(initial=0.01, multiplier=1.0)
-#: A program's wait: a signal just before one long sleep would only be handled after it.
+#: The loop of a program that waits for signals: a signal just before one long sleep would only be handled after it.
 FOR_EVER = "all(not time.sleep(0.02) for _ in iter(int, 1))"
 
 
@@ -35,7 +36,7 @@ def command(code: str, *argv: str) -> list[str]:
 
 
 class Lives:
-    """The restarts of one child: the output of each, and its worker."""
+    """The runs of one child: the output of each, and its worker."""
 
     def __init__(self) -> None:
         self.workers: list[ProcessWorker] = []
@@ -43,13 +44,13 @@ class Lives:
 
     @property
     def pid(self) -> int:
-        """The leader of the latest life."""
+        """Return the pid of the latest leader."""
         pid = self.workers[-1].state().pid
         assert pid is not None
         return pid
 
     def numbers(self) -> list[int]:
-        """Return the process ids that were printed."""
+        """Return the printed pids."""
         return [int(line) for line in self.lines]
 
     def make(self, *argv: str, **how: Any) -> ProcessWorker:
@@ -59,7 +60,7 @@ class Lives:
 
 @asynccontextmanager
 async def living(way: str, *argv: str, **how: Any) -> AsyncIterator[Lives]:
-    """Run a command as a bare worker, or under a supervisor, which starts it again; stopped at the end."""
+    """Run a command as a bare worker, or under a supervisor, which restarts it. It is stopped at the end."""
     lives = Lives()
     if way == "alone":
         async with lives.make(*argv, **how):
@@ -145,7 +146,7 @@ async def test_the_end_of_one_that_has_closed_its_output_is_seen(way: str) -> No
 
 
 async def test_a_flood_on_both_streams_is_taken_in_small_parts_and_fills_no_memory() -> None:
-    """Each turn of the loop reads at most one chunk, however much is waiting."""
+    """Each turn of the loop reads at most one chunk, even if more is waiting."""
     received = since = most = 0
 
     def count(line: str, stream: str) -> None:
@@ -171,7 +172,7 @@ async def test_a_flood_on_both_streams_is_taken_in_small_parts_and_fills_no_memo
 # -- processes of its own -------------------------------------------------------------------------------------------
 
 
-#: Starts a daemon each time, which prints its process id; the leader continues when it is there.
+#: Starts a daemon each time, which prints its pid; then the leader continues.
 DAEMON = f"""
     import os, time
     here, there = os.pipe()
@@ -229,7 +230,7 @@ async def test_a_fork_bomb_of_two_hundred_is_gone_with_its_life(way: str) -> Non
 
 @BOTH
 async def test_processes_that_keep_forking_end_with_their_leader(way: str) -> None:
-    """Seven in its group, each of which lives for a moment only, and leaves another in its place."""
+    """Seven short-lived processes in its group, each of which starts its replacement."""
     rabbits = """
         import os, signal, time
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -298,7 +299,7 @@ async def test_a_process_that_ignores_signals_is_killed_after_the_grace_period(w
 
 
 async def test_no_signal_is_sent_after_a_pid_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is asked of a worker in any state, its signals are sent before its process is reaped."""
+    """In any state of a worker, its signals are sent before its process is reaped."""
     free: set[int] = set()
     strangers: list[tuple[str, int, int]] = []
 
@@ -345,7 +346,7 @@ async def test_no_signal_is_sent_after_a_pid_is_free_again(monkeypatch: pytest.M
     assert strangers == []
 
 
-#: Runs as root of a pid namespace, where it may say which number the next process gets.
+#: Runs as root of a pid namespace, where it may choose the pid of the next process.
 REUSE = """
     import asyncio, os, pathlib, signal, subprocess
     from lifecycle.workers import ProcessWorker
@@ -382,5 +383,5 @@ async def test_a_process_with_a_reused_pid_is_not_signalled() -> None:
         return
     async with asyncio.timeout(LIMIT):
         await worker.wait()
-    # Numbers are given out by root alone, and not where /proc is protected.
+    # Only root can choose pids, and only if /proc is writable.
     assert lines == ["reused alive"] or lines[0].startswith("refused: ")

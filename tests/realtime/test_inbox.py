@@ -1,4 +1,4 @@
-"""The inbox through real sockets, a real router and real files: nothing that was answered with 202 is lost."""
+"""The inbox with real sockets, a real router and real files: no message that was answered with 202 is lost."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Receiver:
 
 @asynccontextmanager
 async def receiving(path: Path, handle: Any = None, *, route: str = "webhook/**", **options: Any) -> Any:
-    """``handle`` is given the receiver and the event."""
+    """Start a receiver. ``handle`` is called with the receiver and the event."""
     handle_options = {name: options.pop(name) for name in ("busy", "debounce") if name in options}
     async with aiohttp.ClientSession() as client:
         receiver = Receiver(path, client, verify=GitHub(SECRET), **options)
@@ -95,7 +95,7 @@ def path(tmp_path: Path) -> Path:
 
 
 async def prepared(path: Path) -> None:
-    """A file with the tables and nothing in it."""
+    """Return an inbox file with empty tables."""
     async with receiving(path):
         pass
 
@@ -133,7 +133,7 @@ async def test_events_are_delivered_in_the_order_in_which_they_were_accepted(pat
 
 
 async def test_senders_do_not_wait_for_a_full_lane_and_too_many_get_429(path: Path) -> None:
-    """One is handled, two wait in the lane, the source holds one, and three wait in the inbox."""
+    """One is being handled, two wait in the lane, the source holds one, and three wait in the inbox."""
     go_on = asyncio.Event()
 
     async def handle(_receiver: Receiver, _event: WebhookEvent) -> None:
@@ -272,7 +272,7 @@ async def test_an_id_with_invalid_characters_is_remembered(path: Path) -> None:
 async def test_a_retry_is_on_time_although_the_clock_is_set(
     path: Path, hours: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Back, it would wait until the old time returned; ahead, it would come before its backoff."""
+    """Otherwise a clock that goes back would delay the message, and one that goes forward would skip its backoff."""
     real = time.time
 
     async def fail_once(receiver: Receiver, _: WebhookEvent) -> None:
@@ -504,7 +504,7 @@ async def test_a_port_that_is_taken_closes_the_file(path: Path) -> None:
 async def test_a_second_receiver_accepts_and_delivers_when_the_first_has_ended(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The test holds the lock in place of another process, and delivers nothing."""
+    """The test holds the lock in place of another process, and delivers no messages."""
     await prepared(path)
     accept(path, "theirs")
     first = FileLock(f"{path}-lock")
@@ -706,7 +706,7 @@ async def test_a_replay_key_is_accepted_once(scheme: Stripe | Slack, durable: bo
 
 
 async def test_a_repetition_waits_for_the_first_and_replaces_it_on_disconnect() -> None:
-    """One is handled and two are in the lane. The fourth and its repetition wait for space, and both are accepted."""
+    """One is being handled, two are in the lane. The fourth and its repetition wait, and both are accepted."""
     go_on, seen = asyncio.Event(), Recorder()
 
     async def slow(event: WebhookEvent) -> None:

@@ -1,4 +1,4 @@
-"""A few seconds of the storm in `tests.chaos.inbox`; ten with ``LIFECYCLE_CHAOS`` (`make chaos`)."""
+"""`tests.chaos.inbox` for a few seconds, or for ten with ``LIFECYCLE_CHAOS`` (`make chaos`)."""
 
 from __future__ import annotations
 

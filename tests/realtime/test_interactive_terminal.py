@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 REPL = Path(__file__).parents[2] / "examples" / "repl.py"
 LIMIT = 20
 
-#: A program with everything that the tests below want to do to it.
+#: A program with all features that the tests below use.
 PROGRAM = """
 import asyncio, logging, os, sys, time
 from lifecycle import CommandEvent, NotHandled, SuspendHandler, new_interactive_router, run
@@ -116,7 +116,7 @@ class Terminal:
         self.child.send(text)
 
     def ends(self, status: int = 0) -> str:
-        """Wait for the end; the terminal is as it was, and no process is left."""
+        """Wait for the end. The terminal has its former modes, and no process is left."""
         children = psutil.Process(self.child.pid).children(recursive=True)
         rest = self.child.read()
         self.child.wait()
@@ -259,9 +259,9 @@ def test_ctrl_c_ends_a_program_whose_loop_is_blocked() -> None:
         terminal.type("block\r")
         terminal.see("blocking")
         while terminal.child.isalive():
-            with suppress(OSError):  # it has just ended
+            with suppress(OSError):  # the program has just ended
                 terminal.type("\x03")
-            select.select([], [], [], 0.05)  # signals that come together are one
+            select.select([], [], [], 0.05)  # the kernel merges signals that arrive together
         assert "\r\nended by force: SIGINT came as number 3 in a row\r\n" in terminal.child.read()
         assert terminal.child.exitstatus == 1
 
@@ -291,7 +291,7 @@ def test_terminate_suspends_first() -> None:
 
 @pytest.mark.parametrize("way", ["quit\r", "\x04", "\x03\x03"])
 def test_the_terminal_is_restored(way: str) -> None:
-    """A shell would hide this, so the test reads the modes while the program runs and after it."""
+    """A shell would restore the modes, so the test reads them while the program runs and after it."""
     script = f"""import signal, subprocess, sys, termios
 signal.signal(signal.SIGINT, lambda *_: None)
 before = termios.tcgetattr(0)
@@ -461,7 +461,7 @@ def test_an_empty_stdin_ends_the_input_only(stdin: str) -> None:
 
 
 def test_an_open_pipe_does_not_delay_the_exit() -> None:
-    """A thread that sits in a read of stdin would."""
+    """A thread that blocks in a read of stdin would prevent that."""
     process: Any = subprocess.Popen(
         [sys.executable, "-c", PROGRAM], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -476,7 +476,7 @@ def test_an_open_pipe_does_not_delay_the_exit() -> None:
 
 @pytest.mark.engine("tmux")
 def test_in_a_shell_in_tmux(tmp_path: Path) -> None:
-    """Typed, cleared, completed and printed text is at its place, and the shell continues afterwards."""
+    """Typed, cleared, completed and printed text appears in its place, and the shell continues afterwards."""
     tmux = ["tmux", "-S", str(tmp_path / "socket"), "-f", "/dev/null"]
 
     def do(*words: str) -> str:

@@ -1,4 +1,4 @@
-"""``--log-format json`` with real programs: whatever comes on standard error is JSON, line by line."""
+"""``--log-format json`` with real programs: every line on stderr is JSON."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def fails():
 
 
 def lifecycle(here: Path, *argv: str) -> tuple[int, list[dict[str, Any]], list[str]]:
-    """The status, what was written to standard error as JSON, and the lines of standard output."""
+    """Return the status, the JSON lines of stderr, and the lines of stdout."""
     (here / "app.py").write_text(PROGRAM)
     ended = subprocess.run(
         [sys.executable, "-m", "lifecycle", *argv],

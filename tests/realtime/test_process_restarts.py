@@ -14,7 +14,7 @@ from lifecycle.workers.containment.guard import guard_manager
 
 LIMIT = 20.0
 
-#: Starts a daemon that keeps its environment, before anything else. The daemon prints its process id.
+#: Starts a daemon that keeps its environment, before anything else. The daemon prints its pid.
 EARLY = """
 import os, time
 if not os.fork():

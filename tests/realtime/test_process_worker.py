@@ -1,4 +1,4 @@
-"""A real program with all its processes: how it ends, what it prints, and that no process is left."""
+"""A real program with all its processes: its end, its output, and that no process is left."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from lifecycle.workers.stdio import Inherited
 from tests.processes import alive, members
 from tests.waiting import until
 
-#: A program's wait: a signal just before one long sleep would only be handled after it.
+#: The loop of a program that waits for signals: a signal just before one long sleep would only be handled after it.
 FOR_EVER = "all(not time.sleep(0.02) for _ in iter(int, 1))"
 
 LIMIT = 20.0
 
 
 class Output:
-    """Takes output, and lets a test wait for a line of it."""
+    """Receives output, and lets a test wait for a line of it."""
 
     def __init__(self) -> None:
         self.stdout: list[str] = []
@@ -45,7 +45,7 @@ class Output:
         self._more.set()
 
     async def line(self, beginning: str) -> str:
-        """The rest of the first line on stdout that begins so, when it has come."""
+        """Wait for the first line on stdout with this prefix, and return the rest of it."""
         async with asyncio.timeout(LIMIT):
             while True:
                 for line in self.stdout:
@@ -237,7 +237,7 @@ async def test_a_stop_ends_the_whole_group() -> None:
     await until(lambda: len(members(pgid)) == 5)
     exit_ = await stop_and_wait(worker)
     assert members(pgid) == []
-    # The leader obeyed; that a member had to be killed is not its end.
+    # The leader exited on SIGTERM. The kill of another member does not count as its exit.
     assert exit_.status is Status.STOPPED
 
 
@@ -263,7 +263,7 @@ async def test_a_leader_killed_from_outside_ends_with_its_group() -> None:
 
 
 async def test_members_have_their_grace_when_the_leader_goes_first(tmp_path: Path) -> None:
-    """A shell dies of SIGTERM at once; the server that it started may still put its papers in order."""
+    """A shell exits on SIGTERM immediately; the server that it started may need time to clean up."""
     done = tmp_path / "done"
     output = Output()
     server = textwrap.dedent(f"""
@@ -287,7 +287,7 @@ async def test_members_have_their_grace_when_the_leader_goes_first(tmp_path: Pat
 
 
 async def test_a_leader_reaped_elsewhere_while_its_group_ends_keeps_its_status() -> None:
-    """As PID 1, the runtime reaps every apparent orphan."""
+    """As PID 1, a container runtime reaps every orphan."""
     output = Output()
     code = """
         import os, signal, time
@@ -302,7 +302,7 @@ async def test_a_leader_reaped_elsewhere_while_its_group_ends_keeps_its_status()
     leader = int(await output.line("ready"))
     stop = asyncio.create_task(worker.stop())
     await until(lambda: not alive(leader))
-    # The loop looks, resolves and resumes.
+    # Let the loop run a few turns.
     for _ in range(100):
         await asyncio.sleep(0)
     os.waitpid(leader, 0)
@@ -334,7 +334,7 @@ async def test_signals_reach_the_leader_or_the_group_until_the_end() -> None:
 
 
 async def test_a_process_that_leaves_the_group_does_not_delay_the_end() -> None:
-    """A daemon keeps the pipe open; the worker ends all the same, with what was written."""
+    """A daemon keeps the pipe open. The worker still ends, with all output."""
     output = Output()
     code = """
         import os, time
@@ -542,7 +542,7 @@ async def test_out_of_descriptors_fails_the_start_and_leaks_none() -> None:
     os.close(probe)
     worker = ProcessWorker("app", "sleep", "1000")
     before = sorted(Path("/proc/self/fd").iterdir())
-    # Room for the first pipe, and not for the second.
+    # Descriptors for the first pipe, but not for the second.
     resource.setrlimit(resource.RLIMIT_NOFILE, (probe + 3, hard))
     try:
         with pytest.raises(WorkerFailed, match="Too many open files"):
@@ -660,7 +660,7 @@ async def test_the_error_of_a_killed_process_names_the_signal(signum: int, name:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_chaos_leaves_nothing_behind(seed: int) -> None:
-    """After any sequence of operations, a worker ends once, reports how, and leaves no process."""
+    """After any sequence of operations, a worker ends once, reports its exit, and leaves no process."""
     chance = random.Random(seed)
 
     async def life(number: int) -> None:

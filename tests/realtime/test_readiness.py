@@ -1,4 +1,4 @@
-"""`start` returns when the process itself is ready, by each kind of check, not when another process is."""
+"""`start` returns when the process itself is ready, for each kind of check, not when another process is."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def python(code: str, *argv: str, **how: Any) -> ProcessWorker:
 
 
 def news(worker: ProcessWorker) -> str:
-    """Return the message of a start timeout at this moment."""
+    """Return the message of a start timeout at this point."""
     return worker._ready.reason if worker._ready is not None else ""
 
 
@@ -54,7 +54,7 @@ def bindable(host: str) -> bool:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Return an unused port. It is given only to callers that ask for it by number and share it."""
+    """Return an unused port. The system gives it only to callers that request its number and share it."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(("127.0.0.1", 0))
@@ -133,7 +133,7 @@ async def test_a_command_that_cannot_start_leaves_nothing(way: str, port: int) -
 
 # -- a port -------------------------------------------------------------------------------------------------------
 
-#: Listens on a port of a host, at once or on SIGUSR1.
+#: Listens on a port of a host, immediately or on SIGUSR1.
 LISTENER = """
     import signal, socket, sys, time
     port, host, *when = sys.argv[1:]
@@ -344,7 +344,7 @@ async def test_a_line_that_never_ends_neither_fills_memory_nor_is_ready() -> Non
 
 # -- a notice -----------------------------------------------------------------------------------------------------
 
-#: As in sd_notify(3), and sd_notify_barrier, which returns when everything sent has been read.
+#: As in sd_notify(3), and sd_notify_barrier, which returns when all sent messages have been read.
 CLIENT = """
     import os, signal, socket, sys, time
     def sd_notify(message, fds=()):
@@ -441,7 +441,7 @@ async def test_notifications_of_other_processes_and_junk_do_not_count() -> None:
 
 
 async def test_continuous_notifications_are_read_without_blocking_the_loop() -> None:
-    """A process whose notices are not read would block in the middle of its work."""
+    """Otherwise a process would block when the socket's buffer is full."""
     lines: list[str] = []
     code = """
         sd_notify(b"READY=1")
@@ -462,7 +462,7 @@ async def test_continuous_notifications_are_read_without_blocking_the_loop() -> 
 
 
 async def test_each_child_starts_after_its_predecessor_is_ready_also_on_restart(port: int) -> None:
-    """Program 5 of the front page."""
+    """Program 5 of the first page of the specification."""
     connected: list[str] = []
 
     async def serve() -> None:
@@ -490,7 +490,7 @@ async def test_each_child_starts_after_its_predecessor_is_ready_also_on_restart(
 async def test_every_restart_waits_for_readiness_and_a_timeout_is_a_failure(
     way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The second ends before it is ready; the third is."""
+    """The second start ends before it is ready; the third becomes ready."""
     code = """
         if os.environ["LIFECYCLE_ATTEMPT"] == "2":
             sys.exit("not today")

@@ -1,4 +1,4 @@
-"""`lifecycle run`: what it runs, and the status it ends with."""
+"""`lifecycle run`: the programs that it accepts, and its exit status."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def run(here: Path, *argv: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=LIMIT,
         check=False,
-        # The current directory comes from `lifecycle run`, not from how this test starts Python.
+        # `lifecycle run` adds the current directory to the path, not the way in which this test starts Python.
         env={**os.environ, "PYTHONSAFEPATH": "1"},
     )
 

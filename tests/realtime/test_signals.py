@@ -1,4 +1,4 @@
-"""Real processes that get real signals."""
+"""Real processes that receive real signals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def say(*words):
 
 @contextmanager
 def program(code: str, **how: Any) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs ``code``; it is killed if the test leaves it."""
+    """Run ``code`` in a process, which is killed if the test ends first."""
     script = PRELUDE + textwrap.dedent(code)
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, **how}
     with subprocess.Popen([sys.executable, "-c", script], text=True, **how) as process:
@@ -57,8 +57,9 @@ def ends(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def ends_forced(process: subprocess.Popen[str], signum: int) -> int:
-    """Send ``signum`` until the program has ended, at least twice: signals that arrive before the first is handled
-    merge.
+    """Send ``signum`` until the program has ended, at least twice.
+
+    Signals that arrive before the first one is handled are merged.
     """
     end = time.monotonic() + LIMIT
     while time.monotonic() < end:
@@ -301,7 +302,7 @@ def test_hangup_without_a_controlling_terminal_reloads() -> None:
 
 
 def on_a_terminal(code: str) -> tuple[int, int]:
-    """Start ``code`` in a session on a new pseudo-terminal. Return its process id and the other end."""
+    """Start ``code`` in a session on a new pseudo-terminal. Return its pid and the other end."""
     pid, fd = pty.fork()
     if pid == 0:  # pragma: no cover  # another program from here on
         os.execv(sys.executable, [sys.executable, "-c", PRELUDE + textwrap.dedent(code)])

@@ -1,4 +1,4 @@
-"""A few seconds of the soak, which `make soak` runs for half an hour: all packages in one program, under faults."""
+"""The soak of `make soak` for a few seconds: all packages in one program, under faults."""
 
 from __future__ import annotations
 

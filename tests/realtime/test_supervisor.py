@@ -1,4 +1,4 @@
-"""A supervisor of real processes: their ends, what they are handed over, and the programs of the front page."""
+"""A supervisor of real processes: their exits, inherited descriptors, and programs of the specification."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Fifty workers that are killed, stopped, added, removed, suspended and resumed at random.
 
-Five seconds in the suite; ``LIFECYCLE_CHAOS`` is another number of seconds (`make chaos`: five minutes). The actions
-follow from a seed. The suite always uses the same seed, ``LIFECYCLE_SEED`` sets it, and `make chaos` draws and prints
-one. Timing depends on the machine.
+It takes five seconds in the suite, or the seconds in ``LIFECYCLE_CHAOS`` (`make chaos`: five minutes). A seed
+determines
+the actions. The suite always uses the same seed, ``LIFECYCLE_SEED`` sets it, and `make chaos` draws and prints one.
+Timing depends on the machine.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 SECONDS = float(os.environ.get("LIFECYCLE_CHAOS", "5"))
 SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32) if "LIFECYCLE_CHAOS" in os.environ else 0))
-#: Seconds of storm between two looks at what is left.
+#: Seconds of attacks between two checks.
 ROUND = min(2.5, SECONDS / 2)
 LIMIT = 30.0
 SOON = Backoff(initial=0.01, maximum=0.05)
@@ -37,7 +38,7 @@ BUDGET = Intensity(5, 0.5)
 
 
 class Chaos:
-    """A tree of six supervisors, fifty workers in all, and what can be done to it."""
+    """A tree of six supervisors with fifty workers, and the actions on it."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -88,7 +89,7 @@ class Chaos:
     # -- what is done to it -----------------------------------------------------------------------------------------
 
     def strikes(self) -> list[asyncio.Task[None]]:
-        """Run some random actions at once. Each draws from its own random source, so their order does not matter."""
+        """Run some random actions at the same time. Each has its own random source, so their order does not matter."""
         acts = self.chance.choices(ACTS, weights=WEIGHTS, k=self.chance.randrange(1, 8))
         self.done.update(act.__name__ for act in acts)
         return [
@@ -97,7 +98,7 @@ class Chaos:
         ]
 
     async def _strike(self, act: Callable[[Chaos, random.Random], Awaitable[None]], chance: random.Random) -> None:
-        """Actions that come at the wrong moment are part of the test."""
+        """Perform an action. An action at the wrong moment may fail, which is part of the test."""
         try:
             await act(self, chance)
         except (LifecycleError, LookupError, ValueError, TimeoutError, ProcessLookupError):
@@ -145,7 +146,7 @@ class Chaos:
         await chance.choice((self.root, self._somebody(chance))).probe()
 
     async def whole(self, chance: random.Random) -> None:
-        """A supervisor of ten is stopped, or stopped and started."""
+        """Stop a supervisor of ten workers, or stop and start it."""
         name = f"s{chance.randrange(5)}"
         self.by_hand.add(name)
         await chance.choice((self.root.restart, self.root.stop_child))(name)
@@ -171,7 +172,7 @@ class Chaos:
             left += [each for each in below if isinstance(each, Supervisor)]
 
     async def calm_down(self) -> None:
-        """Have all supervisors at work, and wait until nothing is on its way any more."""
+        """Start all supervisors, and wait until the tree is idle."""
         try:
             async with asyncio.timeout(LIMIT):
                 while True:
@@ -181,7 +182,7 @@ class Chaos:
                     if settled(self.root.state()):
                         return
         except TimeoutError:
-            # All at once: an action that cannot be completed may also be impossible to stop.
+            # All at the same time, because a stuck action may prevent another one from ending.
             print(f"not settled: {drawn(self.root.state())}; {whereabouts()}", flush=True)
             pytest.fail(f"seed {SEED}: not settled")
 
@@ -231,7 +232,7 @@ def settled(state: WorkerState) -> bool:
 
 
 def held() -> Counter[str]:
-    """Return the resources that this program holds now."""
+    """Return the current resources of this program."""
     return Counter(
         tasks=len(asyncio.all_tasks()),
         threads=len([each for each in threading.enumerate() if not each.name.startswith("asyncio_")]),
@@ -245,7 +246,7 @@ def alive(state: WorkerState) -> Counter[str]:
 
 
 async def steady() -> Counter[str]:
-    """Wait until no helper thread runs and nothing changes, then return the resources held."""
+    """Wait until no helper thread runs and nothing changes, then return the resources."""
     looks: list[Counter[str]] = []
     async with asyncio.timeout(LIMIT):
         while len(looks) < 10 or any(look != looks[-1] for look in looks[-10:]):
@@ -257,7 +258,7 @@ async def steady() -> Counter[str]:
 
 
 async def prices() -> dict[str, Counter[str]]:
-    """Measure what one running worker of each kind holds: the difference between two of them and one."""
+    """Measure the resources of one running worker of each kind: the difference between two of them and one."""
     specs: dict[str, Any] = {
         "process": lambda: ["sleep", "1000"],
         "task": lambda: asyncio.Event().wait,
@@ -274,7 +275,7 @@ async def prices() -> dict[str, Counter[str]]:
 
 
 def bill(state: WorkerState, each: dict[str, Counter[str]]) -> Counter[str]:
-    """Return what the running workers of the tree should hold."""
+    """Return the expected resources of the running workers of the tree."""
     total: Counter[str] = Counter()
     for kind, number in alive(state).items():
         total.update({what: number * price for what, price in each[kind].items()})
@@ -282,7 +283,7 @@ def bill(state: WorkerState, each: dict[str, Counter[str]]) -> Counter[str]:
 
 
 def processes() -> dict[int, str]:
-    """Our children by number, and how they are; without the guard, and the server that other tests have."""
+    """Return our child processes by pid with their states, without the guard and the shared server of other tests."""
     ours = (
         child for child in psutil.Process().children() if child.pid != guard_manager.pid and child.name() != "postgres"
     )
@@ -296,7 +297,7 @@ def drawn(state: WorkerState) -> str:
 
 
 def whereabouts() -> str:
-    """Return where every task waits."""
+    """Return the place at which every task waits."""
     return "\n".join(f"{task.get_name()}: {' > '.join(_chain(task.get_coro()))}" for task in asyncio.all_tasks())
 
 
@@ -308,7 +309,7 @@ def _chain(waits: Any) -> Iterator[str]:
 
 
 async def until(true: Callable[[], bool], tell: Callable[[], str]) -> None:
-    """Wait: resources that were just closed may take some turns of the loop."""
+    """Wait some turns of the loop for closed resources."""
     try:
         async with asyncio.timeout(LIMIT):
             while not true():

@@ -1,4 +1,4 @@
-"""Real programs under a socket that plays systemd's part."""
+"""Real programs with a socket in place of systemd."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-#: Runs until it is stopped, and prints its process id.
+#: Runs until it is stopped, and prints its pid.
 LIVES = "echo up $$; exec sleep 600"
 
 
@@ -33,7 +33,7 @@ def here(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def up(here: Path) -> Iterator[Callable[..., Running]]:
-    """Starts `lifecycle up` with files that are given by name and text."""
+    """Start `lifecycle up` with files given by name and text."""
     programs: list[Running] = []
 
     def start(text: str, *argv: str, name: str = "Procfile", **env: str) -> Running:
@@ -112,7 +112,7 @@ class TestProcfile:
     def test_process_has_port_and_env_file_and_no_input(self, up: Callable[..., Running], here: Path) -> None:
         (here / ".env").write_text("PORT=7000\nWHO=you\n")
         text = up("a: sleep 600\nb: echo $WHO $PORT; cat; pwd\n", "b", PORT="").rest(0)
-        # A variable that is set, even to an empty value, is kept. The port is that of the line, for any selection.
+        # A variable that is set, even to an empty value, is kept. The port depends on the line, for any selection.
         assert f"b      | you 5100\nb      | {here}\n" in text
 
     def test_incomplete_line_is_shown_at_the_end_and_logged(self, up: Callable[..., Running], here: Path) -> None:
@@ -477,6 +477,6 @@ class TestOrder:
 
 
 def ctl(runtime: Path, *words: str) -> subprocess.Popen[bytes]:
-    """Steer the only program that has its socket in ``runtime``."""
+    """Run `lifecycle ctl` on the only program that has its socket in ``runtime``."""
     command = [sys.executable, "-m", "lifecycle", "ctl", *words]
     return subprocess.Popen(command, env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)})

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 __all__ = ["here", "watch"]  # fixtures
 
-#: How a program with signal handlers waits: a signal just before one long sleep would only be handled after it.
+#: The loop of a program that waits for signals: a signal just before one long sleep would only be handled after it.
 FOR_EVER = "all(not time.sleep(0.02) for _ in iter(int, 1))\n"
 
 
-#: Leaves its session and its process tree, as daemons do, and prints the process ids.
+#: Leaves its session and its process tree, as daemons do, and prints the pids.
 DAEMON = """\
 import os, time
 theirs, ours = os.pipe()
@@ -46,7 +46,7 @@ print("up", os.getpid(), int(os.read(theirs, 20)))
 time.sleep(600)
 """
 
-#: Fails until it is started for the third time.
+#: Fails until its third start.
 FRAIL = """\
 import os, sys, time
 attempt = int(os.environ["LIFECYCLE_ATTEMPT"])
@@ -176,7 +176,7 @@ class TestChanges:
         write(here / "go", "")
         log = here / "log"
         until_blocking(lambda: log.exists() and {"watching", "up"} <= set(log.read_text().split()))
-        # Had the log set it off, that would come before what is written now.
+        # If the log had caused a restart, it would come before this write.
         write(here / "app.py", "VALUE = 2\n" + APP)
         until_blocking(lambda: "up 2" in log.read_text())
         assert re.findall("changed: (.*);", log.read_text()) == ["app.py"]
@@ -207,7 +207,7 @@ class TestStreams:
         assert not psutil.pid_exists(app)
 
     def test_lines_come_at_once_and_keep_their_stream(self, watch: Any) -> None:
-        """Through a pipe Python would keep its output back for kilobytes."""
+        """Python buffers output to a pipe by kilobytes."""
         seen = watch(env={"PYTHONUNBUFFERED": ""})
         seen.seen("up 1")
         seen.seen("to stderr", err=True)

@@ -1,4 +1,4 @@
-"""`lifecycle watch` and files that are written without being changed."""
+"""`lifecycle watch` and files that are written without a change of content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hold` and `release`, typed into a `lifecycle watch` that has no terminal."""
+"""`hold` and `release` as input lines of a `lifecycle watch` without a terminal."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["here", "watch"]  # fixtures
 
-#: Prints which of its pages was shown; a page that was only fetched may be a check of the script.
+#: Prints which of its pages was displayed. A page that was only fetched may be a check of the script.
 PAGES = """\
 import socket
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -45,7 +45,7 @@ print("up", VALUE, flush=True)
 server.serve_forever()
 """
 
-#: Waits until another run answers before it asks for the script.
+#: Waits until another run answers before it requests the script.
 LATE = """\
 <script>
 const wait = () => fetch('/run').then((answer) => answer.text()).then((run) => {
@@ -56,7 +56,7 @@ wait();
 </script>
 """
 
-# Without it the browser would end when the page is loaded.
+# Without it, the browser would exit when the page is loaded.
 _STAYING = "--remote-debugging-port=0"
 
 
@@ -85,7 +85,7 @@ def test_an_open_page_reloads_after_an_edit_and_survives_a_broken_one(
         seen.said("exited with status 3|the old process keeps running", times=2)
         write(app, served(4, tag))
         seen.seen("page 4")
-        # An error page has no tag, and is not shown.
+        # An error page has no tag, and is not displayed.
         write(app, served(5, tag, status=500))
         seen.seen("refused 5")
         write(app, served(6, tag))

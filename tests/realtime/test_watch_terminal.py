@@ -1,4 +1,4 @@
-"""`lifecycle watch` at a real terminal: a prompt next to the command, or the terminal lent to it."""
+"""`lifecycle watch` at a real terminal, with a prompt next to the command, or with the terminal lent to it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ while True:
     time.sleep(0.05)
 """
 
-#: Writes its new width; precedes `APP`, whose first line shows that signals are handled. It does not print: a print
-#: that the signal interrupts would make that an error.
+#: Writes its new width. It precedes `APP`, whose first line shows that signals are handled. It does not use print,
+#: which fails if the signal interrupts another print.
 RESIZED = """\
 import os, signal
 def resized(*_):
@@ -57,7 +57,7 @@ while True:
 """
 
 
-#: COLUMNS and LINES would overrule the terminal's size: pytest's debugger exports them through readline.
+#: COLUMNS and LINES would override the terminal's size: pytest's debugger exports them through readline.
 UNWANTED = ("PYTHONUNBUFFERED", "NO_COLOR", "COLUMNS", "LINES")
 
 
@@ -68,7 +68,7 @@ def here(tmp_path: Path) -> Path:
 
 
 class Terminal:
-    """A `lifecycle watch` in a terminal of 100 by 30."""
+    """A `lifecycle watch` in a terminal of 100 columns and 30 lines."""
 
     def __init__(self, here: Path, *argv: str) -> None:
         env = {key: value for key, value in os.environ.items() if key not in UNWANTED}
@@ -85,7 +85,7 @@ class Terminal:
         self.process = psutil.Process(self.tty.pid)
 
     def sees(self, pattern: str) -> str:
-        """Wait for text on the screen, escape sequences within it aside."""
+        """Wait for text on the screen, ignoring escape sequences in it."""
         gap = r"(?:\x1b\[[0-9;?]*[A-Za-z])*"
         self.tty.expect(gap.join(pattern.split(" ")).replace("~", " ") if "~" in pattern else pattern)
         return str(self.tty.after)
@@ -97,7 +97,7 @@ class Terminal:
         self.tty.sendcontrol(key)
 
     def children(self) -> list[psutil.Process]:
-        """The processes that it runs, without the guard."""
+        """Return its child processes, without the guard."""
         return [each for each in self.process.children(recursive=True) if not is_guard(each)]
 
     def ends(self, status: int) -> None:
@@ -140,7 +140,7 @@ class TestPrompt:
         )
         seen = terminal()
         seen.sees("up 1 True")
-        # On a loaded machine the first change may come before the prompt waits for one.
+        # On a busy machine, the first change may come before the prompt waits for one.
         for columns in (120, 110) * 5:
             seen.tty.setwinsize(40, columns)
             if seen.tty.expect([f"resized {columns}", pexpect.TIMEOUT], timeout=3) == 0:
@@ -274,7 +274,7 @@ class TestForeground:
         seen = terminal("--no-prompt")
         seen.sees(r"up 1 True \(100, 30\)")
         [child] = seen.children()
-        # It may have printed before it got the terminal.
+        # It may have printed before it received the terminal.
         until_blocking(lambda: os.tcgetpgrp(seen.tty.child_fd) == child.pid)
         seen.presses("c")
         seen.ends(0)

@@ -1,4 +1,4 @@
-"""`lifecycle watch` as a person has it: under a shell, in a terminal that is drawn."""
+"""`lifecycle watch` as a user runs it: under a shell, in a terminal that is drawn."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ pytestmark = pytest.mark.engine("tmux")
 
 
 class Screen:
-    """A shell in a terminal of 160 by 45."""
+    """A shell in a terminal of 160 columns and 45 lines."""
 
     def __init__(self, here: Path) -> None:
         self._socket = f"lifecycle-{uuid.uuid4().hex[:8]}"
-        # Not the environment of the test: a user's shell has no PYTHONUNBUFFERED.
+        # Without the environment of the test: a user's shell has no PYTHONUNBUFFERED.
         keep = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
         self._env = {**keep, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
         self._tmux(
@@ -64,7 +64,7 @@ class Screen:
         self._tmux("send-keys", key)
 
     def text(self) -> str:
-        """Return everything shown, with wrapped lines joined."""
+        """Return the whole screen, with wrapped lines joined."""
         return self._tmux("capture-pane", "-p", "-J", "-S", "-500")
 
     def sees(self, pattern: str, *, times: int = 1) -> list[str]:
@@ -170,7 +170,7 @@ def test_command_that_reads_in_the_background_stops_with_watch(screen: Screen, t
 
 
 def test_the_demo_does_what_its_first_lines_say(screen: Screen, tmp_path: Path) -> None:
-    """The page changes, a broken file keeps it, the curl line works as printed, the keys do what they say."""
+    """The page changes, a broken file keeps it, the printed curl command works, and the keys work as described."""
     shutil.copytree(ROOT / "examples", tmp_path / "here" / "examples")
     site = tmp_path / "here" / "examples" / "site"
     screen.types(f"{sys.executable} -m examples.demo")
@@ -211,7 +211,7 @@ def test_the_demo_does_what_its_first_lines_say(screen: Screen, tmp_path: Path) 
 
 
 def page(url: str) -> str:
-    """The response for a browser; empty during a restart."""
+    """Return the response for a browser, or an empty text during a restart."""
     try:
         with urllib.request.urlopen(url, timeout=LIMIT) as answer:
             return str(answer.read().decode())
@@ -227,6 +227,6 @@ def edit(file: Path, old: str, new: str) -> None:
 
 
 def send(curl: str) -> str:
-    """Run the line as printed, and return the status that it got."""
+    """Run the printed command, and return the status of the answer."""
     line = curl.replace("curl ", "curl -s -o /dev/null -w '%{http_code}' ", 1)
     return subprocess.run(["bash", "-c", line], check=True, capture_output=True, text=True, timeout=LIMIT).stdout

@@ -54,7 +54,7 @@ class Served:
 
 
 class Verifier:
-    """Counts requests and lets them in; a request that it has seen waits for nothing but the router."""
+    """Counts requests and accepts them. A request that it has seen waits only for the router."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -261,7 +261,7 @@ async def test_waiting_requests_are_accepted_while_the_router_drains() -> None:
 
 
 async def test_requests_that_wait_at_the_end_get_503_with_retry_after() -> None:
-    """The handler never ends and the router is cancelled: the waiting sender learns that its event was not taken."""
+    """The handler never ends and the router is cancelled: the waiting sender learns that its event was refused."""
     source = WebhookSource(port=0)
     started = asyncio.Event()
 

@@ -74,7 +74,7 @@ async def test_a_slow_handler_continues_after_504_and_a_repetition_waits_for_it(
             assert (status, data["error"]) == (504, "its handler still runs after 0.05 s")
         handler.go.set()
         while (await served.send(headers=headers))[0] == 504:
-            """On a slow machine it may not have ended yet."""
+            """On a slow machine it may still be running."""
         assert (await served.send(headers=headers))[0] == 200
     assert handler.calls == 1
 
@@ -100,7 +100,7 @@ async def test_repetitions_during_the_handler_share_its_result() -> None:
         await until(lambda: handler.calls)
         handler.go.set()
         statuses = [(await answer)[0] for answer in answers]
-    # An event that came late enough was delivered again, and failed as well.
+    # An event that arrived late enough was delivered again, and failed as well.
     assert statuses == [500, 500, 500]
 
 
@@ -153,7 +153,7 @@ async def _post(client: aiohttp.ClientSession, url: str) -> tuple[int, bool]:
 async def test_a_request_whose_handler_outlasts_the_receiver_gets_504(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its event was taken and is still being handled: 503 would have it handled twice."""
+    """Its event is still being handled. With 503, the sender would repeat it, and it would be handled twice."""
     monkeypatch.setattr("lifecycle.sources._http.requests._GRACE", 0.01)
     monkeypatch.setattr("lifecycle.sources._http.requests._LAST_GRACE", 0.01)
     handler, router, source = Handler(), Router(), WebhookSource(port=0, **HANDLED)

@@ -1,4 +1,4 @@
-"""`lifecycle webhook send` against a real receiver, and against what else answers to a port."""
+"""`lifecycle webhook send` against a real receiver, and against other servers."""
 
 from __future__ import annotations
 

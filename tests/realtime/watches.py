@@ -38,12 +38,12 @@ def write(path: Path, text: str) -> None:
 
 
 def has_ended(process: psutil.Process) -> bool:
-    """Return whether it no longer runs; the system may take a while to reap an orphan."""
+    """Return whether the process has ended; the system may take a while to reap an orphan."""
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 class Watch:
-    """A `lifecycle watch` that writes to files, and what it wrote."""
+    """A `lifecycle watch` with its output in files."""
 
     def __init__(self, here: Path, *argv: str, env: dict[str, str] | None = None) -> None:
         self.here = here
@@ -60,7 +60,7 @@ class Watch:
             )
 
     def seen(self, pattern: str, *, times: int = 1, err: bool = False) -> list[str]:
-        """Wait until ``pattern`` was written so often."""
+        """Wait until the output contains ``pattern`` this many times."""
         file = self.err if err else self.out
 
         def found() -> list[str] | None:
@@ -72,14 +72,14 @@ class Watch:
         return until_blocking(found, lambda: f"{pattern!r} x {times} did not come: {self.everything()}")
 
     def said(self, pattern: str, *, times: int = 1) -> list[str]:
-        """The same for its own messages."""
+        """Wait until its own messages contain ``pattern`` this many times."""
         return self.seen(pattern, times=times, err=True)
 
     def everything(self) -> str:
         return f"\n--- out ---\n{self.out.read_text()}--- err ---\n{self.err.read_text()}"
 
     def children(self) -> list[psutil.Process]:
-        """The processes that it runs, without the guard."""
+        """Return its child processes, without the guard."""
         return [each for each in self.process.children(recursive=True) if not is_guard(each)]
 
     def ends(self, status: int) -> None:

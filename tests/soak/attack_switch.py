@@ -1,4 +1,4 @@
-"""A switch for all attacks, so that checks can run without any."""
+"""A switch that turns all attacks on and off, so that checks can run undisturbed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["AttackSwitch"]
 
 
 class AttackSwitch:
-    """Off at first."""
+    """Start with attacks off."""
 
     def __init__(self) -> None:
         self._attacks = asyncio.Event()
@@ -32,11 +32,11 @@ class AttackSwitch:
             self._moved.set()
 
     def enable(self) -> None:
-        """Blow."""
+        """Turn attacks on."""
         self._attacks.set()
 
     async def disable(self) -> None:
-        """Blow no more; returns when nothing is under way."""
+        """Turn attacks off, and wait until all running ones have ended."""
         self._attacks.clear()
         while self._under_way:
             self._moved.clear()

@@ -80,7 +80,7 @@ class Attacks:
                 await self._once(act)
 
     async def _once(self, act: Callable[[], Awaitable[None]]) -> None:
-        """Run one attack. A missing answer is an error unless the program is about to end."""
+        """Run one attack. A missing answer is an error unless the program is stopping."""
         self._done[act.__name__] += 1
         try:
             await act()
@@ -91,7 +91,7 @@ class Attacks:
     # -- orders ------------------------------------------------------------------------------------------------------
 
     async def order(self) -> None:
-        """A word of those that steer."""
+        """Send one of the control commands."""
         words = ("restart", "hold", "suspend", "resume", "reload", "status", "hello", "nonsense")
         match word := self._chance.choices(words, (6, 4, 2, 2, 1, 2, 1, 1))[0]:
             case "restart":
@@ -119,13 +119,13 @@ class Attacks:
         self._done[f"{line.partition(' ')[0]} {outcome}"] += 1
 
     async def _source(self) -> str:
-        """Return the name of a source. Some names contain a path or an address."""
+        """Return the name of a source, by its prefix. Some names contain a path or an address."""
         wanted, state = self._chance.choice(_SOURCES), await self._console.state()
         names = [source["name"] for router in state["routers"] for source in router["sources"]]
         return next((name for name in names if name.startswith(wanted)), wanted)
 
     async def emit(self) -> None:
-        """An event of any kind, by way of the page."""
+        """Emit an event of any kind through the dashboard."""
         topic = self._chance.choice(list(OUTCOMES))
         data: object = next(_numbers)
         if topic == "crash/worker":
@@ -135,7 +135,7 @@ class Attacks:
             raise AssertionError(f"{topic} was {outcome}")
 
     async def publish(self) -> None:
-        """An event that goes to the bus and comes back."""
+        """Emit an event that the bus delivers back to the program."""
         number = next(_numbers)
         outcome = await self._console.emit(f"bus/{number % 7}", number)
         self._done[f"publish {outcome}"] += 1
@@ -152,7 +152,7 @@ class Attacks:
         assert "lifecycle_handler_duration_seconds" in names, names
 
     async def stall(self) -> None:
-        """Open a stream, read a little and then nothing, and go away."""
+        """Open a stream, read a few bytes, stop reading, and disconnect."""
         stream = await self._console.stall(self._chance.choice(_STREAMS), page=self._chance.random() < 0.5)
         try:
             await stream.content.readany()
@@ -163,7 +163,7 @@ class Attacks:
     # -- violence ----------------------------------------------------------------------------------------------------
 
     async def kill(self) -> None:
-        """Kill a worker, a pool worker, or a process that one of them has started."""
+        """Kill a worker, a pool worker, or one of their child processes."""
         victims = [(pid, worker["kind"]) for worker, pid in workers_of(await self._console.state())]
         if self._chance.random() < 0.2:
             victims = [(pid, "") for pid, what in self._life.relatives().items() if what.startswith("sleep ")]
@@ -172,26 +172,26 @@ class Attacks:
         pid, kind = self._chance.choice(victims)
         signum = self._chance.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGABRT))
         if kind == "member" and not self._life.ending and self._chance.random() < 0.2:
-            # Health checks detect that it does not answer.
+            # Health checks detect the process that does not answer.
             signum = signal.SIGSTOP
         if self._life.has(pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, signum)
 
     async def shake_the_bus(self) -> None:
-        """Kill the server of the bus and start it again. Publishers wait meanwhile."""
+        """Kill the server of the bus and start it again. Publishers wait for it."""
         assert self._bus is not None
         self._bus.kill()
         try:
             await asyncio.sleep(self._chance.random())
         finally:
-            # The next life needs it, too.
+            # The next run needs the server too.
             self._bus.start()
 
     # -- files, lines and signals ------------------------------------------------------------------------------------
 
     async def edit(self) -> None:
-        """A file is written, in place or by another that takes its place, once or many times, or removed."""
+        """Write a file in place or by replacing it, once or many times, or remove it."""
         path = self._life.directory / WATCHED / f"file-{self._chance.randrange(_FILES)}"
         for _ in range(self._chance.choice((1, 1, 1, 20))):
             content = str(next(_numbers))
@@ -207,7 +207,7 @@ class Attacks:
             del self.files[path.name]
 
     async def type(self) -> None:
-        """A line at its prompt."""
+        """Type a line at the prompt of the program."""
         line = self._chance.choice(("hello", "hello", "status", "help", "no such word"))
         self.hellos += line == "hello"
         self._life.type(line)
@@ -227,7 +227,7 @@ class Attacks:
 
 
 def workers_of(state: Any) -> Iterator[tuple[Any, int]]:
-    """The workers in a snapshot that have a process now, with its number; members of pools as well."""
+    """Return the pid of each running worker in a snapshot, including pool workers."""
 
     def below(worker: Any) -> Iterator[tuple[Any, int]]:
         if worker["pid"] is not None and worker["status"] in ("running", "suspended"):

@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 
 __all__ = ["ENDS", "FILE", "KEEP", "FlowJobs", "end_of_deploy"]
 
-#: The name of the file.
+#: The name of the database file.
 FILE = "flows.db"
-#: Seconds that what is done is remembered, and those at the begin of a life in which nothing is forgotten: a webhook
-#: that comes again comes sooner.
+#: Seconds that finished flows are kept, and seconds at the start of a run in which none are removed: a repeated webhook
+#: arrives earlier than that.
 KEEP = 90.0
 _BEGIN = 20.0
 ENDS = ("SUCCESS", "FAILURE", "REVERTED")
 
-#: Deploys of these numbers are undone; those of these fail once, and are tried again.
+#: Deploys whose numbers are multiples of the first are reverted. Multiples of the second fail once and are retried.
 _BROKEN, _FLAKY = 5, 7
 
 
 def end_of_deploy(number: int) -> str:
-    """Return the expected end of a deploy."""
+    """Return the expected final state of a deploy."""
     return "REVERTED" if number % _BROKEN == 0 else "SUCCESS"
 
 
 class FlowJobs:
-    """Flows and queue, which are there as long as this runs."""
+    """The flows and the queue, which exist while this component runs."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
@@ -55,7 +55,7 @@ class FlowJobs:
                 group.create_task(self._forget())
 
     async def wait_running(self) -> None:
-        """Wait until others may come."""
+        """Wait until there is capacity for more."""
         await self._up.wait()
 
     async def _forget(self) -> None:
@@ -70,19 +70,19 @@ class FlowJobs:
     # -- for handlers ----------------------------------------------------------------------------------------------
 
     async def deployed(self, number: int) -> None:
-        """Deploy, once; returns when the flow is at its end."""
+        """Run the deploy once, and return when its flow has ended."""
         run = self.flows.start(self.deploy, id=f"deploy-{number}", number=number)
         try:
             await run
         except asyncio.CancelledError:
             raise
-        except Exception:  # what has become of it is what counts
+        except Exception:  # only its final state counts
             if run.state not in ENDS:
                 raise
         self._notes.note("deployed", number, str(run.state))
 
     async def posted(self, number: int) -> None:
-        """Have a job done, once; returns when that is sure to happen."""
+        """Enqueue a job once, and return when it is stored."""
         priority = ("high", "normal", "low")[number % 3]
         await self.queue.enqueue("job", id=f"job-{number}", priority=priority, number=number)
         self._notes.note("posted", number)
@@ -106,7 +106,7 @@ class FlowJobs:
 
         @task
         async def build(number: int) -> str:
-            # Before the effect: an attempt of a retry has the key of the attempt before.
+            # Before the effect, because an attempt after a retry has the key of the attempt before.
             if number % _FLAKY == 0 and current_task().attempt == 1:
                 raise OSError(f"{number} cannot be built just now")
             await self._effect()

@@ -30,13 +30,13 @@ class History:
         self._at = 0
         #: Violations, as text.
         self.wrong: list[str] = []
-        #: How often each line was read.
+        #: The number of times that each line was read.
         self.lines: Counter[str] = Counter()
         # Requests: webhooks by path that were answered with 202, rejected ones, and numbers on the bus.
         self.accepted: dict[str, set[int]] = defaultdict(set)
         self.refused: set[int] = set()
         self.on_the_bus: set[int] = set()
-        # Notes: by number; for the key of an effect, the runs; and flows whose end was announced.
+        # Notes by number, the runs by key of an effect, and flows whose end was announced.
         self._handled: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._deployed: dict[int, str] = {}
         self._posted: set[int] = set()
@@ -58,13 +58,13 @@ class History:
         self.ended: set[int] = set()
 
     def begin(self) -> None:
-        """Begin a new run and forget what only concerned the previous one."""
+        """Begin a new run, and forget data that only concerned the previous one."""
         self.read()
         self.files, self.health, self.config, self.hellos, self.rounds = {}, None, None, 0, {}
         self.sample, self.objects = (0, 0), None
 
     def read(self) -> None:
-        """Take in what is new."""
+        """Read the new notes."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
@@ -85,7 +85,7 @@ class History:
         yield from _some("jobs that were not posted", self.accepted["job"] - self._posted)
         yield from _some("deploys without an end", self.accepted["deploy"] - self._deployed.keys())
         yield from _some("on the bus and not handled", self.on_the_bus - self._bus)
-        # It may have been accepted although its sender only saw a rejection, that of a second try.
+        # It may have been accepted although its sender saw only the rejection of a second attempt.
         yield from _some("refused and handled", self.refused & self._handled.keys())
 
     # -- what is noted -----------------------------------------------------------------------------------------------

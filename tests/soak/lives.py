@@ -1,4 +1,4 @@
-"""One run of the program: its process from start to end, and leftovers."""
+"""One run of the program: its process from start to end, and its leftovers."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ __all__ = ["LIMIT", "Broken", "Life"]
 
 ROOT = Path(__file__).parents[2]
 
-#: Seconds for what takes a moment, on a machine that has other things to do.
+#: Seconds for operations that are usually instant, on a busy machine.
 LIMIT = 90.0
-#: The kernel kills it when this process ends in any way.
+#: The kernel kills the program when this process ends for any reason.
 _WITH_US = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 #: Set in the environment of every process of a run.
 _MARK = "SOAK_LIFE"
 
 
 class Broken(Exception):
-    """A condition that must hold does not."""
+    """A condition that must hold is violated."""
 
 
 class Life:
-    """One process. Call `start` and `wait_up` first, then one of the ends, and `check_nothing_left`."""
+    """One process. Call `start` and `wait_up` first, then one of the methods that end it, and `check_nothing_left`."""
 
     def __init__(self, directory: Path, number: int, bus: str | None) -> None:
         self.directory, self.number, self._bus = directory, number, bus
         self._mark = f"{_MARK}={uuid.uuid4().hex}".encode()
         self._process: Process | None = None
-        #: Whether it is being ended, so that a missing answer is not an error.
+        #: True while the program is being stopped, so that a missing answer is not an error.
         self.ending = False
         #: The addresses of the program.
         self.up: dict[str, str] = {}
@@ -59,11 +59,11 @@ class Life:
 
     @property
     def alive(self) -> bool:
-        """Whether it has not ended, as far as is known."""
+        """Whether the process is not known to have ended."""
         return self.process.returncode is None
 
     async def start(self) -> None:
-        """Begin."""
+        """Start the process."""
         argv = [str(self.directory), str(self.number), *([self._bus] if self._bus else [])]
         name, _, value = self._mark.decode().partition("=")
         env = {**os.environ, name: value, "XDG_RUNTIME_DIR": str(self.directory / "run")}
@@ -80,7 +80,7 @@ class Life:
             )
 
     async def wait_up(self) -> None:
-        """Wait until all of it has started."""
+        """Wait until all parts of the program have started."""
         path = self.directory / f"up-{self.number}"
         try:
             async with asyncio.timeout(LIMIT):
@@ -94,7 +94,7 @@ class Life:
         path.unlink()
 
     def type(self, line: str) -> None:
-        """Type a line at its prompt."""
+        """Type a line at the prompt of the program."""
         assert self.process.stdin is not None
         if not self.ending:
             self.process.stdin.write(f"{line}\n".encode())
@@ -107,39 +107,39 @@ class Life:
     # -- ends --------------------------------------------------------------------------------------------------------
 
     async def kill(self) -> None:
-        """End it with SIGKILL."""
+        """Kill the program with SIGKILL."""
         self.ending = True
         self.send(signal.SIGKILL)
         await self.process.wait()
 
     async def hammer(self, pause: float) -> None:
-        """Ctrl+C again and again: whatever it is at, it ends, cleanly or by force."""
+        """Press Ctrl+C repeatedly: the program ends cleanly or by force, in any state."""
         self.ending = True
         await self._over(0, 1, within=LIMIT, again=(signal.SIGINT, pause))
 
     async def terminate(self) -> None:
-        """End it as service managers do."""
+        """Stop the program as service managers do."""
         self.end_well()
         self.send(signal.SIGTERM)
         await self.over()
 
     async def close_input(self) -> None:
-        """The end of its lines."""
+        """Close the input of the prompt."""
         self.end_well()
         assert self.process.stdin is not None
         self.process.stdin.close()
         await self.over()
 
     def end_well(self) -> None:
-        """Expect a clean end: no process may be stopped by SIGSTOP, and one that has to be killed is an error."""
+        """Expect a clean end: resume processes stopped by SIGSTOP, and treat a necessary kill as an error."""
         self.ending = True
         for pid in self.relatives():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
     async def over(self) -> None:
-        """Wait for a clean end, within its deadline."""
-        # A busy machine also needs time before and after the period to which the deadline applies.
+        """Wait for a clean end within its deadline."""
+        # On a busy machine, the steps before and after the deadline's period take time too.
         await self._over(0, within=DEADLINE + 10.0)
 
     async def _over(self, *statuses: int, within: float, again: tuple[signal.Signals, float] | None = None) -> None:
@@ -164,7 +164,7 @@ class Life:
     # -- what belongs to it ------------------------------------------------------------------------------------------
 
     def relatives(self) -> dict[int, str]:
-        """Return all processes of this run, including its own, by process id, with their descriptions."""
+        """Return all processes of this run by pid, with their descriptions."""
         found = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal():
@@ -176,21 +176,21 @@ class Life:
         return found
 
     def has(self, pid: int) -> bool:
-        """Return whether the process belongs to this run now."""
+        """Return whether the process still belongs to this run."""
         try:
             return self._mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
             return False
 
     def cgroups(self) -> list[Path]:
-        """The directories that it has made for its workers."""
+        """Return the directories that the program has created for its workers."""
         found: list[Path] = []
         for root in _cgroup_roots():
             found += root.glob(f"lifecycle-{self.process.pid}-*")
         return found
 
     async def check_nothing_left(self) -> None:
-        """Wait until no process of it lives, and no cgroup is there."""
+        """Wait until no process and no cgroup of the run is left."""
         left: Any = None
         for pause in (0.0, *([0.05] * 20), *([0.5] * int(LIMIT * 2))):
             await asyncio.sleep(pause)
@@ -200,18 +200,18 @@ class Life:
         raise Broken(f"it has ended, and left {left}")
 
     async def end_by_force(self) -> None:
-        """Kill it in any state."""
+        """Kill the program in any state."""
         if self._process is not None and self.alive:
             await self.kill()
 
 
 def _hear_hangups() -> None:
-    """Under nohup we are deaf to them, and so would be all that we start."""
+    """Restore the default action of signals that nohup ignores, since child processes inherit it."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _cgroup_roots() -> list[Path]:
-    """Return the cgroup directories in which a program started here creates its own, wherever they are mounted."""
+    """Return the cgroup directories in which a program that is started here creates its own, for all mounts."""
     own = next(
         (line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")), None
     )

@@ -1,4 +1,4 @@
-"""The target of each pool worker. It is imported there by name, so it imports nothing heavy."""
+"""The target of each pool worker. Workers import it by name, so it imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ __all__ = ["Model"]
 
 
 class Model:
-    """Records the calls it has carried out, each at most once."""
+    """Records the calls that it has executed, each at most once."""
 
     def __init__(self, directory: str, life: int) -> None:
         self._notes = Notes(Path(directory), life)
         self._said: dict[str, int] = {}
 
     def do(self, number: int, seconds: float) -> int:
-        """A call like any other."""
+        """Execute an ordinary call."""
         self._notes.note("call", number)
         time.sleep(seconds)
         return number
 
     def say(self, number: int, session: str) -> int:
-        """A call that depends on those before it."""
+        """Execute a call that depends on earlier calls of its session."""
         self._notes.note("call", number)
         self._said[session] = self._said.get(session, 0) + 1
         return self._said[session]
 
     def items(self, number: int, count: int) -> Iterator[int]:
-        """An answer in pieces."""
+        """Stream the answer in pieces."""
         self._notes.note("call", number)
         yield from range(count)
 
     def fail(self, number: int) -> None:
-        """A call that raises."""
+        """Raise an error."""
         self._notes.note("call", number)
         raise ValueError(f"{number} is none")

@@ -1,4 +1,4 @@
-"""Notes of the program: one JSON line each, in one file for all runs. A kill never leaves half a line."""
+"""Notes of the program: one JSON object per line, in one file for all runs. A kill never leaves a partial line."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Notes:
         self._file = os.open(directory / NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def note(self, kind: str, *what: Any) -> None:
-        """Write one line at once and in one piece."""
+        """Write one line immediately, with a single call."""
         os.write(self._file, f"{json.dumps([self.life, kind, *what])}\n".encode())
 
     def wrong(self, what: str) -> None:
-        """Say that something is as it must not be; it ends the soak."""
+        """Report a violation, which ends the soak."""
         self.note("wrong", what)

@@ -29,12 +29,12 @@ _MOVES: dict[str, list[str]] = json.loads((Path(__file__).parents[1] / "data" / 
     "table"
 ]
 
-#: Seconds between two counts of resources, and how many of those per count of all objects.
+#: Seconds between two counts of resources, and the number of them between two counts of all objects.
 _PAUSE, _OBJECTS = 0.25, 12
 
 
 class Observer:
-    """A main of the program."""
+    """Run as a main of the program."""
 
     def __init__(self, notes: Notes, tree: Tree) -> None:
         self._notes, self._tree = notes, tree
@@ -42,7 +42,7 @@ class Observer:
         self._phases: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Count resources until cancelled."""
         with ExitStack() as held:
             held.enter_context(hooks.state_changed.connected_to(self._moved))
             held.enter_context(hooks.member_changed.connected_to(self._changed))

@@ -1,4 +1,4 @@
-"""The pool of the program, and its constant callers."""
+"""The pool of the program, and the tasks that call it continuously."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SIZE", "Callers", "pool_of"]
 
-#: Members, and callers.
+#: The numbers of pool workers and of callers.
 SIZE = 3
 _CALLERS = 4
 
@@ -39,7 +39,7 @@ def pool_of(notes: Notes) -> Pool:
         sessions=Sessions(mode="strict", ttl=5.0, limit=50),
         heartbeat=Heartbeat(every=0.5, timeout=2.0, misses=2),
         process=Process(grace=0.2, stop_timeout=10.0),
-        # Killing workers is the purpose of the soak.
+        # The soak kills workers on purpose.
         intensity=Intensity(10_000, 1.0),
     )
 
@@ -73,7 +73,7 @@ class Callers:
         except _LEGAL as error:
             return type(error).__name__
         except PoolClosed:
-            # The program is on its way out, and we are about to hear of it.
+            # The program is stopping, and this task is about to be cancelled.
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -95,7 +95,7 @@ class Callers:
         await self._pool.call("do", number, 0.05, deadline=self._chance.uniform(0.005, 0.1))
 
     async def _dropped(self, number: int) -> None:
-        """Cancelled at any time."""
+        """Make a call, and cancel it at a random moment."""
         task = asyncio.create_task(self._pool.call("do", number, 0.01))
         try:
             await asyncio.sleep(self._chance.random() * 0.02)
@@ -104,7 +104,7 @@ class Callers:
         await task
 
     async def _stream(self, number: int) -> None:
-        """Read a stream, perhaps not to its end."""
+        """Read a stream, in some cases not to its end."""
         last = self._chance.randrange(1, 80)
         async with self._pool.stream("items", number, 50) as items:
             async for item in items:
@@ -115,7 +115,7 @@ class Callers:
         await self._pool.call("fail", number)
 
     async def _look(self) -> None:
-        """Check the invariants that hold at any moment."""
+        """Check the invariants that always hold."""
         while True:
             await asyncio.sleep(0.05)
             stats = self._pool.stats()

@@ -1,7 +1,7 @@
 """The program: ``python -m tests.soak.program DIRECTORY LIFE [BUS]``. It uses every package of the library.
 
-It is controlled by lines, signals, files, webhooks, the control socket and the bus. When everything has started, it
-writes its addresses into the file ``up-LIFE``.
+Lines, signals, files, webhooks, the control socket and the bus control it. When all parts have started, it writes its
+addresses to the file ``up-LIFE``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = ["CONFIG", "DEADLINE", "HEALTH", "LOG", "NAME", "TOKEN", "WATCHED", "m
 
 NAME = "soak"
 TOKEN = "a-token-of-the-soak"
-#: Seconds that a clean stop has.
+#: Seconds that a clean stop may take.
 DEADLINE = 25.0
 #: Watched files: the configuration, the health file, and a directory.
 CONFIG, HEALTH, WATCHED = "config.json", "healthy", "watched"
@@ -57,7 +57,7 @@ LOG = "events.jsonl"
 
 
 class Soak:
-    """The program's parts, put together."""
+    """All parts of the program."""
 
     def __init__(self, directory: Path, life: int, bus: str | None) -> None:
         self.directory = directory
@@ -88,11 +88,11 @@ class Soak:
             *(self.tree.root, self.pool, self.flow_jobs, self.prompt, self.router, self.callers, self.main),
             exit_timeout=DEADLINE,
         )
-        # Written in one piece: the result of a clean end.
+        # Written with a single call, this is the sign of a clean end.
         self.notes.note("ended", self.callers.begun, dict(self.callers.outcomes))
 
     async def main(self) -> None:
-        """Say where it can be reached, and put numbers into the queue."""
+        """Write the addresses of the program, and put numbers into the queue."""
         up = {"webhooks": self.webhooks.source.url, "dashboard": self.dashboard.url, "probes": self.probes.url}
         new = self.directory / f"up-{self.notes.life}.new"
         new.write_text(json.dumps({**up, "control": str(self.control.path)}))

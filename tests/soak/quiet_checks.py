@@ -1,4 +1,4 @@
-"""Conditions that hold when attacks are off and nothing is running."""
+"""Conditions that hold when attacks are off and the program is idle."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ __all__ = ["QuietCheck", "check_file"]
 
 _SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "reference" / "snapshot.schema.json").read_text())
 _RESTLESS = ("created", "pending", "starting", "stopping", "suspended")
-#: Given up on purpose; a word brings it back.
+#: The supervisor gives this child up on purpose; a command restarts it.
 _BRITTLE = "brittle"
-#: Loops that a suspension holds.
+#: Loops that stop during a suspension.
 _HELD = ("counter", "pair-task", "link-2", "brittle")
 
 
@@ -53,7 +53,7 @@ class QuietCheck:
         """Run all checks.
 
         Raises:
-            Broken: with the conditions that do not hold.
+            Broken: if a condition is violated, with all of them.
         """
         await self._console.command(f"restart tree/{_BRITTLE}")
         self._config += 1
@@ -63,14 +63,14 @@ class QuietCheck:
         await self._check_suspension()
 
     async def go_on(self) -> None:
-        """Take back what keeps it from doing what it was asked for, so that it can come to rest."""
+        """Undo the attacks that keep the program busy, so that it becomes idle."""
         state = await self._console.state()
         for source in (source for router in state["routers"] for source in router["sources"] if source["held"]):
             await self._console.command(f"release {shlex.quote(source['name'])}")
         await self._console.command("resume")
 
     async def _until_true(self) -> None:
-        """Repeat the checks: what has just begun takes a while, and a violation stays."""
+        """Repeat the checks: work that has just started takes a while, but a violation stays."""
         until = time.monotonic() + LIMIT
         while lies := await self._violations():
             if not self._life.alive:
@@ -92,7 +92,7 @@ class QuietCheck:
         ]
 
     def _unseen(self) -> Iterator[str]:
-        """Yield the attacks of this run whose effect is missing."""
+        """Yield the attacks of this run that had no effect."""
         history, directory = self._history, self._life.directory
         for name, content in self._attacks.files.items():
             if history.files.get(name) != content:
@@ -121,7 +121,7 @@ class QuietCheck:
             yield f"the snapshot is not what its schema says: {error.message[:200]}"
 
     async def _check_suspension(self) -> None:
-        """Check that loops stand still while suspended, and run after the resume."""
+        """Check that loops stop while suspended, and run after the resume."""
         outcome = await self._console.command("suspend")
         if outcome != "handled":
             raise Broken(f"suspending at rest was {outcome}")
@@ -148,7 +148,7 @@ class QuietCheck:
 
 
 def _restless(state: Any) -> Iterator[str]:
-    """Yield objects in a snapshot that are still busy or not healthy."""
+    """Yield the objects in a snapshot that are still busy or not healthy."""
     for worker in _all_workers(state):
         wanted = "finished" if worker["name"] == "done" else "running"
         if worker["status"] != wanted and (worker["kind"] != "member" or worker["status"] in _RESTLESS):
@@ -167,7 +167,7 @@ def _restless(state: Any) -> Iterator[str]:
 
 
 def _busy(lane: Any) -> bool:
-    """Return whether a lane holds events, other than ticks and similar ones that never cease."""
+    """Return whether a lane holds events, other than ticks and similar periodic ones."""
     return bool(lane["running"] or lane["waiting"]) and not lane["name"].startswith(("tick", "queue", "status"))
 
 
@@ -180,7 +180,7 @@ def _all_workers(state: Any) -> Iterator[Any]:
 
 
 def check_file(directory: Path, *, at_rest: bool) -> Iterator[str]:
-    """Yield violations in the flow database: transitions not in the tables and, at rest, flows without an end."""
+    """Yield violations in the flow database: unknown transitions and, if idle, flows without an end."""
     path = directory / FILE
     if not path.exists():
         return

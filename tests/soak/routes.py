@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OUTCOMES", "Routes"]
 
-#: Possible answers of the console, by topic. Any event may be dropped while the program ends.
+#: Possible answers of the console, by topic. Any event may be dropped while the program stops.
 OUTCOMES: dict[str, tuple[str, ...]] = {
     "sum/even": ("handled",),
     "sum/odd": ("handled",),
@@ -35,13 +35,13 @@ OUTCOMES: dict[str, tuple[str, ...]] = {
     "crash/background": ("handled",),
     "crash/worker": ("handled",),
     "call/pool": ("handled", "failed"),
-    # It goes to the first router, the one of the prompt.
+    # The first router, the one of the prompt, receives it.
     "nobody/knows": ("failed",),
 }
 
 
 class Routes:
-    """Handlers for those topics; each looks whether it is called as it should be."""
+    """Handlers for those topics. Each one checks how it is called."""
 
     def __init__(self, notes: Notes, tree: Tree, pool: Pool) -> None:
         self._notes, self._tree, self._pool = notes, tree, pool
@@ -72,7 +72,7 @@ class Routes:
         router.fallback(self._any)
 
     async def read(self, router: Router) -> None:
-        """Subscribe, and read slowly; as a task of the program."""
+        """Subscribe and read slowly, as a background task of the program."""
         async with router.subscribe("**", maxsize=10) as events:
             async for _ in events:
                 await asyncio.sleep(0.05)
@@ -93,7 +93,7 @@ class Routes:
             raise Dropped("not this one") if delivery().id % 2 else NotHandled("more than I can do")
 
     async def _alone(self, event: Any) -> None:
-        """One lane handles one event at a time."""
+        """Check that the lane handles one event at a time."""
         self._running["busy"] += 1
         if self._running["busy"] > 1:
             self._notes.wrong(f"{event.topic} is handled beside another of its lane")

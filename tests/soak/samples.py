@@ -1,7 +1,7 @@
 """Resources of the program over time, and the check that they do not grow.
 
-For a run that is long enough, the median of its second quarter is compared with that of its last one. Caches are warm
-by then, so nothing should grow. The same applies to files, over all runs.
+In a long run, the median of the second quarter is compared with the median of the last one. Caches are full by then, so
+nothing should grow. The same applies to files, over all runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JUDGED", "Series", "Table", "measured", "on_disk"]
 
-#: Seconds that a life, or all of the soak, has to last for what it holds to be compared.
+#: Minimum seconds of a run, and of the whole soak, for a comparison of its resources.
 JUDGED = 60.0
 JUDGED_ON_DISK = 240.0
 
@@ -35,14 +35,14 @@ _MEGABYTE = 1e6
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure and its limits: by which share and by which amount its median may grow."""
+    """A figure and its limits: the share and the amount by which its median may grow."""
 
     name: str
     share: float
     amount: float
 
 
-#: Figures that vary at random may differ by a few. A leak per event exceeds that.
+#: Figures that vary at random may differ slightly. A leak per event exceeds that.
 _HELD = (
     Figure("memory, MB", 0.05, 3.0),
     Figure("memory of the guard, MB", 0.05, 1.0),
@@ -73,7 +73,7 @@ class Series:
             self.samples.setdefault(name, []).append((at, value))
 
     def rows(self) -> Iterator[tuple[str, float, float, float]]:
-        """Each figure with its medians of the second and of the last quarter, and what the last may be."""
+        """Return each figure with its medians of the second and last quarter, and the limit of the latter."""
         for name, samples in self.samples.items():
             quarters = _quarters(samples)
             if quarters[1] and quarters[3]:
@@ -92,7 +92,7 @@ def _quarters(samples: list[tuple[float, float]]) -> list[list[float]]:
 
 
 class Table:
-    """The report of a series. A series that is too short is not judged."""
+    """Return the report of a series. A series that is too short passes."""
 
     def __init__(self, title: str, series: Series, *, judged: bool) -> None:
         self.title, self.judged = title, judged
@@ -118,7 +118,7 @@ class Table:
 
 
 def measured(life: Life, history: History) -> dict[str, float]:
-    """Return the resources that a run holds now, or nothing if it has just ended."""
+    """Return the current resources of a run, or nothing if it has just ended."""
     try:
         program = psutil.Process(life.process.pid)
         with program.oneshot():

@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 __all__ = ["ENDS", "UNCLEAN", "Scenario"]
 
-#: The ways in which a life ends; all of them come by turns.
+#: The ways to end a run, used in turn.
 ENDS = ("kill", "terminate", "kill", "interrupt", "kill", "hammer", "kill", "stop", "kill", "close_input")
-#: Ends after which the program cannot report whether it ended.
+#: Ends after which the program cannot report that it has ended.
 UNCLEAN = ("kill", "hammer")
 
-#: Seconds of storm between two calms, at most; and between two looks.
+#: Maximum seconds of attacks between two quiet periods, and seconds between two checks.
 _ROUND = 45.0
 _PAUSE = 0.5
 
 
 class Scenario:
-    """From the start of the program to its end; a context manager."""
+    """A context manager from the start of the program to its end."""
 
     def __init__(self, life: Life, shared: SharedState) -> None:
         self._life, self._shared = life, shared
@@ -46,7 +46,7 @@ class Scenario:
         self._beside: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        """Wait until it is up; then it is thrown at and measured, as soon as the wind rises."""
+        """Wait until the program is up. Attacks and measurements start with the switch."""
         life, shared = self._life, self._shared
         await life.wait_up()
         shared.senders.listens(life.up["webhooks"])
@@ -66,13 +66,13 @@ class Scenario:
         await self._held.aclose()
 
     async def storm(self, seconds: float) -> None:
-        """Attack for this long, or until there is a violation."""
+        """Attack for this number of seconds, or until there is a violation."""
         self._shared.attack_switch.enable()
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             done, _ = await asyncio.wait(self._beside, timeout=min(left, _PAUSE), return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                # Neither ends by itself, unless it fails.
+                # Neither task ends unless it fails.
                 task.result()
             if not self._life.alive:
                 raise Broken(f"it has ended by itself, with {self._life.process.returncode}")
@@ -81,14 +81,14 @@ class Scenario:
                 raise Broken("a violation, described below")
 
     async def storm_and_calm(self, seconds: float) -> None:
-        """Alternate between attacks and checks for this long, and end with checks."""
+        """Alternate between attacks and checks for this number of seconds, and end with checks."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             await self.storm(min(left, _ROUND))
             await self.calm_down()
 
     async def calm_down(self) -> None:
-        """Let the wind fall, and see whether all is as it has to be."""
+        """Turn attacks off, and check the idle program."""
         await self._wait_answered()
         await self._calm.check()
         self._shared.quiet_phases += 1
@@ -109,7 +109,7 @@ class Scenario:
             await asyncio.wait({falling})
 
     async def end(self, how: str) -> None:
-        """End it; most ends come in the middle of the storm."""
+        """End the run, in most cases during attacks."""
         life = self._life
         match how:
             case "kill":

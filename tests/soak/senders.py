@@ -1,5 +1,6 @@
-"""Senders of webhooks over all runs. Each retries with the same id until it is answered; some requests are forged, cut
-off or repeated.
+"""Senders of webhooks over all runs. Each retries with the same id until it gets an answer.
+
+Some requests are forged, truncated or repeated.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Senders"]
 
-#: At the same time.
+#: The number of senders.
 _MANY = 6
 _ACCEPTED, _REFUSED, _FORBIDDEN = 202, (429, 503), (401, 403)
 
 
 class Senders:
-    """Send as long as it blows; `url` is where the program listens, an empty text while it does not."""
+    """Sends while attacks are on; `url` is the address of the program, or empty while it does not listen."""
 
     def __init__(self, history: History, attack_switch: AttackSwitch, chance: random.Random) -> None:
         self._history, self._attack_switch, self._chance = history, attack_switch, chance
@@ -66,7 +67,10 @@ class Senders:
                         await asyncio.gather(self._send(client, path, number), self._send(client, path, number))
 
     async def _send(self, client: aiohttp.ClientSession, path: str, number: int) -> None:
-        """Send until answered. An unanswered try may have been accepted, so a later rejection proves nothing."""
+        """Send until there is an answer.
+
+        An attempt without an answer may have been accepted, so a later rejection proves nothing.
+        """
         unanswered = False
         while True:
             await self._listens.wait()
@@ -75,7 +79,7 @@ class Senders:
                 self._history.accepted[path].add(number)
                 return
             if status in _REFUSED:
-                # Another try may be in progress and be accepted.
+                # Another attempt may be in progress and be accepted.
                 await asyncio.sleep(0.1)
             elif status is not None:
                 self._history.wrong.append(f"the webhook {number} to {path} was answered with {status}")
@@ -97,7 +101,7 @@ class Senders:
         return None
 
     async def _tear(self, path: str, number: int) -> None:
-        """Half of a request, and then nothing."""
+        """Send half of a request, and then nothing."""
         self._history.refused.add(number)
         address = urlsplit(self._url)
         with suppress(OSError):

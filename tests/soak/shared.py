@@ -24,7 +24,7 @@ __all__ = ["SharedState"]
 
 @dataclass
 class SharedState:
-    """One for each soak."""
+    """The state of one soak."""
 
     directory: Path
     chance: random.Random
@@ -53,5 +53,5 @@ class SharedState:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the start of the soak."""
         return time.monotonic() - self.began

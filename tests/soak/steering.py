@@ -1,4 +1,4 @@
-"""Asking and telling the program, at its control socket, its page and its probes."""
+"""Queries and commands for the program, through its control socket, its dashboard and its probes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 __all__ = ["ANSWER", "Console"]
 
-#: Seconds within which every request is answered, even on a busy machine.
+#: Seconds in which every request must be answered, even on a busy machine.
 ANSWER = 80.0
 
 _OUTCOMES = ("handled", "failed", "dropped", "unknown")
-#: Too many commands are running.
+#: The answer if too many commands are running.
 _BUSY = 503
 
 
 class Console:
-    """A client for one run, entered when the program can be reached."""
+    """A client for one run, created when the program can be reached."""
 
     def __init__(self, up: dict[str, str]) -> None:
         self._up = up
@@ -32,7 +32,7 @@ class Console:
             connector=aiohttp.UnixConnector(up["control"], force_close=True), timeout=limit
         )
         self._tcp = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True), timeout=limit)
-        #: Orders that were answered.
+        #: Commands that were answered.
         self.answered = 0
 
     async def __aenter__(self) -> Self:
@@ -45,17 +45,17 @@ class Console:
         await self._tcp.close()
 
     async def state(self) -> Any:
-        """The snapshot."""
+        """Return the snapshot."""
         async with self._socket.get("http://localhost/api/state") as answer:
             assert answer.status == 200, await answer.text()
             return await answer.json()
 
     async def command(self, line: str) -> str:
-        """Return the result of a typed command."""
+        """Type a command, and return its result."""
         return await self._order("/api/command", {"line": line})
 
     async def emit(self, topic: str, data: object) -> str:
-        """Return the result of an event that is emitted through the page."""
+        """Emit an event through the dashboard, and return its result."""
         return await self._order("/api/emit", {"topic": topic, "data": data}, page=True)
 
     async def _order(self, path: str, body: dict[str, object], *, page: bool = False) -> str:
@@ -71,7 +71,7 @@ class Console:
             return str(given["outcome"])
 
     async def scrape(self) -> set[str]:
-        """Return the names of the metrics after parsing them. The program must also report that it is alive."""
+        """Return the names of the metrics after parsing them. The liveness probe must succeed too."""
         async with self._tcp.get(f"{self._up['probes']}/livez") as answer:
             assert answer.status == 200, await answer.text()
         async with self._tcp.get(f"{self._up['probes']}/metrics") as answer:
@@ -84,6 +84,6 @@ class Console:
             return answer.status == 200
 
     async def stall(self, path: str, *, page: bool) -> aiohttp.ClientResponse:
-        """Open a stream that is not read. The caller closes it."""
+        """Open a stream without reading it. The caller closes it."""
         client, base = (self._tcp, self._up["dashboard"]) if page else (self._socket, "http://localhost")
         return await client.get(f"{base}{path}", timeout=aiohttp.ClientTimeout())

@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Storm"]
 
-#: The share of the time that the long life has, in which what it holds is compared.
+#: The share of the time for the long run, in which resources are compared.
 _LONG = 0.55
 
 
 class Storm:
-    """Runs the soak for some seconds. `wrong` lists violations and `report` the results. ``tell`` gets a line for each
-    run.
+    """The soak, for a number of seconds. `wrong` lists violations, and `report` yields the results.
+
+    ``tell`` is called with a line for each run.
     """
 
     def __init__(self, directory: Path, seconds: float, seed: int, tell: Callable[[str], object]) -> None:
@@ -44,7 +45,7 @@ class Storm:
 
     @property
     def quiet_phases(self) -> int:
-        """How often all checks have passed."""
+        """The number of times that all checks have passed."""
         return self._shared.quiet_phases
 
     async def run(self) -> None:
@@ -71,7 +72,7 @@ class Storm:
                 await self._live(self._short(), next(self._ends))
             await self._live(self._seconds * 0.05, "interrupt")
         if senders.done():
-            # They do not end by themselves, unless they fail.
+            # The tasks do not end unless they fail.
             senders.result()
 
     def _short(self) -> float:

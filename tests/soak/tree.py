@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["TASKS", "THREADS", "Tree"]
 
 SOON = Backoff(initial=0.05, maximum=0.5)
-#: Crashes too often and is given up until it is restarted by hand.
+#: This child crashes too often and is given up, until a command restarts it.
 _BRITTLE = Backoff(initial=0.01, maximum=0.05, max_restarts=3, within=5.0)
 
-#: Workers that can be made to crash.
+#: Workers that a command can crash.
 TASKS = ("counter", "pair-task", "link-2", "brittle")
 THREADS = ("thread",)
 
@@ -30,7 +30,7 @@ _STUBBORN = "trap '' TERM; while :; do sleep 0.2; done"
 
 
 class Tree:
-    """The root, and what its workers look at and leave behind."""
+    """The root supervisor, and the data that its workers read and write."""
 
     def __init__(self) -> None:
         self._fuses: dict[str, asyncio.Event] = {}
@@ -54,14 +54,14 @@ class Tree:
         )
 
     def crash(self, name: str) -> None:
-        """Have the worker of that name fail."""
+        """Make the worker ``name`` fail."""
         if name in THREADS:
             self._thread_fuse.set()
         elif name in self._fuses:
             self._fuses[name].set()
 
     def _pair(self) -> Supervisor:
-        """Return a supervisor that runs both children or none. If they fail too often, the root restarts it."""
+        """Return a supervisor that runs both children or neither. If they fail too often, the root restarts it."""
         return Supervisor(
             "pair",
             Spec("pair-process", _LONG, backoff=SOON),

@@ -1,4 +1,4 @@
-"""The webhooks of the program: accepted into an inbox, and handled at least once, whatever happens."""
+"""The webhooks of the program: stored in an inbox, and handled at least once in spite of all attacks."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ FILE = "inbox.db"
 #: Seconds that an id is remembered.
 DEDUPE = 40.0
 
-#: Numbers of these kinds fail the first time, or take long.
+#: Requests with these numbers fail the first time, or take long.
 _UNLUCKY, _SLOW = 17, 23
-#: Seconds that a handler may take that gets stuck.
+#: Seconds that a stuck handler may take.
 _PATIENCE = 0.5
 
 
 class Webhooks:
-    """The source, and its handlers."""
+    """The source and its handlers."""
 
     def __init__(self, notes: Notes, flow_jobs: FlowJobs) -> None:
         self._notes, self._flow_jobs = notes, flow_jobs
@@ -40,7 +40,7 @@ class Webhooks:
         self.source = WebhookSource(port=0, verify=GitHub(SECRET), inbox=inbox, limits=Limits(pending=30))
 
     def add_to(self, router: Router) -> None:
-        """Have them come by way of ``router``."""
+        """Add the source and its handlers to ``router``."""
         router.add_source(self.source)
         router.handle("webhook/plain", self._plain, concurrency=2)
         router.handle("webhook/batch", self._batch, debounce=Debounce(0.05, max_wait=0.2, merge=_folded))
@@ -61,7 +61,7 @@ class Webhooks:
             self._handled(number)
 
     async def _stuck(self, event: WebhookEvent) -> None:
-        """The first time it does not come back by itself."""
+        """Hang the first time."""
         if delivery().attempt == 1:
             await asyncio.Event().wait()
         self._handled(_number(event))

@@ -45,7 +45,7 @@ def split(size: int) -> tuple[int, int]:
 def plain(left: int) -> None: ...
 
 
-# `Task` is one type, whatever its function takes, so that lists of tasks are lists of one type.
+# `Task` is one type for all functions, so that lists of tasks have one type.
 assert_type(fetch, Task)
 assert_type(measure, Task)
 assert_type(fetch.name, str)
@@ -53,11 +53,11 @@ assert_type([fetch, measure], list[Task])
 # The decorator of the revert returns the task, which keeps its name.
 assert_type(forget, Task)
 
-# No function.
+# Not a function.
 task("fetch")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
-# No such setting.
+# An unknown setting.
 task(plain, retries=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
-# A time-out is a number.
+# A timeout is a number.
 task(plain, timeout="3s")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 # -- flows ------------------------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ assert_type(flow, Flow)
 
 
 class Patient:
-    """A custom retry, by its shape."""
+    """A custom retry with the required methods."""
 
     def execute(self, history: list[Attempt]) -> int:
         return len(history)
@@ -91,7 +91,7 @@ linear("all", "fetch", "measure")  # type: ignore[arg-type]  # pyright: ignore[r
 linear("all", fetch, retry=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # The time to wait: seconds, a triple or a Backoff.
 Times(3, "1s")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# One value is not a sequence.
+# A single value is not a sequence.
 ForEach(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -108,11 +108,11 @@ async def runs(router: Router) -> None:
         assert_type(await flows.recover(flow), list[Run])
         router.handle("deploy/*", FlowHandler(flows, flow))
         router.add_source(flows.outbox())
-        # An id is a text.
+        # An id is a string.
         flows.start(flow, id=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        # A function becomes a task through `task`, explicitly.
+        # Only `task` turns a function into a task.
         flows.start(plain)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        # It is left with the block, not closed.
+        # The end of the block closes it; there is no method for that.
         flows.close()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     # It must be entered with ``async with``.
     with Flows():  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues]
@@ -123,7 +123,7 @@ async def jobs(flows: Flows, event: SentEvent) -> None:
     queue = JobQueue(flows)
     assert_type(event.topic, str)
     assert_type(await queue.enqueue("all", url="a", priority="high", after=3), Job)
-    # Arguments of a flow are given by name.
+    # Arguments of a flow are keyword arguments.
     await queue.enqueue("all", {"url": "a"})  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue]
 
 

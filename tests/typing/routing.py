@@ -62,7 +62,7 @@ async def order(event: OrderEvent) -> None: ...
 
 @router.command
 async def deploy(event: CommandEvent) -> None:
-    """Bring it out."""
+    """Deploy the branch."""
 
 
 @router.fallback
@@ -75,14 +75,14 @@ async def decorated(file: FileEvent, mail: MailEvent, command: CommandEvent) -> 
     assert_type(answer(mail), str)
     assert_type(await deploy(command), None)
     assert_type(await nobody(mail), bytes)
-    # A handler of file events is called with mail.
+    # A handler of file events would receive mail.
     await build(mail)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    # It takes one event, not two.
+    # A handler takes one event, not two.
     answer(mail, mail)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 class Counter:
-    """An object that is called like a function."""
+    """An object that can be called."""
 
     def __call__(self, event: Topical) -> None: ...
 
@@ -103,13 +103,13 @@ router.handle(int, print)  # type: ignore[arg-type]  # pyright: ignore[reportArg
 router.on(Counter)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # Not a valid value of busy.
 router.handle("a", print, busy="wait")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# Nor such a setting.
+# An unknown setting.
 router.on("a", debounced=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-# A handler is called with the event.
+# A handler must accept the event.
 router.handle("a", "print")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# Settings have names.
+# Settings are keyword arguments.
 router.handle("a", print, 0.2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-# A command of that name needs a handler.
+# The name of a command needs a handler.
 router.command("deploy")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
 # A relay returns whether the event is passed on.
 add_relay(router, "a", build)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -136,7 +136,7 @@ async def deliveries(mail: MailEvent) -> None:
         assert_type(passed, NotHandled)
     # A string is not an event: it has no topic.
     await router.emit("mail/new")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    # Nor is a class: an instance is.
+    # An event class is not an event; an instance is.
     await router.emit(FileEvent)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     # Events are immutable records.
     mail.sender = "me"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
@@ -146,7 +146,7 @@ async def subscriptions() -> None:
     async with router.subscribe("file/*", maxsize=5) as events:
         assert_type(events, Subscription)
         async for event in events:
-            # A pattern does not say of which class its events are: look.
+            # A pattern does not determine the class of its events, so check it.
             assert_type(event, Topical)
             if isinstance(event, FileEvent):
                 assert_type(event.path.name, str)
@@ -168,7 +168,7 @@ def measured(handler: AsyncHandler) -> AsyncHandler:
 
 router.use(once, recover(), log(), timeout(3), measured)
 router.use(recover(print))
-# Without its settings it is not a middleware yet.
+# It becomes a middleware only with its settings.
 router.use(timeout)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -183,10 +183,10 @@ def slow(event: MailEvent) -> None: ...
 async def wrapped(file: FileEvent, mail: MailEvent) -> None:
     await first(file)
     await slow(mail)
-    # A wrapped handler takes the same events.
+    # A wrapped handler accepts the same events.
     await first(mail)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await slow(file)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    # A wrapped handler has to be awaited, and returns None.
+    # A wrapped handler must be awaited, and returns None.
     slow(mail).upper()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 
 
@@ -200,5 +200,5 @@ async def windows(file: FileEvent, batch: FileBatch) -> None:
     assert_type(await settled(file), None)
     assert_type(await settled.flush(), None)
     assert_type(merge_files(batch, file), FileBatch)
-    # A window without a time.
+    # A window without a duration.
     debounce(build)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

@@ -1,4 +1,4 @@
-"""Programs, what runs in their background, and where their events come from."""
+"""Programs, their background tasks, and their sources."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -59,7 +59,7 @@ def plain() -> None: ...
 
 
 class Server:
-    """Anything with ``async def run()``."""
+    """Any object with ``async def run()``."""
 
     async def run(self) -> None: ...
 
@@ -68,15 +68,15 @@ run(main)
 run(Server(), router, TaskWorker("job", main), main, force_exit=2, exit_timeout=10)
 run(partial(with_arguments, 80, host="here"))
 
-# A call already made, as `asyncio.run` would have it.
+# A coroutine, as for `asyncio.run`, instead of a function.
 run(main())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # A main is called without arguments.
 run(with_arguments)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # A main is async.
 run(plain)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# A class; an instance is wanted.
+# A class instead of an instance.
 run(Server)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# No such setting.
+# An unknown setting.
 run(main, timeout=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 # -- in a lifetime ----------------------------------------------------------------------------------------------------
@@ -113,11 +113,11 @@ async def lives() -> None:
     assert_type(await sleep(3), None)
     assert_type(await clean_up(), bool)
     shutdown(Reason.CANCEL)
-    # A call already made.
+    # A coroutine instead of a function.
     go(fetch("a"))  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
-    # A hook is given nothing.
+    # A hook takes no arguments.
     on_shutdown(fetch)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
-    # A reason is a word.
+    # A reason is a string.
     shutdown(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     # It must be entered with ``async with``.
     with lifetime():  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues]
@@ -156,13 +156,13 @@ class Listening:
 
 
 class Deaf:
-    """No source: its ``run`` is given nothing to emit with."""
+    """Not a source: its ``run`` takes no function for emitting."""
 
     async def run(self) -> None: ...
 
 
 class Mailbox(BaseSource):
-    """A source that other code pushes into."""
+    """A source into which other code pushes events."""
 
     async def take(self, text: str) -> None:
         await self.emit(Event("mail", text))
@@ -187,9 +187,9 @@ router.add_source(WebhookSource(port=8080, verify=GitHub("secret"), limits=Limit
 
 # Its events have no topic.
 router.add_source(texts)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# A class; an instance is wanted.
+# A class instead of an instance.
 router.add_source(Listening)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# It could not emit.
+# It cannot emit.
 router.add_source(Deaf())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # Not a valid restart.
 router.add_source(numbers, restart="always")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -197,7 +197,7 @@ router.add_source(numbers, restart="always")  # type: ignore[arg-type]  # pyrigh
 HealthCheckSource("db", True)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # Not a valid trigger.
 HealthCheckSource("db", main, trigger="rise")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# Secrets are not what verifies.
+# A secret instead of a signature scheme.
 WebhookSource(verify="secret")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # Paths are separate arguments, not a list.
 FileWatchSource(["src", "docs"])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -214,7 +214,7 @@ async def hooked(event: WebhookEvent) -> None:
 
 
 class Engine:
-    """An object that can be suspended, by its shape."""
+    """An object with the methods to suspend and resume it."""
 
     async def suspend(self) -> None: ...
 
@@ -235,7 +235,7 @@ async def greets(event: CommandEvent) -> None:
     assert_type(await greet(event), str)
 
 
-# An object that cannot be resumed cannot be suspended.
+# An object with ``suspend`` needs ``resume`` too.
 new_interactive_router(suspend=Deaf())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# A command has a handler.
+# A command needs a handler.
 new_interactive_router(commands=["deploy"])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

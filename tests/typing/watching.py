@@ -54,7 +54,7 @@ def receiver_(_sender: object, *, event: Event, **_: object) -> None: ...
 hooks.event_routed.connect(receiver_)
 # Not a hook.
 hooks.event_sent.connect(receiver_)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
-# A receiver is called.
+# A receiver must be callable.
 hooks.event_routed.connect("told")  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
 
 
@@ -74,7 +74,7 @@ async def test_of_a_user(clock: Clock) -> None:
     with FakeSignals(terminal=True) as signals:
         signals.send()
     VirtualLoop().close()
-    # A source sends events.
+    # The source sends events, not topics.
     await source.send("a")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     # It must be entered with ``async with``.
     with running(router):  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues]

@@ -1,4 +1,4 @@
-"""Workers, supervisors, pools, and what is seen of them."""
+"""Workers, supervisors, pools, and their states."""
 
 import sys
 import threading
@@ -51,7 +51,7 @@ def plain() -> None: ...
 
 
 class Own:
-    """A custom worker, by its shape."""
+    """A custom worker with the required methods."""
 
     @property
     def status(self) -> Status:
@@ -88,17 +88,17 @@ async def workers() -> None:
     TaskWorker("job", loop, stop_timeout=3)
     ThreadWorker("thread", blocking)
     ContainerWorker("db", "postgres", env={"A": "1"})
-    # The shape is what counts, also at run time.
+    # The methods decide, also at run time.
     assert isinstance(Own(), Worker)
     shaped: Worker = Own()
     assert_type(await stop_and_wait(shaped), Exit)
-    # An async function of something else.
+    # An async function that takes other arguments.
     TaskWorker("job", of_a_number)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    # A plain function; ThreadWorker has those.
+    # A plain function, which needs ThreadWorker.
     TaskWorker("job", plain)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     # A worker that cannot be stopped.
     ThreadWorker("thread", plain)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    # Words of the command are separate arguments, not a list.
+    # The words of a command are separate arguments, not a list.
     ProcessWorker("api", [sys.executable, "-c", "pass"])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -120,19 +120,19 @@ Supervisor("tree", strategy=Strategy.ONE_FOR_ALL, on_limit="pause", auto_shutdow
 
 # It does not return a worker.
 Spec("task", plain)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# A call already made.
+# A coroutine instead of a function.
 Spec("task", serve())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # A worker instead of a function: each start needs a new worker.
 Spec("task", TaskWorker("job", serve))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# A task of something else.
+# A task with other arguments.
 Spec("task", of_a_number)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # Not a valid restart.
 Spec("task", serve, restart="sometimes")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# Settings have names.
+# Settings are keyword arguments.
 Spec("task", serve, "never")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 # Not a valid strategy.
 Supervisor("tree", strategy="one_for_two")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# A child is described by a spec.
+# A child needs a spec.
 Supervisor("tree", serve)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -179,9 +179,9 @@ async def calls() -> None:
     assert_type(await pool.probe(), ProbeResult)
     # A target is a name or a function.
     await pool.call(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    # A size has two ends.
+    # A range of sizes has two ends.
     Pool("numbers", "package.module:Class", size=4)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     # Not a valid mode.
     Sessions(mode="sticky")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    # A call is awaited.
+    # A call must be awaited.
     pool.call("add").bit_length()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]

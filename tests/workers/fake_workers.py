@@ -23,7 +23,7 @@ class FakeWorker(BaseWorker):
         super().__init__(name)
         self.fakes = fakes
         self.number = number
-        #: The environment variables that it was given.
+        #: The environment variables of the worker.
         self.env: dict[str, str] = {}
         self.life: asyncio.Future[End | None] = asyncio.get_running_loop().create_future()
 

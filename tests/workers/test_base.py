@@ -1,4 +1,4 @@
-"""One start, one end, and a stop that is valid at any time, with a worker made of futures in virtual time."""
+"""A worker starts once, ends once, and can be stopped at any time. The test's worker consists of futures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class FakeWorker(BaseWorker):
-    """A worker whose start, readiness and stop take as long as the test sets."""
+    """A worker with durations of start, readiness and stop that the test sets."""
 
     def __init__(
         self, name: str = "fake", *, launch: float = 0, ready: float = 0, stop_time: float = 0, **how: Any

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Work:
-    """Counts what it is given."""
+    """Counts its arguments."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []

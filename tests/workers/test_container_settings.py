@@ -1,4 +1,4 @@
-"""Settings of a container worker: rejected ones, the search for an engine, and how an exit is read."""
+"""Settings of a container worker: rejected ones, the search for an engine, and the meaning of exit codes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lifecycle.workers.containers import ContainerEnd, container_name, engine_ad
 
 
 async def listen(line: str, stream: str) -> None:
-    """Async, which an output cannot be."""
+    """An async function, which an output cannot be."""
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ MINE = "0123456789abcdef0123456789abcdef:7"
 
 @contextmanager
 def executed(env: dict[str, str]) -> Iterator[int]:
-    """A process with ``env`` that has got as far as to answer: when Popen returns it may not have its environment."""
+    """Yield a process with ``env`` that has answered. When Popen returns, it may not have its environment yet."""
     pipe = subprocess.PIPE
     with subprocess.Popen(["/bin/cat"], env=env, stdin=pipe, stdout=pipe, bufsize=0) as process:
         assert process.stdin is not None

@@ -50,11 +50,11 @@ def process(code: int) -> End:
         (BROKEN, True, True, None, "killed"),
         (CANCELLED, True, True, None, "killed"),
         (process(-9), True, True, 15, "killed"),
-        # ... but what ended by itself just before was not
+        # ... unless it ended on its own just before
         (process(0), True, True, 15, "stopped"),
         (process(-15), True, True, 15, "stopped"),
         (process(3), True, True, 15, "failed"),
-        # asked for, and the end is a cancellation or our signal
+        # a requested end through a cancellation or our signal
         (CANCELLED, True, False, None, "stopped"),
         (process(-15), True, False, 15, "stopped"),
         (process(143), True, False, 15, "stopped"),

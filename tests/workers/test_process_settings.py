@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def listen(line: str, stream: str) -> None:
-    """Async, which an output cannot be."""
+    """An async function, which an output cannot be."""
 
 
 @pytest.mark.parametrize(

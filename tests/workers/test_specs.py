@@ -1,4 +1,4 @@
-"""The pure rules of supervision: truth tables, and the budget of restarts."""
+"""The pure rules of supervision: truth tables, and the restart limit."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_budget_reports_an_unexpected_cancellation_with_its_child() -> None:
 
 
 class _Crash(Exception):
-    """Unlike those of Python itself, it can be referred to weakly."""
+    """An exception that, unlike Python's own, supports weak references."""
 
 
 def test_pausing_budget_keeps_a_bounded_number_of_errors() -> None:

@@ -1,4 +1,4 @@
-"""Lines come out whole however the bytes come in."""
+"""Lines come out complete, regardless of how their bytes arrive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stopping many workers at once, each with its own time-out."""
+"""Stopping many workers at the same time, each with its own timeout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def obedient() -> None:
 
 
 def taking(seconds: float) -> Callable[[], Coroutine[Any, Any, None]]:
-    """A function that takes ``seconds`` to end once it is cancelled, however often that is."""
+    """Return a function that needs ``seconds`` to end after its first cancellation, regardless of further ones."""
 
     async def stubborn() -> None:
         loop = asyncio.get_running_loop()

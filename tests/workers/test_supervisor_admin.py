@@ -1,4 +1,4 @@
-"""Administration of a supervisor: in turn, at any time, and with a result; in virtual time."""
+"""Adding, stopping and restarting children: one request after the other, at any time, in virtual time."""
 
 from __future__ import annotations
 
@@ -420,7 +420,7 @@ async def test_status_events_of_a_very_deep_tree_reach_their_handler(clock: Cloc
 
 
 async def test_watch_yields_a_child_that_is_given_up(clock: Clock, fakes: Fakes) -> None:
-    """Its status was announced before that was known."""
+    """Its status event came before the supervisor had finished the request."""
     async with Supervisor("s", fakes.spec("a", backoff=Backoff(initial=0, max_restarts=1))) as supervisor:
         fakes.crash("a")
         await clock.settle()
@@ -663,7 +663,7 @@ async def test_a_manual_start_ended_by_a_group_restart_raises(clock: Clock, fake
 
 
 class Reluctant(BaseWorker):
-    """Never gets ready, and takes a while to notice a stop."""
+    """A worker that never becomes ready, and needs a while to notice a stop."""
 
     async def _launch(self) -> Awaitable[None]:
         try:
@@ -676,7 +676,7 @@ class Reluctant(BaseWorker):
 
 @pytest.mark.parametrize("way", ["stop", "stop_child", "restart"])
 def test_a_loop_is_closed_also_while_a_start_is_being_stopped(way: str) -> None:
-    """Closing the loop cancels all tasks at once, including the one that ends the worker."""
+    """Closing the loop cancels all tasks at the same time, including the one that ends the worker."""
     worker = Reluctant("a")
     kept: list[asyncio.Task[None]] = []
 

@@ -1,4 +1,4 @@
-"""A supervisor compared with a model of it under random operations; in virtual time.
+"""A supervisor compared with a model of it under random operations, in virtual time.
 
 The model consists of lists: the running children, the number of starts of each, and the times of all restarts. It
 shares no code with the supervisor, not even the arithmetic of `Intensity`.
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from lifecycle.testing import Clock
 
-#: `make chaos` plays more.
+#: `make chaos` runs more.
 GAMES = 400 if "LIFECYCLE_CHAOS" in os.environ else 40
-# The same games in every run of the suite, others in every soak.
+# The same seeds in every run of the suite, and others in `make chaos`.
 SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32) if "LIFECYCLE_CHAOS" in os.environ else 0))
 
 
@@ -36,7 +36,8 @@ class Child:
     restart: str
     status: str = "created"
     starts: int = 0
-    #: How many restarts open its circuit (0 for none), the times of those that count, and whether it is open.
+    #: The number of restarts that opens its circuit (0 for none), the times of those that count, and whether it is
+    #: open.
     patience: int = 0
     moments: list[float] = field(default_factory=list)
     given_up: bool = False
@@ -44,7 +45,7 @@ class Child:
 
 @dataclass
 class Model:
-    """A supervisor's behaviour if starts take no time and there is no backoff."""
+    """The behaviour of a supervisor if starts take no time and there is no backoff."""
 
     strategy: str
     limit: int
@@ -150,7 +151,7 @@ def as_shown(child: Child) -> tuple[str, str, int, str]:
 
 
 class Game:
-    """A supervisor and its model, and what is done to both."""
+    """A supervisor and its model, and the operations on both."""
 
     def __init__(self, clock: Clock, seed: int) -> None:
         self.clock = clock

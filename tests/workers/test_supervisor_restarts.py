@@ -1,4 +1,4 @@
-"""Restarts: which children, when, how often, and what follows when the limit is exceeded; in virtual time."""
+"""Restarts: which children restart, when and how often, and the result of an exceeded limit; in virtual time."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ async def test_the_exit_of_a_worker_that_is_replaced_is_ignored(clock: Clock, fa
     async with Supervisor("s", fakes.spec("a")) as supervisor:
         first = fakes["a"]
         fakes.crash("a")
-        # Before its turn comes.
+        # Before its delay has passed.
         await supervisor.restart("a")
         await clock.settle()
         assert len(fakes.made["a"]) == 2
@@ -745,7 +745,7 @@ class Own:
 
 
 class Mute(Own):
-    """A worker that raises where it should report its end. It may still be running."""
+    """A worker that raises an error instead of reporting its end. It may still be running."""
 
     def lose(self, error: BaseException) -> None:
         self.over.set_exception(error)

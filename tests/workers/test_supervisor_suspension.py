@@ -1,4 +1,4 @@
-"""Suspending a tree, and what ends meanwhile; asking after its health; in virtual time."""
+"""Suspending a tree, ends of children during the suspension, and health checks; in virtual time."""
 
 from __future__ import annotations
 
@@ -353,7 +353,7 @@ async def test_a_child_that_stays_unhealthy_is_restarted(
 
 
 class Leaving(FakeWorker):
-    """A process that never feels well."""
+    """A process that is never healthy."""
 
     async def _terminate(self, *, force: bool) -> None:
         self.end(exit_code=-9 if force else -15)

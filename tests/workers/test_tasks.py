@@ -114,7 +114,7 @@ async def test_a_task_that_swallows_cancellation_is_abandoned_on_time_and_report
     await clock.settle()
     exit_ = await stop_and_wait(worker)
     stopped_at = clock.time()
-    # First of all, or a failure below would leave a task that nothing ends.
+    # First, because otherwise a failure below would leave a task that nothing ends.
     release.set()
     await clock.settle()
 
@@ -174,7 +174,7 @@ async def test_it_reads_what_it_was_handed_over(clock: Clock) -> None:
 
 
 class Counter:
-    """A loop with a gate: a step a second."""
+    """Run a loop with a gate, one step per second."""
 
     def __init__(self) -> None:
         self.steps = 0

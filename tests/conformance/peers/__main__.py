@@ -1,4 +1,4 @@
-"""Checks each statement and prints which of them hold."""
+"""Checks each statement and prints the result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PEERS = ("blinker", "circus", "dbos", "pyee", "starlette", "supervisor", "uvicor
 
 
 def main() -> int:
-    """Try all; the status is 1 if something is not so."""
+    """Check all statements, and return 1 if one is wrong."""
     for name in PEERS:
         with suppress(PackageNotFoundError):
             print(name, version(name))

@@ -21,7 +21,7 @@ __all__ = ["LIMIT", "PARENT", "edit", "folder", "lives", "pids", "run", "running
 
 LIMIT = 30.0
 
-#: A program that starts another one, and prints the process ids of both.
+#: A program that starts another one, and prints the pids of both.
 PARENT = """
 import os, subprocess, time
 child = subprocess.Popen(["sleep", "600"])
@@ -33,7 +33,7 @@ time.sleep(600)
 
 @contextmanager
 def folder(program: str) -> Iterator[Path]:
-    """Return a directory with ``program`` as app.py. The processes listed in its file ``pids`` are killed with it."""
+    """Return a directory with ``program`` as app.py. The processes in its file ``pids`` are killed at the end."""
     with tempfile.TemporaryDirectory() as name:
         here = Path(name)
         (here / "app.py").write_text(program)

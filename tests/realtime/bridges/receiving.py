@@ -21,7 +21,7 @@ __all__ = ["Box", "answered", "by_hand"]
 
 
 class Box(Recorder):
-    """A handler that keeps events, and can be waited for."""
+    """A handler that stores events, and a method to wait for them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Box(Recorder):
 
 
 async def answered(js: JetStreamContext, receiver: NatsBridge) -> None:
-    """Wait until the server has an answer for everything that it gave to the group."""
+    """Wait until every event that the server delivered to the group has an answer."""
     async with asyncio.timeout(LIMIT):
         while (await js.consumer_info(receiver._settings.stream, receiver.name)).num_ack_pending:
             await asyncio.sleep(0.005)
@@ -49,7 +49,7 @@ async def answered(js: JetStreamContext, receiver: NatsBridge) -> None:
 
 @asynccontextmanager
 async def by_hand(server: NatsProcess, patience: float = 5.0) -> AsyncIterator[JetStreamContext]:
-    """A client of nats-py, with ``patience`` seconds for each answer."""
+    """Yield a client of nats-py, with ``patience`` seconds for each answer."""
     import nats
 
     client = await nats.connect(server.url)

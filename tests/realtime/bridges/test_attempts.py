@@ -1,4 +1,4 @@
-"""Attempts: failures of handlers make dead letters; restarts, prefetching and the crashes of others do not."""
+"""Failures of handlers make dead letters; restarts, prefetching and crashes of other processes do not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]
 
-#: A member of a group that the event "pill" kills; the others are written down.
+#: A member of a group that dies at the event "pill" and writes down the other events.
 KILLED_BY_A_PILL = """
 import asyncio, os, signal, sys
 from lifecycle import Router, run
@@ -48,7 +48,7 @@ run(router)
 
 
 async def deliver(server: NatsProcess, receiver: NatsBridge, times: int) -> None:
-    """Have all events of the group delivered so often, and given back each time without a handler."""
+    """Deliver all events of the group this many times, and return each without a handler."""
     async with by_hand(server) as js:
         subscription = await js.pull_subscribe_bind("there", receiver._settings.stream)
         count = (await js.consumer_info(receiver._settings.stream, "there")).num_pending or 0
@@ -63,7 +63,7 @@ async def deliver(server: NatsProcess, receiver: NatsBridge, times: int) -> None
 
 
 async def set_up(here: Router, receiver: NatsBridge, *data: object) -> None:
-    """Make the group, and send events to it that none of its members has seen."""
+    """Create the group, and send it events that none of its members has seen."""
     group = Router()
     group.add_source(receiver)
     async with running(group):
@@ -104,7 +104,7 @@ async def test_events_that_were_only_given_back_by_stopped_members_are_never_dea
 
 
 async def test_failures_are_counted_over_all_processes_of_a_group(bridge: MakeBridge) -> None:
-    """A bridge remembers its own failures; those of other bridges are kept on the server."""
+    """A bridge remembers its own failures; the server stores those of other bridges."""
     here = Router()
     here.add_source(bridge(group="here", publish=("job/*",), subscribe=("dead/**",)))
     here.handle("dead/**", dead := Box())
@@ -206,7 +206,7 @@ async def test_a_stop_while_a_suspicious_event_is_handled_alone_is_not_a_failure
 
 @pytest.fixture
 def limited(tmp_path: Path) -> Iterator[NatsProcess]:
-    """A server that allows one stream."""
+    """Yield a server that allows one stream."""
     limits = "accounts { A: { jetstream: { max_streams: 1 }, users: [{ user: me, password: pw }] } }"
     with NatsProcess(tmp_path, settings=f"{limits}\nno_auth_user: me") as server:
         yield server
@@ -255,7 +255,7 @@ async def test_without_a_bucket_an_endlessly_redelivered_event_is_a_dead_letter(
 
 @pytest.fixture
 def denying(tmp_path: Path) -> Iterator[NatsProcess]:
-    """A server that lets its user reach the stream of events and nothing else."""
+    """Yield a server that lets its user reach the stream of events and nothing else."""
     allowed = ["ev.>", "$JS.API.INFO", "$JS.API.STREAM.*.EVENTS", "$JS.API.CONSUMER.>", "$JS.ACK.>", "_INBOX.>"]
     user = f"{{ user: me, password: pw, permissions: {{ publish: {{ allow: {json.dumps(allowed)} }} }} }}"
     accounts = f"accounts {{ A: {{ jetstream: enabled, users: [{user}] }} }}"
@@ -266,7 +266,7 @@ def denying(tmp_path: Path) -> Iterator[NatsProcess]:
 async def test_where_the_bucket_is_denied_the_server_is_not_asked_for_every_event(
     denying: NatsProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The bucket does not answer, and an event that waits for an answer delays the events after it."""
+    """The bucket does not answer. An event that waits for an answer delays the events after it."""
     monkeypatch.setattr(dedupe, "_ANSWER", 0.5)
     assert await dead_letters(denying, 20) == {"2"}
     logged = [
@@ -278,7 +278,7 @@ async def test_where_the_bucket_is_denied_the_server_is_not_asked_for_every_even
 
 @pytest.fixture
 def silent(tmp_path: Path) -> Iterator[NatsProcess]:
-    """A server on which questions for failures come to nothing."""
+    """Yield a server on which queries for failures get no answer."""
     with NatsProcess(tmp_path, settings='mappings: { "$JS.API.STREAM.MSG.GET.KV_FAILURES": "nowhere" }') as server:
         yield server
 
@@ -294,7 +294,7 @@ async def test_a_bucket_that_does_not_answer_is_not_asked_for_a_while(
 
 
 async def dead_letters(server: NatsProcess, count: int) -> set[str]:
-    """Let so many events fail twice, and return the attempts of their dead letters."""
+    """Let this many events fail twice, and return the attempts of their dead letters."""
     router = Router()
     router.add_source(
         NatsBridge(

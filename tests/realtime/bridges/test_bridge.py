@@ -1,4 +1,4 @@
-"""Two routers and a real server between them."""
+"""Two routers with a real server between them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Order:
-    """A record of a program."""
+    """A custom event."""
 
     id: str
     amount: int
@@ -86,7 +86,7 @@ async def test_awaiting_an_event_waits_for_the_bus_and_local_routes_get_it_too(
 
 
 async def test_a_published_event_is_handled_once_by_the_group(bridge: MakeBridge) -> None:
-    """Events from the bus are not sent back to it."""
+    """Otherwise events would circulate."""
     routers, boxes = [Router("one"), Router("two")], [Box(), Box()]
     bridges = [bridge(group="group", subscribe=("job/*",), publish=("**",)) for _ in routers]
     for router, each, box in zip(routers, bridges, boxes, strict=True):
@@ -214,7 +214,7 @@ async def test_unhandled_events_are_dead_letters_and_dead_letters_do_not_make_mo
     there.add_source(receiver)
     async with running(here), running(there), by_hand(server) as js:
         await (await here.emit(Event("job/x")))
-        # The event and its letter.
+        # The event and its dead letter.
         await until(lambda: receiver.state().dead == 2)
         assert (await js.stream_info(receiver._settings.stream)).state.messages == 2
 
@@ -459,7 +459,7 @@ async def test_an_event_that_the_bus_cannot_carry_raises_when_awaited(bridge: Ma
         ]:
             with pytest.raises(Unpublishable, match=why):
                 await (await here.emit(event))
-        # The connection is as good as before.
+        # The connection still works.
         await (await here.emit(Event("job/x", b"x" * 1_000_000)))
     assert sender.state().published == 1
 

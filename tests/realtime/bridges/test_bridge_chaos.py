@@ -1,4 +1,4 @@
-"""A few seconds of the storm in `tests.chaos.bridge`; a minute with ``LIFECYCLE_CHAOS`` (`make chaos`)."""
+"""`tests.chaos.bridge` for a few seconds, or for a minute with ``LIFECYCLE_CHAOS`` (`make chaos`)."""
 
 from __future__ import annotations
 

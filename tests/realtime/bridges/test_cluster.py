@@ -28,7 +28,7 @@ BEFORE, AFTER = 50, 50
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[dict[str, NatsProcess]]:
-    """Return three servers of one cluster by name, not started."""
+    """Return the three servers of a cluster by name, not started."""
     ports = [free_port() for _ in range(3)]
     routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports)
     servers: dict[str, NatsProcess] = {}
@@ -42,7 +42,7 @@ def site(tmp_path: Path) -> Iterator[dict[str, NatsProcess]]:
 
 @pytest.fixture
 def cluster(site: dict[str, NatsProcess]) -> dict[str, NatsProcess]:
-    """The same, started."""
+    """Yield the three servers of a cluster, started."""
     for server in site.values():
         server.start()
     return dict(site)
@@ -86,7 +86,7 @@ async def test_a_cluster_that_loses_its_leader_stalls_and_loses_nothing(cluster:
 async def test_a_first_start_waits_until_enough_servers_are_up(
     site: dict[str, NatsProcess], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two of three that have never met do not elect a leader."""
+    """Two of three servers that have never met do not elect a leader."""
     monkeypatch.setattr(streams, "_TRIES", 1)
     monkeypatch.setattr(streams, "_PAUSE", 0.1)
     *first, last = site.values()
@@ -110,11 +110,11 @@ async def test_a_first_start_waits_until_enough_servers_are_up(
 async def test_a_bridge_and_a_leader_whose_server_is_frozen_go_to_another(
     cluster: dict[str, NatsProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its connections stay open; the client would ask it for half a minute."""
+    """Its connections stay open, so the client would wait for half a minute."""
     monkeypatch.setattr(connection, "_PING", 600)
     await formed(cluster)
     router = Router()
-    # Only the address of this one is configured; the others are discovered.
+    # Only the address of this server is configured; the others are discovered.
     frozen = next(iter(cluster.values()))
     both = NatsBridge(frozen.url, group="here", publish=("job/*",), subscribe=("job/*",))
     leader = Leader("cron", frozen.url, lease=6.0)
@@ -147,7 +147,7 @@ async def formed(cluster: dict[str, NatsProcess]) -> None:
 
 
 async def insist(router: Router, number: int) -> None:
-    """Send until the cluster accepts. A second try has the same id, so it is the same event."""
+    """Send until the cluster accepts. A second attempt has the same id, so it is the same event."""
     while True:
         try:
             await (await router.emit(Event("job/x", number)))

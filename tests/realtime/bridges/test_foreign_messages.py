@@ -1,4 +1,4 @@
-"""Malformed messages of other programs: the bridge keeps running and each message has a result."""
+"""Malformed messages of other programs: the bridge keeps running, and each message has a result."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MESSAGES = {
 
 
 async def put(server: NatsProcess, prefix: str, subject: bytes, headers: bytes, body: bytes) -> None:
-    """Publish in plain bytes, as no client would."""
+    """Publish raw bytes, which a client would refuse to send."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     await reader.readline()
     writer.write(b'CONNECT {"headers":true,"verbose":false}\r\n')
@@ -63,7 +63,7 @@ async def test_malformed_messages_do_not_stop_the_bridge(bridge: MakeBridge, ser
         await good.wait(1)
         await until(lambda: receiver.state().handled + receiver.state().dead >= 2)
         await answered(js, receiver)
-        # It was neither restarted nor reconnected.
+        # The bridge was neither restarted nor reconnected.
         assert [source.failures for source in there.sources()] == [0]
 
 

@@ -121,7 +121,7 @@ async def test_a_server_without_streams_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["2.10.26", "1.4.1"])
 async def test_a_server_that_ignores_settings_in_silence_is_refused(version: str) -> None:
-    """The suite has no old server next to the new one, so this fake reports what an old one would."""
+    """The suite has no old server, so this fake reports the version of one."""
     info = {"server_id": "X", "version": version, "max_payload": 1_048_576, "proto": 1, "headers": True}
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

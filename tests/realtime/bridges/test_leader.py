@@ -117,7 +117,7 @@ async def test_a_candidate_that_does_not_lead_cannot_write(server: NatsProcess) 
 
 
 async def test_a_lease_taken_by_another_is_lost_at_the_next_write(server: NatsProcess) -> None:
-    """A clock knows nothing of that; the server does."""
+    """The leader's clock cannot detect that, but the server can."""
     member = Candidate(server, "taken")
     async with running(member.router), by_hand(server) as js:
         await member.box.wait(1)
@@ -138,7 +138,7 @@ async def test_a_lease_taken_by_another_is_lost_at_the_next_write(server: NatsPr
 
 
 async def test_a_lost_answer_does_not_end_the_leadership(server: NatsProcess) -> None:
-    """The server has stored a renewal whose answer was lost. The next write finds that it was its own."""
+    """The server has stored a renewal, and its answer was lost. The next write finds the leader's own renewal."""
     member = Candidate(server, "answer")
     async with running(member.router):
         await member.box.wait(1)
@@ -211,7 +211,7 @@ async def test_a_server_that_is_away_for_longer_than_the_lease_makes_a_new_leade
         await member.box.wait(1)
         token = member.box.events[0].token
         await asyncio.to_thread(getattr(own_server, gone))
-        # More than the buffers on the way hold, so the sender has to wait.
+        # More than the buffers on the way can hold, so the sender must wait.
         writing = asyncio.create_task(member.leader.put("key", bytes(1_000_000), token=token))
         await until(lambda: member.notices[-1] == "lost")
         assert member.box.events[-1].reason == "it could not be renewed in time"
@@ -239,7 +239,7 @@ async def test_a_server_that_comes_back_in_time_changes_nothing(own_server: Nats
 
 
 async def test_leader_events_stay_in_their_process(server: NatsProcess) -> None:
-    """On another machine the same event would be a lie."""
+    """On another machine the same event would be wrong."""
     member = Candidate(server, "here")
     bridge = NatsBridge(server.url, stream="ALL", prefix="all", group="g", publish=("**",))
     member.router.add_source(bridge)

@@ -1,6 +1,6 @@
-"""Leaders that die and freeze, as processes; and some of the storm in `tests.chaos.leader`.
+"""Leader processes that die and freeze, and `tests.chaos.leader` for a few seconds.
 
-A minute of it with ``LIFECYCLE_CHAOS`` (`make chaos`).
+With ``LIFECYCLE_CHAOS`` (`make chaos`) the latter takes a minute.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ async def test_another_leads_when_one_is_frozen_or_killed_and_the_thawed_one_wri
 
 
 async def freeze(both: list[Worker]) -> list[Worker]:
-    """Return the leader, which is frozen, and the other one. A process that lost the lease just before is continued and
-    may lead later.
+    """Freeze the leader, and return it and the other process.
+
+    A process that lost the lease just before is continued and may lead later.
     """
     while True:
         await until(lambda: any(worker.token for worker in both))

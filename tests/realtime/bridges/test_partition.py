@@ -1,4 +1,4 @@
-"""A network partition between two hosts and a server, each in its own network: packets are dropped without notice."""
+"""A network partition between two hosts and a server, each in its own network: packets are dropped silently."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BUS, HOST = "10.7.{}.1", "10.7.{}.2"
 
 
 class Networks:
-    """The networks of a server and of two hosts, which are numbers 0 and 1; there is a cable to each."""
+    """The networks of a server and of two hosts, numbered 0 and 1, with a cable from the server to each."""
 
     def __init__(self) -> None:
         self._name = f"lifecycle-{os.getpid()}-"
@@ -47,7 +47,7 @@ class Networks:
         self._ip(f"-n {self._name}bus link set to{number} up")
 
     def pull(self, number: int) -> None:
-        """Cut the cable at the server's end: the host still sends and gets no answer."""
+        """Cut the cable at the server's end, so that the host still sends and gets no answer."""
         self._ip(f"-n {self._name}bus link set to{number} down")
 
     def via(self, which: int | str) -> tuple[str, ...]:
@@ -95,7 +95,7 @@ async def test_two_hosts_never_lead_at_once_during_a_partition(networks: Network
 
 
 async def cut_off(networks: Networks, both: list[Worker]) -> None:
-    """Cut off the leader until the other process leads."""
+    """Cut the leader off, and wait until the other process leads."""
     await until(lambda: any(worker.token for worker in both))
     number, leader = max(enumerate(both), key=lambda each: each[1].token)
     networks.pull(number)

@@ -1,4 +1,4 @@
-"""The commands of examples/two_machines/README.md give the documented results, in order."""
+"""The commands of examples/two_machines/README.md produce the documented results, in order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[3]
 README = ROOT / "examples" / "two_machines" / "README.md"
 
-#: Runs a command in place of itself.
+#: Executes a command with exec.
 BECOME = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
 
 #: The directories of `python` and `nats-server`.
@@ -87,7 +87,7 @@ def test_two_machines_go_on_when_the_cable_between_them_is_back(
 
 @pytest.fixture
 def machines(tmp_path: Path) -> Iterator[list[list[str]]]:
-    """The commands for two machines that are there."""
+    """The commands on two local machines."""
     changes = {"machine-": f"lifecycle-{os.getpid()}-", "/tmp/bus": str(tmp_path)}
     _, make, *use, delete = commands(**changes)
     try:
@@ -107,13 +107,13 @@ def run(command: str) -> None:
 
 
 def both_deploy(asked: Running, other: Running, version: str) -> None:
-    """Ask until both machines have deployed: readiness cannot be seen from outside."""
+    """Send requests until both machines have deployed, since readiness is not visible from outside."""
     asked.answers(lambda: asked.type(f"deploy {version}"), f": version {version} from ")
     other.until(f": version {version} from ")
 
 
 def each_run_was_one_machines(first: str, last: str) -> None:
-    """Check that no run was made twice, and that the last machine continued where the other one stopped."""
+    """Check that no step ran twice, and that the last machine continued after the other one's last step."""
     runs = [[int(count) for count in re.findall(r": run (\d+) of the job", text)] for text in (first, last)]
     assert not set(runs[0]) & set(runs[1])
     assert runs[0][-1] < runs[1][-1]

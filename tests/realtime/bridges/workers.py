@@ -1,4 +1,4 @@
-"""Processes that want to lead, for tests: started, looked at through their notes, and always ended."""
+"""Candidate processes for tests of leaders. Tests start them, read their notes, and always end them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Worker", "result_of", "workers"]
 
 
 class Worker:
-    """A process that wants to lead, and what it noted."""
+    """A candidate process and its notes."""
 
     def __init__(self, process: Process, path: Path) -> None:
         self.process = process
@@ -28,13 +28,13 @@ class Worker:
         return self._path.read_text().splitlines() if self._path.exists() else []
 
     def turns(self) -> list[tuple[str, int]]:
-        """Return the leader events that it noted, with their tokens."""
+        """Return the leader events in its notes, with their tokens."""
         lines = (line.split() for line in self.notes() if line.startswith(("gained", "lost")))
         return [("", 0), *((word, int(token)) for word, token in lines)]
 
     @property
     def last(self) -> int:
-        """The last token it had."""
+        """Return the last token that it received."""
         return self.turns()[-1][1]
 
     @property
@@ -45,7 +45,7 @@ class Worker:
 
     @property
     def wrote(self) -> int:
-        """The last revision that was acknowledged."""
+        """Return the last acknowledged revision."""
         return max((int(line.split()[1]) for line in self.notes() if line.startswith("put")), default=0)
 
     async def kill(self) -> None:
@@ -56,9 +56,7 @@ class Worker:
 
 @asynccontextmanager
 async def workers(directory: Path, *places: tuple[str, tuple[str, ...]]) -> AsyncIterator[list[Worker]]:
-    """Start one worker per place. A place is the server's address as seen from there and the command prefix to get
-    there.
-    """
+    """Start one worker per place: the server's address as seen from there, and a command prefix to get there."""
     log = directory / "log"
     async with AsyncExitStack() as stack:
         all_of_them: list[Worker] = []

@@ -24,25 +24,25 @@ _READY = b"Z\x00\x00\x00\x05I"
 
 
 class Way:
-    """Carries what clients and the server say."""
+    """Forwards the messages of clients and the server."""
 
     def __init__(self, server: Postgres) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="way-"))
         self._there = str(server.home / _SOCKET)
         self._armed: Loss | None = None
         self._carrying: set[asyncio.Task[None]] = set()
-        # Let what is late arrive; and whether it has, and was answered.
+        # Set to deliver the delayed message; set when it was delivered and answered.
         self._arrive, self.arrived = asyncio.Event(), asyncio.Event()
-        # Unless the server is to seem frozen.
+        # Cleared while the server should seem frozen.
         self._thawed = asyncio.Event()
         self._thawed.set()
 
     def url(self, url: str) -> str:
-        """The same schema, reached this way."""
+        """Return the address of the same schema through this proxy."""
         return f"{url.partition('?')[0]}?host={self.home}&{url.partition('&')[2]}"
 
     def lose(self, what: Loss) -> None:
-        """Lose the next request, or its answer, or have it arrive late; and the connection with it."""
+        """Lose the next request, or its answer, or delay it, and close the connection."""
         self._armed = what
 
     def freeze(self) -> None:
@@ -50,11 +50,11 @@ class Way:
         self._thawed.clear()
 
     def thaw(self) -> None:
-        """Carry it after all."""
+        """Continue to forward requests."""
         self._thawed.set()
 
     def release(self) -> None:
-        """Have arrive what is late."""
+        """Deliver the delayed message."""
         self._arrive.set()
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -135,7 +135,7 @@ async def _close(writer: asyncio.StreamWriter) -> None:
 
 @asynccontextmanager
 async def way(server: Postgres) -> AsyncIterator[Way]:
-    """Return a proxy to ``server`` in this loop."""
+    """Yield a proxy for ``server`` in this loop."""
     made = Way(server)
     listening = await asyncio.start_unix_server(made.accept, str(made.home / _SOCKET))
     try:

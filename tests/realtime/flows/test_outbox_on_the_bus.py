@@ -1,4 +1,4 @@
-"""Events that a task sends to another router over a bus: an outbox and a bridge in one router are enough."""
+"""Events that a task sends to another router over a bus, with an outbox and a bridge in one router."""
 
 from __future__ import annotations
 

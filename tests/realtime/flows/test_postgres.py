@@ -181,7 +181,7 @@ async def test_a_store_on_a_frozen_server_can_be_left(lossy: Way) -> None:
             lossy.freeze()
             asking = asyncio.create_task(store.load("one"))
             await asyncio.sleep(0)
-        # It is notified that its connection was closed.
+        # The listener is notified that its connection was closed.
         with pytest.raises(JournalError):
             await asking
 
@@ -327,13 +327,13 @@ async def test_a_clock_that_is_set_here_moves_no_lease(monkeypatch: pytest.Monke
 
 
 class Wound:
-    """A schema on a server whose clock can be set."""
+    """Yield a schema on a server with a clock that the test can set."""
 
     def __init__(self) -> None:
         self._server = postgres.server()
         url = self._server.url()
         self._schema = url.rpartition("%3D")[2]
-        # Functions in this schema are found before those of the catalogue.
+        # The server finds functions in this schema before those of the catalogue.
         self.url = f"{url},pg_catalog"
         self._server.execute(f"CREATE TABLE {self._schema}.steps (seconds float8)")
         self._server.execute(
@@ -400,7 +400,7 @@ async def test_many_messages_share_few_notifications_and_none_is_lost() -> None:
 
 @asynccontextmanager
 async def committing(url: str) -> AsyncIterator[None]:
-    """The owner's commit of a success, which is under way until this is left and another statement waits for it."""
+    """Keep the owner's commit of a success open until the block ends and another statement waits for it."""
     with psycopg.connect(url) as db:
         db.execute("UPDATE lifecycle_flows SET state = 'SUCCESS' WHERE id = 'one'")
         db.execute("UPDATE lifecycle_flow_steps SET state = 'SUCCESS', result = '5' WHERE flow = 'one'")

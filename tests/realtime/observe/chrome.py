@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 __all__ = ["LIMIT", "Page", "chromium", "opened"]
 
-#: Seconds that anything may take on a machine which has other things to do.
+#: Seconds that any step may take on a busy machine.
 LIMIT = 30.0
 
 
 @contextmanager
 def chromium(profile: Path) -> Iterator[str]:
-    """Run a browser and return its address. No process of it remains at the end."""
-    # A page that was left would still read its stream.
+    """Run a browser and yield its address. No process of it remains at the end."""
+    # A page that stays open would continue to read its stream.
     options = "--disable-features=BackForwardCache", "--remote-debugging-port=0"
     with browsing("about:blank", profile, *options) as browser:
         yield _address(profile / "DevToolsActivePort", browser)
@@ -121,13 +121,13 @@ class Page:
         await self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     async def run(self, script: str) -> Any:
-        """The value of a JavaScript expression."""
+        """Return the value of a JavaScript expression."""
         response = await self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in response, (script, response)
         return response["result"].get("value")
 
     async def until(self, script: str) -> Any:
-        """Its value as soon as that is something."""
+        """Return the value of a JavaScript expression as soon as it is truthy."""
         end = time.monotonic() + LIMIT
         while not (value := await self._tried(script)):
             if time.monotonic() > end:
@@ -143,7 +143,7 @@ class Page:
         return response["result"].get("value")
 
     async def click(self, selector: str) -> None:
-        """Press on the middle of an element, as a mouse does."""
+        """Click the centre of an element with the mouse."""
         found = f"document.querySelector({json.dumps(selector)})"
         middle = "(box) => box.width ? [box.x + box.width / 2, box.y + box.height / 2] : null"
         scrolled = f"{found}.scrollIntoView({{block: 'nearest', behavior: 'instant'}})"
@@ -155,7 +155,7 @@ class Page:
         await self.call("Input.insertText", text=text)
 
     async def press(self, key: str, *, shift: bool = False, text: str = "") -> None:
-        """Press a key; ``text`` is what it writes, if it does."""
+        """Press a key. ``text`` is the text that it types, if any."""
         codes = {
             "Tab": 9,
             "Enter": 13,

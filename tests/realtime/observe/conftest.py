@@ -1,4 +1,4 @@
-"""A runtime directory of the test's own: its path is short, as the address of a socket has to be."""
+"""A runtime directory for each test, with a short path, because socket addresses have a maximum length."""
 
 from __future__ import annotations
 

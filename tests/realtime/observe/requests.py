@@ -17,23 +17,23 @@ __all__ = ["Stream", "answer", "ask", "sent", "streaming", "tell"]
 
 
 async def ask(path: Path, target: str) -> tuple[int, Any]:
-    """The status and the JSON that a GET is answered with."""
+    """Return the status and the JSON of the answer to a GET."""
     return await answer(path, _request("GET", target))
 
 
 async def tell(path: Path, target: str, body: object) -> tuple[int, Any]:
-    """The same for a POST of JSON."""
+    """Return the status and the JSON of the answer to a POST of JSON."""
     return await answer(path, _request("POST", target, json.dumps(body).encode()))
 
 
 async def answer(path: Path, request: bytes) -> tuple[int, Any]:
-    """The status and the JSON that ``request`` is answered with."""
+    """Return the status and the JSON of the answer to ``request``."""
     status, body = _parsed(await sent(path, request))
     return status, json.loads(body)
 
 
 async def sent(path: Path, request: bytes) -> bytes:
-    """Return everything that is sent until the connection ends."""
+    """Return all data until the connection ends."""
     async with asyncio.timeout(LIMIT):
         reader, writer = await asyncio.open_unix_connection(path)
         try:
@@ -54,7 +54,7 @@ def _parsed(received: bytes) -> tuple[int, bytes]:
 
 
 class Stream:
-    """Messages of a stream as they come."""
+    """The messages of a stream as they arrive."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
@@ -68,13 +68,13 @@ class Stream:
         return None
 
     async def until(self, wanted: Any) -> Any:
-        """The first for which ``wanted`` is true."""
+        """Return the first message for which ``wanted`` is true."""
         while not wanted(message := await self.next()):
             assert message is not None, "the stream has ended"
         return message
 
     async def comment(self) -> bytes:
-        """The next comment."""
+        """Return the next comment."""
         async with asyncio.timeout(LIMIT):
             while line := await self._reader.readline():
                 if line.startswith(b":"):
@@ -84,7 +84,7 @@ class Stream:
 
 @asynccontextmanager
 async def streaming(path: Path, target: str) -> AsyncGenerator[Stream]:
-    """A stream that has begun."""
+    """Yield a stream that has started."""
     reader, writer = await asyncio.open_unix_connection(path, limit=2**24)
     try:
         writer.write(_request("GET", target))

@@ -92,7 +92,7 @@ async def test_a_killed_programs_socket_is_replaced(runtime: Path) -> None:
 
 
 async def test_a_killed_programs_socket_with_a_process_id_is_removed(runtime: Path) -> None:
-    ended = 2**22 + 1  # more than there can be
+    ended = 2**22 + 1  # higher than any pid
     directory = runtime / "lifecycle"
     directory.mkdir(0o700)
     held = [f"api-{ended}", f"job-{os.getpid()}", "job-0", f"no-socket-{ended}"]
@@ -563,7 +563,7 @@ async def test_a_program_whose_child_holds_its_socket_is_not_found_and_its_name_
         finally:
             program.kill()
             program.stdin.close()
-            # The child ends with its input, and with it this.
+            # The child ends when its input ends, and this process with it.
             program.stdout.read()
 
 

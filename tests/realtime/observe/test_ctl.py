@@ -1,4 +1,4 @@
-"""`lifecycle ctl` from a shell, against a program that runs: every word, its status, and what scripts read."""
+"""`lifecycle ctl` from a shell, against a running program: every command, its status, and its output for scripts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def shop(everywhere: Env) -> Iterator[Running]:
 
 @pytest.fixture
 def here(capsys: pytest.CaptureFixture[str]) -> Ask:
-    """Asks without a process for each question; the status, and what was written."""
+    """Runs queries without a process for each of them. Returns the status and the output."""
 
     def asked(*argv: str) -> tuple[int, str, str]:
         try:
@@ -56,7 +56,7 @@ def here(capsys: pytest.CaptureFixture[str]) -> Ask:
 
 @pytest.fixture
 def ask(everywhere: Env, shop: Running, here: Ask, monkeypatch: pytest.MonkeyPatch) -> Ask:
-    """Asks `shop`."""
+    """Runs queries on `shop`."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", everywhere["XDG_RUNTIME_DIR"])
     assert shop.process.poll() is None
     return here
@@ -276,7 +276,7 @@ def test_ctrl_c_leaves_a_command_running_and_stop_shows_its_progress(env: Env, h
             stop.until("stopping shop: 1 event")
             program.process.send_signal(signal.SIGUSR1)
             assert "shop has ended" in stop.rest()
-        # Its parent, which is the test, has not asked for its end yet.
+        # Its parent, the test, has not reaped it yet.
         assert psutil.Process(program.process.pid).status() == psutil.STATUS_ZOMBIE
         program.rest()
 

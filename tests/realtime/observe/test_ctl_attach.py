@@ -1,4 +1,4 @@
-"""`lifecycle ctl attach`, at a terminal and from a pipe; and what else looks different at a terminal."""
+"""`lifecycle ctl attach`, at a terminal and from a pipe, and other output that differs at a terminal."""
 
 from __future__ import annotations
 
@@ -35,12 +35,10 @@ def shop(env: Env) -> Iterator[Running]:
 
 
 def leaves(child: pexpect.spawn[str]) -> str:
-    """Leave with Ctrl+D. If something is printed above the prompt at that moment, a terminal loses the key, so it is
-    sent again.
-    """
+    """Leave with Ctrl+D, and repeat it, because a terminal loses a key while text is printed above the prompt."""
     said = ""
     while child.isalive():
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process has ended
             child.send("\x04")
         child.expect([pexpect.EOF, pexpect.TIMEOUT], timeout=1)
         said += str(child.before)
@@ -50,7 +48,7 @@ def leaves(child: pexpect.spawn[str]) -> str:
 
 
 def test_attach_opens_the_prompt_of_the_program(env: Env, shop: Running) -> None:
-    """Words, candidates and output are the program's; Ctrl+C and Ctrl+D are not."""
+    """Commands, completions and output come from the program. Ctrl+C and Ctrl+D stay local."""
     with at_terminal(env, "attach") as child:
         child.expect_exact("shop>")
         child.send("ship al\t\r")

@@ -1,4 +1,4 @@
-"""A program ends in its time, and well, though a disk or an exporter hangs that is only to remember what it did."""
+"""A program ends in time and with its own status although a disk or an exporter hangs."""
 
 from __future__ import annotations
 

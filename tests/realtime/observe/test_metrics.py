@@ -1,4 +1,4 @@
-"""Meters over real sockets, of real processes: what a scraper gets to see."""
+"""Metrics of real processes over real sockets, as a scraper sees them."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_as_mains_of_a_program_both_are_up_before_the_others() -> None:
 
 
 async def test_a_pool_is_seen_alone_and_in_a_supervisor() -> None:
-    """Slots in use, the time that calls wait and run, and failures."""
+    """They cover used slots, waiting and running times of calls, and failures."""
     alone, inner = pool_of("alone", queue=0), pool_of("inner")
     async with lifetime(), PrometheusMetrics() as metrics, alone, Supervisor("top", Spec("inner", lambda: inner)):
         await alone.call("seen")
@@ -150,7 +150,7 @@ def nothing() -> None: ...
 
 
 async def test_inboxes_and_queues_are_gauges(tmp_path: Path) -> None:
-    """Inboxes and queues are counted outside the loop, so the figures are a moment late."""
+    """Inboxes and queues are counted outside the loop, so the figures are slightly late."""
     router, release = Router(), asyncio.Event()
     hook = WebhookSource(port=0, inbox=Inbox(tmp_path / "hooks.db"))
 
@@ -171,14 +171,14 @@ async def test_inboxes_and_queues_are_gauges(tmp_path: Path) -> None:
 
 
 def _depths(metrics: PrometheusMetrics) -> set[tuple[str, float]]:
-    """Each gauge, over all states."""
+    """Return each gauge, summed over all states."""
     families = {family.name: family.samples for family in plain(metrics.expose()[0].decode())}
     names = ("lifecycle_inbox_letters", "lifecycle_queue_jobs")
     return {(name, sum(sample.value for sample in families[name])) for name in names}
 
 
 class Kept(MetricExporter):
-    """Keeps the names of what it is given."""
+    """Stores the names of exported metrics."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -196,7 +196,7 @@ class Kept(MetricExporter):
 
 
 def test_a_periodic_reader_exports_at_the_end_of_the_program() -> None:
-    """And what the shutdown hooks did is among it."""
+    """The export includes the effects of the shutdown hooks."""
     kept, router = Kept(), Router()
     provider = MeterProvider([PeriodicExportingMetricReader(kept, 3_600_000)], shutdown_on_exit=False)
     router.handle("job", lambda _: None)

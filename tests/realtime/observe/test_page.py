@@ -1,4 +1,4 @@
-"""The page of a `Dashboard` in a real browser: what it shows, what its buttons do, and what it does not let happen."""
+"""The page of a `Dashboard` in a real browser: its content, its buttons, and its restrictions."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ pytestmark = [pytest.mark.engine("chromium"), pytest.mark.timeout(120)]
 
 TOKEN = "a-token-of-a-user"
 HOSTILE = "ev\"il' <img src=x onerror=pwned=1>\n</script>\u202e\U0001f98a"
-#: The same, as the page shows it.
+#: The same text as the page shows it.
 SHOWN = "ev\"il' <img src=x onerror=pwned=1>\u240a</script>\\u202e\U0001f98a"
 
-#: Elements wider than the screen, by class. Elements that scroll by themselves may be.
+#: Elements wider than the screen, by class, except those that scroll.
 TOO_WIDE = """[...document.querySelectorAll("body *")].filter(
   (each) => each.getBoundingClientRect().right > innerWidth + 1
     && !each.closest("nav, .scroll, .rows, .row, .head, .skip, dialog")).map((each) => each.outerHTML.slice(0, 90))"""
@@ -46,7 +46,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 async def shown(
     browser: str, router: Router, *things: Any, locked: bool = False, **how: Any
 ) -> AsyncGenerator[tuple[Page, Dashboard]]:
-    """A page that is open at a program with ``router`` and ``things``, and has got its state."""
+    """Yield a page of a program with ``router`` and ``things`` that has received its state."""
     async with AsyncExitStack() as held:
         await held.enter_async_context(lifetime(signals=False))
         await held.enter_async_context(running(router))
@@ -65,7 +65,7 @@ async def forever() -> None:
 
 
 def row(name: str) -> str:
-    """A worker's row, as JavaScript finds it."""
+    """Return the JavaScript expression for a worker's row."""
     rows = "[...document.querySelectorAll('.workers .row')]"
     return f"{rows}.find((row) => row.querySelector('bdi').textContent === {json.dumps(name)})"
 
@@ -82,7 +82,7 @@ async def test_a_crash_is_seen_and_so_is_the_restart(browser: str) -> None:
 
     async def fragile() -> None:
         await crash.wait()
-        # Both were woken.
+        # The change woke both.
         crash.clear()
         raise ValueError("no such price")
 
@@ -262,7 +262,7 @@ QUICK = """(() => {
 
 
 class Relay:
-    """Passes on between a browser and a dashboard; while it is cut, connections stay open and nothing comes through."""
+    """A proxy between a browser and a dashboard. While it is cut, connections stay open and no data passes."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -299,7 +299,7 @@ class Relay:
 
 
 async def test_a_page_that_is_seen_again_stays_live_after_a_restart_of_the_program(browser: str) -> None:
-    """This also holds if the stream ended while the page was hidden: its idle timer must not outlive the stream."""
+    """This is also true if the stream ended while the page was hidden: its idle timer must not outlive the stream."""
     async with shown(browser, Router()) as (page, dashboard):
         await page.run(QUICK.replace("FACTOR", "20"))
         await page.run("hide(true)")
@@ -394,7 +394,7 @@ async def test_the_tree_names_the_row_that_the_keys_are_at_and_keeps_the_focus(b
         assert await page.run("document.activeElement.id") == "workers-rows"
         roles = "[...document.querySelectorAll('#workers-rows')].map((each) => each.role).join()"
         assert await page.run(roles) == "treegrid"
-        # A row that is scrolled away is not in the document: nothing is named then.
+        # A row outside the visible part is not in the document, so no element has the name.
         await page.run("document.querySelector('#workers-rows').scrollTop = 0")
         await page.until(f"{at} === undefined && !document.querySelector('[aria-activedescendant]')")
         assert page.complaints == []
@@ -472,7 +472,7 @@ async def test_a_phone_needs_no_scrolling_to_the_side(browser: str) -> None:
             Event("a/very/long/pattern/that/goes/on/and/on/for/much/longer/than/any/phone/is/wide/x", "y" * 300)
         )
         await page.until("document.querySelector('.events .row')")
-        # The tab was as wide as a desk before.
+        # Before, the tab was as wide as a desktop screen.
         await page.until("innerWidth === 360 && document.documentElement.scrollWidth === 360")
         await page.until(f"!{TOO_WIDE}.length")
         await page.run(f"{row('web')}.click()")

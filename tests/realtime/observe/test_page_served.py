@@ -118,13 +118,13 @@ async def test_malformed_requests_get_the_same_headers_and_do_not_name_the_serve
 async def test_unfinished_headers_end_the_connection(begun: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lifecycle.observe.http.server._CLIENT_TIMEOUT", 0.05)
     async with served() as (_, dashboard):
-        # On a slow machine it may be cut off before what it did ask for is answered.
+        # On a slow machine, the server may close the connection before it has answered all requests.
         assert await raw(dashboard, begun) == b"" or b"nowhere" in begun
 
 
 @pytest.fixture
 def few_files() -> Iterator[None]:
-    """The process may open a thousand files, as is usual."""
+    """Limit the process to a thousand open files, the usual limit."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, limits[1]))
     yield
@@ -152,7 +152,7 @@ async def test_connections_that_ask_for_nothing_take_a_quarter_of_the_descriptor
     async with served() as (client, dashboard), silent(dashboard, 350) as readers, asyncio.timeout(LIMIT):
         async with client.get("/api/program") as answer:
             assert answer.status == 200
-        # The connections that came last stay open.
+        # The newest connections stay open.
         assert await asyncio.gather(*(reader.read() for reader in readers[:90])) == [b""] * 90
         assert not any(reader.at_eof() for reader in readers[-200:])
 
@@ -188,11 +188,11 @@ async def test_a_lack_of_descriptors_is_logged_once_and_ends_by_itself(
 async def _connected_without_a_descriptor(
     dashboard: Dashboard, caplog: pytest.LogCaptureFixture
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection that the program could not accept at first."""
+    """Open a connection that the program cannot accept at first."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     client, taken = socket.socket(), [os.dup(0)]
     try:
-        # None is left below the limit.
+        # No descriptor is left below the limit.
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken[0], client.fileno()) + 50, limits[1]))
         with suppress(OSError):
             while True:

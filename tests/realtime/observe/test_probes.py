@@ -1,4 +1,4 @@
-"""Probes over real sockets: what Kubernetes and load balancers get to see."""
+"""Probes over real sockets, as Kubernetes and load balancers see them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_program_starts_is_ready_and_stops() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            # It is stopped last, so it can report that other mains have ended.
+            # The server is stopped last, so it can report that other mains have ended.
             await look()
 
     router.add_source(Slow())
@@ -206,6 +206,6 @@ def test_after_sigterm_it_is_not_ready_and_serves_for_the_drain_delay() -> None:
         assert answer_of(f"{hook}/deploy", b"{}") == 202
         program.until("got webhook/deploy")
         assert answer_of(f"{probes}/livez") == 200
-        # The delay belongs to the program; a further signal forces the exit as usual.
+        # The delay is part of the stop, so another signal forces the exit as usual.
         program.process.send_signal(signal.SIGTERM)
         program.rest(1)

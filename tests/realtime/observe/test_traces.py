@@ -1,4 +1,4 @@
-"""One trace through a program: a real socket, processes of a pool, tasks of a flow, and the shutdown."""
+"""One trace through a program with a real socket, pool workers, tasks of a flow, and the shutdown."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def pool_of(target: str = "seen", **how: Any) -> Pool:
 
 
 async def test_a_signed_webhook_a_call_of_a_pool_and_tasks_of_a_flow_are_one_trace() -> None:
-    """And what runs in the member, and in a flow's task, knows under which span it does."""
+    """Code in a pool worker and in a task of a flow has access to its span."""
     tracer, exporter = traced()
     router, hook = Router(), WebhookSource(port=0, verify=GitHub(SECRET))
     seen: list[Any] = []
@@ -154,9 +154,7 @@ async def test_streams_leases_and_maps_are_calls_too_and_errors_are_recorded() -
 
 
 async def test_the_span_of_a_call_ends_with_every_outcome() -> None:
-    """The call returns, raises, is rejected, cannot be sent, is cancelled while it waits or runs, times out, or loses
-    its worker.
-    """
+    """The call returns, raises, is rejected, cannot be sent, is cancelled, times out, or loses its worker."""
     tracer, exporter = traced()
     here = "tests.realtime.observe.traced:"
     async with tracer, pool_of(queue=1) as pool:
@@ -241,7 +239,7 @@ print("ended", flush=True)
     [("works", ["handle job", "event job", "ended"]), ("fails", ["ended"]), ("hangs", ["ended"])],
 )
 def test_spans_are_sent_at_the_end_and_a_failing_exporter_delays_nothing(exporter: str, printed: list[str]) -> None:
-    """The program ends by itself, with its own status; it was not forced."""
+    """The program ends with its own status, without a forced exit."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, exporter], capture_output=True, text=True, timeout=LIMIT, check=False
     )

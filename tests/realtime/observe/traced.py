@@ -1,4 +1,4 @@
-"""Targets of pool calls that report the trace they belong to. Workers import this module."""
+"""Targets of pool calls that report their trace. Pool workers import this module."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["die", "environment", "seen", "seen_async", "seen_stream", "sleep", "
 
 
 def seen() -> list[str]:
-    """The span that it runs under: ours, and OpenTelemetry's."""
+    """Return the current span: ours, and OpenTelemetry's."""
     from opentelemetry import trace
 
     from lifecycle._util import current_span

@@ -1,4 +1,4 @@
-"""Members that are started for a test, each with its link, and gone after it."""
+"""Pool workers for a test, each with its connection. They are stopped after the test."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _phases_checked() -> Iterator[None]:
 
 @pytest_asyncio.fixture
 async def spawn() -> AsyncIterator[Spawn]:
-    """Starts a worker; it may not be ready yet."""
+    """Return a function that starts a worker, which may not be ready yet."""
     workers: list[Up] = []
 
     async def spawned(
@@ -44,7 +44,7 @@ async def spawn() -> AsyncIterator[Spawn]:
 
 @pytest_asyncio.fixture
 async def up(spawn: Spawn) -> Spawn:
-    """Starts a worker, and waits until it is ready."""
+    """Return a function that starts a worker and waits until it is ready."""
 
     async def started(target: Any, *init: Any, **how: Any) -> Up:
         served = target if isinstance(target, list) else f"tests.realtime.pool.worker_targets:{target}"

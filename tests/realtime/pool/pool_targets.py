@@ -1,4 +1,4 @@
-"""The targets of the pools of these tests, imported in workers only."""
+"""The targets of the pools in these tests. Only pool workers import this module."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["CallLog", "Desk", "Fickle", "Flawed", "Loop", "Waits", "echo", "odd_
 
 
 class Desk(Plain):
-    """Calls that tell when they have begun, and state that is kept."""
+    """Calls that report their start, and a stored state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Desk(Plain):
         self.hoard: list[bytearray] = []
 
     def wait_for(self, started: str, release: str) -> int:
-        """Begin, and return when there is a file."""
+        """Report the start, and return when a file exists."""
         touch(started)
         while not Path(release).exists():
             time.sleep(0.001)
@@ -48,7 +48,7 @@ class Desk(Plain):
         return self.kept.get(key)
 
     def grow(self, size: int) -> int:
-        """Keep some memory, all of it used."""
+        """Allocate memory, use all of it, and keep it."""
         self.hoard.append(bytearray(os.urandom(1024)) * (size // 1024))
         return os.getpid()
 
@@ -78,7 +78,7 @@ class Desk(Plain):
         os._exit(3)
 
     def end_a_child(self) -> int:
-        """Fork a process, and have it end by a signal when it is up: how it did."""
+        """Fork a process that a signal ends, and return its exit status."""
         up, tell = os.pipe()
         child = os.fork()
         if child == 0:
@@ -94,7 +94,7 @@ class Desk(Plain):
 
 
 class Flawed:
-    """Its constructor fails, and reports the number of attempts."""
+    """A target with a constructor that fails and reports the number of attempts."""
 
     def __init__(self, tries: str) -> None:
         with open(tries, "a", encoding="utf-8") as file:  # noqa: PTH123  # as short as it gets
@@ -103,7 +103,7 @@ class Flawed:
 
 
 class Waits:
-    """Cannot be made before there is a file."""
+    """A target that cannot be created before a file exists."""
 
     def __init__(self, release: str) -> None:
         while not Path(release).exists():
@@ -114,7 +114,7 @@ class Waits:
 
 
 def spin(begun: str, release: str) -> int:
-    """Goes in and out of functions until there is a file."""
+    """Call functions until a file exists."""
     Path(begun).touch()
     while not Path(release).exists():
         for _ in range(100):
@@ -128,7 +128,7 @@ def descend(depth: int) -> None:
 
 
 class Fickle:
-    """Its constructor works until a file exists."""
+    """A target with a constructor that runs until a file exists."""
 
     def __init__(self, spoilt: str) -> None:
         if Path(spoilt).exists():
@@ -150,7 +150,7 @@ def odd_only(value: int) -> int:
 
 @dataclass
 class Point:
-    """Is what it is at both ends."""
+    """A value with the same class on both sides."""
 
     x: int
     rest: tuple[float | None, ...]
@@ -174,7 +174,7 @@ decoded: list[int] = []
 
 
 class Noted:
-    """Notes which thread encodes and decodes it."""
+    """A value that notes the threads that encode and decode it."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -208,7 +208,7 @@ def quits(size: int) -> Any:
 
 
 class CallLog:
-    """Notes what it was asked for, so that nothing is done twice unnoticed."""
+    """A target that notes its calls, so that tests detect repeated ones."""
 
     def __init__(self, path: str) -> None:
         self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -26,13 +26,13 @@ ANY = Intensity(10_000, 30.0)
 
 
 def pool_of(target: str = "Desk", *, size: tuple[int, int] = (1, 1), **how: Any) -> Pool:
-    """A pool of that target."""
+    """Return a pool of that target."""
     how = {"process": QUICK, "intensity": ANY, "deadline": LIMIT, **how}
     return Pool("pool", f"tests.realtime.pool.pool_targets:{target}", size=size, **how)
 
 
 async def started(*paths: Path) -> None:
-    """Return when these files exist, which their calls create when they begin."""
+    """Wait until these files exist. Their calls create them when they start."""
     await until(lambda: all(path.exists() for path in paths))
 
 
@@ -56,7 +56,7 @@ def gone(pid: int | None) -> bool:
 
 @contextmanager
 def announced(hook: Hook, pool: Pool) -> Iterator[list[dict[str, Any]]]:
-    """The announcements of the hook for the pool."""
+    """Collect the announcements of the hook for the pool."""
     received: list[dict[str, Any]] = []
 
     def receive(sender: object, **what: Any) -> None:

@@ -1,4 +1,4 @@
-"""The guarantees for callers, whatever a call does: P2-P10 and P20 of the acceptance list."""
+"""The guarantees for callers of any function: P2-P10 and P20 of the acceptance list."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 async def occupied(pool: Pool, path: Path, count: int) -> list[asyncio.Task[int]]:
-    """Start calls that run until ``path / "release"`` is there."""
+    """Start calls that run until the file ``path / "release"`` exists."""
     places = [path / f"started-{number}" for number in range(count)]
     calls = [asyncio.create_task(pool.call("wait_for", str(place), str(path / "release"))) for place in places]
     await started(*places)
@@ -95,7 +95,7 @@ async def test_p6_a_worker_that_cannot_stop_a_call_is_killed(tmp_path: Path) -> 
         pid = await pool.call("pid")
         deadline, held = 0.1, tmp_path / "held"
         with announced(hooks.pool_recovered, pool) as recovered:
-            # On a slow machine it may not have got so far, and obeys.
+            # On a slow machine the call may not have reached that point, and ends.
             while not held.exists():
                 deadline *= 2
                 with pytest.raises(TimeoutError, match="running on 'pool-1'"):
@@ -109,7 +109,7 @@ async def test_p6_a_worker_that_cannot_stop_a_call_is_killed(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("size", [1, 2])
 async def test_p7_a_caller_may_be_cancelled_at_any_step(size: int) -> None:
-    """After any number of loop turns, with a free worker and in the queue, no slot is lost."""
+    """No slot is lost after any number of loop turns, with a free worker and in the queue."""
     async with pool_of(size=(size, size)) as pool:
         for steps in range(51):
             callers = [asyncio.create_task(pool.call("echo", number)) for number in range(3)]
@@ -198,7 +198,7 @@ async def test_p9_a_slow_consumer_bounds_the_memory_and_pings_are_answered() -> 
                 await until(lambda: len(checked) > seen + 10)
                 assert all(each["result"].healthy for each in checked)
                 grown = psutil.Process().memory_info().rss - before
-        # The window is of 32; twice that while they are read.
+        # The window has 32 values, and twice that while they are read.
         assert grown < 100 * 1024 * 1024
 
 
@@ -279,7 +279,7 @@ async def test_a_codec_that_would_alter_a_value_refuses_it(codec: str) -> None:
 
 
 async def test_large_values_are_encoded_and_decoded_in_a_thread() -> None:
-    """In the loop, encoding would delay everything else."""
+    """Encoding it in the loop would delay everything else."""
     large, small = pool_targets.Noted(bytes(300_000)), pool_targets.Noted(b"")
     async with pool_of() as pool:
         for value, aside in ((large, True), (small, False)):
@@ -325,14 +325,14 @@ async def test_a_result_that_exits_when_decoded_fails_only_its_call(size: int) -
 
 
 async def test_calls_of_a_session_keep_their_order_while_an_argument_is_encoded() -> None:
-    """A thread takes a while to encode a large argument; a small one is encoded at once."""
+    """A thread takes a while to encode a large argument; a small one is encoded immediately."""
     async with pool_of() as pool:
         async with asyncio.TaskGroup() as group:
             for key in ("large", "small", "last"):
                 value = [bytes(300_000 if key == "large" else 0), key]
                 group.create_task(pool.call("put", "order", value, session="s"))
         assert await pool.call("get", "order", session="s") == [b"", "last"]
-        # A withdrawn call lets no later call overtake earlier ones.
+        # Withdrawing a call does not let later calls overtake earlier ones.
         values = [[bytes(300_000)], "taken back", "last"]
         calls = [asyncio.create_task(pool.call("put", "order", value, session="s")) for value in values]
         await asyncio.sleep(0)
@@ -427,7 +427,7 @@ async def test_a_stream_fails_as_a_call_does() -> None:
 
 
 async def test_a_stream_ends_its_generator_when_a_chunk_cannot_be_decoded(tmp_path: Path) -> None:
-    """Its worker is free again by the time that the error is raised."""
+    """Its worker is free again when the error is raised."""
     closed = tmp_path / "closed"
     async with pool_of(codec="pickle") as pool:
         stream = pool.stream("unreadable_then_numbers", str(closed))

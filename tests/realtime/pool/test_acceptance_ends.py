@@ -1,4 +1,4 @@
-"""How a pool ends and what remains: P22, P23, P25 and P28 of the acceptance list; a pool among workers."""
+"""The end of a pool, and its leftovers: P22, P23, P25 and P28 of the acceptance list; a pool among workers."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_p23_a_stop_at_any_step_of_the_start_leaves_nothing(turns: int) ->
 
 @pytest.fixture
 def program(tmp_path: Path) -> Iterator[Callable[[str], Running]]:
-    """Starts a program that has this body, after what all of them need."""
+    """Return a function that starts a program with this body after a common header."""
     running: list[Running] = []
 
     def start(body: str) -> Running:
@@ -217,7 +217,7 @@ async def test_a_suspended_pool_lets_running_calls_finish_and_others_wait(tmp_pa
         await until(lambda: pool.stats().queued == 1)
         (tmp_path / "release").touch()
         pid = await running
-        # Its worker runs, and gets no calls.
+        # Its worker runs and gets no calls.
         assert pool.members()[0].phase is Phase.READY
         with pytest.raises(TimeoutError, match="queued"):
             await pool.call("pid", deadline=0.05)

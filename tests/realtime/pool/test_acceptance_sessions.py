@@ -95,7 +95,7 @@ async def test_a_call_that_waits_for_its_worker_starts_no_other(tmp_path: Path) 
 
 
 async def test_a_call_that_waits_for_its_worker_fails_when_that_is_lost(tmp_path: Path) -> None:
-    """Only once: the next call starts the session again."""
+    """It fails only once: the next call starts the session again."""
     async with pool_of(size=(2, 2), sessions=STRICT) as pool:
         call = await occupy(pool, tmp_path, "a")
         waiting = [asyncio.create_task(pool.call("pid", session="a")) for _ in range(2)]
@@ -108,7 +108,7 @@ async def test_a_call_that_waits_for_its_worker_fails_when_that_is_lost(tmp_path
 
 
 async def test_waiting_calls_of_a_new_session_get_one_worker(tmp_path: Path) -> None:
-    """None of them was bound when it began to wait; the first that is served binds them all."""
+    """None of them had a bound session when it began to wait. The first call that runs binds all of them."""
     async with pool_of(size=(2, 2), sessions=STRICT) as pool:
         await asyncio.gather(occupy(pool, tmp_path, "x"), occupy(pool, tmp_path, "y"))
         calls = [asyncio.create_task(pool.call("work", 0.01, session="new")) for _ in range(6)]
@@ -157,7 +157,7 @@ async def test_a_call_in_mode_fail_fails_at_resume_if_its_worker_is_busy(tmp_pat
 
 
 async def test_a_hint_moves_when_its_worker_is_busy(tmp_path: Path) -> None:
-    """And stays there: what it left warm is there now."""
+    """It stays there, because that worker now has the state of the session."""
     async with pool_of(size=(2, 2)) as pool:
         call = await occupy(pool, tmp_path, "a")
         other = await pool.call("pid", session="a")

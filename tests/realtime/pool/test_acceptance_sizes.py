@@ -77,7 +77,7 @@ async def test_surplus_workers_end_when_idle_the_longest_idle_first(
 
 
 async def test_an_idle_worker_stays_while_a_strict_session_needs_it() -> None:
-    """A session that has to find its worker is not lost to idleness; it is to its own age."""
+    """An idle worker with such a session is kept until the session expires."""
     sessions = Sessions(mode="strict", ttl=0.6)
     async with pool_of(size=(0, 1), recycle=Recycle(idle=0.05), sessions=sessions) as pool:
         with announced(hooks.session_lost, pool) as lost:

@@ -1,4 +1,4 @@
-"""The worker in Perl of the page on the protocol works, and the tables of the page match the code."""
+"""The worker in Perl of the protocol page works, and the tables of the page match the code."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.realtime.pool.workers import chunks, outcome
 if TYPE_CHECKING:
     from tests.realtime.pool.workers import Spawn
 
-# The life of a worker is a task, which ends with the fixture.
+# A task manages the worker; it ends with the fixture.
 pytestmark = pytest.mark.keeps_tasks
 
 PAGE = Path(__file__).parents[3] / "docs/reference/pool-protocol.md"
 
 
 def perl() -> str | None:
-    """The interpreter, if it has what the page's program needs."""
+    """Return the interpreter, if it has the modules that the page's program needs."""
     found = shutil.which("perl")
     if found and subprocess.run([found, "-MJSON::PP", "-e1"], capture_output=True, check=False).returncode == 0:
         return found

@@ -1,4 +1,4 @@
-"""Programs that are not valid workers: each is detected, and its calls fail at once."""
+"""Programs that are not valid workers: each is detected, and its calls fail immediately."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.realtime.pool.workers import LIMIT, outcome, python
 if TYPE_CHECKING:
     from tests.realtime.pool.workers import Spawn, Up
 
-# The life of a worker is a task, which ends with the fixture.
+# A task manages the worker; it ends with the fixture.
 pytestmark = pytest.mark.keeps_tasks
 
 #: A minimal worker without this library.
@@ -202,12 +202,12 @@ async def test_stderr_without_line_ends_is_bounded(spawn: Spawn) -> None:
 
 
 async def test_late_cancellations_and_credits_are_ignored(spawn: Spawn) -> None:
-    """A cancellation and a credit for a call that has been answered meanwhile are late, and no more."""
+    """A cancellation and a credit for an answered call are ignored."""
     worker = await spawn("tests.realtime.pool.worker_targets:Plain")
     await worker.connection.ready()
     request = worker.call("echo", 1)
     assert await outcome(request) == 1
-    # As if they had crossed the answer.
+    # As if they had been sent before the answer arrived.
     for frame in (["cancel", request.number, "late"], ["credit", request.number, 5], ["cancel", 999, "never"]):
         worker.connection.send(frame)
     assert await worker.result("echo", 2) == 2

@@ -1,8 +1,8 @@
 """P24: callers of all kinds while workers are killed and stopped at random; the invariants always hold.
 
-Three seconds in the suite; ``LIFECYCLE_CHAOS`` is another number of seconds (`make chaos`: five minutes). The number
-of calls that succeed depends on the machine and is not checked. Each call has one outcome and is carried out at most
-once. The statistics add up. No process or descriptor is left.
+It takes three seconds in the suite, or the seconds in ``LIFECYCLE_CHAOS`` (`make chaos`: five minutes). The number of
+successful calls depends on the machine and is not checked. Each call has one outcome and is executed at most once. The
+statistics add up. No process or descriptor is left.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ CALLS = 500
 SIZE = 4
 
 
-# Two limits beyond the storm: for a slow machine, and for what has to come to rest.
+# Two time limits after the attacks: for a slow machine, and for the pool to become idle.
 pytestmark = pytest.mark.timeout(SECONDS + 4 * LIMIT)
 
 
 class Storm:
-    """A pool, its callers, and what befalls its workers."""
+    """A pool, its callers, and the attacks on its workers."""
 
     def __init__(self, pool: Pool, seed: int) -> None:
         self.pool = pool
@@ -81,14 +81,14 @@ class Storm:
         await self.pool.call("do", number, 0.05, deadline=self.chance.uniform(0.001, 0.1))
 
     async def dropped(self, number: int) -> None:
-        """Cancelled at any time."""
+        """Make a call, and cancel it at a random moment."""
         task = asyncio.create_task(self.pool.call("do", number, 0.005))
         await asyncio.sleep(self.chance.uniform(0, 0.01))
         task.cancel()
         await task
 
     async def stream(self, number: int) -> None:
-        """Read a stream, perhaps not to its end."""
+        """Read a stream, in some cases not to its end."""
         last = self.chance.randrange(1, 150)
         async with self.pool.stream("items", number, 100) as items:
             async for item in items:
@@ -108,7 +108,7 @@ class Storm:
             victim.send_signal(self.chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGABRT, signal.SIGSTOP]))
 
     async def witness(self) -> None:
-        """Looks at what must be true at any moment."""
+        """Check the invariants that always hold."""
         while not self.over:
             await asyncio.sleep(0.003)
             stats = self.pool.stats()

@@ -69,7 +69,7 @@ async def test_a_stream_has_one_consumer_at_a_time() -> None:
 async def test_a_worker_terminated_from_outside_fails_its_call_with_the_signal(
     tmp_path: Path, target: str, concurrency: int
 ) -> None:
-    """The cancellation there is not an answer of the function."""
+    """A cancellation inside the worker is not a result of the function."""
     async with pool_of(target, concurrency=concurrency) as pool:
         call = asyncio.create_task(pool.call("spin", str(tmp_path / "started")))
         await started(tmp_path / "started")
@@ -146,7 +146,7 @@ async def test_a_worker_drained_before_its_start_just_ends(tmp_path: Path) -> No
     def stop(_sender: object, *, action: str, **_: object) -> None:
         replaced.append(action)
         if len(replaced) == 2:
-            # The third is wished for, and its start has not begun.
+            # The third worker is requested, and its start has not begun.
             pool.ask_to_stop()
 
     hooks.pool_recovered.connect(stop, sender=pool)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.realtime.pool.workers import Spawn
 
-# The life of a worker is a task, which ends with the fixture.
+# A task manages the worker; it ends with the fixture.
 pytestmark = pytest.mark.keeps_tasks
 
 KINDS = [("Plain", 1), ("Plain", 4), ("Loop", 4)]
@@ -105,7 +105,7 @@ async def test_a_value_that_cannot_be_unpickled_fails_only_its_call(up: Spawn) -
     error = await worker.result("fail_in_a_way", "unreadable")
     assert isinstance(error, RemoteError)
     assert "cannot be read here: pickle cannot read it: RuntimeError: not here" in error.message
-    from tests.realtime.pool.worker_targets import Unreadable  # it is for workers
+    from tests.realtime.pool.worker_targets import Unreadable  # for pool workers only
 
     there = await worker.result("echo", Unreadable())
     assert isinstance(there, RemoteError)

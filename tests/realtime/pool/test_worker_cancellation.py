@@ -1,4 +1,4 @@
-"""Taking a call back: what runs is interrupted where it can be, cleans up, and nothing else is ever hit."""
+"""Cancelling a call: it is interrupted where possible and cleans up, and no other code is interrupted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.realtime.pool.workers import Spawn, Up
 
-# The life of a worker is a task, which ends with the fixture.
+# A task manages the worker; it ends with the fixture.
 pytestmark = pytest.mark.keeps_tasks
 
 KINDS = [("Plain", 1), ("Plain", 4), ("Loop", 4)]
@@ -69,7 +69,7 @@ async def test_the_cleanup_of_a_cancelled_call_is_not_interrupted(up: Spawn, tmp
 async def test_a_cancelled_stream_closes_its_generator(
     up: Spawn, tmp_path: Path, served: str, concurrency: int, taken: int
 ) -> None:
-    """The stream may be waiting for credit or about to ask for more."""
+    """The stream may be waiting for credit or about to request more."""
     worker = await up(served, concurrency=concurrency)
     request = worker.call("numbers", 10**9, str(tmp_path / "closed"), window=4)
     first = await request.next_chunk()
@@ -93,7 +93,7 @@ async def test_a_stream_that_sleeps_between_two_items_is_cancelled(up: Spawn, tm
 
 @pytest.mark.parametrize(("served", "concurrency"), KINDS)
 async def test_a_cancellation_never_hits_another_call(up: Spawn, served: str, concurrency: int) -> None:
-    """Each call is answered once: by its own result, or by a cancellation that was asked for."""
+    """Each call is answered once: by its own result, or by a requested cancellation."""
     worker = await up(served, concurrency=concurrency)
     chance = random.Random(7)
     for _ in range(60):
@@ -141,11 +141,11 @@ async def test_c_code_that_holds_the_interpreter_answers_nothing(up: Spawn, tmp_
     request = worker.call("hold", str(tmp_path / "started"))
     await until(tmp_path / "started")
     async with asyncio.timeout(LIMIT):
-        # The call has begun, though it may not be in C code yet.
+        # The call has started, though it may not be in C code yet.
         while (await asyncio.wait({ping := worker.connection.ping()}, timeout=0.2))[0]:
             await asyncio.sleep(0.001)
         settled = request.cancel("enough")
-        # Its stacks are written by C code, which needs no interpreter.
+        # C code writes its stacks without the interpreter.
         worker.process.send_signal(signal.SIGUSR2)
         while "in hold" not in worker.connection.pipes.tail():
             await asyncio.sleep(0.001)

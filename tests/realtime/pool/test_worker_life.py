@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.realtime.pool.workers import Spawn
 
-# The life of a worker is a task, which ends with the fixture.
+# A task manages the worker; it ends with the fixture.
 pytestmark = pytest.mark.keeps_tasks
 
 SERVED = "tests.realtime.pool.worker_targets"
@@ -66,7 +66,7 @@ async def test_init_that_cannot_be_sent_is_refused() -> None:
 
 
 async def test_modules_next_to_the_program_are_not_imported_by_mistake(tmp_path: Path) -> None:
-    """The package has a ``codecs``, and a directory may have anything."""
+    """The package has a ``codecs``, and the directory may contain modules of any name."""
     for name in ("codecs", "signal", "msgspec", "lifecycle"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong one')")
     worker = connect(f"{SERVED}:echo", codec="msgpack", cwd=tmp_path)

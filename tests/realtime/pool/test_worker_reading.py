@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
     from tests.realtime.pool.workers import Spawn, Up
 
-# The life of a worker is a task, which ends with the fixture.
+# A task manages the worker; it ends with the fixture.
 pytestmark = pytest.mark.keeps_tasks
 
 
 async def _warmed(up: Spawn) -> Up:
-    """A worker that has had calls, so that its main thread reads for itself."""
+    """Return a worker that has had calls, so that its main thread reads messages."""
     worker = await up("Plain")
     for number in range(20):
         assert await worker.result("times", number) == number
@@ -94,7 +94,7 @@ async def test_a_worker_that_reads_garbage_in_its_main_thread_reports_it_once(up
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_frames_in_any_order_are_answered(up: Spawn, tmp_path: Path, seed: int) -> None:
-    """Calls that are quick and such that are not, pings, streams and cancellations, with and without pauses."""
+    """The sequence contains quick and slow calls, pings, streams and cancellations, with and without pauses."""
     worker, chance = await _warmed(up), random.Random(seed)
     async with asyncio.timeout(LIMIT):
         for number in range(100):

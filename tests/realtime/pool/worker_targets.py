@@ -1,4 +1,4 @@
-"""The targets of the workers of these tests, imported in workers only."""
+"""The targets of the workers in these tests. Only pool workers import this module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Unreadable:
-    """Can be pickled, and raises where it is unpickled."""
+    """A value that can be pickled, and raises when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return _fail, ()
@@ -28,14 +28,14 @@ def _fail() -> None:
 
 
 class Nasty(Exception):
-    """Has no message that could be had."""
+    """An error with a message that cannot be formatted."""
 
     def __str__(self) -> str:
         raise RuntimeError("no message")
 
 
 class Plain:
-    """Plain methods, and state that is kept."""
+    """Plain methods, and a stored state."""
 
     def __init__(self, factor: int = 1) -> None:
         self.factor = factor
@@ -90,11 +90,11 @@ class Plain:
             pass
 
     def hold(self, started: str = "") -> None:
-        """Loop in C, without ever letting go of the interpreter; it is in there when ``started`` exists."""
+        """Loop in C without releasing the interpreter lock. The file ``started`` exists when the loop runs."""
         deque(chain(map(os.mkdir, [started]), repeat(0)), maxlen=0)
 
     def stubborn(self, started: str, cleaned: str) -> str:
-        """Take its time when it is cancelled, and be left alone meanwhile."""
+        """Clean up slowly after a cancellation, without a second interruption."""
         try:
             self.spin(started)
         finally:
@@ -121,7 +121,7 @@ class Plain:
         yield threading.Lock()
 
     def unreadable_then_numbers(self, closed: str) -> Iterator[Any]:
-        """Yield something that cannot be pickled, then numbers without end."""
+        """Yield a value that cannot be pickled, then endless numbers."""
         try:
             yield Unreadable()
             yield from count()
@@ -159,12 +159,12 @@ class Loop:
     """Async methods and a plain one."""
 
     def __init__(self) -> None:
-        # There is a loop already when it is made.
+        # The constructor runs inside the event loop.
         self.loop = asyncio.get_running_loop()
         self.together = 0
 
     async def meet(self, number: int) -> int:
-        """Return when ``number`` are in here."""
+        """Return when ``number`` calls are running."""
         self.together += 1
         while self.together < number:
             await asyncio.sleep(0.001)
@@ -218,7 +218,7 @@ def hang(*_: object) -> None:
 
 
 class Broken:
-    """Cannot be made."""
+    """A target with a constructor that fails."""
 
     def __init__(self, message: str) -> None:
         raise OSError(message)

@@ -1,4 +1,4 @@
-"""A worker process and its connection, as the tests of the protocol use them."""
+"""A worker process and its connection, for tests of the protocol."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LIMIT = 30.0
 
 
 class Spawn(Protocol):
-    """Starts a worker that serves ``target``."""
+    """A function that starts a worker for ``target``."""
 
     async def __call__(self, target: Any, *init: Any, **how: Any) -> Up: ...
 
@@ -44,7 +44,7 @@ class Up:
         return self.connection.call(spec_of(function, *args, **kwargs), window=window)
 
     async def result(self, function: str, *args: Any, **kwargs: Any) -> Any:
-        """Return the outcome of a call; an error is returned, too."""
+        """Return the outcome of a call, which may be an error."""
         return await outcome(self.call(function, *args, **kwargs))
 
     async def end(self) -> Exit:
@@ -100,7 +100,7 @@ async def chunks(request: WireCall) -> list[Any]:
 
 
 async def until(path: Path) -> str:
-    """The name of a file, when it is there."""
+    """Wait for a file, and return its name."""
     async with asyncio.timeout(LIMIT):
         while not path.exists():
             await asyncio.sleep(0.001)
@@ -108,5 +108,5 @@ async def until(path: Path) -> str:
 
 
 def python(code: str) -> list[str]:
-    """The command of another program."""
+    """Return the command of another program."""
     return [sys.executable, "-c", code]

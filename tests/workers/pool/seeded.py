@@ -17,24 +17,24 @@ class Commands:
         return {"worker_id": os.getpid()}
 
     def fail(self) -> None:
-        """Raise what any program may raise."""
+        """Raise an ordinary error."""
         raise ValueError("no such command")
 
     def wait_for(self, path: str) -> None:
-        """Be busy until there is a file of that name."""
+        """Keep the worker busy until a file of that name exists."""
         while not Path(path).exists():
             time.sleep(0.005)
 
     def touch(self, path: str) -> None:
-        """Leave a trace."""
+        """Create a file as evidence of the call."""
         Path(path).touch()
 
     def exit(self, code: int) -> None:
-        """Be gone."""
+        """Exit the process."""
         os._exit(code)
 
     def exit_once(self, path: str) -> str:
-        """Be gone the first time."""
+        """Exit the process on the first call."""
         if not Path(path).exists():
             Path(path).touch()
             os._exit(1)
@@ -42,7 +42,7 @@ class Commands:
 
 
 class Patience:
-    """Not ready until a file of that name exists."""
+    """A target that is not ready until a file of that name exists."""
 
     def __init__(self, path: str) -> None:
         Commands().wait_for(path)

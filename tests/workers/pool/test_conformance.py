@@ -1,4 +1,4 @@
-"""The recorded walks through the phases, and the command that replays them."""
+"""The recorded phase changes, and the command that replays them."""
 
 from __future__ import annotations
 

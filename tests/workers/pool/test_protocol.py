@@ -97,7 +97,7 @@ except ModuleNotFoundError as error:
 
 
 def test_msgpack_hides_no_module_from_other_threads() -> None:
-    """The library that it imports looks for typing_extensions, which a program may import at that very moment."""
+    """msgspec searches for typing_extensions during its import, while a program may be importing it."""
     program = """
 import sys
 hidden = []

@@ -23,7 +23,7 @@ DATA = json.loads(FILE.read_text())
 
 
 def test_the_possible_phase_changes_are_those_of_the_table() -> None:
-    """Exhaustive: every step from every combination of states that a worker can reach."""
+    """Try every change from every combination of states that a worker can reach."""
     moves = {(point.phase, to.phase) for point in pool.reachable() for to in pool.moves(point)}
     moved = {(source, target) for source, target in moves if source is not target}
     assert moved == {(Phase(s), Phase(t)) for s, row in DATA["recommended_table"].items() for t in row}
@@ -56,7 +56,7 @@ def test_every_status_and_health_has_its_phase(status: Status, leased: bool, hea
 
 
 def _projected(status: str, *, leased: bool, healthy: bool) -> str:
-    """Return the lines of the file, one by one."""
+    """Yield the lines of the file."""
     if status in ("created", "pending", "starting"):
         return "initializing"
     if status == "stopping":

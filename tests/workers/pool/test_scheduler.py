@@ -55,7 +55,7 @@ class Game:
         return 0 if place not in self.offered or self.paused else self.capacity - self.taken.count(place)
 
     def settle(self) -> None:
-        """Take over what the slots has granted; each grant must be to the first that would have the slot."""
+        """Apply the grants of the queue. Each must go to the first call that may use the slot."""
         for waiter, place in list(self.granted.items()):
             first = next(each for each, wanted in self.queue if wanted in (None, place) and not each.future.done())
             assert waiter is first
@@ -95,7 +95,7 @@ class Game:
         self._wait(place)
 
     def wait_in_vain(self, place: Place) -> None:
-        """Wait with a call that does not use its slot."""
+        """Wait with a call that gives its slot back."""
         self._wait(place, fussy=True)
 
     def _wait(self, wanted: Place | None, *, fussy: bool = False) -> None:
@@ -246,7 +246,7 @@ async def test_a_call_that_waits_for_one_worker_keeps_its_rank(
 async def test_a_waiter_cancelled_in_the_step_of_the_release_gets_no_slot(
     asker: Callable[[], tuple[Waiter, asyncio.Future[Place]]],
 ) -> None:
-    """A classic defect of pools: the slot would go to a caller that has left."""
+    """Otherwise the slot would go to a caller that has left, a classic defect of pools."""
     slots, (a,) = _of("a")
     slots.take()
     (first, gone), (second, stays) = asker(), asker()

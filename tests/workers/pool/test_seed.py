@@ -1,8 +1,8 @@
 """The facts of the original pool implementation, with its defects corrected.
 
-The five original tests come first and have their names. Facts that no other test covers follow. `FACTS` lists for each
-of F1 to F39 what holds here and which test checks it. "corrected" marks errors of the original, with the number of the
-defect in the design of the pool.
+The five original tests come first and have their names. Facts that no other test covers follow. For each of F1 to F39,
+`FACTS` contains the behaviour of this pool and the test that checks it. "corrected" marks errors of the original, with
+the number of the defect in the design of the pool.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def test_valid_state_transitions() -> None:
 
 
 def test_invalid_state_transitions() -> None:
-    """None can be requested: no step of the status, the calls and the health of a worker leads there."""
+    """No step of a worker's status, calls and health leads to any of them."""
     walk = Walk()
     with pytest.raises(InvalidTransition, match="initializing -> busy"):
         walk.step(Phase.BUSY, "invalid")
@@ -229,7 +229,7 @@ def test_invalid_state_transitions() -> None:
 
 
 def test_health_status_updates() -> None:
-    """A worker that runs and is not unhealthy takes calls."""
+    """A worker that runs and is not unhealthy accepts calls."""
     assert list(Health) == ["unknown", "healthy", "unhealthy"]
     for health in Health:
         phase = phase_of(Status.RUNNING, leased=False, healthy=health is not Health.UNHEALTHY)
@@ -257,7 +257,7 @@ async def execute_in_session(pool: Pool, session: str, command: str, **arguments
 
 
 async def test_worker_health_check_recovery() -> None:
-    """A worker that does not answer is degraded and gets no calls; when it answers again it is ready."""
+    """A worker that does not answer is degraded and gets no calls. When it answers again, it is ready."""
     async with two_workers(Heartbeat(every=0.05, timeout=0.5, misses=1_000_000)) as pool:
         worker, other = pool.members()
         os.kill(pid_of(worker), signal.SIGSTOP)
@@ -354,7 +354,7 @@ async def test_a_caller_cancelled_in_the_queue_costs_no_worker(tmp_path: Path) -
 
 
 async def test_an_error_of_the_function_does_not_degrade_its_worker() -> None:
-    """Not after the third error either, nor ever."""
+    """Errors in any number do not replace a worker."""
     async with two_workers() as pool:
         before = pool.members()
         for _ in range(7):
@@ -431,7 +431,7 @@ async def test_a_stop_succeeds_in_every_state(tmp_path: Path) -> None:
     async with two_workers() as at_work:
         hung, busy = at_work.members()
         async with at_work.lease() as lease:
-            # The idle one does not answer. The other has a call that does not end.
+            # The idle worker does not answer. The other one has a call that does not end.
             if lease.member is hung:
                 hung, busy = busy, hung
             os.kill(pid_of(hung), signal.SIGSTOP)
@@ -444,7 +444,7 @@ async def test_a_stop_succeeds_in_every_state(tmp_path: Path) -> None:
 
 
 async def test_a_call_has_one_budget_of_sixty_seconds() -> None:
-    """One budget covers the wait and the work. Here, the wait uses all of it."""
+    """The deadline covers the wait and the work. Here, the wait uses all of it."""
     async with two_workers() as pool:
         assert inspect.signature(Pool).parameters["deadline"].default == 60.0
         async with pool.lease(), pool.lease():
@@ -453,7 +453,7 @@ async def test_a_call_has_one_budget_of_sixty_seconds() -> None:
 
 
 async def test_a_session_is_bound_when_its_call_begins(tmp_path: Path) -> None:
-    """A second call, made while the first runs, is sent to the same worker."""
+    """A second call, made while the first one runs, is sent to the same worker."""
     async with two_workers() as pool:
         bound: list[str] = []
 
@@ -530,7 +530,7 @@ async def test_a_lost_call_reports_the_exit_of_its_worker() -> None:
 
 
 async def test_every_recovery_action_occurs(tmp_path: Path) -> None:
-    """Retry, remove and replace; degrade is in the tests of health. The seed never chose replace (B20)."""
+    """The policies retry, remove and replace. The tests of health cover degrade. The seed never chose replace (B20)."""
     seen: list[tuple[str, str]] = []
 
     def note(_pool: object, *, action: str, reason: str, **_: object) -> None:

@@ -1,4 +1,4 @@
-"""The book of sessions: what is bound is found, what is too old is not, and what is in use stays."""
+"""The table of sessions: it finds bound ones, drops expired ones, and keeps those in use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_session_has_one_worker_and_a_worker_many_sessions() -> None:
 
 
 def test_a_session_expires_at_exactly_its_ttl() -> None:
-    """P16: bound at 0 with a ttl of 0.2, it is found at 0.19 and not at 0.2."""
+    """P16: bound at 0 with a ttl of 0.2, a session is found at 0.19 and not at 0.2."""
     for ask in (lambda sessions: sessions.find("a", 0.2) is None, lambda sessions: sessions.expire(0.2) == ("a",)):
         sessions = book(ttl=0.2)
         sessions.bind("a", "m1", 0.0)
@@ -50,7 +50,7 @@ def test_a_lookup_does_not_renew_a_session() -> None:
 
 
 def test_a_session_does_not_expire_during_its_call() -> None:
-    """P16: it is pinned during a call, and its age counts from the end of the last one."""
+    """P16: a call keeps its session, and the ttl counts from the end of the last call."""
     sessions = book(ttl=0.2)
     sessions.bind("a", "m1", 0.0)
     sessions.pin("a", 0.1)
@@ -117,7 +117,7 @@ def test_a_lost_session_is_reported_once(mode: str) -> None:
 
 
 def test_an_irrelevant_loss_is_not_reported() -> None:
-    """Neither in mode hint, nor after the ttl, nor if the session was bound again since."""
+    """It does not fail in mode hint, after the ttl, or if the session was bound again."""
     since: dict[str, Callable[[SessionTable], object]] = {
         "hint": lambda _: None,
         "fail": lambda sessions: sessions.bind("a", "m2", 1.0),
@@ -188,13 +188,13 @@ def test_two_tables_are_independent() -> None:
 
 
 def test_operations_take_constant_time() -> None:
-    """Counted in lines that are run, not by the clock: a walk over all sessions would show as a hundredfold."""
+    """The test counts executed lines, not time. Searching all sessions would execute a hundred times as many."""
     few, many = (_steps(amount) for amount in (100, 10_000))
     assert many < 3 * few
 
 
 def _steps(amount: int) -> int:
-    """Return how many lines of the scheduler run for fifty rounds of all operations, with ``amount`` sessions."""
+    """Return the number of executed scheduler lines for fifty rounds of all operations with ``amount`` sessions."""
     sessions = book("strict", ttl=1e9, limit=amount)
     for number in range(amount):
         sessions.bind(f"s{number}", f"m{number % 100}" if number > 200 else "m", float(number))
@@ -227,7 +227,7 @@ def _steps(amount: int) -> int:
 
 @dataclass
 class Truth:
-    """The rules, word for word, with a walk over everything at each step."""
+    """A slow implementation of the rules, which searches all sessions at each step."""
 
     mode: str
     ttl: float
@@ -286,7 +286,7 @@ class Truth:
         if len(self.bound) > most:
             self.expire(now)
         while len(self.bound) > most and (idle := [each for each in self.bound if not self.calls.get(each)]):
-            # The first bound or used last among those of the same time, as dictionaries are in that order.
+            # Of sessions with the same time, the first one that was bound or used, in the order of dictionaries.
             longest = min(idle, key=lambda session: self.bound[session][1])
             self.evicted.append((longest, self.bound.pop(longest)[0]))
 
@@ -315,7 +315,7 @@ def test_the_table_agrees_with_a_slow_model(mode: str, limit: int, steps: list[A
     for wait, (what, *arguments) in steps:
         now += wait
         if what == "unpin" and not truth.calls.get(arguments[0]):
-            continue  # a call ends once
+            continue  # a call ends only once
         expected = getattr(truth, what)(*arguments, now)
         got = getattr(sessions, what)(*arguments, now)
         assert (set(got) if isinstance(got, tuple) else got) == expected

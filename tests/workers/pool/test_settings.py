@@ -1,4 +1,4 @@
-"""Settings of a pool that cannot work are refused where they are given, with what was given and what to do."""
+"""A pool refuses settings that cannot work, with the given value and the remedy."""
 
 from __future__ import annotations
 
@@ -230,14 +230,14 @@ def function() -> None:
 
 
 def shadowed() -> None:
-    """Be replaced."""
+    """Be replaced by the next function."""
 
 
 first_shadowed = shadowed
 
 
 def shadowed() -> None:  # type: ignore[no-redef]  # this is the point
-    """Be there."""
+    """Do nothing."""
 
 
 def made_inside() -> Any:
@@ -248,7 +248,7 @@ def made_inside() -> Any:
 
 
 def of_main() -> None:
-    """Pretend to be the program's."""
+    """Do nothing; its module is set below."""
 
 
 of_main.__module__ = "__main__"
