@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from importlib.metadata import version as version_of
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pygments.lexers import TextLexer
@@ -18,7 +20,9 @@ author = "The lifecycle authors"
 copyright = author
 release = version = version_of("lifecycle-control")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+# tables.py is beside this file.
+sys.path.insert(0, str(Path(__file__).parent))
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "tables"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "lifecycle"

@@ -18,6 +18,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import importlib
+import importlib.util
 import inspect
 import io
 import json
@@ -542,12 +543,6 @@ def test_the_readme_links_the_sections_that_back_its_tables() -> None:
 # -- the reference is complete ---------------------------------------------------------------------------------
 
 
-def test_the_reference_lists_exactly_the_options_of_watch() -> None:
-    page = (ROOT / "docs/reference/command-line.md").read_text()
-    shown = set(re.findall(r"^\| `--([a-z-]+)", page, re.MULTILINE))
-    assert shown == {getattr(option, "shown", option.name) for option in OPTIONS}
-
-
 def helped(*words: str) -> str:
     """Return the output of ``lifecycle WORDS --help``."""
     with redirect_stdout(io.StringIO()) as said, pytest.raises(SystemExit):
@@ -563,23 +558,45 @@ def offered(*words: str) -> Iterator[tuple[str, ...]]:
         yield from offered(*words, word)
 
 
-def test_every_command_of_the_command_line_is_in_the_reference_with_its_options() -> None:
-    page = (ROOT / "docs/reference/command-line.md").read_text(encoding="utf-8")
-    every = list(offered())
-    assert len(every) > 30
-    for words in every[1:]:
-        heading = re.search(rf"^## lifecycle {' '.join(words[:2])}\b|^## lifecycle {words[0]}\b", page, re.MULTILINE)
-        assert heading, words
-        section = page[heading.end() :].partition("\n## ")[0]
-        said = set(re.findall(r"[\w-]+", section))
+@pytest.mark.parametrize("command", sorted({words[0] for words in offered() if words}))
+def test_each_command_has_a_page_with_all_of_its_options_and_subcommands(command: str) -> None:
+    pytest.importorskip("docutils")
+    page = (ROOT / f"docs/reference/commands/{command}.md").read_text(encoding="utf-8")
+    assert page.startswith(f"# lifecycle {command}\n")
+    shown = re.findall(r"^```\{options\} ([a-z ]+)$", page, re.MULTILINE)
+    assert shown, "the page has no table of options"
+    tables = "\n".join(_tables().options(each) for each in shown)
+    said = set(re.findall(r"[\w-]+", tables)) | set(" ".join(shown).split())
+    for words in offered(command):
         options = re.findall(r"^  (?:-\w(?: \w+)?, )?(--[a-z-]+)", helped(*words), re.MULTILINE)
-        assert {words[-1], *options} - said - {words[0], "--help"} == set(), words
+        assert {words[-1], *options} - said - {"--help"} == set(), words
 
 
-def test_every_key_of_a_process_is_in_the_reference() -> None:
-    page = (ROOT / "docs/reference/command-line.md").read_text()
-    shown = set(re.findall(r"^\| `([a-z][a-z-]+)` \|", page, re.MULTILINE))
-    assert shown == {"command", "cwd", "env", *(key.name for key in KEYS)}
+def _tables() -> Any:
+    spec = importlib.util.spec_from_file_location("tables", ROOT / "docs/tables.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_index_of_commands_lists_every_command() -> None:
+    page = (ROOT / "docs/reference/commands/index.md").read_text(encoding="utf-8")
+    commands = {words[0] for words in offered() if words}
+    assert set(re.findall(r"^\| \[`lifecycle ([a-z]+)`\]", page, re.MULTILINE)) == commands
+    assert set(re.findall(r"^[a-z]+$", page, re.MULTILINE)) == commands
+
+
+def test_each_option_of_watch_and_each_key_of_a_process_is_in_a_generated_table() -> None:
+    pytest.importorskip("docutils")
+    tables = _tables()
+    watch = tables.options("watch")
+    assert set(re.findall(r"^\| `--([a-z-]+)", watch, re.MULTILINE)) == {option.shown for option in OPTIONS}
+    assert re.findall(r"^\| `([a-z-]+)` \|", tables.keys(), re.MULTILINE) == [
+        *("command", "cwd", "env"),
+        *(key.name for key in KEYS),
+    ]
 
 
 def test_every_event_is_in_the_table_of_topics() -> None:

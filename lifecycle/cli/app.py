@@ -10,34 +10,108 @@ from lifecycle.cli.ctl.commands import add_ctl
 from lifecycle.cli.output import CliError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from lifecycle.cli.options import Option
 
-__all__ = ["parse"]
+__all__ = ["build_parser", "parse"]
 
 _EPILOG = """\
 examples:
   lifecycle watch -- python app.py
-  lifecycle watch src --ext py,html --on '*.html=reload' -- gunicorn app:app
-  lifecycle watch --webhook 127.0.0.1:9000 --secret-env WEBHOOK_SECRET -- python app.py
   lifecycle up
   lifecycle run app:main
   lifecycle ctl status --watch
-  lifecycle webhook send http://127.0.0.1:9000/deploy --scheme github --secret-env WEBHOOK_SECRET
 
-exit codes: 0 done or stopped on request, 1 failure or forced, 2 usage, 3 bad configuration;
-of up, the code of the process that failed first; of ctl, 4 for no such program
+exit status:
+  0  done, or stopped on request
+  1  failed, or ended by force
+  2  wrong usage
+  3  wrong configuration
+  4  program not found (ctl)
+  `up` and `run` exit with the status of a process that failed.
+"""
+_WATCH = """\
+example:
+  lifecycle watch src --ext py,html --on '*.html=reload' -- gunicorn app:app
+
+prompt:
+  suspend, resume   freeze the command, and continue it
+  hold, release     keep changes waiting, and act on them
+  reload            act as after a change
+  restart           restart the command
+  status, help      show the state, or the commands
+  terminate, quit   stop the command and quit
+
+environment of the command:
+  LIFECYCLE_CHANGES      the changed files, as JSON
+  LIFECYCLE_CHANGES_CUT  the number of changed files that did not fit
+  LIFECYCLE_ATTEMPT      the number of the start, from 1
+  LIFECYCLE_PREV_EXIT    the exit code of the previous run
+  LIFECYCLE_RESUME_ID    an ID that stays the same for all runs
+  PYTHONUNBUFFERED       1 by default, if the output is not a terminal
+
+environment:
+  NO_COLOR  print without colors
+  SHELL     the shell for --shell [default: /bin/sh]
+"""
+_UP = """\
+examples:
+  lifecycle up
+  lifecycle up -f Procfile.dev --log-dir log web worker
+
+environment of each process:
+  PORT                 5000 for the first line of a Procfile, 5100 for the next
+  PYTHONUNBUFFERED     1 by default
+  LIFECYCLE_ATTEMPT    the number of the start, from 1
+  LIFECYCLE_PREV_EXIT  the exit code of the previous run
+  LIFECYCLE_RESUME_ID  an ID that stays the same for all runs
+
+environment:
+  NO_COLOR  print without colors
+  PORT      the port of the first line of a Procfile [default: 5000]
+"""
+_RUN = """\
+examples:
+  lifecycle run app:main
+  lifecycle run shop.app:create --factory
+
+environment:
+  NO_COLOR  print without colors
+"""
+_SEND = """\
+example:
+  lifecycle webhook send http://127.0.0.1:9000/deploy --scheme github \\
+    --secret-env WEBHOOK_SECRET --data @push.json
+
+exit status:
+  0  the response has a status of 2xx
+  1  the response has another status, or did not arrive within 30 seconds
+"""
+_INBOX = """\
+examples:
+  lifecycle inbox list app.db
+  lifecycle inbox replay app.db 7 8
+  lifecycle inbox drop app.db dead
+"""
+_FLOWS = """\
+examples:
+  lifecycle flows list app.db
+  lifecycle flows show postgresql://deploy@db.example/jobs order-7
+  lifecycle flows diagram app.db order-7 --flow app:order
+
+environment:
+  PGPASSWORD and the other variables of libpq  for PostgreSQL
 """
 
 #: The signatures that `webhook send` can make.
 _SCHEMES = ("github", "standard", "stripe", "slack", "gitlab", "hmac")
-#: Options of `hmac` alone.
+#: The metavar and the help of each option for `hmac` alone.
 _HMAC = {
-    "header": "the header of the signature",
-    "algorithm": "the digest, such as sha512 [default: sha256]",
-    "encoding": "hex or base64 [default: hex]",
-    "prefix": "a text before the signature",
+    "header": ("NAME", "put the signature into this header; required"),
+    "algorithm": ("NAME", "use this digest, such as sha512 [default: sha256]"),
+    "encoding": ("NAME", "encode the signature as hex or base64 [default: hex]"),
+    "prefix": ("TEXT", "put this text before the signature"),
 }
 
 
@@ -72,16 +146,16 @@ def parse(argv: Sequence[str]) -> Arguments:
     """
     at = list(argv).index("--") if "--" in argv else len(argv)
     ours, command = list(argv[:at]), tuple(argv[at + 1 :])
-    return _parser(*ours[:1]).parse_args(ours, Arguments(command=command))
+    return build_parser(*ours[:1]).parse_args(ours, Arguments(command=command))
 
 
-def _parser(first: str = "") -> argparse.ArgumentParser:
+def build_parser(first: str = "") -> argparse.ArgumentParser:
     """Return the parser of the command ``first``, or of all commands."""
     parser = argparse.ArgumentParser(
         prog="lifecycle",
-        description="Run programs that react: restart on changes, stop cleanly.",
+        description="Run, restart, query and control programs.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_HelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
@@ -95,7 +169,7 @@ def _parser(first: str = "") -> argparse.ArgumentParser:
         "inbox": _add_inbox,
         "flows": _add_flows,
     }
-    # Only the help needs all of them, which take long to build.
+    # Building all parsers takes long, and only the help needs them.
     for add in [adding[first]] if first in adding else adding.values():
         add(commands)
     return parser
@@ -112,9 +186,9 @@ def _add_watch(commands: Any) -> None:
         "watch",
         usage="lifecycle watch [PATH ...] [options] -- COMMAND ...",
         help="restart a command when files change",
-        description="Run COMMAND and restart it when files below PATH (here) change. "
-        "The same options can be set in pyproject.toml under [tool.lifecycle.watch].",
-        allow_abbrev=False,
+        description="Run COMMAND, and restart it when files below PATH change. "
+        "Every option is also a key of [tool.lifecycle.watch] in pyproject.toml.",
+        epilog=_WATCH,
     )
     parser.set_defaults(main=_watch)
     parser.add_argument(
@@ -123,10 +197,9 @@ def _add_watch(commands: Any) -> None:
         type=_typed(options.path),
         action=_Collect,
         metavar="PATH",
-        help="files and directories to watch",
+        help="watch these files and directories [default: the current directory]",
     )
-    for option in OPTIONS:
-        _add_option(parser, option)
+    _add_options(parser, OPTIONS)
 
 
 def _watch(arguments: Arguments) -> int:
@@ -141,20 +214,28 @@ def _add_up(commands: Any) -> None:
     parser = commands.add_parser(
         "up",
         usage="lifecycle up [-f FILE] [--log-dir DIR] [--log-format FORMAT] [NAME ...]",
-        help="run the processes of a Procfile, or of tables in a TOML file",
-        description="Run the processes of FILE, or those called NAME, and stop them together. Without -f: the "
-        "Procfile, else lifecycle.toml with [up.NAME], else pyproject.toml with [tool.lifecycle.up.NAME].",
-        allow_abbrev=False,
+        help="run the processes of a Procfile or a TOML file",
+        description="Run the processes of FILE together, and stop them together. Without -f, use the Procfile, "
+        "lifecycle.toml with tables [up.NAME], or pyproject.toml with tables [tool.lifecycle.up.NAME].",
+        epilog=_UP,
     )
     parser.set_defaults(main=_up, no_command="lifecycle up takes no command; write {} into a Procfile")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="only these processes")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="run only these processes [default: all]")
     parser.add_argument(
-        "-f", "--file", type=_typed(options.path), metavar="FILE", help="a Procfile, or a file that ends in .toml"
+        "-f",
+        "--file",
+        type=_typed(options.path),
+        metavar="FILE",
+        help="read this Procfile, or this file whose name ends in .toml",
     )
-    parser.add_argument(
-        "--log-dir", type=_typed(options.path), metavar="DIR", help="write the lines of each to DIR/NAME.log as well"
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--log-dir",
+        type=_typed(options.path),
+        metavar="DIR",
+        help="also append the output of each process to DIR/NAME.log",
     )
-    _add_option(parser, options.LOG_FORMAT)
+    _add_option(output, options.LOG_FORMAT)
 
 
 def _up(arguments: Arguments) -> int:
@@ -168,14 +249,22 @@ def _add_run(commands: Any) -> None:
 
     parser = commands.add_parser(
         "run",
-        help="run a program of this library: an async function, a router, a worker",
-        description="Import MODULE and give ATTRIBUTE to lifecycle.run.",
-        allow_abbrev=False,
+        usage="lifecycle run [--factory] [--log-format FORMAT] MODULE:ATTRIBUTE",
+        help="run an async function, a router or a worker of a module",
+        description="Import MODULE from the current directory or sys.path, and pass ATTRIBUTE to lifecycle.run.",
+        epilog=_RUN,
     )
     parser.set_defaults(main=_run, no_command="lifecycle run takes no command; {} would be for lifecycle watch")
-    parser.add_argument("target", metavar="MODULE:ATTRIBUTE", help="such as app:main or shop.app:router")
-    parser.add_argument("--factory", action="store_true", help="ATTRIBUTE is a function that returns what to run")
-    _add_option(parser, options.LOG_FORMAT)
+    parser.add_argument(
+        "target",
+        metavar="MODULE:ATTRIBUTE",
+        help="run this async function, router, worker or object with a run method",
+    )
+    parser.add_argument(
+        "--factory", action="store_true", help="call ATTRIBUTE, and run its result, or several in a list"
+    )
+    output = parser.add_argument_group("output")
+    _add_option(output, options.LOG_FORMAT)
 
 
 def _run(arguments: Arguments) -> int:
@@ -187,28 +276,39 @@ def _run(arguments: Arguments) -> int:
 def _add_webhook(commands: Any) -> None:
     from lifecycle.cli import options
 
-    _, subcommands = _add_group(commands, "webhook", "try out a webhook, as its sender would")
+    _, subcommands = _add_group(commands, "webhook", "send a signed request to a webhook receiver", _SEND)
     parser = subcommands.add_parser(
         "send",
-        help="sign a request, post it and show the response",
-        description="Sign the data, post it to URL and print the response. The exit code is 0 for a status of 2xx.",
-        allow_abbrev=False,
+        usage="lifecycle webhook send URL --scheme SCHEME --secret-env NAME [options]",
+        help="sign a request, send it and print the response",
+        description="Sign the data, POST it to URL, and print the status and the body of the response.",
+        epilog=_SEND,
     )
     parser.set_defaults(main=_send, no_command="lifecycle webhook send takes no command; give {} as --data")
-    parser.add_argument("url", metavar="URL", help="such as http://127.0.0.1:9000/deploy")
-    parser.add_argument("--scheme", required=True, choices=_SCHEMES, help="how the receiver verifies")
+    parser.add_argument("url", metavar="URL", help="send the request to this address")
+    parser.add_argument(
+        "--scheme",
+        required=True,
+        choices=_SCHEMES,
+        metavar="SCHEME",
+        help=f"sign with this scheme: {', '.join(_SCHEMES[:-1])} or {_SCHEMES[-1]}; required",
+    )
     parser.add_argument(
         "--secret-env",
         required=True,
         type=_typed(options.variable),
         metavar="NAME",
-        help="the variable with the secret",
+        help="read the secret from this environment variable; required",
     )
     parser.add_argument(
-        "--data", default="", metavar="TEXT", help="the body; @FILE reads it from a file, @- from standard input"
+        "--data",
+        default="",
+        metavar="TEXT",
+        help="send this body; @FILE reads it from a file, @- from standard input [default: empty]",
     )
-    for name, described in _HMAC.items():
-        parser.add_argument(f"--{name}", help=f"of hmac: {described}")
+    hmac = parser.add_argument_group("only for --scheme hmac")
+    for name, (metavar, described) in _HMAC.items():
+        hmac.add_argument(f"--{name}", metavar=metavar, help=described)
 
 
 def _send(arguments: Arguments) -> int:
@@ -227,17 +327,19 @@ def _send(arguments: Arguments) -> int:
 def _add_inbox(commands: Any) -> None:
     from lifecycle.cli import options
 
-    group, subcommands = _add_group(commands, "inbox", "show the inbox of a webhook source, and its dead letters")
+    group, subcommands = _add_group(commands, "inbox", "show and change the inbox of a webhook receiver", _INBOX)
     for name, described in (
-        ("list", "list the messages that wait, are being delivered, or are dead"),
-        ("show", "show messages"),
-        ("replay", "deliver messages again, now and with new attempts"),
+        ("list", "list the messages with their states"),
+        ("show", "show messages with their headers and bodies"),
+        ("replay", "deliver messages again, with new attempts"),
         ("drop", "remove messages"),
     ):
-        parser = subcommands.add_parser(name, help=described, description=described, allow_abbrev=False)
-        parser.add_argument("file", type=_typed(options.path), metavar="FILE", help="the file that Inbox(…) was given")
+        parser = subcommands.add_parser(name, help=described, description=_sentence(described))
+        parser.add_argument("file", type=_typed(options.path), metavar="FILE", help="read the file of this Inbox(…)")
         if name != "list":
-            parser.add_argument("ids", nargs="+", metavar="ID", help="their numbers, or: dead, for all dead letters")
+            parser.add_argument(
+                "ids", nargs="+", metavar="ID", help=f"{name} the messages with these numbers, or all with 'dead'"
+            )
     group.set_defaults(main=_inbox, ids=(), no_command="lifecycle inbox takes no command after --")
 
 
@@ -250,33 +352,39 @@ def _inbox(arguments: Arguments) -> int:
 def _add_flows(commands: Any) -> None:
     from lifecycle.cli import options
 
-    group, subcommands = _add_group(commands, "flows", "show flows in a file or on a server, and control them")
+    group, subcommands = _add_group(commands, "flows", "show and control the flows in a file or on a server", _FLOWS)
     for name, described in (
-        ("list", "list the flows, their states, and the processes that run them"),
-        ("show", "show flows"),
-        ("diagram", "draw one flow with its tasks as a Mermaid diagram"),
-        ("suspend", "have the processes that run flows start no more tasks"),
-        ("resume", "have the processes that suspended flows continue"),
-        ("retry", "reset failed flows, which run again when their program starts"),
-        ("dead", "list the dead letters: jobs and sent events that were given up"),
-        ("replay", "deliver sent events that are dead letters again"),
-        ("drop", "remove sent events that are dead letters"),
+        ("list", "list flows with their states and the processes that run them"),
+        ("show", "show flows with their arguments, tasks and last changes"),
+        ("diagram", "draw flows as a Mermaid diagram"),
+        ("suspend", "ask the processes that run flows to start no more tasks"),
+        ("resume", "ask the processes that suspended flows to continue"),
+        ("retry", "reset failed flows, so that they run again"),
+        ("dead", "list dead letters: jobs and sent events that failed too often"),
+        ("replay", "deliver dead letters of sent events again"),
+        ("drop", "remove dead letters of sent events"),
     ):
-        parser = subcommands.add_parser(name, help=described, description=described, allow_abbrev=False)
+        parser = subcommands.add_parser(name, help=described, description=_sentence(described))
         parser.add_argument(
             "file",
             type=_typed(options.store),
             metavar="FILE",
-            help="the file, or the URL of the server, that Flows(…) was given",
+            help="open this file, or the PostgreSQL server at this URL",
         )
         if name in ("replay", "drop"):
-            parser.add_argument("ids", nargs="+", metavar="ID", help="their ids, or: dead, for all of them")
+            parser.add_argument(
+                "ids", nargs="+", metavar="ID", help=f"{name} the dead letters with these IDs, or all with 'dead'"
+            )
         elif name != "dead":
-            parser.add_argument("ids", nargs="*", metavar="ID", help="only these flows")
+            parser.add_argument("ids", nargs="*", metavar="ID", help="select these flows [default: all that apply]")
         if name in ("list", "show", "dead"):
             parser.add_argument("--json", action="store_true", help="print JSON")
         if name == "diagram":
-            parser.add_argument("--flow", metavar="MODULE:ATTRIBUTE", help="its definition, such as app:deploy")
+            parser.add_argument(
+                "--flow",
+                metavar="MODULE:ATTRIBUTE",
+                help="import the definition of the flow, and draw its links and nested flows",
+            )
     group.set_defaults(
         main=_flows, ids=(), json=False, flow=None, no_command="lifecycle flows takes no command after --"
     )
@@ -288,27 +396,45 @@ def _flows(arguments: Arguments) -> int:
     return flows(arguments.subcommand, arguments.file, arguments.ids, json=arguments.json, flow=arguments.flow)
 
 
-def _add_group(commands: Any, name: str, described: str) -> tuple[Any, Any]:
-    """Add a command that consists of subcommands; return its parser, and what they are added to."""
-    parser = commands.add_parser(name, help=described, description=described, allow_abbrev=False)
+def _add_group(commands: Any, name: str, described: str, epilog: str) -> tuple[Any, Any]:
+    """Add a command that has subcommands; return its parser, and the object that subcommands are added to."""
+    parser = commands.add_parser(
+        name,
+        usage=f"lifecycle {name} COMMAND ...",
+        help=described,
+        description=_sentence(described),
+        epilog=epilog,
+    )
     parser.intermixes = False  # argparse cannot intermix with subcommands
-    return parser, parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="subcommand")
+    subcommands = parser.add_subparsers(
+        title="commands", metavar="COMMAND", required=True, dest="subcommand", prog=f"lifecycle {name}"
+    )
+    return parser, subcommands
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 # -- parsing -------------------------------------------------------------------------------------------------------
 
 
+class _HelpFormatter(argparse.HelpFormatter):
+    """Wraps a text of one line, and keeps the lines of any other."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
+
+
 class _CommandParser(argparse.ArgumentParser):
-    """Allows names on both sides of an option, and suggests options for unknown ones."""
+    """Allows names on both sides of an option, and suggests an option for an unknown one."""
 
-    #: Whether names may be on both sides.
+    #: True if names may be on both sides of an option.
     intermixes: bool = True
-    _known_options: tuple[str, ...] = ()
 
-    def add_argument(self, *names: str, **options: Any) -> argparse.Action:  # pyright: ignore[reportIncompatibleMethodOverride]  # argparse has no better names
-        """As in argparse."""
-        self._known_options += tuple(name for name in names if name.startswith("--"))
-        return super().add_argument(*names, **options)
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"formatter_class": _HelpFormatter, "allow_abbrev": False, **settings})
+        self._positionals.title = "arguments"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # its overloads
         """As in argparse, but for unknown options."""
@@ -319,20 +445,30 @@ class _CommandParser(argparse.ArgumentParser):
         if unknown:
             import difflib
 
-            close = difflib.get_close_matches(unknown[0].partition("=")[0], self._known_options, 1)
+            known = [name for name in self._option_string_actions if name.startswith("--")]
+            close = difflib.get_close_matches(unknown[0].partition("=")[0], known, 1)
             self.error(f"unknown: {' '.join(unknown)}" + (f"; did you mean {close[0]}?" if close else ""))
         return arguments, unknown
 
 
-def _add_option(parser: argparse.ArgumentParser, option: Option) -> None:
-    """Add an option with a value, or both forms of a flag, of which the help shows the one that changes the default."""
+def _add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
+    """Add ``options`` under the headings of their groups."""
+    groups: dict[str, Any] = {}
+    for option in options:
+        if option.group not in groups:
+            groups[option.group] = parser.add_argument_group(option.group)
+        _add_option(groups[option.group], option)
+
+
+def _add_option(group: Any, option: Option) -> None:
+    """Add an option with a value, or both forms of a flag; the help shows the form that changes the default."""
     if option.is_flag:
         for name, value in ((option.name, True), (f"no-{option.name}", False)):
             shown = option.help if name == option.shown else argparse.SUPPRESS
-            parser.add_argument(f"--{name}", dest=option.field, action="store_const", const=value, help=shown)
+            group.add_argument(f"--{name}", dest=option.field, action="store_const", const=value, help=shown)
         return
     action = _Collect if option.many else "store"
-    parser.add_argument(
+    group.add_argument(
         f"--{option.name}", metavar=option.metavar, help=option.described, type=_typed(option.read), action=action
     )
 

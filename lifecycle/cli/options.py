@@ -284,42 +284,48 @@ class Option:
 
     name: str
     help: str
-    #: The name of its value in the help; None: it is a flag.
+    #: The name of the value in the help; None for a flag.
     metavar: str | None = None
     read: _Read = str
-    #: Whether a configuration file gives a number; otherwise it gives a text.
+    #: True if a configuration file gives a number, False if it gives a text.
     number: bool = False
     many: bool = False
     default: Any = None
+    #: The heading above the option in the help.
+    group: str = "options"
 
     @property
     def is_flag(self) -> bool:
-        """Whether it takes no value."""
+        """True if the option takes no value."""
         return self.metavar is None
 
     @property
     def field(self) -> str:
-        """The name of the settings' field."""
+        """The name of the field in the settings."""
         return self.name.replace("-", "_")
 
     @property
     def shown(self) -> str:
-        """The form that the help shows: of a flag, the one that changes the default."""
+        """The name in the help: for a flag, the form that changes the default."""
         return f"no-{self.name}" if self.default is True else self.name
+
+    @property
+    def shown_default(self) -> str:
+        """The default as a user would write it; empty for a flag and without a default."""
+        match self.default:
+            case Signals() as default:
+                return default.name.removeprefix("SIG")
+            case bool() | None | ():
+                return ""
+            case float() as default:
+                return f"{default:g}"
+            case default:
+                return str(default)
 
     @property
     def described(self) -> str:
         """The help, with the default if there is one."""
-        match self.default:
-            case Signals() as default:
-                shown = default.name.removeprefix("SIG")
-            case float() as default:
-                shown = f"{default:g}"
-            case str() as default:
-                shown = default
-            case _:
-                return self.help
-        return f"{self.help} [default: {shown}]"
+        return f"{self.help} [default: {self.shown_default}]" if self.shown_default else self.help
 
 
 def option(
@@ -330,16 +336,22 @@ def option(
     default: Any = None,
     number: bool = False,
     many: bool = False,
+    group: str = "options",
 ) -> Any:
     """Declare a field of a settings dataclass that is an option too; see `Option`. Without ``metavar`` it is a flag."""
     default = () if many else default
-    # The name is the field's.
-    return field(default=default, metadata={"option": Option("", help, metavar, read, number, many, default)})
+    # The option gets the name of the field.
+    return field(default=default, metadata={"option": Option("", help, metavar, read, number, many, default, group)})
 
 
-#: Of most commands.
+#: The format of messages, for `watch`, `up` and `run`.
 LOG_FORMAT = Option(
-    "log-format", "format messages as text, or as json, one object per line", "FORMAT", log_format, default="text"
+    "log-format",
+    "set the format of messages: text, or json for one JSON object per line",
+    "FORMAT",
+    log_format,
+    default="text",
+    group="output",
 )
 
 

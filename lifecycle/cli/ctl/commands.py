@@ -17,7 +17,7 @@ from lifecycle.cli.output import CliError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["COMMANDS", "Request", "add_ctl"]
+__all__ = ["COMMANDS", "Request", "add_ctl", "build_parser"]
 
 #: Raised when an answer has other fields or values than those of a program of this library.
 _MISREAD: Final = (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError)
@@ -76,58 +76,83 @@ COMMANDS: Final = {
     "status": _Command(
         "show the components of the program and their states",
         "status.status",
-        (_JSON, ("--watch", {"action": "store_true", "help": "continue, and show changes"})),
+        (("--watch", {"action": "store_true", "help": "continue, and show changes"}), _JSON),
     ),
     "tail": _Command(
-        "show the events as they come, and the result of each",
+        "show the last 10 events, then new events, with their results",
         "queries.tail",
-        (_argument("pattern", "only these topics, such as 'file/**'", nargs="?", default="**"), _JSON),
+        (
+            _argument("pattern", "show only matching topics, such as 'file/**' [default: **]", nargs="?", default="**"),
+            _JSON,
+        ),
     ),
-    "routes": _Command("list the handlers and their patterns", "queries.routes", (_JSON,)),
+    "routes": _Command("list the handlers with their patterns and counts", "queries.routes", (_JSON,)),
     "explain": _Command(
-        "explain which handlers get an event of a topic, or why none does",
+        "explain which handlers get events of a topic, or why none does",
         "queries.explain",
-        (_argument("topic", "such as file/modified"), _JSON),
+        (_argument("topic", "explain this topic, such as file/modified"), _JSON),
     ),
     "trace": _Command(
-        "show an event, its causes and its results", "queries.trace", (_argument("id", "as tail shows it"), _JSON)
+        "show an event with its causes and results",
+        "queries.trace",
+        (_argument("id", "show the event with this number in the output of tail"), _JSON),
     ),
     "diagram": _Command(
         "draw the program as a Mermaid diagram",
         "queries.diagram",
-        (_argument("of", "system, lifetime, a worker or a flow [default: system]", nargs="?", default="system"),),
+        (
+            _argument(
+                "of",
+                "draw this worker by name or path, this flow by ID, the lifetime, or the system [default: system]",
+                nargs="?",
+                default="system",
+            ),
+        ),
     ),
     "dump": _Command("show the stacks of all threads and tasks", "queries.dump"),
     "commands": _Command("list the commands of the program", "queries.commands", (_JSON,)),
     "emit": _Command(
-        "send an event into the program",
+        "send an event into the program, and wait for the result",
         "actions.emit",
         (
-            _argument("topic", "such as deploy/start"),
-            _argument("data", "its data, as JSON", nargs="?", default=None),
+            _argument("topic", "send an event with this topic, such as deploy/start"),
+            _argument("data", "send this JSON value as the data of the event", nargs="?", default=None),
             _JSON,
         ),
     ),
-    "suspend": _built_in("suspend: keep state, accept no new work"),
-    "resume": _built_in("continue after a suspension"),
-    "reload": _built_in("read the configuration again"),
+    "suspend": _built_in("suspend the program; it keeps its state"),
+    "resume": _built_in("continue a suspended program"),
+    "reload": _built_in("reload the configuration of the program"),
     "restart": _Command(
-        "restart a worker, or the members of a pool one after the other",
+        "restart a worker, or the workers of a pool one by one",
         "actions.restart",
-        (_argument("name", "its name, or the path to it", nargs="?"), _JSON),
+        (_argument("name", "restart the worker or pool with this name or path", nargs="?"), _JSON),
     ),
-    "hold": _built_in("hold the events of a source", _argument("name", "the source", nargs="?")),
-    "release": _built_in("release a source that is held", _argument("name", "the source", nargs="?")),
-    "stop": _Command("stop the program, and wait until it has ended", "actions.stop", (_JSON,)),
-    "terminate": _Command("suspend, so that state is saved, and stop", "actions.stop", (_JSON,)),
-    "attach": _Command("open the prompt of the program; Ctrl+D leaves it running", "attach.attach"),
+    "hold": _built_in("hold the events of a source", _argument("name", "hold this source", nargs="?")),
+    "release": _built_in("release the events of a held source", _argument("name", "release this source", nargs="?")),
+    "stop": _Command("stop the program, and wait until its process has ended", "actions.stop", (_JSON,)),
+    "terminate": _Command("suspend the program to save its state, then stop it", "actions.stop", (_JSON,)),
+    "attach": _Command("open the prompt of the program; Ctrl+D leaves it", "attach.attach"),
 }
 
 _EPILOG: Final = """\
-Any other word is sent to the program as one of its commands: lifecycle ctl deploy prod.
-So is one of these words after --, if the program has a command of that name: lifecycle ctl -- status.
+Any other word is sent to the program as one of its own commands. If the
+program has a command with a name above, write it after --.
 
-exit codes: 0 done, 1 it failed or was refused, 2 usage, 4 no such program
+examples:
+  lifecycle ctl status --watch
+  lifecycle ctl -p shop deploy prod
+  lifecycle ctl -- status
+
+exit status:
+  0  done
+  1  failed or refused
+  2  wrong usage, or several programs run and -p is missing
+  4  program not found
+
+environment:
+  NO_COLOR         print without colors
+  XDG_RUNTIME_DIR  look for programs in its subdirectory lifecycle
 """
 
 
@@ -141,15 +166,23 @@ def add_ctl(commands: Any) -> None:
         help="query and control a running program",
         description="Query and control a running program.",
         epilog=f"commands:\n{listed}\n\n{_EPILOG}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.intermixes = False  # the words after the command are its arguments
     parser.set_defaults(main=_ctl, request=None)
-    parser.add_argument("-p", "--program", metavar="NAME", help="the program, if several run; see ps")
+    parser.add_argument("-p", "--program", metavar="NAME", help="select the program; required if several run (see ps)")
     parser.add_argument(
         "words", nargs=argparse.REMAINDER, action=_ParseRequest, metavar="COMMAND ...", help=argparse.SUPPRESS
     )
+
+
+def build_parser(parser_class: type[argparse.ArgumentParser], name: str) -> argparse.ArgumentParser:
+    """Return the parser for the arguments of the command ``name``."""
+    command = COMMANDS[name]
+    description = f"{command.help[0].upper()}{command.help[1:]}."
+    parser = parser_class(prog=f"lifecycle ctl {name}", description=description, allow_abbrev=False)
+    for argument, options in command.arguments:
+        parser.add_argument(argument, **options)
+    return parser
 
 
 class _ParseRequest(argparse.Action):
@@ -164,14 +197,9 @@ class _ParseRequest(argparse.Action):
 
 def _parse(parser_class: type[argparse.ArgumentParser], program: str | None, words: Sequence[str]) -> Request:
     name = words[0]
-    command = COMMANDS.get(name)
-    if command is None:
+    if name not in COMMANDS:
         return Request(program, "", tuple(words))
-    description = f"{command.help[0].upper()}{command.help[1:]}."
-    parser = parser_class(prog=f"lifecycle ctl {name}", description=description, allow_abbrev=False)
-    for argument, options in command.arguments:
-        parser.add_argument(argument, **options)
-    return Request(program, name, tuple(words), vars(parser.parse_args(words[1:])))
+    return Request(program, name, tuple(words), vars(build_parser(parser_class, name).parse_args(words[1:])))
 
 
 def _ctl(arguments: Any) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from lifecycle.cli import options
 from lifecycle.cli.files import did_you_mean, load_table, read_env, read_text, shown, texts
-from lifecycle.cli.options import find_option, option, options_of, read_value
+from lifecycle.cli.options import Option, find_option, option, options_of, read_value
 from lifecycle.cli.output import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lifecycle.cli.options import Policy
 
 __all__ = [
+    "BASIC_KEYS",
     "KEYS",
     "Process",
     "environment",
@@ -61,31 +62,59 @@ class Process:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     #: Added to the first port to make its PORT; None: it gets none.
     port: int | None = None
-    env_file: Path | None = option("F", "KEY=VALUE lines for this process, in addition to those of .env", options.path)
-    #: As in `ProcessWorker`.
-    ready: str | None = option("WHEN", "when it counts as started, such as port:8000", options.ready)
-    start_timeout: float = option("S", "how long it has for that", options.interval, default=30.0, number=True)
-    after: tuple[str, ...] = option(
-        "NAME", "start when these have started; a job has to succeed", lambda text: (text,), many=True
+    env_file: Path | None = option(
+        "FILE", "read variables for this process from KEY=VALUE lines, in addition to .env", options.path
     )
-    #: None: its end is the end of all, unless it is watched.
-    restart: Policy | None = option("POLICY", "start it again never, on-failure or always", options.policy)
+    #: As in `ProcessWorker`.
+    ready: str | None = option(
+        "WHEN", "wait until the process is ready: port:N, an http:// URL, line:REGEX or notify", options.ready
+    )
+    start_timeout: float = option(
+        "SECONDS",
+        "stop the process if it is not ready within this time",
+        options.interval,
+        default=30.0,
+        number=True,
+    )
+    after: tuple[str, ...] = option(
+        "NAME",
+        "start after these processes are ready, or, for jobs, have succeeded; stop before them",
+        lambda text: (text,),
+        many=True,
+    )
+    #: None: the end of the process stops everything, unless it is watched.
+    restart: Policy | None = option(
+        "POLICY", "restart the process after it has ended: never, on-failure or always", options.policy
+    )
     backoff: float = option(
-        "S",
-        "wait S seconds before the first restart, twice as long each time",
+        "SECONDS",
+        "wait this long before the first restart, and twice as long each time, up to 30 seconds",
         options.seconds,
         default=0.1,
         number=True,
     )
     max_restarts: int = option(
-        "N", "give it up after N restarts within a minute; 0: never", options.count, default=0, number=True
+        "N",
+        "give up after more restarts than this within a minute; 0 is no limit",
+        options.count,
+        default=0,
+        number=True,
     )
     watch: tuple[Path, ...] = option(
-        "PATH", "restart it when these files change", lambda text: (options.path(text),), many=True
+        "PATH",
+        "restart the process when these files or directories change",
+        lambda text: (options.path(text),),
+        many=True,
     )
-    stop_signal: Signals = option("SIG", "ask it to stop with this signal", options.signal, default=signals.SIGTERM)
+    stop_signal: Signals = option(
+        "SIG", "stop the process and its children with this signal", options.signal, default=signals.SIGTERM
+    )
     stop_timeout: float = option(
-        "S", "kill it S seconds after the stop signal", options.seconds, default=10.0, number=True
+        "SECONDS",
+        "kill the process if it still runs this long after the stop signal",
+        options.seconds,
+        default=10.0,
+        number=True,
     )
 
     @property
@@ -108,7 +137,13 @@ class Process:
         return self.restart == "always" or (self.restart == "on_failure" and failed)
 
 
-#: The keys of a table other than ``command``, ``cwd`` and ``env``.
+#: The keys of a table with values of their own forms.
+BASIC_KEYS: Final = (
+    Option("command", "run this line with /bin/sh, or this list of words without a shell", "COMMAND"),
+    Option("cwd", "run the command in this directory, by default that of the file", "DIR"),
+    Option("env", "set these variables for the process; they override all others", "TABLE"),
+)
+#: The other keys of a table.
 KEYS: Final = options_of(Process)
 
 
@@ -209,7 +244,7 @@ def _fields(keys: Mapping[str, Any], base: Path) -> dict[str, Any]:
             case "env":
                 found[key] = _variables(value)
             case _:
-                known, _ = find_option(key, KEYS, "command", "cwd", "env")
+                known, _ = find_option(key, KEYS, *(each.name for each in BASIC_KEYS))
                 if known.field in found:
                     raise ValueError(f"{key} sets the same as another key; keep one of them")
                 found[known.field] = read_value(known, value)

@@ -26,6 +26,9 @@ _NAMES = ("tool", "lifecycle", "watch")
 _TABLE = f"[{'.'.join(_NAMES)}]"
 _FILE = "pyproject.toml"
 
+#: Headings of the help.
+_FILES, _RESTARTS, _STARTING, _COMMAND = "changes", "restarts", "start and stop", "command"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -39,59 +42,127 @@ class Settings:
     command: tuple[str, ...]
     #: Files and directories to watch.
     paths: tuple[Path, ...] = (Path(),)
-    #: Without the dots; none, and no ``include``: all files count.
-    ext: tuple[str, ...] = option("py,toml", "watch only files with these endings", options.extensions, many=True)
-    include: tuple[Glob, ...] = option("GLOB", "watch these paths too, in addition to --ext", options.globs, many=True)
-    ignore: tuple[Glob, ...] = option("GLOB", "never react to these paths", options.globs, many=True)
-    gitignore: bool = option(None, "react to paths that git ignores, too", default=True)
+    #: Endings without the dot; all files count if this and ``include`` are empty.
+    ext: tuple[str, ...] = option(
+        "EXT", "watch only files with these endings, such as py,toml", options.extensions, many=True, group=_FILES
+    )
+    include: tuple[Glob, ...] = option(
+        "GLOB", "also watch these paths, in addition to --ext", options.globs, many=True, group=_FILES
+    )
+    ignore: tuple[Glob, ...] = option("GLOB", "ignore changes to these paths", options.globs, many=True, group=_FILES)
+    gitignore: bool = option(None, "also watch files that git ignores", default=True, group=_FILES)
     on: tuple[Rule, ...] = option(
-        "GLOB=ACTION", "restart, reload or ignore for these paths; the first match wins", options.rules, many=True
+        "GLOB=ACTION",
+        "set the action for changes to these paths: restart, reload or ignore; the first match wins",
+        options.rules,
+        many=True,
+        group=_FILES,
     )
     step: float = option(
-        "S", "collect the system's notifications for S seconds", options.interval, default=0.05, number=True
+        "SECONDS",
+        "collect the notifications of the system for this long",
+        options.interval,
+        default=0.05,
+        number=True,
+        group=_FILES,
     )
-    wait: float = option("S", "act after S seconds without a change", options.seconds, default=0.1, number=True)
+    wait: float = option(
+        "SECONDS",
+        "act when nothing has changed for this long",
+        options.seconds,
+        default=0.1,
+        number=True,
+        group=_FILES,
+    )
+    poll: float | None = option(
+        "SECONDS",
+        "scan the files at this interval, for file systems without notifications (NFS, Docker, WSL)",
+        options.interval,
+        number=True,
+        group=_FILES,
+    )
     busy: Busy = option(
-        "POLICY", "while the command runs: restart it, queue the change, or drop it", options.busy, default="restart"
+        "POLICY",
+        "set the effect of a change while the command runs: restart the command, queue the next run, or drop the "
+        "change",
+        options.busy,
+        default="restart",
+        group=_RESTARTS,
     )
     restart: Policy = option(
-        "POLICY", "start it again when it ends: never, on-failure, always", options.policy, default="never"
+        "POLICY",
+        "restart the command after it has ended: never, on-failure or always",
+        options.policy,
+        default="never",
+        group=_RESTARTS,
     )
-    #: As in `ProcessWorker`; None: as soon as it is started.
-    ready: str | None = option("WHEN", "when it counts as started, such as port:8000", options.ready)
+    signal: Signals | None = option(
+        "SIG", "send this signal after a change, instead of restarting", options.signal, group=_RESTARTS
+    )
+    postpone: bool = option(None, "wait for the first change before the first start", default=False, group=_RESTARTS)
+    check: bool = option(
+        None, "restart even if a changed Python file has a syntax error", default=True, group=_RESTARTS
+    )
+    webhook: Address | None = option(
+        "HOST:PORT", "also restart on a POST request to this address", options.address, group=_RESTARTS
+    )
+    secret_env: str | None = option(
+        "NAME",
+        "verify the GitHub signature of POST requests with the secret in this environment variable",
+        options.variable,
+        group=_RESTARTS,
+    )
+    #: As in `ProcessWorker`; None: ready as soon as it has started.
+    ready: str | None = option(
+        "WHEN",
+        "wait until the command is ready: port:N, an http:// URL, line:REGEX or notify",
+        options.ready,
+        group=_STARTING,
+    )
     start_timeout: float = option(
-        "S", "stop it if it is not ready after S seconds", options.interval, default=30.0, number=True
+        "SECONDS",
+        "stop the command if it is not ready within this time",
+        options.interval,
+        default=30.0,
+        number=True,
+        group=_STARTING,
     )
-    postpone: bool = option(None, "wait for the first change before the first start", default=False)
-    poll: float | None = option(
-        "S", "look every S seconds, if the system does not notify (NFS, Docker, WSL)", options.interval, number=True
-    )
-    clear: bool = option(None, "clear the screen before each start", default=False)
-    #: Read again at each start.
-    env_file: Path | None = option("F", "read KEY=VALUE lines for the command's environment", options.path)
-    shell: bool = option(None, "run the command as one line for $SHELL -c", default=False)
-    signal: Signals | None = option("SIG", "send this signal at a change, instead of restarting", options.signal)
     stop_signal: Signals = option(
-        "SIG", "ask the command to stop with this signal", options.signal, default=signals.SIGTERM
+        "SIG", "stop the command with this signal", options.signal, default=signals.SIGTERM, group=_STARTING
     )
     stop_timeout: float = option(
-        "S", "kill it S seconds after the stop signal", options.seconds, default=10.0, number=True
+        "SECONDS",
+        "kill the command if it still runs this long after the stop signal",
+        options.seconds,
+        default=10.0,
+        number=True,
+        group=_STARTING,
     )
     keep_old: bool = option(
-        None, "stop the old run only when the new one is ready; if it will not be, the old one stays", default=False
+        None, "stop the old run only when the new run is ready; keep it if that fails", default=False, group=_STARTING
     )
     socket: Address | None = option(
-        "HOST:PORT", "listen there once, and hand the socket to each run (as systemd does)", options.address
+        "HOST:PORT",
+        "listen on this address, and pass the socket to each run as systemd does",
+        options.address,
+        group=_STARTING,
     )
     live: int | None = option(
-        "PORT", "reload pages in browsers when it is ready; the tag for them is shown", options.port, number=True
+        "PORT",
+        "reload pages in browsers when the command is ready; print the tag for the pages",
+        options.port,
+        number=True,
+        group=_STARTING,
     )
-    webhook: Address | None = option("HOST:PORT", "restart on a POST too", options.address)
-    secret_env: str | None = option(
-        "NAME", "the variable with the secret that signs the POSTs (as GitHub does)", options.variable
+    shell: bool = option(None, "run the command as one line with $SHELL -c", default=False, group=_COMMAND)
+    #: Read again at each start.
+    env_file: Path | None = option(
+        "FILE", "set the KEY=VALUE lines of this file in the command's environment", options.path, group=_COMMAND
     )
-    prompt: bool = option(None, "leave the terminal to the command (for pdb)", default=True)
-    check: bool = option(None, "restart even if a changed Python file has a syntax error", default=True)
+    prompt: bool = option(
+        None, "leave the terminal to the command, for example for breakpoint()", default=True, group=_COMMAND
+    )
+    clear: bool = option(None, "clear the screen before each start", default=False, group="output")
     log_format: LogFormat = field(default="text", metadata={"option": options.LOG_FORMAT})
 
     def __post_init__(self) -> None:
