@@ -39,17 +39,27 @@ Completer: TypeAlias = Iterable[str] | Callable[[str], Iterable[str]]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A word that can be typed, its event, and its help text."""
+    """A word that can be typed, its event, and its help text.
+
+    Args:
+        name: The word.
+        help: Help text.
+        event: Returns the event for the arguments. By default, a `CommandEvent` with the name and the arguments.
+        complete: Completions for an argument: words, or a function from the typed text to words.
+        aliases: Other words for the same command.
+        place: Where the command was registered, for messages about conflicts.
+        takes_arguments: If false, a line with further words is not this command.
+    """
 
     name: str
     help: str = ""
-    #: From the arguments to the event; None makes a `CommandEvent` with the name and the arguments.
+    #: Returns the event for the arguments. None makes a `CommandEvent` with the name and the arguments.
     event: Callable[[tuple[str, ...]], Topical] | None = None
     complete: Completer | None = None
     aliases: tuple[str, ...] = ()
-    #: Where it was registered, for the message about a conflict.
+    #: Where the command was registered, for messages about conflicts.
     place: str = "built in"
-    #: Whether words may follow it; if not, a line with further words is not this command.
+    #: If false, a line with further words is not this command.
     takes_arguments: bool = True
 
     def make(self, args: tuple[str, ...]) -> Topical:
@@ -108,7 +118,7 @@ class Commands:
             self._by_word[word] = command
 
     def remove(self, name: str) -> None:
-        """Remove the command and its aliases; nothing happens if there is none."""
+        """Remove the command and its aliases. Idempotent."""
         command = self._by_word.get(name)
         self._by_word = {word: each for word, each in self._by_word.items() if each is not command}
 
@@ -120,11 +130,11 @@ class Commands:
             self.remove(name)
 
     def include(self, others: Commands) -> None:
-        """Include the commands of ``others``; a word that is taken here, now or later, counts first."""
+        """Include the commands of ``others``. A word that is registered here, even later, takes precedence."""
         self._included.append(others)
 
     def exclude(self, others: Commands) -> None:
-        """Include the commands of ``others`` no longer; nothing happens if they are not included."""
+        """Stop including the commands of ``others``. Idempotent."""
         self._included = [each for each in self._included if each is not others]
 
     @property
@@ -146,10 +156,10 @@ class Commands:
         return tuple(sorted({*self._by_word, *(word for each in self._included for word in each.words())}))
 
     def parse(self, line: str) -> Topical | None:
-        """Return the event of a typed line; None for a blank one.
+        """Return the event for a typed line, or None for a blank line.
 
-        A line that is not a command is an `UnknownCommandEvent` with its first word; if that is a command which takes
-        no arguments, with the whole line.
+        A line that is not a command becomes an `UnknownCommandEvent` with its first word. If that word is a command
+        without arguments, the event has the whole line.
         """
         words = split(line)
         if not words:

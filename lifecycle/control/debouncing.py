@@ -37,15 +37,18 @@ Merge: TypeAlias = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Debounce:
-    """How long to wait for the end of a burst of events, and how to merge them.
+    """How long to wait for the end of a burst of events, and how to merge its events.
 
-    An event waits until ``wait`` seconds have passed without another, but no longer than ``max_wait`` seconds from
-    the first of the burst. The newest event wins, unless ``merge(pending, new)`` merges them; a ``merge`` with an
-    attribute ``first`` is given the first of a burst too. ``key(event)`` gives each key its own burst.
+    Args:
+        wait: Seconds of quiet that end a burst.
+        max_wait: Maximum seconds from the first event of a burst to its delivery. By default, a burst has no limit.
+        merge: Called as ``merge(pending, new)``; returns the event to deliver. By default, the newest event is
+            delivered. If ``merge`` has an attribute ``first``, ``first(event)`` replaces the first event of a burst.
+        key: Called with each event; events with different keys are in different bursts.
 
     Raises:
-        ValueError: for a negative ``wait``, or a ``max_wait`` shorter than ``wait``.
-        TypeError: for a ``merge`` or ``key`` that cannot be called.
+        ValueError: if ``wait`` is negative, or ``max_wait`` is shorter than ``wait``.
+        TypeError: if ``merge`` or ``key`` is not callable.
     """
 
     wait: float
@@ -247,11 +250,18 @@ def debounce(
     merge: Merge | None = None,
     key: Callable[[Any], Hashable] | None = None,
 ) -> Debounced:
-    """Debounce ``handler`` by ``wait`` seconds, without a router; see `Debounce` for the settings.
+    """Return a handler that debounces ``handler``, for use without a router.
 
-    The result is a handler that returns at once. Calls of ``handler`` never overlap for one key; its errors are
-    logged and announced on ``hooks.handler_failed``. ``await result.flush()`` delivers pending events; do so before
-    the loop ends (a router does it for its handlers).
+    The returned handler returns immediately. Calls of ``handler`` never overlap for one key. Its errors are logged
+    and announced on ``hooks.handler_failed``. ``await result.flush()`` delivers pending events. Call it before the loop
+    ends; a router does this for its handlers.
+
+    Args:
+        handler: An async or plain function of one argument, the event.
+        wait: See `Debounce`.
+        max_wait: See `Debounce`.
+        merge: See `Debounce`.
+        key: See `Debounce`.
     """
     return Debounced(handler, Debounce(wait, max_wait, merge, key))
 
@@ -271,8 +281,8 @@ class _Growing(dict["Path", Change]):
 class _MergeFiles:
     """Merges several `FileEvent` objects into one `FileBatch` with the net change of each path.
 
-    Added then deleted cancels out; added then modified is added; deleted then added is modified. Each call takes
-    amortised constant time and consumes the pending batch; continue with the returned one.
+    Added and then deleted is no change; added and then modified is added; deleted and then added is modified. Each call
+    takes amortised constant time and consumes the pending batch; continue with the returned one.
     """
 
     def __call__(self, pending: FileEvent | FileBatch, new: FileEvent | FileBatch) -> FileBatch:

@@ -26,7 +26,7 @@ _GENERATIONS = 16
 
 
 def delivery() -> Delivery:
-    """Return the delivery of the handler that is running here.
+    """Return the delivery that the current handler is processing.
 
     Raises:
         LookupError: outside a handler that got its event through a lane.
@@ -38,10 +38,11 @@ def delivery() -> Delivery:
 
 
 class Delivery:
-    """One event under way: ``await`` it for its end.
+    """The delivery of one event. Await it to wait until its handler has ended.
 
-    Awaiting returns None when the handler has returned, or raises its error, `NotHandled` or `Dropped`. An event that
-    was merged into another is delivered when the merged call ends. Any number of tasks may await it, or none.
+    Awaiting returns None when the handler has returned. Otherwise it raises the handler's error, `NotHandled` or
+    `Dropped`.
+    The delivery of an event that was merged into another ends with the merged call. Any number of tasks may await it.
     """
 
     __slots__ = (
@@ -99,17 +100,17 @@ class Delivery:
 
     @property
     def into(self) -> Delivery | None:
-        """The call that it was merged into by a debounce; None if it has its own call."""
+        """The delivery that this one was merged into by a debounce, or None."""
         return self._into
 
     @property
     def done(self) -> bool:
-        """Whether it has ended, with or without an error."""
+        """True if the delivery has ended, with or without an error."""
         return self._last()._done  # noqa: SLF001
 
     @property
     def error(self) -> BaseException | None:
-        """Its error; None while it is under way, and when it was handled."""
+        """The error of the delivery. None until it ends, and if it succeeded."""
         return self._last()._error  # noqa: SLF001
 
     def _last(self) -> Delivery:
@@ -151,9 +152,9 @@ class Delivery:
             ancestor.parent = None
 
     def again(self, attempt: int) -> None:
-        """Say which attempt this is; for a source that keeps its events, as soon as ``emit`` has returned.
+        """Set the attempt of this delivery; for a source that stores its events, directly after ``emit`` has returned.
 
-        A call that several events were merged into has the highest number among them.
+        If several events were merged into one call, the call has the highest attempt among them.
         """
         self.attempt = attempt
         call = self._last()

@@ -39,9 +39,9 @@ class LaneInfo:
     waiting: int
     #: Handlers that are running.
     running: int
-    #: The capacity of its queue now: the buffer of the router, plus one place for each handler that could start.
+    #: Capacity of the queue: the router's buffer, plus one for each handler that could start.
     limit: int
-    #: How many handlers may run at once.
+    #: Maximum number of handlers that run at the same time.
     concurrency: int
 
 

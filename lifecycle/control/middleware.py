@@ -26,9 +26,9 @@ _Wrapped: TypeAlias = "Callable[[_E], Coroutine[Any, Any, None]]"
 
 
 def once(handler: Callable[[_E], Any]) -> _Wrapped[_E]:
-    """Let ``handler`` run at most once, also under concurrent calls; later calls return without running it.
+    """Let ``handler`` run at most once, also under concurrent calls. Later calls return without running it.
 
-    A first run that failed was the one run.
+    A first run that fails counts as the one run.
     """
     call = as_async(handler)
     ran = False
@@ -44,7 +44,11 @@ def once(handler: Callable[[_E], Any]) -> _Wrapped[_E]:
 
 
 def recover(on_error: Callable[[Any, Exception], Any] | None = None) -> Wrapper:
-    """Contain every `Exception` but `NotHandled`, calling ``on_error(event, error)`` (async or plain) if given."""
+    """Catch every `Exception` except `NotHandled`.
+
+    Args:
+        on_error: Called as ``on_error(event, error)``, async or plain.
+    """
     react = None if on_error is None else as_async(lambda pair: on_error(*pair))
 
     def middleware(handler: Callable[[_E], Any]) -> _Wrapped[_E]:
@@ -68,9 +72,11 @@ def recover(on_error: Callable[[Any, Exception], Any] | None = None) -> Wrapper:
 
 
 def log(logger: logging.Logger | None = None, level: int = logging.INFO) -> Wrapper:
-    """Log the begin and the end of each call at ``level``, with its duration; an error with its traceback.
+    """Log the start and the end of each call, with its duration. An error is logged with its traceback.
 
-    `NotHandled` is not an error: it is logged at debug.
+    Args:
+        logger: The logger. By default, ``lifecycle.control``.
+        level: Level of the messages. `NotHandled` is logged at DEBUG.
     """
     out = logger or _log
 
@@ -98,7 +104,7 @@ def log(logger: logging.Logger | None = None, level: int = logging.INFO) -> Wrap
 
 
 def timeout(seconds: float) -> Wrapper:
-    """Cancel a call that takes longer than ``seconds``; it ends with `TimeoutError`.
+    """Cancel a call that takes longer than ``seconds``, and raise `TimeoutError`.
 
     Raises:
         ValueError: unless ``seconds`` is above 0.

@@ -1,4 +1,4 @@
-"""`Router`: events in, handlers out, in the manner of a ServeMux; and what operators see and hold of it.
+"""`Router`: registration of handlers and sources, and delivery of events.
 
 The work is done elsewhere: ``routing`` finds the route, ``dispatcher`` moves the event, ``running`` starts and stops.
 """
@@ -41,7 +41,7 @@ _H = TypeVar("_H", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class RouterState:
-    """The figures of a router: how many of each there are, and counts of events that passed through lanes."""
+    """Number of routes and sources of a router, and counts of the events that passed through its lanes."""
 
     name: str
     routes: int
@@ -69,20 +69,22 @@ class _RouteSettings(TypedDict, total=False):
 
 
 class Router:
-    """Gives each event to the handler with the pattern that fits its topic best.
+    """Delivers each event to the handler with the most specific pattern that matches its topic.
 
-    ``buffer`` events wait in each lane before their emitter has to. When the router stops, events and handlers that are
-    under way have ``drain_timeout`` seconds.
+    Args:
+        name: Name in messages and states.
+        buffer: Maximum number of events that wait in each lane. If a lane is full, `emit` waits.
+        drain_timeout: Seconds that queued events and running handlers have to finish when the router stops.
 
     Raises:
-        ValueError: for a negative ``buffer`` or ``drain_timeout``.
+        ValueError: if ``buffer`` or ``drain_timeout`` is negative.
     """
 
     def __init__(self, name: str = "router", *, buffer: int = 100, drain_timeout: float = 5.0) -> None:
         if buffer < 0 or drain_timeout < 0:
             raise ValueError(f"Router(buffer={buffer!r}, drain_timeout={drain_timeout!r}): give 0 or more for both")
         self.name = name
-        #: The registered commands; prompts read it.
+        #: The registered commands, which prompts read.
         self.commands: Final = Commands()
         self._table = RouteTable()
         self._matches = self._table.matches
@@ -107,18 +109,31 @@ class Router:
         middleware: Iterable[Middleware] = (),
         replace: bool = False,
     ) -> Route:
-        """Give events with a topic that matches ``pattern`` to ``handler``.
+        """Register ``handler`` for the events with a topic that matches ``pattern``.
 
-        An event passes ``debounce`` (in seconds, or a `Debounce`), the lane and ``middleware`` on its way to the
-        handler. Each route has its own lane, unless it names one to share. ``concurrency`` handlers of a lane run at
-        once. When that many are running, ``busy`` decides: ``"queue"``, ``"drop"`` or ``"restart"``. An event class in
-        place of a pattern means the topics of its events.
+        Args:
+            pattern: A topic, a glob such as ``file/*``, or an event class, which stands for the topics of its events.
+            handler: An async or plain function of one argument, the event. A plain function runs in the event loop.
+            debounce: Wait until a burst of events is over, and deliver one event: seconds of quiet, or a `Debounce`.
+            busy: Action if an event arrives while the lane runs as many handlers as ``concurrency`` allows.
+                ``"queue"`` waits, ``"drop"`` drops the event, ``"restart"`` cancels the oldest running handler of
+                this route.
+            concurrency: Maximum number of handlers that run at the same time in the lane. With 1, events keep their
+                order.
+            lane: Name of a lane to share. Routes that name the same lane share its queue and must have the same
+                ``concurrency``. By default, the route has its own lane.
+            middleware: Functions that wrap the handler. The first is the outermost. Middleware from `use` is
+                outside of these.
+            replace: Replace the route that is registered for this pattern, instead of raising `RouteConflict`.
+
+        Returns:
+            The route.
 
         Raises:
-            InvalidPattern: for a pattern that cannot be read.
-            RouteConflict: when the pattern is taken, unless ``replace`` is true.
-            TypeError: for a handler that is not a callable of one argument, or a lane that is not a string.
-            ValueError: for a concurrency below 1, an unknown ``busy``, or a lane of another concurrency.
+            InvalidPattern: if the pattern cannot be parsed.
+            RouteConflict: if the pattern is registered and ``replace`` is false.
+            TypeError: if ``handler`` is not a callable of one argument, or ``lane`` is not a string.
+            ValueError: if ``concurrency`` is below 1 or differs from that of the shared lane, or ``busy`` is unknown.
         """
         if lane is not None and not isinstance(lane, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # users pass what they like
             raise TypeError(f"expected the name of a lane as a string, got lane={lane!r}; a lane is chosen per route")
@@ -132,7 +147,13 @@ class Router:
         return route
 
     def on(self, pattern: str | Pattern | type[Topical], **settings: Unpack[_RouteSettings]) -> Callable[[_H], _H]:
-        """`handle` as a decorator, with the same settings; it returns the function unchanged."""
+        """Register the decorated function as a handler, and return it unchanged.
+
+        Args:
+            pattern: As for `handle`.
+            settings: ``debounce``, ``busy``, ``concurrency``, ``lane``, ``middleware`` and ``replace``, as for
+                `handle`.
+        """
         parsed = as_pattern(pattern)
 
         def register(handler: _H) -> _H:
@@ -142,24 +163,28 @@ class Router:
         return register
 
     def remove(self, pattern: str | Pattern | type[Topical]) -> None:
-        """Remove a route; the events that it has accepted are still delivered to it.
+        """Remove the route of ``pattern``. Events that it has accepted are still delivered to it.
 
         Raises:
-            RouteNotFound: when nothing is registered under ``pattern``.
+            RouteNotFound: if no route is registered for ``pattern``.
         """
         route = self._table.remove(as_pattern(pattern))
         self._dispatcher.remove(route)
         self.commands.forget(route.pattern)
 
     def fallback(self, handler: _H) -> _H:
-        """Give events that no route took to ``handler``, one at a time; a later call replaces it."""
+        """Register ``handler`` for events that no route takes, and return it; usable as a decorator.
+
+        It handles one event at a time. A later call replaces the handler.
+        """
         self._dispatcher.set_fallback(handler, self._middleware)
         return handler
 
     def use(self, *middleware: Middleware) -> None:
-        """Wrap ``middleware`` around every route and the fallback, earlier and later ones.
+        """Wrap ``middleware`` around the handlers of all routes and the fallback, including those registered later.
 
-        The first named is the outermost.
+        Args:
+            middleware: Functions from handler to handler. The first is the outermost.
         """
         self._table.wrap(middleware)
         if (fallback := self._dispatcher.fallback) is not None:
@@ -182,15 +207,23 @@ class Router:
         help: str = "",  # noqa: A002  # the field's word
         complete: Completer | None = None,
     ) -> Any:
-        """Register a command: typing ``name`` sends a `CommandEvent` with its arguments to ``handler``.
+        """Register a command. If a user types its name, ``handler`` is called with a `CommandEvent`.
 
-        As a decorator it takes the name from the function. The docstring is the help, if ``help`` is not given.
-        ``complete`` gives candidates for an argument: words, or a function from the typed text to words. Commands
-        share the lane ``command``, so that they keep their order.
+        As a decorator without arguments, `command` uses the name and docstring of the function. All commands share
+        the lane ``command`` and therefore run one after the other.
+
+        Args:
+            name: The word to type.
+            handler: An async or plain function of one argument, the event.
+            help: Help text. By default, the docstring of the handler.
+            complete: Completions for an argument: words, or a function from the typed text to words.
+
+        Returns:
+            The route, or the function if used as a decorator.
 
         Raises:
-            RouteConflict: when the name is taken.
-            ValueError: for a name that is not one word.
+            RouteConflict: if the name is taken.
+            ValueError: if the name is not a single word.
         """
         if not isinstance(name, str):
             self.command(name_of(name).rpartition(".")[2], name)
@@ -208,17 +241,29 @@ class Router:
     # -- taps and sources --------------------------------------------------------------------------------------
 
     def tap(self, pattern: str | Pattern | type[Topical], handler: Handler) -> Tap:
-        """Let ``handler`` see every matching event as well; it can neither stop nor change it.
+        """Call ``handler`` with every matching event, in addition to its route.
 
-        A plain function is called at once. An async one has its own lane, and misses (``tap.missed``) the events that
-        find it full. ``tap.remove()`` ends it.
+        A tap cannot stop or change an event. A plain function is called immediately. An async function has its own
+        lane. If that lane is full, the tap misses the event (``tap.missed``).
+
+        Args:
+            pattern: As for `handle`.
+            handler: As for `handle`.
+
+        Returns:
+            The tap. ``tap.remove()`` removes it.
         """
         return Tap(self._dispatcher, as_pattern(pattern), handler)
 
     def subscribe(self, pattern: str | Pattern | type[Topical] = "**", *, maxsize: int = 100) -> Subscription:
-        """Return the matching events as an async iterator: ``async with router.subscribe() as events: async for …``.
+        """Return the matching events as an async iterator.
 
-        At most ``maxsize`` events wait; then the oldest is dropped and counted in ``events.dropped``.
+        Use it as ``async with router.subscribe() as events:`` and ``async for event in events:``.
+
+        Args:
+            pattern: As for `handle`.
+            maxsize: Maximum number of events that wait. If there are more, the oldest is dropped and counted in
+                ``events.dropped``.
         """
         parsed = as_pattern(pattern)
         return Subscription(lambda take: self.tap(parsed, take), maxsize)
@@ -226,16 +271,19 @@ class Router:
     def add_source(
         self, source: Source, *, restart: RestartSource = "on_failure", backoff: Backoff | None = None
     ) -> None:
-        """Let ``source`` feed this router while it runs.
+        """Add a source, which sends events to this router while the router runs.
 
-        A source is an async iterable of events, a function that returns one, or an object with ``async def
-        run(emit)``. If it is also an async context manager, it is entered first, and an error there ends `run` with
-        `SourceFailed`. A source that fails later is logged and restarted with ``backoff``, unless ``restart`` is
-        ``"never"``.
+        Args:
+            source: An async iterable of events, a function that returns one, or an object with ``async def
+                run(emit)``. A source that is also an async context manager is entered first. If entering fails, `run`
+                raises `SourceFailed`.
+            restart: ``"on_failure"`` restarts a source that fails after its start. ``"never"`` does not. Each failure
+                is logged.
+            backoff: Delays between restarts.
 
         Raises:
-            TypeError: for an object that is not a source.
-            ValueError: for another ``restart``, or a source that was added before.
+            TypeError: if ``source`` is not a source.
+            ValueError: if ``restart`` is unknown, or the source was added before.
         """
         runner = SourceRunner(source, restart, backoff or Backoff(), self._dispatcher)
         if any(each.source is source for each in self._lifespan.sources):
@@ -250,27 +298,28 @@ class Router:
         """Remove a source and cancel it.
 
         Raises:
-            RouteNotFound: when it was not added.
+            RouteNotFound: if the source was not added.
         """
         self._lifespan.remove(source)
 
     def hold_source(self, name: str) -> None:
-        """Take no events from the sources called ``name`` until `release_source`; nothing happens if it is held.
+        """Take no events from the sources called ``name`` until `release_source`. Idempotent.
 
-        One with plain methods ``suspend`` and ``resume`` is suspended (a webhook answers 503); any other waits with
-        its next event. When the router stops, its sources are released.
+        A source with plain methods ``suspend`` and ``resume`` is suspended: a `WebhookSource` then answers 503. Any
+        other
+        source waits with its next event. When the router stops, its sources are released.
 
         Raises:
-            RouteNotFound: when no source has that name.
+            RouteNotFound: if no source has that name.
         """
         for source in self._sources_called(name):
             source.hold()
 
     def release_source(self, name: str) -> None:
-        """Take events from the sources called ``name`` again; nothing happens if none is held.
+        """Take events from the sources called ``name`` again. Idempotent.
 
         Raises:
-            RouteNotFound: when no source has that name.
+            RouteNotFound: if no source has that name.
         """
         for source in self._sources_called(name):
             source.release()
@@ -284,16 +333,15 @@ class Router:
     # -- events ------------------------------------------------------------------------------------------------
 
     async def dispatch(self, event: Topical) -> None:
-        """Call the handler for ``event`` here and now, past debouncers and lanes; nothing is counted.
+        """Call the handler for ``event`` directly, without debounce, lane and counts, and return when it has returned.
 
-        The handlers are those that `emit` would give the event to, the fallback included. An error of the handler
-        is raised as it is.
+        The handler is the one that `emit` would choose, including the fallback. Its error is raised.
 
         Raises:
-            NotHandled: when no route matches, or every matching one has passed, without a fallback; `InvalidTopic` when
-                the topic is not valid.
-            TypeError: for an object without a topic.
-            LifecycleError: for a handler that raised CancelledError although its task was not cancelled.
+            NotHandled: if no route takes the event and the router has no fallback.
+            InvalidTopic: if the topic is invalid.
+            TypeError: if the object has no topic.
+            LifecycleError: if a handler raised CancelledError although its task was not cancelled.
         """
         try:
             match = self._matches[event.topic]
@@ -312,45 +360,54 @@ class Router:
         await rest
 
     async def emit(self, event: Topical) -> Delivery:
-        """Send ``event`` through its debounce and lane, waiting for capacity; await the `Delivery` for its end.
+        """Send ``event`` to its handler. If the lane is full, wait for space.
 
-        Awaiting the delivery returns None when the handler has returned, and raises its error. While the router does
-        not run, events wait in their lanes.
+        ``emit`` returns when the event is in its lane. To wait for the handler, await the returned `Delivery`: it
+        returns
+        None when the handler has returned, or raises the handler's error. Events that are emitted before the router
+        runs
+        wait in their lanes.
+
+        Returns:
+            The delivery of the event.
 
         Raises:
-            NotHandled: when no route matches, without a fallback; `InvalidTopic` when the topic is not valid.
-            TypeError: for an object without a topic.
-            LaneFull: when the handler would wait for itself, or the router does not run and the lane is full.
+            NotHandled: if no route matches and the router has no fallback.
+            InvalidTopic: if the topic is invalid.
+            TypeError: if the object has no topic.
+            LaneFull: if the lane is full and waiting would be a deadlock: the router does not run, or the calling
+                handler would wait for itself.
         """
         return _taken(await self._dispatcher.accept(event))
 
     def emit_nowait(self, event: Topical) -> Delivery:
-        """`emit` without waiting.
+        """Send ``event`` to its handler without waiting, as `emit` does if its lane has space.
 
         Raises:
-            LaneFull: when the lane is full.
-            NotHandled: when no route matches, without a fallback; `InvalidTopic` when the topic is not valid.
-            TypeError: for an object without a topic.
+            LaneFull: if the lane is full.
+            NotHandled: if no route matches and the router has no fallback.
+            InvalidTopic: if the topic is invalid.
+            TypeError: if the object has no topic.
         """
         return _taken(self._dispatcher.accept_nowait(event))
 
     # -- running -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Run sources and handlers until `stop`, cancelled, or a source that cannot start.
+        """Run sources and handlers until `stop`, a cancellation, or a source that cannot start.
 
         Raises:
-            RouterRunning: when it runs already.
-            SourceFailed: naming the source that could not start; the cause is its error.
+            RouterRunning: if the router is running already.
+            SourceFailed: if a source could not start. The error names it; the cause is its error.
         """
         await self._lifespan.run()
 
     async def wait_running(self) -> None:
-        """Wait until `run` has started every source."""
+        """Wait until `run` has started all sources."""
         await self._lifespan.wait_up()
 
     def stop(self) -> None:
-        """Let `run` end: sources stop, debouncers flush, lanes drain. Cancelling ``run`` drains nothing."""
+        """End `run`: stop the sources, flush debouncers, and drain the lanes. Cancelling `run` drains nothing."""
         self._lifespan.stop()
 
     # -- statistics --------------------------------------------------------------------------------------------
@@ -364,7 +421,7 @@ class Router:
         return [source.info() for source in self._lifespan.sources]
 
     def lanes(self) -> list[LaneInfo]:
-        """Return every lane that has had an event, or that several routes share, except those of taps."""
+        """Return the lanes that have had an event or are shared by routes, except those of taps."""
         routes = list(self._dispatcher.lanes.items())
         return [lane.info() for lane in dict.fromkeys(lane for route, lane in routes if not route.is_tap)]
 
@@ -373,11 +430,11 @@ class Router:
         return [tap_info(tap, self._dispatcher) for tap in self._table.taps()]
 
     def explain(self, topic: str) -> list[RouteInfo]:
-        """Return the routes of an event of ``topic``, in order: the first is the winner."""
+        """Return the routes that match ``topic``, in order of precedence. The first gets the event."""
         return [route.info() for route in self._table.match(Event(topic)).routes]
 
     def state(self) -> RouterState:
-        """Return how many of everything there are, and the counts of the events that passed through lanes."""
+        """Return the number of routes and sources, and the counts of the events that passed through lanes."""
         routed, handled, failed, dropped = self._dispatcher.counts()
         fallback = self._dispatcher.fallback
         return RouterState(

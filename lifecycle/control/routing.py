@@ -144,13 +144,13 @@ def caller() -> Place:
 
 
 class Busy(StrEnum):
-    """The treatment of an event when as many handlers run as the lane allows."""
+    """The treatment of an event that arrives while its lane runs as many handlers as it may."""
 
-    #: It waits; when the queue is full, its emitter waits.
+    #: The event waits in the queue. If the queue is full, ``emit`` waits.
     QUEUE = "queue"
-    #: It is dropped.
+    #: The event is dropped.
     DROP = "drop"
-    #: The oldest running handler of its route is cancelled, and it runs next.
+    #: The oldest running handler of the route is cancelled, and the event is handled next.
     RESTART = "restart"
 
     @classmethod
@@ -160,30 +160,30 @@ class Busy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RouteInfo:
-    """A route as it is now; the counts are of events that passed through its lane."""
+    """State of a route, with counts of the events that passed through its lane."""
 
     pattern: str
     handler: str
     lane: str
     busy: str
-    #: Events that it was given, those merged by its debounce included.
+    #: Events given to the route, including those merged by its debounce.
     routed: int
     #: Calls that returned.
     handled: int
     #: Calls that raised.
     failed: int
-    #: Events that were given up.
+    #: Events that were dropped.
     dropped: int
-    #: Where it was registered.
+    #: File and line where the route was registered.
     place: str
-    #: Seconds of quiet that end a burst; None: it is not debounced.
+    #: Seconds of quiet that end a burst. None if the route has no debounce.
     debounce: float | None = None
-    #: Bursts that are held back now.
+    #: Bursts that have not ended.
     held: int = 0
 
 
 class Route:
-    """One pattern and its handler, inside its middleware."""
+    """A pattern and its handler, wrapped in middleware."""
 
     __slots__ = (
         "_handler",

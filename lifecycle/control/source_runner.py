@@ -34,24 +34,28 @@ RestartSource: TypeAlias = Literal["on_failure", "never"]
 
 
 class Emit(Protocol):
-    """How a source emits an event: it waits for capacity and returns the delivery."""
+    """The function with which a source emits an event. It waits for space in the lane and returns the delivery."""
 
     def __call__(self, event: Topical, /) -> Awaitable[Delivery]:
-        """Never raises for an event that no route takes: awaiting the `Delivery` does."""
+        """Emit ``event``. If no route takes it, the error is raised by the returned delivery, not by this call."""
         ...
 
 
 class SourceObject(Protocol):
-    """A source that pushes: ``run`` emits until it has nothing more or is cancelled.
+    """A source that pushes events: ``run`` emits until it has no more events or is cancelled.
 
-    If it is also an async context manager, it is entered first; an error there is a failure to start. If it has
-    ``async def settle()``, that is awaited when the router has stopped and every `Delivery` has ended; a source that
-    drains is also left only then. If it has ``def use_router(router)`` or ``def use_commands(commands)``, these are
-    called when it is added.
+    The router uses these optional methods:
+
+    - ``__aenter__`` and ``__aexit__``: the source is entered first. An error in ``__aenter__`` is a failure to start.
+    - ``def close()`` is called at a stop, so that ``run`` can emit its last events and return. Without it, the source
+      is
+      cancelled.
+    - ``async def settle()`` is awaited after the router has stopped and each `Delivery` has ended.
+    - ``def use_router(router)`` and ``def use_commands(commands)`` are called when the source is added.
     """
 
     async def run(self, emit: Emit, /) -> None:
-        """Emit events."""
+        """Emit events with ``await emit(event)``."""
         ...
 
 
@@ -61,14 +65,14 @@ Source: TypeAlias = AsyncIterable[Topical] | Callable[[], AsyncIterable[Topical]
 
 @dataclass(frozen=True, slots=True)
 class SourceInfo:
-    """A source as it is now."""
+    """State of a source."""
 
     name: str
-    #: Whether it runs, or waits to be restarted.
+    #: True if the source runs or waits for its restart.
     running: bool
-    #: Whether its events wait until it is released.
+    #: True if the source is held by `Router.hold_source`.
     held: bool = False
-    #: How often it has failed, and the text of its last error.
+    #: Number of failures, and the message of the last.
     failures: int = 0
     error: str | None = None
 

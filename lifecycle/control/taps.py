@@ -29,7 +29,7 @@ __all__ = ["Subscription", "Tap", "TapInfo", "add_relay", "notify", "tap_info"]
 
 @dataclass(frozen=True, slots=True)
 class TapInfo:
-    """A tap as it is now."""
+    """State of a tap."""
 
     pattern: str
     handler: str
@@ -40,12 +40,12 @@ class TapInfo:
 
 
 class Tap:
-    """A handler that sees every matching event, next to the event's route.
+    """A handler that is called with every matching event, in addition to the event's route.
 
-    A plain function is called at once, before the event goes to its route. An async one has its own lane, so that it
-    may take its time: an event that finds this lane full is not shown to it, and counted in ``missed``. So is an event
-    for which the handler raises `Dropped`, as `notify` does when its queue is full. A direct dispatch has no lanes: it
-    waits for an async tap too.
+    A plain function is called immediately, before the event reaches its route. An async function has its own lane. The
+    tap
+    misses an event if this lane is full, or if the handler raises `Dropped`, as `notify` does when its queue is full.
+    `Router.dispatch` has no lanes: it awaits async taps too.
     """
 
     def __init__(self, dispatcher: Dispatcher, pattern: Pattern, handler: Handler) -> None:
@@ -59,12 +59,12 @@ class Tap:
 
     @property
     def pattern(self) -> Pattern:
-        """The pattern of the events that it sees."""
+        """The pattern of the tap."""
         return self._route.pattern
 
     @property
     def missed(self) -> int:
-        """How many events it did not see because its lane was full, or dropped itself."""
+        """Number of events that were missed because the lane was full or the handler raised `Dropped`."""
         return self._route.dropped
 
     def info(self) -> TapInfo:
@@ -72,7 +72,7 @@ class Tap:
         return tap_info(self._route, self._dispatcher)
 
     def remove(self) -> None:
-        """Stop seeing events; a second call does nothing."""
+        """Remove the tap. Idempotent."""
         self._route.is_removed = True
         self._dispatcher.table.remove_tap(self._route)
         self._dispatcher.lanes.pop(self._route, None)
@@ -103,9 +103,9 @@ def _contained(route: Route, dispatcher: Dispatcher) -> Callable[[Any], Awaitabl
 
 
 class Subscription:
-    """The events of a pattern as an async iterator, from `Router.subscribe`.
+    """The events of a pattern as an async iterator, returned by `Router.subscribe`.
 
-    At most ``maxsize`` wait; then the oldest is dropped and counted in ``dropped``.
+    At most ``maxsize`` events wait. If there are more, the oldest is dropped and counted in ``dropped``.
     """
 
     def __init__(self, attach: Callable[[Callable[[Any], None]], Tap], maxsize: int) -> None:
