@@ -22,23 +22,39 @@ STORED = ROOT / "benchmarks" / "figures.json"
 HEAD = """\
 # Performance
 
-The output of `make bench` on one machine, which also wrote this page. The documentation has no other figures. A figure
-is a ratio to a peer, or to the least code that could do the same. Both were measured in the same run, in rounds that
-take turns, so ratios hold on other machines where times do not. *bar* is the limit of a figure, *—* means that it has
-none. `make bench-check` measures again, and fails if a figure is 1.3 times worse than here, twice in a row.
+`make bench` measured these figures on one machine and wrote this page. Most are ratios to another tool, or to minimal
+code for the same task, from the same run, so they hold on other machines. *Bar* is the limit of a figure.
+`benchmarks/figures.json` has more details. `make bench-check` fails if a figure becomes 1.3 times worse.
 """
 
 NOT_MEASURED = """\
 ## Not measured
 
-- Anything on macOS, Windows, uvloop, PyPy or a free-threaded Python, or on another machine than the one below.
-- Days: the longest runs are those of `make soak` (half an hour) and of `benchmarks._observe_dashboard` (as long as
-  requested).
-- A network: NATS, PostgreSQL and the clients of webhooks are on the same machine, over loopback.
-- Disks other than the one below: durable commits wait for the disk, and their ratios depend on it.
-- watchexec, `uvicorn --reload` and the command of watchfiles: their restarts are compared by behaviour
-  ([comparison](../explanation/comparison.md)), not by time.
+- Other machines, disks, systems and Python implementations. Durable commits depend on the disk.
+- Runs of several days. The longest run is `make soak`, half an hour.
+- Networks: all servers and clients are on one machine.
+- Restart times of watchexec, watchfiles and `uvicorn --reload`.
 """
+
+#: Figures that are stored but not shown: details of other figures.
+HIDDEN = ("sizes", "cpu_microseconds_each", "postgres_jobs_a_second")
+
+#: Packages whose versions are stored but not shown: those that are neither measured nor compared.
+UNMEASURED = (
+    "alembic",
+    "cryptography",
+    "msgspec",
+    "opentelemetry-api",
+    "pathspec",
+    "prompt-toolkit",
+    "psutil",
+    "python-dotenv",
+    "rich",
+    "starlette",
+    "uvicorn",
+)
+
+SIGNS = {"at most ": "≤ ", "at least ": "≥ ", "under ": "< "}
 
 
 def stored() -> dict[str, Any]:
@@ -57,15 +73,18 @@ def _section(name: str, module: Mapping[str, Any]) -> str:
     source = ast.parse((ROOT / "benchmarks" / f"{name}.py").read_text(encoding="utf-8"))
     about = (ast.get_docstring(source) or "").replace("``", "`")
     bars: Mapping[str, str] = import_module(f"benchmarks.{name}").BARS
-    rows = (_row(figure, value, bars.get(figure, "printed")) for figure, value in module["figures"].items())
-    table = "\n".join(["| figure | measured | bar | |", "| --- | --- | --- | --- |", *rows])
+    figures = module["figures"].items()
+    rows = (_row(figure, value, bars.get(figure, "printed")) for figure, value in figures if figure not in HIDDEN)
+    table = "\n".join(["| figure | measured (bar) |", "|---|---|", *rows])
     return f"## {name}\n\n{about}\n\n{table}\n"
 
 
 def _row(figure: str, value: object, words: str) -> str:
-    met = Bar.read(words).met(value) if isinstance(value, int | float) else None
-    verdict = {True: "met", False: "**missed**", None: ""}[met]
-    return f"| `{figure}` | {_shown(value)} | {'—' if words == 'printed' else words} | {verdict} |"
+    missed = isinstance(value, int | float) and Bar.read(words).met(value) is False
+    bar = "" if words == "printed" else f" ({words})"
+    for long, sign in SIGNS.items():
+        bar = bar.replace(long, sign)
+    return f"| `{figure}` | {_shown(value)}{bar}{' **missed**' if missed else ''} |"
 
 
 def _shown(value: object) -> str:
@@ -92,7 +111,7 @@ def _absent(run: Mapping[str, Any]) -> Iterator[str]:
 
 def _surroundings(run: Mapping[str, Any]) -> Iterator[str]:
     yield "## The machine and the versions\n"
-    busy = ", ".join(f"{name} {module['load']}" for name, module in run["modules"].items())
-    listed = run["machine"] | {"date": run["date"], "load average before each module": busy}
-    yield "\n".join(f"- {name}: {value}" for name, value in listed.items()) + "\n"
-    yield ", ".join(f"{name} {version}" for name, version in run["versions"].items()) + ".\n"
+    listed = run["machine"] | {"date": run["date"]}
+    yield "; ".join(f"{name}: {value}" for name, value in listed.items()) + ".\n"
+    shown = (f"{name} {version}" for name, version in run["versions"].items() if name not in UNMEASURED)
+    yield ", ".join(shown) + ".\n"

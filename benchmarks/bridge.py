@@ -1,9 +1,7 @@
-"""The cost of a bridge compared with nats-py by hand: ``python -m benchmarks.bridge [--json]``.
+"""The cost of a bridge, compared with nats-py by hand.
 
-The server is real and stores in files. Publisher and consumer are two processes. Events have 1 KB and 64 are in flight.
-Each publication waits for JetStream's acknowledgement, and each event is acknowledged after its handler. Events per
-second are those of the slower end. The latency, from before the publication to the handler, is measured at a steady 500
-per second.
+Two processes exchange events of 1 KB, 64 at a time, with acknowledgements. ``lean`` sends only an id as header. Latency
+is measured at 500 events per second. The PostgreSQL figures compare with SQL by hand.
 """
 
 from __future__ import annotations

@@ -1,20 +1,9 @@
-"""The cost of flows and jobs compared with four peers: ``python -m benchmarks.flows [--json]``.
+"""The cost of flows and jobs, compared with TaskFlow, DBOS, procrastinate and SQLite by hand.
 
-The peers are TaskFlow, DBOS, procrastinate, and SQLite by hand. Tasks return 1. Each case has its own process and file,
-and compared cases take turns. Peers come from the dependency group ``bench``. If one is not installed, its figures are
-null, with the reason on stderr.
-
-linear_sqlite_over_taskflow: TaskFlow's time per task grows with the number of tasks, and 1,000 take 40 s in SQLite. It
-is measured with 250, which favours it, and ours with 1,000. Its figures exclude compiling and preparing the flow. Ours
-include everything from `Flows.start` to the end. The file of DBOS was set to WAL before.
-
-fanout: a thousand tasks that sleep 0.1 s, all at once. jobs: claimed and completed, eight at a time, compared with one
-statement each by hand, one after the other. import: the imports of a program with flows and jobs. Fanout and import
-have no peer that a busy machine slows equally, so the best round counts. The others use the median of the ratios.
-
-postgres_jobs_over_procrastinate_N: jobs of one task each, on a PostgreSQL server that waits for its disk, with N worker
-processes that take eight jobs at a time. Each of our jobs is a flow with stored steps; procrastinate stores the end of
-a job.
+- ``linear``: TaskFlow runs 250 tasks, because its time per task grows, and ours 1,000. Only ours includes preparing the
+  flow. DBOS uses WAL.
+- ``fanout``: a thousand tasks that sleep 0.1 s. ``jobs``: claimed and completed, eight at a time.
+- ``postgres_jobs_over_procrastinate_N``: N processes with eight jobs each. Ours stores steps, procrastinate only ends.
 """
 
 from __future__ import annotations

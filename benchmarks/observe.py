@@ -1,12 +1,8 @@
-"""The cost of observation: ``python -m benchmarks.observe [--json]``.
+"""The cost of observation.
 
-lane_with_prometheus_over_without: a delivery through a lane to a handler that does nothing, with `PrometheusMetrics`
-and without. snapshot_1000_workers_over_json_dumps: a program's whole state as plain data, compared with ``json.dumps``
-of it. metrics_scrape_1000_workers_over_plain_series: a scrape of a program with a thousand workers, each restarted
-once, compared with prometheus_client with as many series counted by hand. dashboard_cpu_percent: the share of one core
-that an open page costs a program in which a thousand workers change a thousand times per second.
-dashboard_changes_per_second: the rate that was reached. Memory is measured over minutes by
-``python -m benchmarks._observe_dashboard 600``.
+- ``snapshot``: the state of 1,000 workers as data, compared with ``json.dumps`` of it.
+- ``dashboard``: one open page while 1,000 workers change 1,000 times per second, as the share of a core.
+- ``metrics_scrape``: compared with as many series counted by hand with prometheus_client.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
-"""The cost of a pool compared with the standard library's and with pipes alone: ``python -m benchmarks.pool [--json]``.
+"""The cost of a pool, compared with a spawned ``ProcessPoolExecutor`` and with pipes by hand.
 
-Calls carry and return a kilobyte. Each figure is the best of a few short tries, and each ratio the median over rounds
-that take turns. roundtrip_over_pipe: compared with a length-prefixed echo written by hand with asyncio's streams, which
-encodes nothing, has no deadline, and cannot be cancelled. executor: `ProcessPoolExecutor` with spawned processes,
-called through the loop. pipelined: 16 callers at once and 2 processes each, of which ours run 8 calls of an async
-function at a time; queued: ours run one call of the same function that the executor calls. stream: compared with
-consecutive calls of as many bytes. first_result: from creating a pool to its first result, in one process.
+Calls carry and return a kilobyte.
 
-spawn is a worker's command started by hand, until it sends Hello. cancel: from cancelling a call that has run for a
-moment until its worker has answered the next one. kill_replace: the same if the call holds the interpreter's lock, so
-that its worker is killed after the grace of 0.5 s, until the next is ready. recovery: from SIGKILL until all are ready
-again. rss: of a worker that has answered, compared with an interpreter that does nothing.
+- ``pipe``: an echo without encoding, deadline or cancellation.
+- ``pipelined``: 16 callers, 2 processes, 8 async calls per process. ``queued``: one call per process.
+- ``stream``: compared with as many consecutive calls.
+- ``cancel``: from the cancellation to the worker's next answer. ``kill_replace``: the same if the call holds the
+  interpreter lock, with a grace of 0.5 s.
+- ``recovery``: from SIGKILL until all workers are ready. ``spawn``: a worker started by hand.
 """
 
 # The executor's processes import this module again, as they do with every program that starts them. So it has here what

@@ -1,7 +1,6 @@
-"""The cost of routing, as ratios of medians taken in one process: ``python -m benchmarks.router [--json]``.
+"""The cost of routing one event, compared with a bare ``await handler(event)``.
 
-The unit is a bare ``await handler(event)``. Peers (pyee, bubus) come from the dependency group ``bench``; one that is
-not installed is omitted.
+The figures of blinker, pyee and bubus are compared with ours (`exact`).
 """
 
 from __future__ import annotations

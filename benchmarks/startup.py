@@ -1,7 +1,4 @@
-"""The cost of importing: ``python -m benchmarks.startup [--json]``.
-
-Each figure is the median, over rounds that take turns, of the wall time of one interpreter minus that of another.
-"""
+"""The cost of importing: the wall time of one interpreter minus that of another."""
 
 from __future__ import annotations
 

@@ -1,13 +1,10 @@
-"""The cost of supervision compared with doing it by hand and with peers: ``python -m benchmarks.supervision [--json]``.
+"""The cost of supervision, compared with supervisord, circus, runit and code by hand.
 
-Supervisors are started with their defaults, and so is ours, with its default containment. Peers are supervisord and
-circus from the dependency group ``bench``, and runit from Debian. If one is missing, its figures are null, with the
-reason on stderr.
+All supervisors run with their defaults.
 
-restart: from SIGKILL of a child to the first output of its replacement, without backoff in ours; over that from a bare
-`Popen` to the first output of the same child. bytes_per_task_worker: the memory that tracemalloc counts for one more
-task in a supervisor: spec, child, worker, asyncio's task and its coroutine. rss: of a program with a hundred sleeping
-children and all its helpers, including our guard.
+- ``restart``: from SIGKILL of a child to the first output of its replacement. ``spawn`` is a bare ``Popen``.
+- ``bytes_per_task_worker``: the memory that tracemalloc counts for one more task.
+- ``rss``: a program with a hundred sleeping children, including our guard.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The latency from a change to its handler, the changes lost in a burst, and the CPU use while idle.
-
-``python -m benchmarks.watch [--json]``
-"""
+"""The latency from a file change to its handler, the changes lost in a burst, and the CPU use while idle."""
 
 from __future__ import annotations
 

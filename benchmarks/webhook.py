@@ -1,14 +1,9 @@
-"""The cost of a webhook compared with a bare aiohttp handler: ``python -m benchmarks.webhook [--json]``.
+"""The requests per CPU second of a webhook, compared with a bare aiohttp handler.
 
-The figure is the server's CPU seconds for an accepted POST of 1 KB, under `wrk` with 32 connections. Ours includes
-limits, signature, event, router, lane and handler. The peer reads the body and returns 202.
+``wrk`` sends signed POSTs of 1 KB over 32 connections. Ours include limits, event, lane and handler.
 
-`webhook` of Debian (adnanh/webhook, in Go) gets the same signed GitHub requests and answers them before it has run its
-command, as ours does before its handler has run. Its handlers are commands, so its figure includes the start of
-/bin/true for each request, but not the CPU time of /bin/true itself. Ours includes the call of an empty function.
-
-With an inbox the disk decides, so the figure is accepted requests per second, with the inbox and without. It is
-compared with the commits of one row each that SQLite makes per second with the same settings and nothing else to do.
+- ``adnanh_webhook``: the CPU time of Debian's ``webhook``, which starts a command per request.
+- ``inbox``: accepted requests per second, limited by the disk, compared with SQLite's commits of one row by hand.
 """
 
 from __future__ import annotations
