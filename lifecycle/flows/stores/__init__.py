@@ -1,7 +1,7 @@
 """Stores of flows, jobs and sent events: in memory, in a SQLite file, on a PostgreSQL server.
 
-``base`` has what a store promises. ``sql`` is the store of both databases, whose statements are the same; ``sqlite``
-and ``postgres`` have the rest. ``presence`` tells which other processes have the store open.
+``base`` defines the store protocols. ``sql`` holds the statements that both databases share, and ``sqlite`` and
+``postgres`` add the parts that differ. ``presence`` detects which other processes have the store open.
 """
 
 __all__: list[str] = []

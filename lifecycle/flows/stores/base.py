@@ -1,11 +1,11 @@
-"""What a store promises: `Store` for flows, `JobStore` for jobs, `OutboxStore` for sent events.
+"""The store protocols: `Store` for flows, `JobStore` for jobs, `OutboxStore` for sent events.
 
-Every method is one transaction; its arguments and results are rows of text.
+Every method is one transaction. Its arguments and results are rows of text.
 
-A flow belongs to the process that took it last: `Store.take` raises its epoch, and a write with an older epoch is
-refused with `ClaimLost`. A claim of a job is a lease: it ends with its time or, where `Presence` tells, with its
-process. The end of a claim that its owner did not release raises the epoch of the flow in the same transaction, so that
-a late write of that owner is refused too.
+A flow belongs to the process that took it last: `Store.take` raises its epoch, and a write with an older epoch fails
+with `ClaimLost`. A claim of a job is a lease. It ends when its time is over or, if `Presence` can detect that, when its
+process ends. If a claim ends without being released, the same transaction raises the epoch of the flow, so a late write
+by the previous owner fails too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = [
 
 
 class Store(Protocol):
-    """An asynchronous context manager; it must be entered before it is used."""
+    """An asynchronous context manager that stores flows; enter it before you use it."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -60,7 +60,7 @@ class Store(Protocol):
     ) -> None: ...
 
     async def create(self, flow: FlowRow) -> bool:
-        """Insert a new flow; False if its id is taken, and then nothing is written."""
+        """Insert a new flow, or write nothing and return False if its id is taken."""
         ...
 
     async def load(self, id: str) -> Snapshot:  # noqa: A002  # what it is
@@ -72,16 +72,16 @@ class Store(Protocol):
         ...
 
     async def take(self, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # what it is
-        """Give the flow whose epoch is ``seen`` to ``owner``, raise its epoch by one, and return it.
+        """Assign the flow whose epoch is ``seen`` to ``owner``, raise its epoch by one, and return it.
 
         Raises:
-            ClaimLost: if its epoch is another; another process was quicker.
+            ClaimLost: if the epoch differs because another process took the flow first.
             FlowError: if there is no flow with that id.
         """
         ...
 
     async def commit(self, batch: Batch) -> None:
-        """Write the changes of one phase of the engine, all of them or none.
+        """Write all changes of one phase of the engine, or none.
 
         Raises:
             ClaimLost: if another process has taken the flow since.
@@ -89,23 +89,23 @@ class Store(Protocol):
         ...
 
     async def flows(self, *, name: str | None = None, states: Collection[str] = ()) -> list[FlowRow]:
-        """Return the flows with that name and in one of those states, the oldest first; without arguments, all."""
+        """Return the flows with that name and in one of those states, oldest first; without arguments, all flows."""
         ...
 
     async def changes(self, id: str, *, after: int = 0, limit: int = 500) -> list[Change]:  # noqa: A002  # what it is
-        """Return the changes of a flow after the one with that number; results are only text."""
+        """Return up to ``limit`` changes of a flow, those with numbers above ``after``; their results are text only."""
         ...
 
     async def delete(self, id: str) -> bool:  # noqa: A002  # what it is
-        """Delete a flow; False if there is none."""
+        """Delete a flow, and return False if it does not exist."""
         ...
 
     def presence(self) -> Presence:
-        """Return what tells which processes have this store open."""
+        """Return the processes that have this store open."""
         ...
 
     def time(self) -> float:
-        """Return seconds since the epoch, by one clock for all with this store open; no step of a clock moves it."""
+        """Return seconds since the epoch, by one clock for all processes with this store open; it never jumps."""
         ...
 
     def outbox(self) -> OutboxStore:
@@ -113,19 +113,19 @@ class Store(Protocol):
         ...
 
     def jobs(self, presence: Presence) -> JobStore:
-        """Return the jobs that are kept beside the flows; ``presence`` tells which of their owners live."""
+        """Return the jobs stored together with the flows; ``presence`` detects which of their owners are alive."""
         ...
 
 
 class OutboxStore(Protocol):
-    """Events that wait to be delivered, the oldest first. Every method is one transaction."""
+    """Events that wait to be delivered, oldest first. Every method is one transaction."""
 
     async def take(self, limit: int, *, now: float, until: float) -> list[OutboxRow]:
-        """Lease the first ``limit`` free events until then; a lease that expired before counts as a failure."""
+        """Lease the first ``limit`` free events until ``until``; an earlier lease that expired counts as a failure."""
         ...
 
     async def hold(self, numbers: Collection[int], *, until: float) -> None:
-        """Change the end of those leases; 0 frees the events."""
+        """Move the end of those leases to ``until``; 0 frees the events."""
         ...
 
     async def forget(self, numbers: Collection[int]) -> None:
@@ -135,24 +135,26 @@ class OutboxStore(Protocol):
     async def settle(
         self, *, delivered: Collection[int], freed: Collection[int], failed: Sequence[FailedDelivery]
     ) -> None:
-        """Write the results of deliveries in one transaction; those ``freed`` can be taken again at once."""
+        """Write the results of deliveries in one transaction; the ``freed`` events can be taken again immediately."""
         ...
 
     async def dead(self) -> list[OutboxRow]:
-        """Return the dead letters, the oldest first."""
+        """Return the dead letters, oldest first."""
         ...
 
     async def revive(self, numbers: Collection[int]) -> None:
-        """Have dead letters delivered again, as if no delivery had failed."""
+        """Make dead letters deliverable again, with their failures reset to 0."""
         ...
 
 
 class JobStore(Protocol):
-    """Jobs in order: the highest priority first, then the oldest. Every method is one transaction.
+    """Jobs in order: highest priority first, then oldest first. Every method is one transaction.
 
-    Each method first ends the claims that have expired. The flow of a job is the flow with the job's id and the name
-    that the job was enqueued for. A job that is discarded ends its flow as FAILURE in the same transaction, unless the
-    flow is at its end. A flow that has not begun stays PENDING, with an error, and is not recovered.
+    Each method first ends the claims that have expired. The flow of a job is the flow with the job's id and with the
+    name
+    that the job was enqueued for. Discarding a job ends its flow as FAILURE in the same transaction, unless the flow
+    has
+    already ended. A flow that has not begun stays PENDING, with an error, and is not recovered.
     """
 
     async def add(self, row: JobRow) -> JobRow:
@@ -166,63 +168,63 @@ class JobStore(Protocol):
     async def rows(
         self, *states: str, now: float, after: tuple[int, int] | None = None, limit: int | None = None
     ) -> list[JobRow]:
-        """Return the jobs in those states, in order: at most ``limit``, and those ``after`` a rank and a number."""
+        """Return at most ``limit`` jobs in those states, in order, beginning ``after`` a rank and a number."""
         ...
 
     async def take(self, flows: Collection[str] | None, claim: Claim, limit: int) -> list[JobRow]:
-        """Claim the first ``limit`` jobs that are due, of those ``flows`` or of any; fewer if there are fewer."""
+        """Claim up to ``limit`` due jobs of those ``flows``, or of any flow if ``flows`` is None."""
         ...
 
     async def begin(self, flows: Collection[str], claim: Claim, limit: int) -> list[tuple[JobRow, Snapshot | None]]:
-        """Do `take` and `adopt` in one transaction; None for a flow that `adopt` refuses."""
+        """Claim jobs and adopt their flows in one transaction; None in place of a flow that `adopt` would refuse."""
         ...
 
     async def compare_and_set(self, old: JobRow, new: JobRow, *, now: float) -> bool:
-        """Write ``new`` if the job has the state and the epoch of ``old``; False if not."""
+        """Write ``new`` if the job still has the state and the epoch of ``old``, otherwise return False."""
         ...
 
     async def renew(self, rows: Sequence[JobRow], *, now: float, until: float) -> list[JobRow]:
-        """Extend those claims until then, and return those that are lost."""
+        """Extend those claims until ``until``, and return the claims that are lost."""
         ...
 
     async def adopt(self, row: JobRow, *, now: float) -> Snapshot:
-        """Take the flow of a claimed job, or create it.
+        """Take the flow of a claimed job, or create the flow.
 
         Raises:
             ClaimLost: if the claim is lost.
-            FlowError: if a flow with another name has the id; that flow is left alone.
+            FlowError: if a flow with another name has the id; that flow is not changed.
         """
         ...
 
     async def next(self, *, now: float) -> float | None:
-        """Return when the next job will be due or the next claim may expire; None if nothing waits for a time."""
+        """Return when the next job is due or the next claim may expire, or None if neither is pending."""
         ...
 
     async def unfinished(self, ids: Collection[str]) -> set[str]:
-        """Return those of ``ids`` that are ids of jobs that are not complete."""
+        """Return the ids from ``ids`` that belong to incomplete jobs."""
         ...
 
     async def purge(self, *, before: float) -> int:
-        """Delete the jobs that were completed before then, with their flows, and return how many they were."""
+        """Delete the jobs that were completed before ``before``, with their flows, and return the number of jobs."""
         ...
 
     async def counts(self) -> dict[str, int]:
-        """Count the jobs in each state but COMPLETE."""
+        """Return the number of jobs in each state except COMPLETE."""
         ...
 
     def doubt(self) -> None:
-        """Check before the next operation whether every owner lives."""
+        """Request a check, before the next operation, that every owner is alive."""
         ...
 
 
 # -- what becomes of the row of a job: pure, for the store in memory and for the queue ---------------------------------
 
-# States of a flow whose owner died before it completed the job.
+# States in which a flow has done its work, even if its owner died before it completed the job.
 _DONE = (FlowState.SUCCESS, FlowState.REVERTED)
 
 
 def claimed(row: JobRow, claim: Claim) -> JobRow:
-    """Return the row after a claim."""
+    """Return the row after ``claim``."""
     return row._replace(
         state=JobState.CLAIMED,
         owner=claim.owner,
@@ -235,17 +237,17 @@ def claimed(row: JobRow, claim: Claim) -> JobRow:
 
 
 def flow_of(row: JobRow) -> FlowRow:
-    """Return the flow of a claimed job, if it is new."""
+    """Return the new flow of a claimed job."""
     return FlowRow(row.id, row.flow, epoch=1, owner=row.token, store=row.store)
 
 
 def released(row: JobRow, error: str) -> JobRow:
-    """Return the row after its claim, if it is not complete."""
+    """Return the row after its claim ended without completing the job."""
     return row._replace(state=JobState.UNCLAIMED, owner="", token="", until=0.0, error=storable(error))
 
 
 def completed(row: JobRow, outcome: str, error: str, *, now: float) -> JobRow:
-    """Return the row of a complete job."""
+    """Return the row after its job was completed."""
     error = storable(error)
     return row._replace(state=JobState.COMPLETE, owner="", token="", until=0.0, outcome=outcome, error=error, ended=now)
 
@@ -277,7 +279,7 @@ def lost_job(row: JobRow) -> ClaimLost:
 
 
 def other_flow(row: JobRow, name: str) -> FlowError:
-    """Return the error for a job whose id is that of a flow called ``name``."""
+    """Return the error for a job whose id belongs to a flow called ``name``."""
     return FlowError(
         f"job {row.id!r} is for flow {row.flow!r}, and its id is that of a flow {name!r}; enqueue it with another id"
     )
@@ -300,8 +302,8 @@ def id_for(given: str | None) -> str:
     """Return the given id, or a new one.
 
     Raises:
-        TypeError: for an id that is not a string.
-        FlowError: for a string with half a surrogate, which no store can keep.
+        TypeError: if the id is not a string.
+        FlowError: if the id contains half a surrogate pair, which no store can keep.
     """
     if given is not None and not isinstance(given, str):
         raise TypeError(f"id={given!r} is no text; give str(…) of it")
@@ -313,7 +315,7 @@ def id_for(given: str | None) -> str:
 
 
 def is_storable(text: str) -> bool:
-    """Return whether ``text`` has no half of a surrogate, as names of files that are not UTF-8 have."""
+    """Return False if ``text`` contains half a surrogate pair, as file names that are not UTF-8 do."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -322,36 +324,37 @@ def is_storable(text: str) -> bool:
 
 
 def storable(text: str) -> str:
-    """Return the text of an error as every store can keep it: NUL and halves of surrogates are escaped."""
+    """Return the text of an error with NUL and halves of surrogate pairs escaped, so that every store can keep it."""
     return text.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
 
 
-#: Seconds by which the clocks of a loop and of the system differ if the loop has its own.
+#: Seconds between the loop's clock and the system's clock from which on the loop's clock counts as virtual.
 _APART = 5.0
 
 
 def clock_of(store: Store) -> Callable[[], float]:
-    """Return the clock to use in the running loop: the loop's if it is virtual, as in tests, else that of ``store``."""
+    """Return the clock to use: that of the running loop if it is virtual, as in tests, otherwise that of ``store``."""
     loop = asyncio.get_running_loop()
     return store.time if abs(loop.time() - time.monotonic()) < _APART else loop.time
 
 
 # -- resetting a flow in the store -------------------------------------------------------------------------------------
 
-#: The states from which `reset_failed` resets a flow.
+#: The states from which `reset_failed` can reset a flow.
 RESTARTABLE = (FlowState.FAILURE, FlowState.REVERTED)
 
 
 async def reset_failed(store: Store, id: str) -> None:  # noqa: A002  # what it is
-    """Reset the flow ``id`` in the store alone, so that its program starts it again when it recovers its flows.
+    """Reset the flow ``id`` in the store only; its program starts the flow again when it recovers its flows.
 
-    As with `Run.reset`, the results of its tasks are deleted, but not how often they were started. A process that has
+    As with `Run.reset`, the results of the flow's tasks are deleted, but their attempt counts are kept. A process that
+    has
     the flow in memory loses it.
 
     Raises:
         InvalidState: unless the flow is FAILURE or REVERTED.
         FlowError: if there is no flow with that id.
-        ClaimLost: if another process was quicker.
+        ClaimLost: if another process took the flow first.
     """
     seen = (await store.load(id)).flow
     state = FlowState(seen.state)

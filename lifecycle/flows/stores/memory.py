@@ -1,6 +1,6 @@
-"""`MemoryStore`: flows, jobs and sent events in dictionaries, for as long as the process lives.
+"""`MemoryStore`: flows, jobs and sent events in dictionaries, for the lifetime of the process.
 
-It is four times as fast as SQLite in memory, and the oracle that the other stores are compared with.
+It is four times as fast as SQLite in memory, and the tests compare the other stores with it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["MemoryStore"]
 
 
 class MemoryStore(Store):
-    """A `Store` of dictionaries, which keeps its rows when it is left and loses them with the object."""
+    """A `Store` made of dictionaries; it keeps its rows when you leave it, and loses them with the object."""
 
     def __init__(self) -> None:
         self._flows: dict[str, FlowRow] = {}
@@ -54,13 +54,13 @@ class MemoryStore(Store):
         return f"<MemoryStore: {len(self._flows)} flows>"
 
     async def __aenter__(self) -> Self:
-        """Open nothing."""
+        """Return the store; there is nothing to open."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close nothing."""
+        """Do nothing; there is nothing to close."""
 
     async def create(self, flow: FlowRow) -> bool:
         if flow.id in self._flows:
@@ -108,7 +108,7 @@ class MemoryStore(Store):
 
     async def changes(self, id: str, *, after: int = 0, limit: int = 500) -> list[Change]:  # noqa: A002  # what it is
         changes = self._changes.get(id, [])
-        # Numbers are in order, and one is missing only where a commit failed.
+        # Numbers ascend, with gaps only where a commit failed.
         start = next((place for place in range(min(after, len(changes)), 0, -1) if changes[place - 1].seq <= after), 0)
         return [change._replace(result=None) for change in changes[start : start + limit]]
 
@@ -130,10 +130,10 @@ class MemoryStore(Store):
         return self._jobs
 
     def fence(self, id: str, owner: str, *, name: str) -> str:  # noqa: A002  # what it is
-        """Give the flow with that id and name to ``owner``, so that its previous owner cannot write.
+        """Assign the flow with that id and name to ``owner``, so that its previous owner cannot write.
 
         Returns:
-            The state of the flow, or an empty text if there is no such flow.
+            The state of the flow, or an empty string if there is no such flow.
         """
         flow = self._flows.get(id)
         if flow is None or flow.name != name:
@@ -142,7 +142,7 @@ class MemoryStore(Store):
         return flow.state
 
     def discard(self, id: str, error: str, *, name: str) -> None:  # noqa: A002  # what it is
-        """End the flow with that id and name as FAILURE, or leave it PENDING with an error; not if it is at its end."""
+        """End the flow with that id and name as FAILURE, unless it has ended; a PENDING flow only gets the error."""
         flow = self._flows.get(id)
         if flow is not None and flow.name == name and flow.state not in ENDS:
             state = flow.state if flow.state == FlowState.PENDING else FlowState.FAILURE
@@ -151,13 +151,13 @@ class MemoryStore(Store):
 
 
 class MemoryJobs(JobStore):
-    """A `JobStore` in a dictionary, beside a `MemoryStore`."""
+    """A `JobStore` in a dictionary that belongs to a `MemoryStore`."""
 
     def __init__(self, flows: MemoryStore) -> None:
         self._flows = flows
         self._rows: dict[str, JobRow] = {}
         self._count = 0
-        # Those that may be claimed, in order, and the ids of those that are claimed.
+        # The jobs that can be claimed, in order, and the ids of the claimed jobs.
         self._waiting: list[tuple[int, int, str]] = []
         self._claimed: set[str] = set()
 
@@ -261,7 +261,7 @@ class MemoryJobs(JobStore):
         return {"UNCLAIMED": len(self._waiting), "CLAIMED": len(self._claimed)}
 
     def doubt(self) -> None:
-        """Do nothing: the only owner is this process."""
+        """Do nothing: this process is the only owner."""
 
     def _expire(self, now: float) -> None:
         """End the claims that have expired."""
@@ -278,7 +278,7 @@ class _Outbox(OutboxStore):
     """An `OutboxStore` in a dictionary."""
 
     def __init__(self) -> None:
-        # In the order of their numbers; and the ends of leases.
+        # The rows in the order of their numbers, and the ends of their leases.
         self._rows: dict[int, OutboxRow] = {}
         self._until: dict[int, float] = {}
         self._dead: dict[int, OutboxRow] = {}

@@ -1,4 +1,4 @@
-"""`PostgresStore`: the `SQLStore` on a PostgreSQL server, which workers on many machines share."""
+"""`PostgresStore`: the `SQLStore` on a PostgreSQL server, which workers on many machines can share."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ POSTGRES = Dialect(
     locks=True,
     among="= ANY (:{name})",
     number="number",
-    # A flow that was taken since has another epoch; a write that is sent a second time, and comes after the first or
-    # after later writes, has an older stamp.
+    # A flow that was taken since has another epoch. A write that is sent twice has an older stamp when it arrives after
+    # its first copy or after a later write.
     guard="""
     UPDATE lifecycle_flows SET at = CASE WHEN state = :state THEN at ELSE :at END, state = :state, error = :error,
         store = coalesce(:store, store), stamp = :stamp
     WHERE id = :flow AND epoch = :epoch AND stamp < :stamp RETURNING id
     """,
     types={
-        # Rows are written again and again: spare room in their pages saves writing the indexes.
+        # Rows are updated often: free space in their pages avoids updates of the indexes.
         "serial": "number bigint GENERATED ALWAYS AS IDENTITY,\n        ",
         "flow_key": "PRIMARY KEY",
         "key": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
@@ -66,21 +66,21 @@ _NUMBERS = {
 
 @functools.cache
 def _text(text: str) -> bytes:
-    """Return ``text`` with its ``:names`` as psycopg has them."""
+    """Return ``text`` with its ``:names`` as psycopg placeholders."""
     return re.sub(r"(?<!:):(\w+)", r"%(\1)s", text).encode()
 
 
 @functools.cache
 def _guarded(guard: str, then: tuple[str, ...]) -> str:
-    """Return one statement that carries out ``then`` in order if ``guard`` gives a row."""
-    # The server carries out the parts that nothing reads from the last to the first.
+    """Return one statement that runs ``then`` in order if ``guard`` returns a row."""
+    # The server runs the parts that nothing reads from last to first.
     parts = ", ".join(f"then{place} AS ({each})" for place, each in enumerate(reversed(then)))
     return f"WITH held AS ({guard}), {parts} SELECT 1 FROM held" if then else guard  # noqa: S608  # our own statements
 
 
 @functools.cache
 def _insert(table: str, columns: tuple[str, ...], key: str) -> str:
-    """Return the statement that inserts the rows which ``table`` is filled in with, as JSON."""
+    """Return the statement that inserts the rows given as JSON in the parameter ``table``."""
     types = ", ".join(f"{name} {_NUMBERS.get(name, 'text')}" for name in columns)
     names = ", ".join(columns)
     text = (
@@ -110,7 +110,7 @@ def query_of(work: Statement | Guarded) -> Query:
 
 
 class _Tables:
-    """The `Database` on ``server``."""
+    """The `Database` of tables on ``server``."""
 
     dialect = POSTGRES
 
@@ -118,11 +118,11 @@ class _Tables:
         self._server = server
 
     async def run(self, *works: Statement | Guarded, done: Sequence[Statement] = ()) -> list[list[Row]]:
-        """Carry out ``works`` as one transaction, and return the rows of those whose rows are wanted."""
+        """Run ``works`` as one transaction, and return the rows of the statements that ask for rows."""
         return await self._server.run(*map(query_of, works), done=tuple(map(query_of, done)))
 
     async def read(self, *statements: Statement) -> list[list[Row]]:
-        """Carry out statements that only read."""
+        """Run statements that only read."""
         return await self._server.run(*map(query_of, statements))
 
 
@@ -143,7 +143,7 @@ TABLES = Schema(
                 correction float8 NOT NULL DEFAULT 0,
                 seen float8 NOT NULL DEFAULT 0
             )""",
-            # Finds the unfinished flows of a name without the finished ones.
+            # This index finds the unfinished flows of a name without reading the finished ones.
             "DROP INDEX lifecycle_flows_by_name",
             "CREATE INDEX lifecycle_flows_by_name ON lifecycle_flows (name, state)",
             """ALTER TABLE lifecycle_outbox ADD COLUMN failures integer NOT NULL DEFAULT 0,
@@ -153,7 +153,7 @@ TABLES = Schema(
             "DROP INDEX lifecycle_jobs_ready",
             """CREATE INDEX lifecycle_jobs_ready ON lifecycle_jobs (flow, rank, number)
                 WHERE state = 'UNCLAIMED' AND due = 0""",
-            # A flow whose job was discarded could be left unfinished before, and was done again.
+            # Earlier versions could leave the flow of a discarded job unfinished, and then ran it again.
             """UPDATE lifecycle_flows f
                 SET state = CASE f.state WHEN 'PENDING' THEN f.state ELSE 'FAILURE' END,
                     epoch = f.epoch + 1, owner = '', stamp = 0, error = 'its job was discarded' FROM lifecycle_jobs j
@@ -171,7 +171,8 @@ TABLES = Schema(
     ),
     (
         *map(POSTGRES.text, (*CREATE_FLOWS, *CREATE_JOBS, *CREATE_OUTBOX)),
-        # The number that is added to the server's clock, so that a step moves nothing; and its time when it was read.
+        # The correction is added to the server's clock, so that the time does not jump. ``seen`` is the server's time
+        # at the last reading.
         """CREATE TABLE lifecycle_clock (
             one boolean PRIMARY KEY DEFAULT true CHECK (one),
             correction float8 NOT NULL DEFAULT 0,
@@ -181,10 +182,10 @@ TABLES = Schema(
 )
 
 _ALONE = "SELECT pg_advisory_xact_lock(hashtext('lifecycle tables'), hashtext(current_schema()))"
-# All at once, and in the order of most transactions.
+# Lock all tables in one statement, in the order that most transactions use.
 _STILL = """LOCK TABLE lifecycle_jobs, lifecycle_flows, lifecycle_flow_atoms, lifecycle_flow_changes, lifecycle_outbox
     IN ACCESS EXCLUSIVE MODE"""
-#: How often it is tried to bring the tables up to date.
+#: Maximum attempts to migrate the tables.
 _TRIES = 10
 _VERSIONS = "CREATE TABLE IF NOT EXISTS lifecycle_schemas (name text PRIMARY KEY, version integer NOT NULL)"
 _FOUND = """SELECT current_schema(),
@@ -194,18 +195,18 @@ _KEEP = "INSERT INTO lifecycle_schemas VALUES (%s, %s) ON CONFLICT (name) DO UPD
 
 
 def prepare(db: psycopg.Connection[Row]) -> None:
-    """Bring the tables up to date; of several processes that connect at once, one does it.
+    """Migrate the tables; of several processes that connect at the same time, one migrates.
 
     Raises:
-        JournalError: if they are of a newer version than this program knows, or are not ours.
+        JournalError: if the tables have a newer version than this program supports, or belong to another program.
     """
     import psycopg
 
-    # Most find everything in order, and need neither a lock nor the right to make tables.
+    # Usually the tables are up to date: then neither a lock nor the right to create tables is needed.
     if _version(db) == len(TABLES.steps):
         return
     for _ in range(_TRIES - 1):
-        # Processes of the version before may be at work, and hold locks in another order.
+        # Processes of the previous version may be running, and take locks in another order.
         with suppress(psycopg.errors.DeadlockDetected):
             _migrate(db)
             return
@@ -257,16 +258,16 @@ def _make(db: psycopg.Connection[Row], statement: str) -> None:
 
 # -- the processes that have the store open ----------------------------------------------------------------------------
 
-#: Seconds that news wait for others to come along: each notification takes a lock that all of the server share.
+#: Seconds to collect messages before they are sent: each notification takes a lock that is global to the server.
 _GATHER = 0.005
-#: Bytes of one notification, of which the server takes 8000; and news that wait at most: more of them are lost.
+#: Maximum bytes of one notification (the server's limit is 8000), and maximum waiting messages; further ones are lost.
 _LONGEST, _MOST = 7900, 1000
 
 
 class _Channel:
-    """Notifications on the channel ``name``: calls ``hear`` with each line, and ``lost`` when the connection is gone.
+    """Notifications on the channel ``name``, which the loop reads without a thread or a task.
 
-    It needs neither a thread nor a task: the loop says when there is something to read.
+    It calls ``hear`` with each line, and ``lost`` when the connection is lost.
     """
 
     def __init__(
@@ -279,7 +280,8 @@ class _Channel:
     ) -> None:
         self._db, self._name, self._hear, self._lost = db, name, hear, lost
         self._loop = asyncio.get_running_loop()
-        # The lines to send, in order; when they will be sent; and whether the server still works on those before.
+        # The lines to send, in order; the timer that sends them; and whether the server is still processing earlier
+        # lines.
         self._news: dict[bytes, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._busy = False
@@ -288,7 +290,7 @@ class _Channel:
         self._loop.add_reader(self._file, self._readable)
 
     def send(self, line: str) -> None:
-        """Send ``line`` soon, together with others; of very many some are lost."""
+        """Send ``line`` soon, together with others; lines beyond the limits are lost."""
         if len(self._news) < _MOST and len(line) < _LONGEST:
             self._news[line.encode()] = None
         if self._timer is None and not self._busy:
@@ -318,13 +320,13 @@ class _Channel:
                 self._hear(line)
 
     def _guarded(self, use: Callable[[], None]) -> bool:
-        """Call ``use``, and return whether the connection is still there."""
+        """Call ``use``, and return False if the connection is lost."""
         import psycopg
 
         try:
             use()
         except psycopg.Error:
-            # Once: `release` may notice it again.
+            # Report the loss only once: `release` may notice it again.
             if not self._over:
                 self._forget()
                 self._db.close()
@@ -333,7 +335,7 @@ class _Channel:
         return True
 
     def release(self) -> psycopg.Connection[Row]:
-        """Send what is left, stop listening, and return the connection."""
+        """Send the waiting lines, stop listening, and return the connection."""
         if self._timer is not None:
             self._timer.cancel()
             self._send()
@@ -343,13 +345,13 @@ class _Channel:
     def _forget(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        # By the number of the file: a lost connection has none.
+        # Remove the reader by its file number: a lost connection no longer has one.
         self._loop.remove_reader(self._file)
         self._over = True
 
 
 def _together(news: dict[bytes, None]) -> bytes:
-    """Remove from ``news`` as many lines as fit into one notification, and return them."""
+    """Remove as many lines from ``news`` as fit into one notification, and return them."""
     lines: list[bytes] = []
     room = _LONGEST
     while news and room >= len(first := next(iter(news))):
@@ -360,12 +362,12 @@ def _together(news: dict[bytes, None]) -> bytes:
 
 
 _PAUSE = Backoff(initial=0.05, maximum=2.0)
-#: Seconds that an owner may be missed before it counts as gone, and after which it is looked for again.
+#: Seconds that an owner may be missing before it counts as ended, and seconds between two checks.
 _GRACE, _AGAIN = 5.0, 0.25
 # The names under which this process has stores open.
 _HERE: set[str] = set()
 
-# The server probes a silent machine with keepalives; a Unix socket needs none.
+# With keepalives the server detects a machine that vanished; a Unix socket needs none.
 _KEEPALIVE = """SELECT set_config(name, value, false) FROM
     (VALUES ('tcp_keepalives_idle', '10'), ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3'))
     AS settings (name, value)"""
@@ -376,41 +378,42 @@ _LIVES = """SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1
 
 
 class ServerPresence(Presence):
-    """Processes that have the tables of one server open, on whichever machine.
+    """Processes, on any machine, that have the tables of one server open.
 
-    Each has a connection that listens, and holds a lock which the server releases when that connection is gone: with
-    the process, however it died, or with its machine, which the server misses by its keepalives. News are notifications
-    of the server, several in one. They are hints, which may be lost with a connection, so each process also polls.
+    Each process has a connection that listens and holds a lock. The server releases the lock when the connection ends:
+    when
+    the process ends for any reason, or when keepalives show that its machine is gone. Messages are notifications of the
+    server, several in one. They are hints that can be lost with a connection, so each process also polls.
     """
 
     def __init__(self, server: Server) -> None:
         super().__init__()
         self._server = server
         self._present = False
-        # When processes were missed first and last, by the clock of the loop.
+        # When each process was first and last found missing, by the clock of the loop.
         self._missing: dict[str, tuple[float, float]] = {}
         self._channel: _Channel | None = None
         # The task that connects again after the connection was lost.
         self._reconnecting: asyncio.Task[None] | None = None
-        # The task that reads the server's clock because another process asked for that.
+        # The task that reads the server's clock at the request of another process.
         self._reading: asyncio.Task[None] | None = None
 
     @property
     def token(self) -> str:
-        """The text that others can ask `lives` about."""
+        """The string by which other processes identify this one in `lives`."""
         return self.name if self._present else ""
 
     def open(self) -> None:
-        """Do nothing: entering the store has done it."""
+        """Do nothing: entering the store opens the connection."""
 
     def close(self) -> None:
-        """Do nothing: leaving the store does it."""
+        """Do nothing: leaving the store closes the connection."""
 
     async def appear(self) -> None:
-        """Appear to the others, and listen to them.
+        """Become visible to the other processes, and listen to them.
 
         Raises:
-            JournalError: if the server is gone again.
+            JournalError: if the server can no longer be reached.
         """
         self.name: str = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(6).hex()}"
         try:
@@ -421,7 +424,7 @@ class ServerPresence(Presence):
         _HERE.add(self.name)
 
     async def vanish(self) -> None:
-        """Leave; for the others it is as if this process had died."""
+        """Disconnect; to the other processes, this one has ended."""
         self._present = False
         _HERE.discard(self.name)
         tasks = [task for task in (self._reconnecting, self._reading) if task is not None]
@@ -436,7 +439,7 @@ class ServerPresence(Presence):
 
     async def _disconnect(self, db: psycopg.Connection[Row]) -> None:
         """Close the connection and wait for the server to notice, unless the server does not answer."""
-        # The thread or the loop takes it out, and closes it.
+        # Either the thread or the loop removes the connection from the list, and closes it.
         left, cord = [db], Cord(db)
         try:
             async with asyncio.timeout(FAREWELL):
@@ -454,9 +457,9 @@ class ServerPresence(Presence):
         self._channel = _Channel(db, name, hear=self._notified, lost=self._disconnected)
 
     def _introduce(self, db: psycopg.Connection[Row]) -> str:
-        """Take the lock of this process, and return the name of the channel that the connection listens to."""
+        """Take the lock of this process, and return the name of the channel that the connection listens on."""
         db.execute(_KEEPALIVE)
-        # News are hints, and need not wait for the disk.
+        # Messages are hints that need not wait for the disk.
         db.execute("SET synchronous_commit = off")
         ((channel,),) = db.execute(CHANNEL)
         db.execute(f'LISTEN "{channel}"'.encode())
@@ -482,23 +485,24 @@ class ServerPresence(Presence):
                 return
 
     async def lives(self, token: str) -> bool:
-        """Return whether the process that had the store open under ``token`` still has, on whichever machine."""
+        """Return whether the process with ``token``, on any machine, still has the store open."""
         if token == self.token:
             return True
         key = _key(token)
         return key is not None and (await self._server.run(sql(_LIVES, key=key))) != [[]]
 
     async def is_gone(self, token: str) -> bool:
-        """Return whether that process has ended.
+        """Wait until it is certain, and return whether the process with ``token`` has ended.
 
-        A process whose connection was cut connects again soon, so it has ended only if it is missed for some seconds,
-        or is known to have ended on this machine.
+        A process that lost its connection connects again soon. It has ended if it stays missing for some seconds, or if
+        it is
+        known to have ended on this machine.
         """
         loop = asyncio.get_running_loop()
         while not await self.lives(token):
             first, last = self._missing.get(token, (0.0, -math.inf))
             now = loop.time()
-            # If it was not looked for in between, it may have been connected and be cut off again.
+            # After a gap between two checks the process may have been connected and lost its connection again.
             first = first if now - last < _AGAIN * 4 else now
             self._missing[token] = (first, now)
             if now - first >= _GRACE or _has_ended(token):
@@ -508,7 +512,7 @@ class ServerPresence(Presence):
         return False
 
     def alive(self, token: str) -> bool:
-        """Return whether ``token`` is that of this process; see `lives` for others."""
+        """Return whether ``token`` belongs to this process; use `lives` for others."""
         return token == self.token
 
     def _send(self, news: str) -> None:
@@ -532,7 +536,7 @@ class ServerPresence(Presence):
 
 
 def _close(db: psycopg.Connection[Row]) -> None:
-    """Release the lock before the connection is closed: the server may miss a connection only a moment later."""
+    """Release the lock, then close the connection: the server may notice a closed connection only a moment later."""
     import psycopg
 
     with suppress(psycopg.Error):
@@ -543,7 +547,7 @@ def _close(db: psycopg.Connection[Row]) -> None:
 
 
 def _has_ended(token: str) -> bool:
-    """Return whether the token is known to be that of an ended process of this machine, or of a store left here."""
+    """Return True if the token is known to belong to an ended process or a closed store on this machine."""
     place, _, _ = token.rpartition("-")
     host, _, number = place.rpartition("-")
     if host != socket.gethostname() or not number.isdecimal():
@@ -560,7 +564,7 @@ def _has_ended(token: str) -> bool:
 
 
 def _key(token: str) -> int | None:
-    """Return the number of a process's lock; None if ``token`` is not one of ours."""
+    """Return the number of a process's lock, or None if ``token`` has another form."""
     _, _, number = token.rpartition("-")
     try:
         return int(number, 16) if len(number) == 12 else None  # noqa: PLR2004  # as many as `appear` makes
@@ -572,17 +576,18 @@ def _key(token: str) -> int | None:
 
 
 class PostgresStore(SQLStore):
-    """A `Store` on the PostgreSQL server at ``url``, in the schema that its search_path begins with.
+    """A `Store` on the PostgreSQL server at ``url``, in the first schema of its search_path.
 
-    What is stored survives the end of this process, and of the server as far as its settings say: by default also a
-    power cut. A server that is away is waited for, half a minute; one that restarts loses nothing.
+    Stored data survives the end of this process. Whether it survives a failure of the server depends on the server's
+    settings: by default it also survives a power cut. Queries wait up to half a minute for a server that cannot be
+    reached, so a restart of the server loses nothing.
 
-    Needs the extra ``postgres`` and PostgreSQL 15 or newer, and a connection that is its own: a pooler between must
-    pool sessions, not transactions.
+    The store needs the extra ``postgres``, PostgreSQL 15 or newer, and its own sessions: a connection pooler in between
+    must pool sessions, not transactions.
 
     Args:
-        url: ``postgresql://user@host:port/database``, with all that libpq knows, such as ``?sslmode=verify-full``.
-        connections: The number of connections for queries; one more listens.
+        url: ``postgresql://user@host:port/database``, with any libpq parameter, such as ``?sslmode=verify-full``.
+        connections: Number of connections for queries; one more connection listens.
     """
 
     def __init__(self, url: str, *, connections: int = 4) -> None:
@@ -594,10 +599,10 @@ class PostgresStore(SQLStore):
         return f"<PostgresStore {self._server!r}>"
 
     async def __aenter__(self) -> Self:
-        """Connect, and make the tables if need be.
+        """Connect, and create the tables if necessary.
 
         Raises:
-            JournalError: if the server cannot be reached, is too old, or has other tables under our names.
+            JournalError: if the server cannot be reached, is too old, or has other tables with the names of ours.
         """
         await self._server.open(prepare)
         try:
@@ -611,15 +616,15 @@ class PostgresStore(SQLStore):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Disconnect, after everything that was handed in is written."""
+        """Disconnect after everything that was submitted is written."""
         await self._presence.vanish()
         await self._server.close()
 
     async def holds_flows(self) -> bool:
-        """Return whether the store was entered before, which makes its tables; to be asked before it is entered now.
+        """Return whether the tables exist because the store was entered before; call it before you enter the store.
 
         Raises:
-            JournalError: as entering it does.
+            JournalError: if the server cannot be reached or is too old, or the tables are not usable.
         """
         found: list[bool] = []
         await self._server.open(lambda db: found.append(_version(db) > 0))
@@ -627,9 +632,9 @@ class PostgresStore(SQLStore):
         return found == [True]
 
     def presence(self) -> ServerPresence:
-        """Return what tells which processes have these tables open, on whichever machine."""
+        """Return the processes, on any machine, that have these tables open."""
         return self._presence
 
     def time(self) -> float:
-        """Return seconds since the epoch, by one clock for all machines; no step of the server's clock moves it."""
+        """Return seconds since the epoch, by one clock for all machines; it does not jump with the server's clock."""
         return self._server.time()
