@@ -1,6 +1,6 @@
-"""The files of a journal: a SQLite database, with its schemas, its clock and the meaning of its errors; a lock file.
+"""The files of a journal: a SQLite database with its schemas, clock and errors, and a lock file.
 
-Everything here blocks. A journal calls it in its writer thread, a command in its only one.
+All calls here block. A journal makes them in its writer thread, a command in its main thread.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ __all__ = ["Database", "FileLock", "Outcome", "Schema", "SteadyClock", "Work", "
 
 _log = logging.getLogger("lifecycle.journal")
 
-#: Work inside a transaction.
+#: A function to call inside a transaction.
 Work: TypeAlias = Callable[[sqlite3.Connection], Any]
 
-#: The result of work, or the error that it raised instead.
+#: The result of a function, or the error that it raised.
 Outcome: TypeAlias = tuple[Any, BaseException | None]
 
-#: Seconds to wait for another process that writes the same file.
+#: Seconds to wait while another process writes the same file.
 _PATIENCE = 5.0
 
 _MEMORY = ":memory:"
 
-# SQLite calls its authorizer when a statement is prepared, and Python caches prepared statements: work that executes
-# the same statement must not get these.
+# SQLite calls its authorizer when a statement is prepared, and Python caches prepared statements. The comments keep
+# these statements apart from equal ones in the functions of callers.
 _BEGIN, _COMMIT, _ROLL_BACK = "BEGIN IMMEDIATE -- journal", "COMMIT -- journal", "ROLLBACK -- journal"
 _BEGIN_READING = "BEGIN -- journal"
 
-#: SQLite's primary result codes for problems of the file, not of a statement, and what to do about them.
+#: SQLite's primary result codes for problems of the file rather than of a statement, and what to do about each.
 _TROUBLES = {
-    sqlite3.SQLITE_FULL: "the disk is full; make room",
-    sqlite3.SQLITE_READONLY: "it cannot be written; give this process the right to, in its directory too",
-    sqlite3.SQLITE_PERM: "it may not be opened; give this process the right to",
+    sqlite3.SQLITE_FULL: "the disk is full; free some space",
+    sqlite3.SQLITE_READONLY: "it cannot be written; give this process write permission for it and its directory",
+    sqlite3.SQLITE_PERM: "permission to open it is denied; grant it to this process",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened; does its directory exist, and may this process write there?",
     sqlite3.SQLITE_BUSY: f"another process has held it locked for {_PATIENCE:g} s; is one stuck in a transaction?",
     sqlite3.SQLITE_LOCKED: "it is locked by another user in this process; end that transaction",
-    sqlite3.SQLITE_CORRUPT: "it is damaged; move it away, with the files beside it, and restore a copy",
-    sqlite3.SQLITE_AUTH: "what is run in it neither begins nor ends a transaction; leave that to the journal",
-    sqlite3.SQLITE_NOTADB: "it is no SQLite database; give another path",
-    sqlite3.SQLITE_IOERR: "the disk does not read or write it; look at the system's log",
+    sqlite3.SQLITE_CORRUPT: "it is damaged; move it away, with the files next to it, and restore a copy",
+    sqlite3.SQLITE_AUTH: "a function given to the journal must not begin or end a transaction",
+    sqlite3.SQLITE_NOTADB: "it is not a SQLite database; give another path",
+    sqlite3.SQLITE_IOERR: "the disk cannot read or write it; check the system's log",
 }
 
 
-#: SQLite's message for a table that is missing or has other columns; there is no code for it.
+#: SQLite's message for a table that is missing or lacks a column; it has no code.
 _NO_TABLE = re.compile(r"no such (table: (main\.)?lifecycle_|column: )|table lifecycle_\w+ has no column ")
 
 
@@ -71,18 +71,18 @@ class Database:
         self._db: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self.clock: SteadyClock = SteadyClock()
-        # Whether work is being done, which may not end the transaction that it shares.
+        # Whether a caller's function is running, which must not end the transaction that it shares.
         self._working = False
-        # The file and its log, each with its device and inode; and the error message once one of them was deleted.
+        # The device and inode of the file and of its log, and the error message after one of them was deleted.
         self._files: dict[str, tuple[int, int]] = {}
         self._place = path
         self._lost = ""
 
     def open(self) -> None:
-        """Open the file, make it if there is none, and bring its tables up to date.
+        """Open the file, create it if necessary, and migrate its tables.
 
         Raises:
-            JournalError: saying what is wrong with it.
+            JournalError: with what is wrong with the file.
         """
         try:
             self._open()
@@ -94,16 +94,16 @@ class Database:
             raise self._explained(error) from error
 
     def _open(self) -> None:
-        # Absolute, since the program may change its directory.
+        # The path is made absolute because the program may change its working directory.
         self._place = self._path if self._path == _MEMORY else os.path.abspath(self._path)  # noqa: PTH100  # pathlib is not imported here
         if self._path != _MEMORY:
-            # Only the owner may read it; SQLite creates the files next to it with the same permissions.
+            # Only the owner can read the file; SQLite creates the files next to it with the same permissions.
             with suppress(OSError):
                 os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         self._db = db = sqlite3.connect(self._path, timeout=_PATIENCE, isolation_level=None)
         (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal" and self._path != _MEMORY:
-            raise JournalError(f"SQLite cannot keep a write-ahead log beside it (it said {mode!r}); use a local disk")
+            raise JournalError(f"SQLite cannot use WAL mode there (journal_mode is {mode!r}); use a local disk")
         db.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
         db.execute(_BEGIN)
         for schema in self._schemas:
@@ -123,8 +123,8 @@ class Database:
         except sqlite3.OperationalError:
             raise
         except sqlite3.DatabaseError as error:
-            # This part of the file is damaged; any other damaged part is refused when it is used.
-            _log.warning("the journal %s has no common clock: %s", self._path, error)
+            # The clock's part of the file is damaged. Other damaged parts raise errors when they are used.
+            _log.warning("the clock that processes share in the journal %s cannot be read: %s", self._path, error)
             self._roll_back(db)
 
     def _authorize(self, action: int, *_: str | None) -> int:
@@ -139,23 +139,23 @@ class Database:
 
     @property
     def can_be_read(self) -> bool:
-        """Whether `read` can be used: a database in memory has one connection only."""
+        """Whether `read` is available: a database in memory has only one connection."""
         return self._path != _MEMORY
 
     def read(self, work: Work) -> Any:
         """Return the result of ``work`` on a read-only connection, which neither waits for writers nor blocks them.
 
-        Call it and `stop_reading` in the same thread.
+        Call it in the same thread as `stop_reading`.
 
         Raises:
-            JournalError: saying what is wrong with the file.
+            JournalError: with what is wrong with the file.
         """
         try:
             self._check_place()
             if self._reader is None:
                 self._reader = sqlite3.connect(self._place, timeout=_PATIENCE, isolation_level=None)
                 self._reader.execute("PRAGMA query_only = ON")
-            # It reads a consistent snapshot.
+            # The transaction reads a consistent snapshot.
             self._reader.execute(_BEGIN_READING)
             try:
                 found = work(self._reader)
@@ -180,25 +180,26 @@ class Database:
             reader.close()
 
     def check(self) -> JournalError | None:
-        """Return the error for a file that was deleted or replaced since it was opened; None if it is in place.
+        """Return an error if the file was deleted or replaced since it was opened, otherwise None.
 
-        SQLite does not notice: it continues to write to the deleted file, which is lost with the process.
+        SQLite does not notice this: it continues to write to the deleted file, which is lost when the process ends.
         """
         if not self._lost:
             gone = next((path for path, known in self._files.items() if _identity(path) != known), None)
             if gone is None:
                 return None
             self._lost = (
-                f"the journal {self._path}: {gone} was deleted or replaced while it was open, so that nothing can be "
-                "kept; stop this program, put the file back or let a new one be made, and start the program again"
+                f"the journal {self._path}: {gone} was deleted or replaced while it was open, so nothing can be "
+                "stored; stop this program, put the file back if you can, and start the program again"
             )
             _log.error("%s", self._lost)
         return JournalError(self._lost)
 
     def carry_out(self, works: Sequence[Work]) -> list[Outcome]:
-        """Return the outcome of each of ``works``, which are committed together; one that fails leaves no trace.
+        """Call ``works``, commit them together, and return their outcomes; a function that fails writes nothing.
 
-        If the common transaction fails, each is done alone: then work is called twice, and only the second call counts.
+        If the shared transaction fails, each function is called again in its own transaction, and only that call
+        counts.
         """
         if self.clock.is_to_be_noted:
             return self._carry_out([*works, self.clock.note])[:-1]
@@ -211,7 +212,7 @@ class Database:
                 outcomes = self._together(works)
         if outcomes is None:
             outcomes = [self._alone(work) for work in works]
-        # After the commit: what was written into a file that is gone was not kept.
+        # This check follows the commit, because data written to a deleted file is lost.
         if (lost := self.check()) is not None:
             return [(None, lost)] * len(works)
         return outcomes
@@ -221,7 +222,7 @@ class Database:
         try:
             db.execute(_BEGIN)
         except sqlite3.Error as error:
-            # Not each alone: they would all wait once more for the same lock.
+            # Separate transactions would each wait again for the same lock.
             return [(None, self._explained(error)) for _ in works]
         try:
             outcomes = [self._apart(db, work) for work in works]
@@ -232,7 +233,7 @@ class Database:
         return outcomes
 
     def _apart(self, db: sqlite3.Connection, work: Work) -> Outcome:
-        """One of several in a transaction."""
+        """Call one function of several in a transaction."""
         db.execute("SAVEPOINT lifecycle_work")
         outcome = self._outcome(db, work)
         if not db.in_transaction:
@@ -264,7 +265,7 @@ class Database:
             self._working = False
 
     def _roll_back(self, db: sqlite3.Connection) -> None:
-        """After some errors, a full disk among them, SQLite has done it already."""
+        """Roll back, unless SQLite has done it: it does so after some errors, such as a full disk."""
         if db.in_transaction:
             with suppress(sqlite3.Error):
                 db.execute(_ROLL_BACK)
@@ -274,10 +275,10 @@ class Database:
         return self._db
 
     def _explained(self, error: BaseException) -> BaseException:
-        """Return an error of the file with what to do about it; other errors stay as they are."""
+        """Return an error of the file with advice; any other error is returned unchanged."""
         if isinstance(error, StopIteration):
-            # No future can carry it.
-            return RuntimeError("what the journal was given to run raised StopIteration")
+            # A future cannot hold a StopIteration.
+            return RuntimeError("a function given to the journal raised StopIteration")
         trouble = _TROUBLES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
         if trouble is None and _NO_TABLE.match(str(error)):
             trouble = "it is damaged: a table is missing or has other columns; restore a copy"
@@ -289,7 +290,7 @@ class Database:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """The device and the inode of a file; None if it is not there."""
+    """Return the device and the inode of a file, or None if it does not exist."""
     try:
         found = os.stat(path)  # noqa: PTH116  # the same
     except OSError:
@@ -298,7 +299,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 class _TransactionLost(Exception):
-    """The transaction of several is gone, and with it what those before had written."""
+    """The shared transaction was lost, with the writes of all functions called before."""
 
 
 _VERSIONS = """
@@ -310,33 +311,33 @@ CREATE TABLE IF NOT EXISTS lifecycle_schemas (name TEXT PRIMARY KEY, version INT
 class Schema:
     """The tables of one user of a journal; users that share a file have their own schemas and names.
 
-    A step that was released is never changed; a change is another step.
+    A released step never changes; append another step instead.
     """
 
-    #: Its name in the file.
+    #: The name of the schema in the file.
     name: str
     #: The statements from each version to the next; the first step creates version 1.
     steps: tuple[tuple[str, ...], ...]
-    #: The statements that create the last version; without them, all steps are carried out.
+    #: The statements that create the latest version; without them, all steps run.
     tables: tuple[str, ...] = ()
 
     def since(self, version: int) -> tuple[tuple[str, ...], ...]:
-        """Return the steps from ``version`` to the last; 0 is an empty database."""
+        """Return the steps from ``version`` to the latest; version 0 is an empty database."""
         return self.steps[version:] if version or not self.tables else (self.tables,)
 
 
 def migrate(db: sqlite3.Connection, schema: Schema) -> None:
-    """Bring the tables of ``schema`` up to date, inside the transaction that the caller has begun.
+    """Migrate the tables of ``schema``, inside a transaction that the caller has begun.
 
     Raises:
-        JournalError: when the file has a newer version of them than this program supports, or another program's tables
-            of the same names.
+        JournalError: if the file has a newer version of the tables than this program supports, or tables of another
+            program with the same names.
     """
     db.execute(_VERSIONS)
     found, known = _version(db, schema.name), len(schema.steps)
     if found > known:
         raise JournalError(
-            f"the tables {schema.name!r} are of version {found}, and this program knows them up to {known}; "
+            f"the tables {schema.name!r} have version {found}, but this program supports versions up to {known}; "
             "use the newer program that wrote them, or another file"
         )
     for step in schema.since(found):
@@ -347,19 +348,19 @@ def migrate(db: sqlite3.Connection, schema: Schema) -> None:
 
 
 def _version(db: sqlite3.Connection, name: str) -> int:
-    """The version of the tables called ``name``; 0 if there are none."""
+    """Return the version of the tables called ``name``, or 0 if they do not exist."""
     try:
         row = db.execute("SELECT version FROM lifecycle_schemas WHERE name = ?", (name,)).fetchone()
     except sqlite3.OperationalError as error:
         raise _damaged(f"the table lifecycle_schemas cannot be read: {error}", error) from error
     found: object = row[0] if row else 0
     if not isinstance(found, int) or found < 0:
-        raise _damaged(f"the version of the tables {name!r} must be a number from 0, and is {found!r}")
+        raise _damaged(f"the version of the tables {name!r} must be 0 or more, got {found!r}")
     return found
 
 
 def _damaged(what: str, error: sqlite3.Error | None = None) -> JournalError:
-    # A file that is locked or a disk that is full is not damaged.
+    # A locked file or a full disk is not damage.
     if error is not None and getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) != sqlite3.SQLITE_ERROR:
         raise error
     return JournalError(
@@ -371,29 +372,29 @@ def _make(db: sqlite3.Connection, name: str, statement: str) -> None:
     try:
         db.execute(statement)
     except sqlite3.OperationalError as error:
-        # SQLite has no code of its own for it.
+        # SQLite has no specific code for these errors.
         if str(error).startswith(("no such ", "duplicate column ")):
-            raise _damaged(f"its tables {name!r} cannot be brought up to date: {error}", error) from error
+            raise _damaged(f"its tables {name!r} cannot be migrated: {error}", error) from error
         if "already exists" not in str(error):
             raise
         raise JournalError(
-            f"something in it is called as a table of {name!r} and is none ({error}); give another file"
+            f"it has another program's table or index with the name of one of {name!r} ({error}); give another file"
         ) from error
 
 
-#: The id of the current boot.
+#: The file that contains the id of the current boot.
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _CLOCK = "CREATE TABLE IF NOT EXISTS lifecycle_clock (boot TEXT NOT NULL, ahead REAL NOT NULL, seen REAL NOT NULL)"
-#: Seconds after which a write notes the time in the file.
+#: Seconds between two writes of the time into the file.
 _NOTE = 60.0
 
 
 class SteadyClock:
     """Seconds since the epoch that do not jump when the system's clock is set.
 
-    They are counted by the time since the boot, which includes the time in which the machine sleeps. All processes that
-    have a file open agree on them through the file. After a boot they begin with the system's clock, but not before a
-    time that was noted in the file. On systems other than Linux they are the system's clock.
+    The clock counts the time since the boot, including time asleep. All processes that have a file open agree on the
+    time through the file. After a boot the clock starts at the system's time, but never before a time recorded in the
+    file. On systems other than Linux it is the system's clock.
     """
 
     def __init__(self) -> None:
@@ -402,17 +403,17 @@ class SteadyClock:
         self._noted = 0.0
 
     def time(self) -> float:
-        """The time."""
+        """Return the time."""
         return _since_boot() + self._ahead if self._boot else time.time()
 
     def agree(self, db: sqlite3.Connection) -> None:
-        """Adopt the clock of the file, in a transaction that writes."""
+        """Adopt the clock of the file, inside a transaction that writes."""
         db.execute(_CLOCK)
         known = db.execute("SELECT boot, ahead, seen FROM lifecycle_clock").fetchone()
         if known is None:
             db.execute("INSERT INTO lifecycle_clock VALUES ('', 0, 0)")
         elif known[0] == self._boot:
-            # Nothing has to be written.
+            # The file needs no change.
             self._ahead, self._noted = known[1:]
             return
         else:
@@ -421,18 +422,18 @@ class SteadyClock:
         self.note(db)
 
     def note(self, db: sqlite3.Connection) -> None:
-        """Note the time in the file."""
+        """Record the time in the file."""
         self._noted = self.time()
         db.execute("UPDATE lifecycle_clock SET seen = ?", (self._noted,))
 
     @property
     def is_to_be_noted(self) -> bool:
-        """Whether it is time to note the time again."""
+        """Whether the time should be recorded again."""
         return not 0 <= self.time() - self._noted < _NOTE
 
 
 def _boot() -> str:
-    """Return the id of the current boot; empty if the time since it is unknown."""
+    """Return the id of the current boot, or an empty string if the time since the boot is unknown."""
     if sys.platform != "linux":
         return ""
     try:
@@ -447,9 +448,9 @@ def _since_boot() -> float:
 
 
 class FileLock:
-    """An exclusive lock on a small file at ``path``, which is created if it is missing and never removed.
+    """An exclusive lock on a small file at ``path``, which is created if necessary and never removed.
 
-    The system releases it when the process ends. Two of them also exclude each other within one process.
+    The system releases the lock when the process ends. Two locks on a file also exclude each other within one process.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -457,10 +458,10 @@ class FileLock:
         self._file: int | None = None
 
     def take(self) -> bool:
-        """Acquire it if it is free, and return whether it is held; never waits.
+        """Acquire the lock if it is free, and return whether it is held; never wait.
 
         Raises:
-            OSError: when the file cannot be made or opened.
+            OSError: if the file cannot be created or opened.
         """
         import fcntl  # not on Windows
 
@@ -479,11 +480,11 @@ class FileLock:
         return True
 
     def is_held(self) -> bool:
-        """Return whether a process holds it; this neither blocks other callers nor creates the file."""
+        """Return whether any process holds the lock, without blocking others or creating the file."""
         import fcntl  # not on Windows
 
         try:
-            # Opening a FIFO for reading would wait; for writing, it fails if there is no reader.
+            # Opening a FIFO for reading would block; opening it for writing fails if it has no reader.
             file = os.open(self.path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
@@ -500,7 +501,7 @@ class FileLock:
         return False
 
     def is_there(self) -> bool:
-        """Return whether it is held and its file is still at its path, where other processes look for it."""
+        """Return whether the lock is held and its file still exists at its path, where other processes look for it."""
         if self._file is None:
             return False
         try:
@@ -509,7 +510,7 @@ class FileLock:
             return False
 
     def release(self) -> None:
-        """Release it; nothing happens if it is not held."""
+        """Release the lock, if it is held."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)

@@ -1,7 +1,7 @@
-"""Durable queues: work is accepted, leased, retried, done, or discarded as a dead letter; and cached counts of it.
+"""Durable queues of work: accepted, leased, retried, and then done or kept as a dead letter; and cached counts.
 
-A `Queue` is a name. Its methods use the connection of the caller's transaction, so that accepting or finishing is one
-step with related changes. Times are seconds since the epoch, given by the caller.
+A `Queue` has only a name. Its methods use the connection of the caller's transaction, so that accepting or completing
+work is atomic with related changes. Times are seconds since the epoch, given by the caller.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ QUEUES = Schema(
     "queues",
     (
         (
-            # Ids are never used again, so that an id is an order and a name.
+            # Ids are never reused, so they define an order and identify entries.
             """CREATE TABLE lifecycle_queue (
                 id INTEGER PRIMARY KEY AUTOINCREMENT,
                 queue TEXT NOT NULL,
@@ -59,22 +59,22 @@ class Entry:
     id: int
     body: bytes
     accepted: float
-    #: Not to be leased before.
+    #: Earliest time at which the entry can be leased.
     due: float
-    #: When its lease expires; 0: it is not leased.
+    #: Time at which the lease expires; 0 without a lease.
     leased: float
-    #: How often it was leased, including the current lease.
+    #: Number of leases, including the current one.
     attempts: int
-    #: How often it failed.
+    #: Number of failures.
     failures: int
-    #: Its last error.
+    #: The last error.
     error: str
-    #: Whether it is a dead letter, until it is revived or removed.
+    #: Whether the entry is a dead letter, until it is revived or removed.
     dead: bool
 
 
 class Queue:
-    """The entries of one name, in tables that `QUEUES` makes."""
+    """The entries of the queue called ``name``, in the tables that `QUEUES` creates."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -89,9 +89,10 @@ class Queue:
         remember: float = 0.0,
         leased: float = 0.0,
     ) -> int | None:
-        """Add an entry and return its id, or None if ``key`` was accepted before and is still remembered.
+        """Add an entry and return its id, or return None if ``key`` was accepted before and is still remembered.
 
-        A key is remembered for ``remember`` seconds; an empty one never. ``leased`` leases it to the caller at once.
+        A key is remembered for ``remember`` seconds, but an empty key never. ``leased`` leases the entry to the caller
+        immediately.
         """
         if key and remember > 0 and not self._is_new(db, key, now, remember):
             return None
@@ -114,7 +115,7 @@ class Queue:
         db.execute("DELETE FROM lifecycle_queue_keys WHERE queue = ? AND until <= ?", (self.name, now))
 
     def lease(self, db: sqlite3.Connection, *, now: float, until: float = math.inf, limit: int = 1) -> list[Entry]:
-        """Lease up to ``limit`` entries that are due and not leased, the oldest first, ``until`` that time."""
+        """Lease up to ``limit`` entries that are due and not leased, oldest first, until the time ``until``."""
         leased = db.execute(
             "UPDATE lifecycle_queue SET leased = ?, attempts = attempts + 1 WHERE id IN"  # noqa: S608  # our own columns
             " (SELECT id FROM lifecycle_queue WHERE queue = ? AND dead = 0 AND due <= ? AND leased <= ?"
@@ -124,7 +125,7 @@ class Queue:
         return sorted(map(_entry, leased), key=lambda entry: entry.id)
 
     def next_due(self, db: sqlite3.Connection, *, now: float) -> float | None:
-        """Return when the next entry that cannot be leased now can be; None if there is none."""
+        """Return when the next entry becomes available that cannot be leased now, or None if there is none."""
         due: tuple[float | None] = db.execute(
             "SELECT min(max(due, leased)) FROM lifecycle_queue"
             " WHERE queue = ? AND dead = 0 AND max(due, leased) > ? AND leased < ?",
@@ -133,26 +134,26 @@ class Queue:
         return due[0]
 
     def release_all(self, db: sqlite3.Connection) -> None:
-        """End all leases, when their owners are known to be gone."""
+        """End all leases; call it when their owners are known to have ended."""
         db.execute("UPDATE lifecycle_queue SET leased = 0 WHERE queue = ? AND dead = 0 AND leased > 0", (self.name,))
 
     def release(self, db: sqlite3.Connection, *ids: int) -> None:
-        """End unused leases, which do not count as attempts."""
+        """End unused leases, which then do not count as attempts."""
         db.executemany(
             "UPDATE lifecycle_queue SET leased = 0, attempts = attempts - 1 WHERE queue = ? AND id = ?",
             [(self.name, each) for each in ids],
         )
 
     def done(self, db: sqlite3.Connection, *ids: int) -> None:
-        """Remove entries that are done with."""
+        """Remove completed entries."""
         db.executemany("DELETE FROM lifecycle_queue WHERE queue = ? AND id = ?", [(self.name, each) for each in ids])
 
     def retry(self, db: sqlite3.Connection, number: int, *, due: float, error: str) -> None:
-        """End the lease of an entry that failed, and retry it at ``due``."""
+        """End the lease of a failed entry, and retry the entry at ``due``."""
         self._end(db, number, due=due, error=error, dead=False)
 
     def discard(self, db: sqlite3.Connection, number: int, *, error: str) -> None:
-        """Make an entry that failed a dead letter."""
+        """Make a failed entry a dead letter."""
         self._end(db, number, due=0.0, error=error, dead=True)
 
     def _end(self, db: sqlite3.Connection, number: int, *, due: float, error: str, dead: bool) -> None:
@@ -163,7 +164,7 @@ class Queue:
         )
 
     def revive(self, db: sqlite3.Connection, number: int) -> bool:
-        """Make an entry that is not leased due at once, as if it had never failed; False if there is no such entry."""
+        """Make an entry due now and reset its failures, or return False if it is leased or does not exist."""
         changed = db.execute(
             "UPDATE lifecycle_queue SET dead = 0, failures = 0, due = 0 WHERE queue = ? AND id = ? AND leased = 0",
             (self.name, number),
@@ -171,7 +172,7 @@ class Queue:
         return changed.rowcount > 0
 
     def get(self, db: sqlite3.Connection, number: int) -> Entry | None:
-        """Return one entry; None if there is none."""
+        """Return one entry, or None if it does not exist."""
         row = db.execute(
             f"SELECT {_COLUMNS} FROM lifecycle_queue WHERE queue = ? AND id = ?",  # noqa: S608  # our own columns
             (self.name, number),
@@ -179,14 +180,14 @@ class Queue:
         return None if row is None else _entry(row)
 
     def counts(self, db: sqlite3.Connection) -> dict[str, int]:
-        """Return the number of ``waiting`` entries, leased ones included, and of ``dead`` ones."""
-        # Two counts that an index and the first columns answer: the column `dead` is stored behind the body.
+        """Return the number of ``waiting`` entries, including leased ones, and of ``dead`` ones."""
+        # An index answers both counts. Counting by the column `dead` alone would read past the body of each entry.
         every = db.execute("SELECT count(*) FROM lifecycle_queue WHERE queue = ?", (self.name,)).fetchone()[0]
         live = db.execute("SELECT count(*) FROM lifecycle_queue WHERE queue = ? AND dead = 0", (self.name,)).fetchone()
         return {"waiting": live[0], "dead": every - live[0]}
 
     def entries(self, db: sqlite3.Connection) -> list[Entry]:
-        """Return all entries, dead letters included, the oldest first."""
+        """Return all entries, including dead letters, oldest first."""
         rows = db.execute(
             f"SELECT {_COLUMNS} FROM lifecycle_queue WHERE queue = ? ORDER BY id",  # noqa: S608  # our own columns
             (self.name,),
@@ -201,21 +202,21 @@ def _entry(row: tuple[Any, ...]) -> Entry:
 
 _log = logging.getLogger("lifecycle.journal")
 
-#: Seconds between two counts, however much happens.
+#: Minimum seconds between two counts.
 _EVERY = 1.0
 
 
 class CachedCounts:
-    """The cached result of ``count``, which is called again soon after `renew`; ``changed`` is called if it differs.
+    """The cached result of ``count``, for readers that must not wait for the disk.
 
-    It is for readers that must not wait for the disk.
+    ``count`` is called again soon after `renew`. If the result differs, ``changed`` is called.
     """
 
     def __init__(self, count: Callable[[], Awaitable[dict[str, int]]], changed: Callable[[], object]) -> None:
         self._count, self._changed = count, changed
-        #: How many of each; empty before the first count.
+        #: The count of each kind; empty before the first count.
         self.figures: dict[str, int] = {}
-        # How often it was opened and not closed yet.
+        # Number of calls of `open` without a matching `close`.
         self._users = 0
         self._counting: asyncio.Task[None] | None = None
         # Whether the counts may have changed since the last count began.
@@ -230,13 +231,13 @@ class CachedCounts:
         """Stop counting."""
         self._users -= 1
         if self._counting is not None and not self._users:
-            # If it is opened again meanwhile, a new task counts.
+            # If `open` is called again meanwhile, a new task counts.
             counting, self._counting = self._counting, None
             counting.cancel()
             await asyncio.wait([counting])
 
     def renew(self) -> None:
-        """Count again, unless this is closed."""
+        """Count again soon, unless this is closed."""
         self._stale = True
         if self._users and (self._counting is None or self._counting.done()):
             self._counting = asyncio.get_running_loop().create_task(self._go_on(), name="count")
@@ -251,7 +252,7 @@ class CachedCounts:
         try:
             figures = await self._count()
         except Exception as error:  # noqa: BLE001  # writers report errors; until then the last counts are kept
-            _log.debug("it could not be counted: %s", error)
+            _log.debug("the entries could not be counted: %s", error)
             return
         if figures != self.figures:
             self.figures = figures

@@ -1,4 +1,4 @@
-"""Threads for blocking calls of one loop: `LoopThread` runs them in order, `LoopThreads` runs several at once."""
+"""Threads for blocking calls of one loop: `LoopThread` runs them in order, `LoopThreads` runs several in parallel."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ _SPARE = 2
 class LoopThreads:
     """Daemon threads that call plain functions for one loop.
 
-    They are started when they are needed, and end with `close`. Calls that may take long are limited to ``limit``: each
-    acquires one of `slots` first. A few more threads are for quick calls.
+    Threads start when they are needed, and end with `close`. At most ``limit`` calls that may take long run at a time:
+    each must acquire one of `slots` first. A few more threads are for quick calls.
     """
 
     def __init__(self, name: str, limit: int) -> None:
         self._name, self._slots, self._limit = name, limit, limit + _SPARE
-        #: Acquire one for a call that may take long.
+        #: A semaphore to acquire before a call that may take long.
         self.slots: asyncio.Semaphore = asyncio.Semaphore(limit)
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._threads: set[threading.Thread] = set()
         self._lock = threading.Lock()
-        # How many threads wait for a job, less the jobs that wait for a thread.
+        # Number of threads that wait for a job, minus the number of jobs that wait for a thread.
         self._free = 0
-        # Those that call a function just now.
+        # The threads that are calling a function.
         self._busy: set[threading.Thread] = set()
 
     async def call(self, fn: Callable[[], _T]) -> _T:
         """Return the result of ``fn``, called in a thread with a copy of the context.
 
-        A function that has begun cannot be stopped: a call that is cancelled does not wait for its end. A function that
-        has not begun is not called.
+        A function that has begun cannot be stopped: if the call is cancelled, it returns without waiting for the
+        function. A function that has not begun is not called.
         """
         job, future = self._begin(fn)
         try:
@@ -59,9 +59,9 @@ class LoopThreads:
             raise
 
     async def finish(self, fn: Callable[[], _T]) -> _T:
-        """`call`, but if it is cancelled it waits for a function that has begun, and returns its result.
+        """Return the result like `call`, but if cancelled, wait for a function that has begun and return its result.
 
-        If it is cancelled once more, it does not wait.
+        A second cancellation ends the wait.
         """
         job, future = self._begin(fn)
         try:
@@ -75,7 +75,7 @@ class LoopThreads:
     def _begin(self, fn: Callable[[], _T]) -> tuple[_Job, asyncio.Future[_T]]:
         loop = asyncio.get_running_loop()
         job = _Job(partial(contextvars.copy_context().run, fn), loop)
-        # Through the loop, so that one in virtual time counts it.
+        # The job goes through the loop, so that a loop in virtual time counts it.
         return job, loop.run_in_executor(_Submitter(self._submit), job)
 
     def _submit(self, job: _Job) -> asyncio.Future[Any]:
@@ -90,7 +90,7 @@ class LoopThreads:
         return job.future
 
     def _withdraw(self, job: _Job) -> bool:
-        """Keep ``job`` from being done; False if it has begun."""
+        """Prevent ``job`` from running, or return False if it has begun."""
         with self._lock:
             job.withdrawn = not job.begun
             return job.withdrawn
@@ -112,11 +112,11 @@ class LoopThreads:
             del job
 
     def close(self) -> None:
-        """End the threads, without waiting for functions that have not returned."""
+        """End the threads, without waiting for functions that are still running."""
         with self._lock:
             threads, self._threads, self._free = self._threads, set(), 0
             jobs, self._jobs = self._jobs, SimpleQueue()
-            # Another loop may have them next.
+            # Another loop may use these threads next.
             self.slots = asyncio.Semaphore(self._slots)
             idle = threads - self._busy
         for _ in threads:
@@ -137,20 +137,20 @@ class _Job:
         self.begun = self.withdrawn = False
 
     def __call__(self) -> Any:
-        """Make it something that an executor can be given."""
+        """Return the job as a function that an executor can call."""
 
     def do(self) -> None:
         """Call the function."""
         try:
             self._outcome = self._call(), None
         except StopIteration as error:
-            # No future can carry it.
+            # A future cannot hold a StopIteration.
             self._outcome = None, RuntimeError(f"it raised {error!r}")
         except BaseException as error:  # noqa: BLE001  # the caller gets it
             self._outcome = None, error
 
     def tell(self) -> None:
-        """Let the loop know the result."""
+        """Pass the result to the loop."""
         # The loop may be closed.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(settle, self.future, self._outcome)
@@ -168,10 +168,10 @@ class _Submitter(Executor):
 
 
 class LoopThread(Executor):
-    """One thread that runs its jobs in order; a daemon, so that the end of the process never waits for a disk.
+    """One daemon thread that runs its jobs in order, so that the end of the process never waits for a disk.
 
-    It is an executor, since every loop can wait for one, whatever its clock. It belongs to one loop, whose futures it
-    returns: a future that any thread may wait for costs as much as the rest of the round trip.
+    It is an executor because every loop, whatever its clock, can wait for an executor. It belongs to one loop and
+    returns futures of that loop. A thread-safe future would double the cost of the round trip.
     """
 
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
@@ -183,13 +183,13 @@ class LoopThread(Executor):
     def submit(  # type: ignore[override]  # `run_in_executor` returns a loop's future as it is
         self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs
     ) -> asyncio.Future[_T]:
-        """Run ``fn`` after the jobs that were submitted before."""
+        """Run ``fn`` after the jobs that were submitted before it."""
         future: asyncio.Future[_T] = self._loop.create_future()
         self._jobs.put((future, partial(fn, *args, **kwargs)))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002  # Executor's signature
-        """End after the submitted jobs."""
+        """End the thread after the submitted jobs."""
         self._jobs.put(None)
         if wait:
             self._thread.join()
@@ -197,7 +197,7 @@ class LoopThread(Executor):
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             self._do(*job)
-            # Keep no reference to the job while the thread waits for the next.
+            # The thread keeps no reference to the job while it waits for the next.
             del job
 
     def _do(self, future: asyncio.Future[Any], call: Callable[[], Any]) -> None:

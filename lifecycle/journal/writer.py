@@ -1,7 +1,7 @@
 """`Journal`: functions that run inside transactions, in one writer thread, with group commit.
 
-Functions that arrive while a transaction is being committed run together in the next one: one wait for the disk serves
-all of them.
+Functions that arrive while a transaction is being committed run together in the next one. They share one wait for the
+disk.
 """
 
 from __future__ import annotations
@@ -27,54 +27,56 @@ __all__ = ["Journal"]
 
 _T = TypeVar("_T")
 
-#: How many functions may wait; further callers wait for capacity.
+#: Maximum number of waiting functions; further callers wait for capacity.
 _CAPACITY = 1024
 
-#: Seconds between two checks that the file is still in place, even if nothing is written.
+#: Seconds between two checks that the file still exists, even if nothing is written.
 _CHECK_EVERY = 5.0
 
-#: The largest number of functions in one transaction.
+#: Maximum number of functions in one transaction.
 _GROUP = 256
 
-#: From how many seconds per commit on it pays to wait for further functions before the next one, and for which part of
-#: that time.
+#: Seconds per commit from which waiting for further functions before the next commit pays, and the fraction of that
+#: time to wait.
 _SLOW, _PART = 0.004, 0.25
 
 
 class Journal:
-    """A SQLite file that many tasks write and read in isolation.
+    """A SQLite file that many tasks can read and write in isolation.
 
-    ``await journal.run(fn)`` calls ``fn(connection)`` in the journal's own thread inside a transaction, and returns
-    its result once that is committed. Functions that wait at the same time are committed together; an error of one
-    does not affect the others. They run in the order of the calls.
+    ``await journal.run(fn)`` calls ``fn(connection)`` in the journal's own thread inside a transaction, and returns its
+    result once the transaction is committed. Functions that wait at the same time are committed together, but an error
+    in one does not affect the others. They run in the order of the calls.
 
-    ``await journal.read(fn)`` does the same for functions that only read, next to the writes and not in their order.
+    ``await journal.read(fn)`` does the same for functions that only read, in parallel with the writes and not in their
+    order.
 
-    With ``durable`` a commit survives a power failure; without, only the end of this process, whatever its cause, and
-    after a power failure the last commits may be missing, never torn. ``path`` may be ``":memory:"``. The tables of
-    ``schemas`` are brought up to date when the journal opens.
+    With ``durable``, a commit survives a power failure. Without it, a commit survives only the end of this process,
+    whatever the cause. A power failure can then lose the last commits, but never a part of one. ``path`` may be
+    ``":memory:"``. The tables of ``schemas`` are migrated when the journal opens.
 
-    Several processes may have the same file open: SQLite lets one write at a time, and the others wait up to 5 s. A
-    journal belongs to the loop and the process that entered it; a fork of that cannot use it.
+    Several processes may open the same file: SQLite lets one write at a time, and the others wait up to 5 s. A journal
+    belongs to the loop and the process that entered it; a fork of that process cannot use it.
 
-    The file is in SQLite's WAL mode: two more files are next to it while it is open, and it must be on a local disk.
+    The file is in SQLite's WAL mode: it must be on a local disk, and two more files exist next to it while it is open.
     """
 
     def __init__(self, path: str | os.PathLike[str], *schemas: Schema, durable: bool = True) -> None:
         self.path: str = os.fspath(path)
         self._database = Database(self.path, schemas, durable=durable)
         self._thread: LoopThread | None = None
-        # The thread for reads, from the first read on.
+        # The thread for reads, started by the first read.
         self._reader: LoopThread | None = None
         self._pid = 0
         # The functions for the next transaction.
         self._waiting: deque[tuple[Work, asyncio.Future[Any]]] = deque()
         # Whether the thread is busy; it has at most one job at a time.
         self._busy = False
-        # On a slow disk: how many functions are expected for the next transaction, and until when it waits for them.
+        # On a slow disk, the number of functions expected for the next transaction, and the time until which it waits
+        # for them.
         self._expected, self._gather_until = 0, 0.0
         self._gathering: asyncio.TimerHandle | None = None
-        # Set while it closes; done when it has.
+        # Set when closing begins, and done when closing has ended.
         self._closing: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
@@ -84,16 +86,16 @@ class Journal:
         """Open the file.
 
         Raises:
-            JournalError: when it cannot be opened or written, is not a database, or has a newer version.
+            JournalError: if the file cannot be opened or written, is not a database, or has a newer version.
         """
         if self._thread is not None:
-            raise JournalError(f"the journal {self.path} is open already; share it, or make another")
+            raise JournalError(f"the journal {self.path} is already open; share it, or create another")
         loop = asyncio.get_running_loop()
         thread = LoopThread(f"journal {self.path}", loop)
         try:
             await loop.run_in_executor(thread, self._database.open)
         except BaseException:
-            # Also if the wait was cancelled: the thread closes the file that it has opened, and ends.
+            # If the wait was cancelled, the thread still closes the file that it has opened, and ends.
             thread.submit(self._database.close)
             thread.shutdown(wait=False)
             raise
@@ -104,7 +106,7 @@ class Journal:
         return self
 
     def _check_file(self) -> None:
-        """Let the thread check that the file is still in place; it logs an error if not."""
+        """Check in the thread that the file still exists; the check logs an error if not."""
         if self._thread is None or self._closing is not None:
             return
         self._checking = self._loop.call_later(_CHECK_EVERY, self._check_file)
@@ -113,7 +115,7 @@ class Journal:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Run the waiting functions, and close; if cancelled, it closes all the same."""
+        """Run the waiting functions and close the file, even if cancelled."""
         self._checking.cancel()
         if self._closing is None:
             self._closing = self._loop.create_future()
@@ -121,17 +123,18 @@ class Journal:
         await asyncio.shield(self._closing)
 
     async def run(self, fn: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Return the result of ``fn`` once its writes are committed; if it raises, it has written nothing.
+        """Return the result of ``fn`` once its writes are committed; if ``fn`` raises, nothing is written.
 
-        ``fn`` must do nothing but use the connection, and return values rather than cursors: it runs in another
-        thread, blocks all other functions, and is called again if another function has lost their transaction. It must
-        neither begin nor end a transaction; it may use savepoints.
+        ``fn`` must only use the connection, and return values rather than cursors. It runs in another thread and blocks
+        all other functions. It is called again if another function ends the transaction that they share. ``fn`` must
+        not begin or end a transaction itself, but it can use savepoints.
 
-        A call that is cancelled while it waits is not run; once it has begun, it runs to its end.
+        A call that is cancelled while it waits does not run; once it has begun, it runs to its end.
 
         Raises:
-            JournalError: when the journal is closed, or the file is full, locked, damaged or not to be written; the
-                next call may find it in order. Once the file was deleted or replaced, no call does.
+            JournalError: if the journal is closed, or the file is full, locked, damaged or not writable. The next call
+                may
+                succeed, unless the file was deleted or replaced.
         """
         self._check()
         await self._capacity.acquire()
@@ -143,22 +146,22 @@ class Journal:
         outcome: asyncio.Future[_T] = self._loop.create_future()
         self._waiting.append((fn, outcome))
         if not self._busy and len(self._waiting) in (1, self._expected):
-            # Not at once: functions of the same turn of the loop come along.
+            # The delay lets other calls of the same loop iteration join the transaction.
             self._loop.call_soon(self._go_on)
         return await outcome
 
     def time(self) -> float:
-        """Seconds since the epoch by the `SteadyClock` of the file."""
+        """Return seconds since the epoch by the `SteadyClock` of the file."""
         return self._database.clock.time()
 
     async def read(self, fn: Callable[[sqlite3.Connection], _T]) -> _T:
         """Return the result of ``fn``, which must only read: it sees one snapshot, with everything committed before.
 
-        Reads have their own connection and thread, so that they neither wait for writers nor block them. As for
-        `run`, ``fn`` must do nothing but use the connection, and return values rather than cursors.
+        Reads have their own connection and thread, so they neither wait for writers nor block them. As for `run`,
+        ``fn`` must only use the connection, and return values rather than cursors.
 
         Raises:
-            JournalError: when the journal is closed, or the file cannot be read.
+            JournalError: if the journal is closed, or the file cannot be read.
         """
         self._check()
         if not self._database.can_be_read:
@@ -174,7 +177,7 @@ class Journal:
             raise JournalError(f"the journal {self.path} was opened before this process was forked; open another")
 
     def _go_on(self) -> None:
-        """Give the thread its next job, if it has none."""
+        """Give the thread its next job, if it is idle."""
         if self._busy or self._thread is None:
             return
         if self._waiting:
@@ -189,7 +192,7 @@ class Journal:
             self._busy = True
 
     def _commit_next(self) -> None:
-        """Run the waiting functions, as many as fit into a transaction."""
+        """Run as many of the waiting functions as fit into a transaction."""
         group = [self._waiting.popleft() for _ in range(min(_GROUP, len(self._waiting)))]
         kept = [(work, future) for work, future in group if not future.cancelled()]
         began = self._loop.time()
@@ -203,7 +206,7 @@ class Journal:
         self._busy = True
 
     def _expect(self, served: int, duration: float) -> None:
-        """Estimate the next transaction: the callers of this one may come again, next to those that wait already."""
+        """Estimate the next transaction: the callers of this one may call again, in addition to those that wait."""
         worthwhile = served > 1 and duration >= _SLOW
         self._expected = served + len(self._waiting)
         self._gather_until = self._loop.time() + duration * _PART if worthwhile else 0.0
@@ -221,7 +224,7 @@ class Journal:
 
     def _committed(self, places: int, futures: list[asyncio.Future[Any]], job: asyncio.Future[list[Outcome]]) -> None:
         self._busy = False
-        # The next job comes first: all callers wait for the disk.
+        # The next job starts before results are passed on, because all callers wait for the disk.
         self._go_on()
         failure = job.exception()
         outcomes = [(None, failure)] * len(futures) if failure is not None else job.result()
@@ -242,6 +245,6 @@ class Journal:
         thread, closing, self._thread = self._thread, self._closing, None
         assert thread is not None
         assert closing is not None
-        # It has nothing left to do, so this does not wait for long.
+        # The thread has no jobs left, so this does not wait for long.
         thread.shutdown()
         settle(closing, (None, job.exception()))

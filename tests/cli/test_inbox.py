@@ -157,7 +157,7 @@ def test_inbox_of_a_newer_version_is_not_changed(file: Path, capsys: pytest.Capt
     with closing(sqlite3.connect(file)) as db, db:
         db.execute("UPDATE lifecycle_schemas SET version = 9")
     assert main(["inbox", "list", str(file)]) == FAILED
-    assert "of version 9, and this program knows them up to 1" in capsys.readouterr().err
+    assert "have version 9, but this program supports versions up to 1" in capsys.readouterr().err
 
 
 def test_damaged_inbox_is_reported_as_damaged(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -339,7 +339,7 @@ async def test_a_job_whose_owners_die_repeatedly_is_discarded(queue: JobQueue, c
         await clock.advance(1)
     assert await queue.claim() is None
     assert await job == "discarded"
-    assert "was gone before it was done" in job.error
+    assert "ended before completing it" in job.error
 
 
 async def test_an_expired_claim_fences_the_flow_against_late_writes(queue: JobQueue, clock: Clock) -> None:
@@ -416,7 +416,7 @@ async def test_a_flow_of_another_name_is_not_changed(flows: Flows, clock: Clock,
     await flows.store.create(other)
     job = await queue.claim(await queue.enqueue("vm", id="a"), lease=5.0)
     if way == "adopt":
-        with pytest.raises(FlowError, match="job 'a' is for flow 'vm', and its id is that of a flow 'build'"):
+        with pytest.raises(FlowError, match="job 'a' is for flow 'vm', but its id belongs to a flow 'build'"):
             await adopted(queue, job)
     elif way == "expiry":
         await clock.advance(5)

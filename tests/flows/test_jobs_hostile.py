@@ -107,7 +107,7 @@ async def test_a_worker_lives_through_a_lock_that_comes_while_a_job_is_done(
 
 async def test_a_full_disk_is_reported_and_freeing_space_is_enough(queue: JobQueue) -> None:
     await pragma(queue, "max_page_count = 1")
-    with pytest.raises(JournalError, match="the disk is full; make room"):
+    with pytest.raises(JournalError, match="the disk is full; free some space"):
         for _ in range(1000):
             await queue.enqueue("grow", text="x" * 10_000)
     await pragma(queue, "max_page_count = 1000000")
@@ -125,7 +125,7 @@ async def test_a_file_that_cannot_be_written_is_reported(queue: JobQueue) -> Non
 
 async def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "flows.db").write_bytes(b"not a database" * 500)
-    with pytest.raises(JournalError, match="is no SQLite database"):
+    with pytest.raises(JournalError, match="is not a SQLite database"):
         async with Flows(tmp_path / "flows.db"):
             pass
     assert not (tmp_path / "flows.db-owners").exists()
@@ -136,7 +136,7 @@ async def test_jobs_of_a_newer_program_are_refused(tmp_path: Path) -> None:
         pass
     with closing(sqlite3.connect(tmp_path / "flows.db")) as db, db:
         db.execute("UPDATE lifecycle_schemas SET version = 99 WHERE name = 'jobs'")
-    with pytest.raises(JournalError, match=r"'jobs' are of version 99.*use the newer program"):
+    with pytest.raises(JournalError, match=r"'jobs' have version 99.*use the newer program"):
         async with Flows(tmp_path / "flows.db"):
             pass
 

@@ -530,7 +530,7 @@ async def test_a_job_with_the_id_of_another_flow_is_discarded_and_the_flow_conti
     async with working(queue, GROW):
         job = await queue.enqueue("grow", id="one", size=5)
         assert await job == "discarded"
-    assert "its id is that of a flow 'build'" in job.error
+    assert "its id belongs to a flow 'build'" in job.error
     gate.set()
     assert await run == {"work": True}
 

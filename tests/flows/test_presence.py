@@ -114,7 +114,7 @@ async def test_a_process_whose_file_was_deleted_makes_it_again(
     assert not second.alive(first.token)
     await clock.advance(6.0)
     assert second.alive(first.token)
-    assert "was deleted while this process had it" in caplog.text
+    assert "was deleted while this process used it" in caplog.text
     news = notified(first, "jobs")
     while not news.is_set():
         second.notify("jobs")

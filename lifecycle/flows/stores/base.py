@@ -151,10 +151,8 @@ class JobStore(Protocol):
     """Jobs in order: highest priority first, then oldest first. Every method is one transaction.
 
     Each method first ends the claims that have expired. The flow of a job is the flow with the job's id and with the
-    name
-    that the job was enqueued for. Discarding a job ends its flow as FAILURE in the same transaction, unless the flow
-    has
-    already ended. A flow that has not begun stays PENDING, with an error, and is not recovered.
+    name that the job was enqueued for. Discarding a job ends its flow as FAILURE in the same transaction, unless the
+    flow has already ended. A flow that has not begun stays PENDING, with an error, and is not recovered.
     """
 
     async def add(self, row: JobRow) -> JobRow:
@@ -254,7 +252,7 @@ def completed(row: JobRow, outcome: str, error: str, *, now: float) -> JobRow:
 
 def expired(row: JobRow, *, now: float, flow: str = "") -> JobRow:
     """Return the row after a claim that its owner did not release; ``flow`` is the state of its flow, if any."""
-    error = f"{row.owner} claimed it and was gone before it was done"
+    error = f"{row.owner} claimed it and ended before completing it"
     if row.attempts < row.max_attempts:
         return released(row, error)
     if flow in _DONE:
@@ -273,28 +271,27 @@ def discarded(row: JobRow) -> str:
 def lost_job(row: JobRow) -> ClaimLost:
     """Return the error for a process that no longer has the job."""
     return ClaimLost(
-        f"{row.owner} has lost job {row.id!r}: its claim ended, or another was made since (epoch {row.epoch}); what it "
-        "still wanted to write is refused"
+        f"{row.owner} has lost job {row.id!r}: the claim of epoch {row.epoch} has ended; its writes are refused"
     )
 
 
 def other_flow(row: JobRow, name: str) -> FlowError:
     """Return the error for a job whose id belongs to a flow called ``name``."""
     return FlowError(
-        f"job {row.id!r} is for flow {row.flow!r}, and its id is that of a flow {name!r}; enqueue it with another id"
+        f"job {row.id!r} is for flow {row.flow!r}, but its id belongs to a flow {name!r}; enqueue it with another id"
     )
 
 
 def unknown(id: str) -> FlowError:  # noqa: A002  # what it is
     """Return the error for an id without a flow."""
-    return FlowError(f"there is no flow {id!r} here; give the id that it was started with")
+    return FlowError(f"no flow has the id {id!r} in this store; give the id that it was started with")
 
 
 def lost(id: str, epoch: int) -> ClaimLost:  # noqa: A002  # what it is
     """Return the error for a process that has lost a flow."""
     return ClaimLost(
-        f"flow {id!r} was taken by another process after this one took it (epoch {epoch}); what it still wanted to "
-        "write is refused"
+        f"flow {id!r} was taken by another process after this one took it (epoch {epoch}); the writes of "
+        "this process are refused"
     )
 
 
@@ -306,11 +303,9 @@ def id_for(given: str | None) -> str:
         FlowError: if the id contains half a surrogate pair, which no store can keep.
     """
     if given is not None and not isinstance(given, str):
-        raise TypeError(f"id={given!r} is no text; give str(…) of it")
+        raise TypeError(f"an id must be a string, got {given!r}; convert it with str(…)")
     if given is not None and not is_storable(given):
-        raise FlowError(
-            f"a store cannot keep a text with NUL or half a surrogate in it, such as id={given!r}; escape it"
-        )
+        raise FlowError(f"a store cannot keep text with NUL or half a surrogate pair, got id={given!r}; escape it")
     return given or os.urandom(16).hex()
 
 
@@ -348,8 +343,7 @@ async def reset_failed(store: Store, id: str) -> None:  # noqa: A002  # what it 
     """Reset the flow ``id`` in the store only; its program starts the flow again when it recovers its flows.
 
     As with `Run.reset`, the results of the flow's tasks are deleted, but their attempt counts are kept. A process that
-    has
-    the flow in memory loses it.
+    has the flow in memory loses it.
 
     Raises:
         InvalidState: unless the flow is FAILURE or REVERTED.
@@ -359,7 +353,7 @@ async def reset_failed(store: Store, id: str) -> None:  # noqa: A002  # what it 
     seen = (await store.load(id)).flow
     state = FlowState(seen.state)
     if state not in RESTARTABLE:
-        raise InvalidState(f"flow {id!r} is {state}; only what has failed can begin anew: FAILURE or REVERTED")
+        raise InvalidState(f"flow {id!r} is {state}; only a flow that is FAILURE or REVERTED can be reset")
     FLOWS.check(id, state, FlowState.PENDING, "reset")
     flow, steps = await store.take(id, "", seen=seen.epoch)
     now = time.time()

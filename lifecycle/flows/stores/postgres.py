@@ -231,14 +231,13 @@ def _version(db: psycopg.Connection[Row]) -> int:
     ((place, there),) = db.execute(_FOUND)
     if place is None:
         raise JournalError(
-            "there is no schema to be in; make that of the search_path, and let the role of the URL use it "
-            "(GRANT USAGE)"
+            "no schema of the search_path can be used; create it, and let the role of the URL use it (GRANT USAGE)"
         )
     row = db.execute(_VERSION, (TABLES.name,)).fetchone() if there else None
     found, known = (row[0] if row else 0), len(TABLES.steps)
     if found > known:
         raise JournalError(
-            f"the tables {TABLES.name!r} are of version {found}, and this program knows them up to {known}; "
+            f"the tables {TABLES.name!r} have version {found}, but this program supports versions up to {known}; "
             "use the newer program that wrote them, or another schema"
         )
     return found
@@ -251,8 +250,8 @@ def _make(db: psycopg.Connection[Row], statement: str) -> None:
         db.execute(statement.encode())
     except (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject) as error:
         raise JournalError(
-            f"there is something that is called as a table of ours and is none ({str(error).splitlines()[0]}); "
-            "give the URL a schema of its own (?options=-csearch_path%3Dname)"
+            f"another program's table or index has the name of ours ({str(error).splitlines()[0]}); "
+            "give the URL a separate schema (?options=-csearch_path%3Dname)"
         ) from error
 
 
@@ -381,9 +380,8 @@ class ServerPresence(Presence):
     """Processes, on any machine, that have the tables of one server open.
 
     Each process has a connection that listens and holds a lock. The server releases the lock when the connection ends:
-    when
-    the process ends for any reason, or when keepalives show that its machine is gone. Messages are notifications of the
-    server, several in one. They are hints that can be lost with a connection, so each process also polls.
+    when the process ends for any reason, or when keepalives show that its machine is gone. Messages are notifications
+    of the server, several in one. They are hints that can be lost with a connection, so each process also polls.
     """
 
     def __init__(self, server: Server) -> None:
@@ -479,7 +477,7 @@ class ServerPresence(Presence):
                 await self._connect()
             except (Unreachable, JournalError) as error:
                 tries += 1
-                _log.debug("notifications are not received: %s", error)
+                _log.debug("no notifications are received until the connection is restored: %s", error)
             else:
                 self._reconnecting = None
                 return
@@ -495,8 +493,7 @@ class ServerPresence(Presence):
         """Wait until it is certain, and return whether the process with ``token`` has ended.
 
         A process that lost its connection connects again soon. It has ended if it stays missing for some seconds, or if
-        it is
-        known to have ended on this machine.
+        it is known to have ended on this machine.
         """
         loop = asyncio.get_running_loop()
         while not await self.lives(token):

@@ -1,11 +1,11 @@
-"""`Presence`: the processes that have one store open. A process that dies is missed at once, and news reach all.
+"""`Presence`: the processes that have one store open. It detects ended processes immediately, and carries messages.
 
-Next to a file, each process has a small file in a directory: a FIFO that it holds locked. The lock tells whether the
-process lives: the system releases it when the process dies, however it dies. The FIFO tells when to look: the others
-hold its writing end, which the system reports as broken when the last reader is gone, and the lock with it; and what
-they write into it is news. So no process has to poll.
+Next to a database file, each process has a small file in a directory: a FIFO that it keeps locked. The lock shows
+whether the process is alive, because the system releases the lock when the process ends for any reason. The FIFO shows
+when to check. The other processes hold its writing end, which the system reports as broken when the only reader has
+gone. They also write their messages into it. So no process has to poll.
 
-On a server, processes meet as `postgres.ServerPresence` says. In memory there are no others.
+On a server, `postgres.ServerPresence` does this. A store in memory has only one process.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ __all__ = [
 
 _log = logging.getLogger("lifecycle.flows")
 
-#: News that a process has opened the store.
+#: Message: a process has opened the store.
 _NEW = "new"
-#: News in a process that has found another one gone.
+#: Message within a process: it has found that another process ended.
 GONE = "gone"
 
-#: Seconds after which a process looks whether its file is still there.
+#: Seconds between two checks that this process's file still exists.
 _LOOK = 5.0
-#: Bytes of the longest line that is written in one piece, whatever others write.
+#: Maximum bytes of a line, so that the system writes it without mixing it with the lines of other processes.
 _LINE = 512
 
 
 class Presence:
-    """This process alone, and what the presence of several has in common."""
+    """This process alone, and the base class for the presence of several processes."""
 
     def __init__(self) -> None:
-        #: The name of this process, another one each time that the store is opened.
+        #: The name of this process, which changes each time the store is opened.
         self.name: str = _name()
-        #: How many processes were found gone.
+        #: Number of processes that were found to have ended.
         self.losses: int = 0
-        # By the news that they listen for.
+        # The listeners for each message.
         self._listeners: dict[str, list[Callable[[], object]]] = {}
 
     def __repr__(self) -> str:
@@ -66,34 +66,38 @@ class Presence:
 
     @property
     def token(self) -> str:
-        """The text that others can ask `alive` about; empty if no lock can tell them."""
+        """The string by which other processes identify this one in `alive`; empty without a lock."""
         return ""
 
     def open(self) -> None:
-        """Appear to the others, and see them.
+        """Become visible to the other processes, and find them.
 
         Raises:
-            JournalError: if the directory or the file of this process cannot be made.
+            JournalError: if the directory or the file of this process cannot be created.
         """
         self.name = _name()
 
     def close(self) -> None:
-        """Leave; for the others it is as if this process had died."""
+        """Disappear; to the other processes, this one has ended."""
 
     def alive(self, token: str) -> bool:
-        """Return whether the process that had the store open under ``token`` still has."""
+        """Return whether the process with ``token`` still has the store open."""
         return token == self.token
 
     async def lives(self, token: str) -> bool:
-        """Do `alive`, also if a server has to be asked."""
+        """Return the same as `alive`, after a query if there is a server."""
         return self.alive(token)
 
     async def is_gone(self, token: str) -> bool:
-        """Return whether the process that had the store open under ``token`` has ended, and was not cut off briefly."""
+        """Return whether the process with ``token`` has ended, rather than lost its connection briefly."""
         return not await self.lives(token)
 
     def listen(self, news: str, listener: Callable[[], object]) -> Callable[[], None]:
-        """Call ``listener`` at those news, also our own, until the returned function is called; it must not wait."""
+        """Call ``listener`` at each message ``news`` from any process, this one included; it must not block.
+
+        Returns:
+            A function that removes the listener.
+        """
         listeners = self._listeners.setdefault(news, [])
         listeners.append(listener)
 
@@ -105,20 +109,20 @@ class Presence:
         return silence
 
     def notify(self, news: str) -> None:
-        """Notify all processes of ``news``; one that is busy for long may miss it."""
+        """Send the message ``news`` to all processes; a process that is busy for long may miss it."""
         self._send(news)
         self._notify_here(news)
 
     def _send(self, news: str) -> None:
-        """Notify the other processes."""
+        """Send the message to the other processes."""
 
     def _notify_here(self, news: str) -> None:
-        """Notify the listeners of this process."""
+        """Call the listeners of this process."""
         for listener in list(self._listeners.get(news, ())):
             listener()
 
     def _count_loss(self) -> None:
-        """Note that another process was found gone."""
+        """Count another process that was found to have ended."""
         self.losses += 1
         self._notify_here(GONE)
 
@@ -128,18 +132,18 @@ def _name() -> str:
 
 
 class FilePresence(Presence):
-    """Processes that meet in ``directory``."""
+    """Processes that find each other in ``directory``."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         super().__init__()
         self._directory = _path(directory)
-        # The lock on our file, and its end for reading.
+        # The lock on our file, and the reading end of the FIFO.
         self._lock: FileLock | None = None
         self._reader: int | None = None
         self._looking: asyncio.TimerHandle | None = None
-        # The writing ends of the others, by name.
+        # The writing ends of the other processes' FIFOs, by name.
         self._others: dict[str, int] = {}
-        # The beginning of a line that was not read to its end.
+        # The beginning of a line whose end was not read yet.
         self._rest = b""
 
     def __repr__(self) -> str:
@@ -147,14 +151,14 @@ class FilePresence(Presence):
 
     @property
     def token(self) -> str:
-        """The text that others can ask `alive` about; empty if no lock can tell them, as on Windows."""
+        """The string by which other processes identify this one in `alive`; empty without a lock, as on Windows."""
         return self.name if self._lock is not None else ""
 
     def open(self) -> None:
-        """Appear to the others, and see them.
+        """Become visible to the other processes, and find them.
 
         Raises:
-            JournalError: if the directory or the file of this process cannot be made.
+            JournalError: if the directory or the file of this process cannot be created.
         """
         super().open()
         self._rest = b""
@@ -165,14 +169,14 @@ class FilePresence(Presence):
         except OSError as error:
             self.close()
             raise JournalError(
-                f"{self._directory} is where processes say that they have the store open, and this one cannot "
-                f"({error}); make it a directory that this process may write"
+                f"this process cannot create its file in {self._directory}, where processes with this store meet "
+                f"({error}); make it a directory in which this process can write"
             ) from error
         self._send(_NEW)
 
     def _appear(self) -> None:
         self._directory.mkdir(mode=0o700, exist_ok=True)
-        # Others must not find it before it is locked.
+        # The file is hidden from other processes until it is locked.
         hidden, path = self._directory / f".{self.name}", self._directory / self.name
         with suppress(OSError):
             os.mkfifo(hidden, 0o600)
@@ -190,13 +194,13 @@ class FilePresence(Presence):
         self._look()
 
     def _look_for_our_file(self) -> None:
-        """Make our file again if it was deleted: without it the others take us for dead."""
+        """Create our file again if it was deleted: without it, other processes conclude that this one has ended."""
         self._looking = asyncio.get_running_loop().call_later(_LOOK, self._look_for_our_file)
         if self._lock is None or self._lock.is_there():
             return
         _log.error(
-            "%s was deleted while this process had it; others take the process for dead and its flows and jobs over, "
-            "until the file is there again; keep what is in that directory",
+            "%s was deleted while this process used it; other processes may take over its flows and jobs until the "
+            "file is created again; do not delete files in that directory",
             self._directory / self.name,
         )
         old = self._lock
@@ -204,7 +208,7 @@ class FilePresence(Presence):
         try:
             self._appear()
         except OSError as error:
-            _log.error("it cannot be made again: %s", error)  # a traceback says no more
+            _log.error("the file cannot be created again: %s", error)  # a traceback would add nothing
             return
         old.release()
         self._send(_NEW)
@@ -216,7 +220,7 @@ class FilePresence(Presence):
             self._reader = None
 
     def close(self) -> None:
-        """Leave; for the others it is as if this process had died."""
+        """Disappear; to the other processes, this one has ended."""
         if self._looking is not None:
             self._looking.cancel()
         for other in list(self._others):
@@ -230,7 +234,7 @@ class FilePresence(Presence):
     # -- the others ----------------------------------------------------------------------------------------------------
 
     def alive(self, token: str) -> bool:
-        """Return whether the process that had the store open under ``token`` still has; the file of a dead one goes."""
+        """Return whether the process with ``token`` still has the store open, and delete the file of an ended one."""
         if not token or token == self.token:
             return token == self.token
         path = self._directory / token
@@ -240,7 +244,7 @@ class FilePresence(Presence):
         return False
 
     def _look(self) -> None:
-        """Connect to the processes that are new."""
+        """Connect to processes that are not connected yet."""
         for name in [path.name for path in self._directory.iterdir()]:
             if name != self.name and name not in self._others and not name.startswith("."):
                 self._meet(name)
@@ -249,14 +253,14 @@ class FilePresence(Presence):
         try:
             end = os.open(self._directory / name, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
-            # No process reads it: it is that of a dead one, and is deleted by this.
+            # The FIFO has no reader, so its process has ended; this deletes the file.
             self._check(name)
             return
         if not _is_fifo(end):
             os.close(end)
             return
         self._others[name] = end
-        # A writing end is ready to be read when no reader is left.
+        # The system reports a writing end as readable when the FIFO has no reader left.
         asyncio.get_running_loop().add_reader(end, self._broken, name)
 
     def _broken(self, name: str) -> None:
@@ -279,7 +283,7 @@ class FilePresence(Presence):
         if len(line) > _LINE:
             return
         for end in self._others.values():
-            # The FIFO of a busy process may be full, and a process that is gone is missed otherwise.
+            # The FIFO of a busy process may be full, and the end of a process is detected in another way.
             with suppress(OSError):
                 os.write(end, line)
 
@@ -299,7 +303,7 @@ class FilePresence(Presence):
 
 
 def _path(directory: str | os.PathLike[str]) -> Path:
-    """Return a path; its module takes long to import, and flows in memory need none."""
+    """Return a path; `pathlib` takes long to import, and flows in memory do not need it."""
     from pathlib import Path
 
     return Path(directory)
@@ -311,13 +315,13 @@ def _is_fifo(file: int) -> bool:
 
 # -- requests of one process to another --------------------------------------------------------------------------------
 
-#: Of a flow, by its id: to suspend it, to resume it, and to send `AT_REST` when it comes to rest.
+#: Requests about a flow, by its id: suspend it, resume it, or send `AT_REST` when it has ended or is suspended.
 SUSPEND, RESUME, FOLLOW = "suspend", "resume", "follow"
-#: News of a flow that is followed.
+#: Message about a followed flow: it has ended or is suspended.
 AT_REST = "at rest"
-#: Of a process, by its token: to look for unfinished flows.
+#: Request to a process, by its token: look for unfinished flows.
 RECOVER = "recover"
-#: News of flows that were suspended and are resumed.
+#: Message: suspended flows are resumed.
 RESUMED = "resumed"
 
 
@@ -340,19 +344,20 @@ class Controllable(Protocol):
 
 
 class ControlChannel:
-    """Requests of other processes about the flows of this one: to suspend or resume one, or to recover them.
+    """Requests of other processes to this one: suspend or resume a flow that it runs, or recover unfinished flows.
 
-    Nothing of this is stored: the process that runs the flow hears it at once, and without one there is none to ask.
+    Requests are not stored: the process that runs the flow receives them immediately. If no process runs the flow, they
+    have no effect.
     """
 
     def __init__(self, presence: Presence) -> None:
         self._presence = presence
-        # The runs by their ids, each with what ends our listening for it; and the same for this process.
+        # The runs by id, each with the functions that remove its listeners; and the same function for `recover`.
         self._listening: dict[str, tuple[Controllable, list[Callable[[], None]]]] = {}
         self._own: Callable[[], None] | None = None
 
     def open(self, recover: Callable[[], object]) -> None:
-        """Call ``recover`` when this process is asked to look for unfinished flows, until `close`."""
+        """Call ``recover`` at each request to look for unfinished flows, until `close`."""
         self._own = self._presence.listen(f"{RECOVER} {self._presence.token}", recover)
 
     def close(self) -> None:
@@ -364,11 +369,11 @@ class ControlChannel:
             self.forget(run)
 
     def ask(self, what: str, whom: str) -> None:
-        """Ask the process with the flow ``whom`` to `SUSPEND` or `RESUME` it, or the process ``whom`` to `RECOVER`."""
+        """Send the request `SUSPEND` or `RESUME` for the flow ``whom``, or `RECOVER` for the process ``whom``."""
         self._presence.notify(f"{what} {whom}")
 
     def hear(self, run: Controllable) -> None:
-        """Carry out requests for ``run``, and no longer those for another run of the same flow."""
+        """Carry out requests for ``run`` instead of an earlier run of the same flow."""
         if run.id in self._listening:
             known = self._listening[run.id][0]
             if known is run:
@@ -387,7 +392,7 @@ class ControlChannel:
         self._listening[run.id] = (run, silences)
 
     def forget(self, run: Controllable) -> None:
-        """Carry out no more requests for ``run``."""
+        """Stop carrying out requests for ``run``."""
         known, silences = self._listening.get(run.id, (None, ()))
         if known is run:
             del self._listening[run.id]

@@ -1,10 +1,10 @@
-"""`Server`: a PostgreSQL server, queried through a few connections, each in a thread; a lost one is replaced.
+"""`Server`: a PostgreSQL server, queried through a few connections, each in its own thread.
 
-Queries that are sent in one piece are one transaction. If the answer was lost, with the connection or with the server,
-it is unknown whether they were carried out: then the server is asked for a trace of them before they are sent again.
+Queries that are sent together are one transaction. If the connection or the server fails before the answer arrives, it
+is unknown whether the transaction was committed. Before the queries are sent again, other queries look for its traces.
 
-The connections are in threads, and not asynchronous ones of psycopg: a thread is waited for in virtual time too, and
-cancelling a query of a server that does not answer takes no time.
+The connections use threads rather than psycopg's asynchronous API. Virtual time waits for threads too, and cancelling a
+query takes no time even if the server does not answer.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ OLDEST = 15
 #: Seconds between two readings of the server's clock; the difference up to which two clocks agree; and the longest wait
 #: of a connecting process for another one to read the clock.
 _LOOK, _APART, _PATIENCE = 10.0, 1.0, 1.0
-#: Tries to write the time while other processes do.
+#: Maximum attempts to write the time while other processes write it too.
 _TRIES = 10
 
 _READ = b"SELECT extract(epoch FROM clock_timestamp())::float8, correction, seen FROM lifecycle_clock"
 _BEGIN = b"INSERT INTO lifecycle_clock DEFAULT VALUES ON CONFLICT DO NOTHING"
 _NOTE = b"""UPDATE lifecycle_clock SET correction = %s, seen = %s WHERE correction = %s AND seen = %s RETURNING 1"""
-# Every process that has the store open holds a lock of this form.
+# Each process that has the store open holds a lock of this form.
 _OTHERS = b"""SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND pid != pg_backend_pid()
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
-#: The channel of a schema, and the line at which every process reads the server's clock.
+#: The query for the channel of a schema, and the message that makes every process read the server's clock.
 CHANNEL, READ_CLOCK = "SELECT 'lifecycle_' || oid FROM pg_namespace WHERE nspname = current_schema()", "look"
 _ASK = f"SELECT pg_notify(({CHANNEL}), '- {READ_CLOCK}')".encode()
 
-#: Settings unless the URL has others: a peer that vanishes is missed within half a minute.
+#: Settings for parameters that the URL does not give. A peer that vanishes is detected within half a minute.
 _DEFAULTS = {
     "application_name": "lifecycle",
     "connect_timeout": "10",
@@ -80,68 +80,68 @@ _DEFAULTS = {
     "client_encoding": "utf8",
 }
 
-#: Parts of libpq's messages when connecting fails, as there are no codes; and what to do.
+#: Parts of libpq's messages about failed connections, which have no codes, and what to do about each.
 _REFUSALS = {
     "password authentication failed": "give the right password, in the URL, in PGPASSWORD or in ~/.pgpass",
     "no password supplied": "give the password, in the URL, in PGPASSWORD or in ~/.pgpass",
-    "no pg_hba.conf entry": "let this host and user in, in the server's pg_hba.conf",
-    "does not exist": "make it, or name another",
-    "could not translate host name": "name a host that is known here",
+    "no pg_hba.conf entry": "allow this host and user in the server's pg_hba.conf",
+    "does not exist": "create it, or name another",
+    "could not translate host name": "check the name of the host",
     "Connection refused": "is the server running, and is this its address?",
     "No such file or directory": "is the server running, and is this its socket?",
-    "too many": "let the server have more connections (max_connections), or give Flows fewer",
+    "too many": "raise max_connections of the server, or give the store fewer connections",
 }
 
-#: By SQLSTATE: what is wrong, and what to do.
+#: The problem and its remedy, by SQLSTATE.
 _TROUBLES = {
-    "25006": "nothing can be written there; if it is a standby, name all hosts and ?target_session_attrs=read-write",
-    "42501": "the server does not let us; give the role of the URL the right to (CREATE on the schema)",
-    "42P01": "a table is missing; restore it, or give the URL a schema of its own (?options=-csearch_path%3Dname)",
-    "42703": "a table has other columns than ours; give the URL a schema of its own (?options=-csearch_path%3Dname)",
-    "53100": "the server's disk is full; make room",
+    "25006": "the server is read-only; if it is a standby, name all hosts and ?target_session_attrs=read-write",
+    "42501": "permission denied; grant it to the role of the URL (CREATE on the schema)",
+    "42P01": "a table is missing; restore it, or give the URL a separate schema (?options=-csearch_path%3Dname)",
+    "42703": "a table lacks expected columns; give the URL a separate schema (?options=-csearch_path%3Dname)",
+    "53100": "the server's disk is full; free some space",
     "53200": "the server is out of memory; give it more",
-    "57014": "the server gave up on it; give it a longer statement_timeout",
-    "55P03": "another client holds a lock for long; is one stuck in a transaction?",
+    "57014": "the server cancelled the query; set a longer statement_timeout",
+    "55P03": "another client has held a lock for too long; is one stuck in a transaction?",
 }
-#: For text that the server cannot keep: NUL, or half a surrogate.
+#: Codes for text that the server cannot keep: text with NUL or half a surrogate pair.
 _NOT_STORABLE = ("22021", "22P02", "22P05")
-#: For errors that another try may not meet: a standby, a server that starts or stops, a lost race.
+#: Codes of temporary errors: a standby, a server that starts or stops, a lost race.
 _PASSING = ("25006", "57P01", "57P02", "57P03", "57P04", "57P05", "40001", "40P01", "08")
 
 
 def _step(off: float, since: float, elapsed: float) -> float:
-    """Return by how much the server's clock was set.
+    """Return the number of seconds by which the server's clock was set.
 
     Args:
-        off: By how much the time is off from that by our own clock.
-        since: Seconds by the server's clock since some process has read it.
-        elapsed: Seconds by our own clock since we have read it, which was not later.
+        off: Difference between the store's time and the time by our own clock.
+        since: Seconds by the server's clock since any process last read it.
+        elapsed: Seconds by our own clock since this process last read the server's, no later than that reading.
     """
-    # If the server's clock does not show the difference, ours has stood still, or another process has corrected it.
+    # If the server's clock does not show the difference, our clock stopped, or another process has corrected the time.
     return off if abs(off) > _APART and -_APART <= since - off <= elapsed + _APART else 0.0
 
 
 def _since_boot() -> float:
-    """Return seconds since the machine started, with those in which it slept if the system counts them."""
+    """Return seconds since the boot, including time asleep if the system counts it."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
 
 
 class Query(NamedTuple):
-    """A statement, and the values that are filled in."""
+    """A statement and the values of its parameters."""
 
     text: bytes
     values: Mapping[str, Any]
-    #: Whether its rows are wanted.
+    #: Whether to return its rows.
     asked: bool = True
 
 
 def sql(text: str, **values: Any) -> Query:
-    """Return a query whose ``%(name)s`` are ``values``."""
+    """Return a query with ``values`` for its ``%(name)s`` placeholders."""
     return Query(text.encode(), values)
 
 
 class Unreachable(Exception):
-    """The server did not accept a query; a later try may succeed."""
+    """The server did not accept a query; another attempt may succeed."""
 
 
 class AnswerLost(Unreachable):
@@ -149,7 +149,7 @@ class AnswerLost(Unreachable):
 
 
 class Connector:
-    """Connects to the server at ``url``, whose password no message shows; to be used in threads."""
+    """Opens connections to the server at ``url`` and uses them, from any thread. No message shows the password."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -163,11 +163,11 @@ class Connector:
         except ProgrammingError:
             # libpq's message may show the password.
             raise ValueError(
-                "that is no URL of a PostgreSQL server; give postgresql://user@host:port/database"
+                "the URL of a PostgreSQL server is invalid; give postgresql://user@host:port/database"
             ) from None
         self._given: dict[str, Any] = _DEFAULTS | {name: value for name, value in given.items() if value is not None}
         self._place = _place(self._given)
-        # By how many seconds the time of the store is ahead of the time since the boot, and when that was determined.
+        # Seconds by which the time of the store is ahead of the time since the boot, and when that was determined.
         self._ahead, self._looked = 0.0, -math.inf
         self._looking = threading.Lock()
 
@@ -178,8 +178,8 @@ class Connector:
         """Return a new connection; each statement is a transaction.
 
         Raises:
-            Unreachable: if the server does not answer, or refuses.
-            JournalError: if it is too old.
+            Unreachable: if the server does not answer, or refuses the connection.
+            JournalError: if the server is too old.
         """
         import psycopg
 
@@ -197,10 +197,10 @@ class Connector:
     # -- the time of the store -----------------------------------------------------------------------------------------
 
     def time(self) -> float:
-        """Return seconds since the epoch, the same in all processes with this store, whatever happens to any clock.
+        """Return seconds since the epoch, the same in all processes with this store, even if clocks are set.
 
-        It is the server's clock and a correction in the store. A process whose own clock shows that the server's was
-        set changes the correction, so that the time continues as before.
+        The time is the server's clock plus a correction in the store. If the server's clock is set, a process notices
+        by its own clock and adjusts the correction, so that the time continues without a jump.
         """
         return _since_boot() + self._ahead
 
@@ -210,7 +210,7 @@ class Connector:
             self.read_clock(db)
 
     def read_clock(self, db: psycopg.Connection[Row]) -> None:
-        """Agree with the other processes on the time."""
+        """Agree on the time with the other processes."""
         if not self._looking.acquire(blocking=False):
             return
         try:
@@ -222,7 +222,10 @@ class Connector:
             self._looking.release()
 
     def _wait_for_readers(self, db: psycopg.Connection[Row]) -> bool:
-        """Let the other processes read the clock, as they know whether it was set; return whether there are none."""
+        """Wait for other processes to read the clock, and return True if there are none.
+
+        Only a process that has read the clock before knows whether it was set since.
+        """
         db.execute(_BEGIN)
         ((_, _, seen),) = db.execute(_READ)
         ((others,),) = db.execute(_OTHERS)
@@ -234,7 +237,7 @@ class Connector:
         return not others
 
     def _read_clock(self, db: psycopg.Connection[Row], *, alone: bool) -> bool:
-        """Read the clock once; False if another process has written the time meanwhile."""
+        """Read the clock once, and return False if another process has written the time meanwhile."""
         before = _since_boot()
         rows = db.execute(_READ).fetchall()
         after = _since_boot()
@@ -244,7 +247,7 @@ class Connector:
         ((raw, correction, seen),) = rows
         at, first = (before + after) / 2, self._looked == -math.inf
         if not first and after - before > _APART:
-            # An answer that takes so long is too inexact. The next one may be quicker.
+            # After so long a round trip the time would be too inexact; the next one may be quicker.
             return True
         if alone:
             corrected = max(0.0, seen + correction - raw)
@@ -258,7 +261,7 @@ class Connector:
         return True
 
     def carry_out(self, db: psycopg.Connection[Row], works: Sequence[Sequence[Query]]) -> list[list[list[Row]]]:
-        """Commit all queries of ``works`` together, in one round trip, and return the rows of each that are wanted."""
+        """Commit all queries of ``works`` together, in one round trip, and return the requested rows."""
         queries = [each for work in works for each in work]
         cursors = iter([db.execute(*queries[0][:2])] if len(queries) == 1 else _together(db, queries))
         answers: list[list[list[Row]]] = []
@@ -268,7 +271,7 @@ class Connector:
         return answers
 
     def translated(self, db: psycopg.Connection[Row], error: BaseException) -> BaseException:
-        """Return the error with what to do about it; an error that is not the server's stays as it is."""
+        """Return ``error`` with advice; an error that is not from the server is returned unchanged."""
         import psycopg
 
         if isinstance(error, UnicodeEncodeError):
@@ -282,7 +285,7 @@ class Connector:
             return Unreachable(f"{self}: {_with_advice(error, _TROUBLES.get(state, ''))}")
         if state in _NOT_STORABLE or (isinstance(error, psycopg.DataError) and not state):
             return _not_storable(error)
-        return JournalError(f"{self}: {_with_advice(error, _TROUBLES.get(state, 'the server refuses it'))}")
+        return JournalError(f"{self}: {_with_advice(error, _TROUBLES.get(state, 'the server rejected a query'))}")
 
 
 def _together(db: psycopg.Connection[Row], queries: Sequence[Query]) -> list[psycopg.Cursor[Row]]:
@@ -296,7 +299,7 @@ def _together(db: psycopg.Connection[Row], queries: Sequence[Query]) -> list[psy
             try:
                 cursors.extend(db.execute(*each[:2]) for each in queries)
             except psycopg.Error as error:
-                # A pipeline that is left by an error logs the next error, which is the same.
+                # Leaving a pipeline with an error would log the next error, which is the same.
                 failure = error
     except psycopg.Error:
         if failure is None:
@@ -307,17 +310,17 @@ def _together(db: psycopg.Connection[Row], queries: Sequence[Query]) -> list[psy
 
 
 def check_version(place: str, version: int) -> None:
-    """Refuse a server that is too old.
+    """Reject a server that is too old.
 
     Raises:
-        JournalError: naming both versions.
+        JournalError: with both versions.
     """
     if version < OLDEST * 10_000:
         raise JournalError(f"{place} is PostgreSQL {version // 10_000}; {OLDEST} or newer is needed")
 
 
 def _not_storable(error: Exception) -> FlowError:
-    return FlowError(f"PostgreSQL cannot keep a text with NUL or half a surrogate in it ({_one_line(error)})")
+    return FlowError(f"PostgreSQL cannot keep text with NUL or half a surrogate pair ({_one_line(error)})")
 
 
 def _place(given: dict[str, Any]) -> str:
@@ -342,7 +345,7 @@ def _one_line(error: BaseException) -> str:
 
 # -- connections -------------------------------------------------------------------------------------------------------
 
-#: Seconds that closing waits for a server that does not answer.
+#: Maximum seconds that closing waits for a server that does not answer.
 FAREWELL = 1.0
 
 
@@ -350,7 +353,7 @@ class Cord:
     """The socket of a connection, which the loop can shut down while a thread waits for an answer."""
 
     def __init__(self, db: Any) -> None:
-        # A duplicate of the file descriptor: the connection's own may soon be another file's.
+        # This duplicates the file descriptor: the connection's own number may soon belong to another file.
         self._socket = socket.fromfd(db.fileno(), socket.AF_INET, socket.SOCK_STREAM)
         self._lock = threading.Lock()
 
@@ -366,20 +369,20 @@ class Cord:
 
 
 class Connection:
-    """A connection in a thread; it connects when it is first used, and again after it was lost."""
+    """A connection in its own thread; it connects at its first use, and again after a loss."""
 
     def __init__(self, thread: LoopThread, connector: Connector, loop: asyncio.AbstractEventLoop) -> None:
         self._thread, self._connector, self._loop = thread, connector, loop
-        # The thread's own, and the way to end its wait; None until they are needed, and after they were lost.
+        # The thread's connection and the means to end its wait; None before the first use and after a loss.
         self._db: Any = None
         self._cord: Cord | None = None
 
     async def carry_out(self, works: Sequence[Sequence[Query]]) -> list[list[list[Row]]]:
-        """Do `Connector.carry_out`, once."""
+        """Call `Connector.carry_out` once."""
         return await self.do(lambda db: self._connector.carry_out(db, works))
 
     async def do(self, use: Callable[[Any], _T]) -> _T:
-        """Return what ``use`` returns for the connection."""
+        """Call ``use`` with the connection in the thread, and return its result."""
         return await self._loop.run_in_executor(self._thread, self._do, use)
 
     def _do(self, use: Callable[[Any], _T]) -> _T:
@@ -398,12 +401,12 @@ class Connection:
             raise told from error
 
     async def close(self) -> None:
-        """Close the connection, and end the thread, at once or soon."""
+        """Close the connection and end the thread, without waiting long."""
         dropping = self._loop.run_in_executor(self._thread, self._drop)
         try:
             await asyncio.wait([dropping], timeout=FAREWELL)
             self.cut()
-            # That ends its wait at once, unless it is about to connect.
+            # The cut ends the thread's wait, unless the thread is about to connect.
             await asyncio.wait([dropping], timeout=FAREWELL)
         finally:
             self.cut()
@@ -424,15 +427,15 @@ class Connection:
 
 # -- the server --------------------------------------------------------------------------------------------------------
 
-#: Seconds that a server may be away before a query fails.
+#: Seconds that a server may be unreachable before a query fails.
 PATIENCE = 30.0
-#: Groups that are sent at the same time, and requests in one group.
+#: Maximum groups that are sent at the same time, and maximum requests per group.
 _SENDERS, _GROUP = 2, 64
 _PAUSE = Backoff(initial=0.02, maximum=1.0, multiplier=2.0, jitter=0.5)
 
 
 class _Request:
-    """Queries whose answer a caller waits for."""
+    """Queries whose result a caller waits for."""
 
     __slots__ = ("answer", "done", "group", "queries", "sender")
 
@@ -440,25 +443,25 @@ class _Request:
         self, queries: tuple[Query, ...], done: tuple[Query, ...], answer: asyncio.Future[list[list[Row]]]
     ) -> None:
         self.queries, self.done, self.answer = queries, done, answer
-        # The requests that it was sent with, and the task that sends them.
+        # The requests that are sent together with this one, and the task that sends them.
         self.group: list[_Request] = []
         self.sender: asyncio.Task[None] | None = None
 
 
 class Server:
-    """The server at ``url``, with at most ``connections`` connections; it must be opened."""
+    """The server at ``url``, with at most ``connections`` connections; open it before use."""
 
     def __init__(self, url: str, connections: int) -> None:
         if connections < 1:
-            raise ValueError(f"connections={connections!r} cannot reach a server; give 1 or more")
+            raise ValueError(f"connections must be 1 or more, got {connections!r}")
         self._connector = Connector(url)
         self._most = connections
         self._loop: asyncio.AbstractEventLoop | None = None
-        # The idle connections, the one used last at the end; and all that were made.
+        # The idle connections, the last used at the end; and all connections.
         self._idle: list[Connection] = []
         self._connections: list[Connection] = []
         self._free = asyncio.Semaphore(connections)
-        # The requests to be sent, and the tasks that send them; requests that come meanwhile are sent together next.
+        # The waiting requests, and the tasks that send requests. Requests that arrive meanwhile are sent together next.
         self._waiting: deque[_Request] = deque()
         self._sending: set[asyncio.Task[None]] = set()
         self._soon = False
@@ -471,10 +474,10 @@ class Server:
         return self._connector.time()
 
     async def read_clock(self) -> None:
-        """Agree with the others on the time.
+        """Agree on the time with the other processes.
 
         Raises:
-            JournalError: if the server is gone again.
+            JournalError: if the server can no longer be reached.
         """
         try:
             await self.run_once(self._connector.read_clock)
@@ -482,10 +485,10 @@ class Server:
             raise JournalError(str(error)) from None
 
     async def open(self, prepare: Callable[[Any], None]) -> None:
-        """Connect, and have ``prepare`` called with the first connection.
+        """Connect, and call ``prepare`` with the first connection.
 
         Raises:
-            JournalError: if the server cannot be reached, refuses us, or is too old.
+            JournalError: if the server cannot be reached, refuses the connection, or is too old.
         """
         self._loop, self._free = asyncio.get_running_loop(), asyncio.Semaphore(self._most)
         try:
@@ -497,22 +500,22 @@ class Server:
             raise
 
     async def close(self) -> None:
-        """Close all connections, after the queries under way; a server that does not answer is not waited for."""
+        """Close all connections after their current queries, without waiting for a server that does not answer."""
         self._loop, connections = None, self._connections
         self._connections, self._idle = [], []
         await asyncio.gather(*[connection.close() for connection in connections])
         for each in self._waiting:
             if not each.answer.done():
-                each.answer.set_exception(JournalError(f"{self!r} is not open; enter what uses it"))
+                each.answer.set_exception(JournalError(f"{self!r} is not open; enter the store first"))
         self._waiting.clear()
         if self._sending:
             await asyncio.wait(self._sending)
 
     async def run_once(self, use: Callable[[Any], _T]) -> _T:
-        """Return what ``use`` returns for a connection, in a thread, tried once.
+        """Call ``use`` with a connection, once, in a thread, and return its result.
 
         Raises:
-            Unreachable: if there is no connection, or it was lost.
+            Unreachable: if no connection is possible, or it was lost.
         """
         async with self._leased() as connection:
             return await connection.do(use)
@@ -524,7 +527,8 @@ class Server:
             try:
                 yield connection
             except asyncio.CancelledError:
-                # No caller waits for the answer: the connection may be dead, and others need not wait for it either.
+                # The caller no longer needs the answer. The connection may be dead, and others need not wait for it
+                # either.
                 connection.cut()
                 self._idle.insert(0, connection)
                 raise
@@ -534,12 +538,12 @@ class Server:
             self._idle.append(connection)
 
     async def dial(self, introduce: Callable[[Any], _T]) -> tuple[Any, _T]:
-        """Return a separate connection, and what ``introduce`` returned for it.
+        """Return a separate connection, and the result of ``introduce`` for it.
 
         Raises:
-            Unreachable: if there is none.
+            Unreachable: if no connection is possible.
         """
-        # The thread or the loop takes out a connection that no caller waits for, and closes it.
+        # If the caller was cancelled, either the thread or the loop removes the connection from the list and closes it.
         made: list[Any] = []
         unwanted = threading.Event()
 
@@ -564,16 +568,17 @@ class Server:
             raise
 
     async def run(self, *queries: Query, done: Sequence[Query] = ()) -> list[list[Row]]:
-        """Commit all of ``queries`` together, and return the rows of those whose rows are wanted.
+        """Commit all of ``queries`` together, and return the requested rows.
 
-        ``done`` gives the same rows if they were carried out before; its first gives none if they were not. Without it,
-        carrying them out twice must be the same as once. A server that is away is waited for.
+        ``done`` returns the same rows if the queries were committed before. Its first query returns no rows if they
+        were not. Without ``done``, running the queries twice must have the same effect as running them once. The call
+        waits for a server that is unreachable for a short time.
 
         Raises:
-            JournalError: if it is away for long, or refuses a query.
+            JournalError: if the server stays unreachable, or rejects a query.
         """
         if self._loop is None:
-            raise JournalError(f"{self!r} is not open; enter what uses it")
+            raise JournalError(f"{self!r} is not open; enter the store first")
         request = _Request(queries, tuple(done), self._loop.create_future())
         self._waiting.append(request)
         self._send_soon()
@@ -588,7 +593,7 @@ class Server:
     # -- in groups -----------------------------------------------------------------------------------------------------
 
     def _send_soon(self) -> None:
-        """Send the waiting requests at the end of this turn of the loop, with those that come in the same turn."""
+        """Send the waiting requests at the end of this loop iteration, with others made in the same iteration."""
         if self._waiting and not self._soon and len(self._sending) < _SENDERS and self._loop is not None:
             self._soon = True
             self._loop.call_soon(self._send)
@@ -610,7 +615,7 @@ class Server:
         self._send_soon()
 
     async def _carry_out(self, group: list[_Request]) -> None:
-        """Answer all of ``group``: in one transaction, or if that fails, each in its own."""
+        """Answer all of ``group`` in one transaction or, if that fails, each request in its own."""
         try:
             doubtful = False
             if len(group) > 1:
@@ -621,7 +626,7 @@ class Server:
                 each.answer.cancel()
 
     async def _carry_out_together(self, group: list[_Request]) -> bool:
-        """Try it once, and return whether it is unknown if it was carried out."""
+        """Try once, and return True if it is unknown whether the transaction was committed."""
         try:
             async with self._leased() as connection:
                 answers = await connection.carry_out([each.queries for each in group])
@@ -646,7 +651,7 @@ class Server:
                 request.answer.set_result(answer)
 
     async def _retry(self, connection: Connection, request: _Request, *, doubtful: bool) -> list[list[Row]]:
-        """Carry out ``request``, until the server has answered or was away for long."""
+        """Carry out ``request``, until the server answers or stays unreachable for too long."""
         end, tries = time.monotonic() + PATIENCE, 0
         while True:
             try:
@@ -657,12 +662,12 @@ class Server:
                 (answer,) = await connection.carry_out([request.queries])
                 if not doubtful or not request.done or any(answer):
                     return answer
-                # The first try, whose answer was lost, may have been carried out only just before this one.
+                # The first attempt, whose answer was lost, may have been committed only just before this one.
                 (found,) = await connection.carry_out([request.done])
             except Unreachable as error:
                 doubtful = doubtful or isinstance(error, AnswerLost)
                 if self._loop is None or time.monotonic() > end:
-                    raise JournalError(f"{error}; it was waited for, {PATIENCE:g} s") from None
+                    raise JournalError(f"{error}; gave up after {PATIENCE:g} s") from None
             else:
                 return found
             await asyncio.sleep(_PAUSE.delay(tries))
@@ -670,7 +675,7 @@ class Server:
 
     def _take(self) -> Connection:
         if self._loop is None:
-            raise JournalError(f"{self!r} is not open; enter what uses it")
+            raise JournalError(f"{self!r} is not open; enter the store first")
         if not self._idle:
             connection = Connection(LoopThread(f"{self!r}", self._loop), self._connector, self._loop)
             self._connections.append(connection)

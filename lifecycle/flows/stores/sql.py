@@ -1,8 +1,8 @@
 """`SQLStore`: flows, jobs and sent events in the tables of a database.
 
-The statements are the same for SQLite and PostgreSQL. The few words that differ are in braces, and a `Dialect` fills
-them in: the locks of rows, comparison with a list, and types of columns. A `Database` carries out statements together,
-as one transaction, and sends them to the database in one piece.
+The statements are the same for SQLite and PostgreSQL. A `Dialect` replaces the few placeholders in braces that differ:
+row locks, the comparison with a list, and types of columns. A `Database` runs several statements as one transaction and
+sends them to the database in one piece.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ Row = tuple[Any, ...]
 
 
 class Statement(NamedTuple):
-    """A statement whose ``:names`` are filled in with ``values``."""
+    """A statement with ``values`` for its ``:names``."""
 
     text: str
     values: Mapping[str, Any]
-    #: Whether its rows are wanted.
+    #: Whether to return its rows.
     asked: bool = False
 
 
 class Rows(NamedTuple):
-    """Rows to insert; with a ``key``, one whose key exists replaces that row."""
+    """Rows to insert; with a ``key``, they replace rows that have the same key."""
 
     table: str
     columns: tuple[str, ...]
@@ -72,27 +72,27 @@ class Rows(NamedTuple):
 
 
 class Guarded(NamedTuple):
-    """Statements that are carried out only if ``guard`` gives a row; the rows of the guard are wanted."""
+    """Statements that run only if ``guard`` returns a row; the rows of the guard are returned."""
 
     guard: Statement
     then: Sequence[Statement | Rows]
 
 
 class Database(Protocol):
-    """Carries out statements."""
+    """A connection to tables that runs statements."""
 
     dialect: Dialect
 
     def run(self, *works: Statement | Guarded, done: Sequence[Statement] = ()) -> Awaitable[list[list[Row]]]:
-        """Carry out ``works`` as one transaction, and return the rows of those whose rows are wanted.
+        """Run ``works`` as one transaction, and return the rows of the statements that ask for rows.
 
-        ``done`` gives the same rows if ``works`` was carried out before. It is asked where an answer was lost, before
-        ``works`` is sent again. Without it, carrying them out twice must be the same as once.
+        ``done`` returns the same rows if ``works`` was committed before. It runs after an answer was lost, before
+        ``works`` is sent again. Without ``done``, running ``works`` twice must have the same effect as running it once.
         """
         ...
 
     def read(self, *statements: Statement) -> Awaitable[list[list[Row]]]:
-        """Carry out statements that only read, at one moment."""
+        """Run statements that only read, in one snapshot."""
         ...
 
 
@@ -100,7 +100,7 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 class _Lists:
-    """``{among[name]}``: the comparison with a list of values."""
+    """The placeholder ``{among[name]}``: the comparison with a list of values."""
 
     def __init__(self, template: str) -> None:
         self._template = template
@@ -111,28 +111,29 @@ class _Lists:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The words that differ."""
+    """The SQL that differs between databases."""
 
-    #: Whether it is PostgreSQL: whether rows are locked by `FOR UPDATE`.
+    #: Whether `FOR UPDATE` locks rows, as in PostgreSQL.
     locks: bool
-    #: The comparison with a list whose values are filled in as ``name``.
+    #: The comparison with the list of values in the parameter ``name``.
     among: str
-    #: The order in which flows were inserted.
+    #: The column that gives the order in which flows were inserted.
     number: str
-    #: The first statement of a commit, which gives a row if the flow still belongs to the writer.
+    #: The first statement of a commit, which returns a row if the flow still belongs to the writer.
     guard: str
-    #: Statements of a commit after it.
+    #: Statements of a commit after the guard.
     then: tuple[str, ...] = ()
     #: Types and options in `CREATE TABLE`.
     types: Mapping[str, str] = field(default_factory=dict[str, str])
-    #: Whether an owner is known to live by `Presence`, and reading needs no transaction that writes.
+    #: Whether the database is a file: `Presence` detects ended owners without a query, reading needs no transaction
+    #: that writes, and no answer is lost.
     local: bool = False
-    #: How a list of values is filled in; None: as it is.
+    #: Converts a list of values to a parameter; None passes the list unchanged.
     encode_list: Callable[[list[Any]], Any] | None = None
     _texts: dict[str, str] = field(default_factory=dict[str, str])
 
     def text(self, template: str) -> str:
-        """Return ``template`` with the words of this dialect."""
+        """Return ``template`` with this dialect's SQL for its placeholders."""
         text = self._texts.get(template)
         if text is None:
             text = self._texts[template] = template.format(
@@ -149,11 +150,11 @@ class Dialect:
         return text
 
     def do(self, template: str, values: Mapping[str, Any] = _NOTHING) -> Statement:
-        """Return a statement whose rows are not wanted."""
+        """Return a statement that returns no rows."""
         return Statement(self.text(template), values)
 
     def ask(self, template: str, values: Mapping[str, Any] = _NOTHING) -> Statement:
-        """Return a statement whose rows are wanted."""
+        """Return a statement that returns its rows."""
         return Statement(self.text(template), values, asked=True)
 
     def recovery(self, values: Mapping[str, Any], *templates: str) -> Sequence[Statement]:
@@ -162,15 +163,15 @@ class Dialect:
         return () if self.local else [self.ask(each, values) for each in templates]
 
     def listed(self, values: Iterable[Any]) -> Any:
-        """Return ``values`` as they are filled in for ``{among[name]}``."""
+        """Return ``values`` as the parameter of ``{among[name]}``."""
         values = list(values)
         return values if self.encode_list is None else self.encode_list(values)
 
 
 # -- the tables --------------------------------------------------------------------------------------------------------
 
-# A stamp is that of the last write, by which a writer finds it again: the rows that a claim has chosen, and on a server
-# a write whose answer was lost. Some of the columns with a default were added to older tables.
+# A stamp identifies the last write of a row, so that the writer can find that row again: after a claim, and on a server
+# after a lost answer. Some of the columns with a default were added to older tables.
 CREATE_FLOWS = (
     """CREATE TABLE lifecycle_flows (
         {serial}id TEXT {flow_key},
@@ -215,8 +216,8 @@ CREATE_FLOWS = (
     ){clustered}""",
 )
 CREATE_JOBS = (
-    # A number is never used again, so that it is an order. ``due`` becomes 0 when that time is over, so that a claim
-    # need not pass over the jobs that wait for theirs.
+    # Numbers are never reused, so they define an order. ``due`` is set to 0 once that time has come, so that a claim
+    # does not read the jobs that still wait.
     """CREATE TABLE lifecycle_jobs (
         number {key},
         id TEXT NOT NULL UNIQUE,
@@ -261,7 +262,7 @@ CREATE_OUTBOX = (
 
 # -- flows -------------------------------------------------------------------------------------------------------------
 
-# The number of the last change is that of the changes, and not stored a second time.
+# The number of a flow's last change is read from the changes instead of being stored twice.
 _LAST = "(SELECT coalesce(max(seq), 0) FROM lifecycle_flow_changes c WHERE c.flow = f.id)"
 _FLOW = ", ".join(f"f.{name}" for name in FlowRow._fields).replace("f.seq", _LAST)
 _STEP = ", ".join(f"s.{name}" for name in StepRow._fields)
@@ -275,7 +276,7 @@ _CREATE = (
     f" VALUES ({', '.join(f':{name}' for name in _STORED)}, :stamp) ON CONFLICT (id) DO NOTHING RETURNING 1"
 )
 _CREATED = "SELECT 1 FROM lifecycle_flows WHERE id = :id AND owner = :owner AND stamp = :stamp"
-# Flows and their steps in one statement, so that they are of one moment: a flow has a name, and a step has none there.
+# One statement reads flows and their steps, so that they are consistent. Only the row of a flow has a name there.
 _SNAPSHOTS = f"""
 SELECT {_FLOW}{", NULL" * len(StepRow._fields)} FROM lifecycle_flows f WHERE WHICH
 UNION ALL
@@ -285,7 +286,7 @@ ORDER BY 1, {_WIDTH + 1}
 """  # noqa: S608  # the same
 _LOAD = _SNAPSHOTS.replace("WHICH", "f.id = :id")
 _TAKE = "UPDATE lifecycle_flows SET epoch = epoch + 1, owner = :owner, stamp = :stamp WHERE id = :id AND epoch = :seen"
-# This is a statement of its own: the one before may wait for a commit of the owner before, and would read the steps as
+# This is a separate statement: the first one may wait for a commit of the previous owner, and would read the steps as
 # they were before that commit.
 _TAKEN = _SNAPSHOTS.replace("WHICH", "f.id = :id AND f.epoch = :seen + 1 AND f.owner = :owner AND f.stamp = :stamp")
 _FIND = f"SELECT {_FLOW} FROM lifecycle_flows f WHERE WHICH ORDER BY f.{{number}}"  # noqa: S608  # the same
@@ -295,7 +296,7 @@ _CHANGES = (
     "SELECT kind, name, old, new, NULL, reason, attempt, flow, seq, at, result FROM lifecycle_flow_changes"
     " WHERE flow = :id AND seq > :after ORDER BY seq LIMIT :limit"
 )
-# A commit that is under way comes first, so that nothing of it is left.
+# The lock waits for a commit in progress, so that its rows are deleted too.
 _DELETE = (
     "SELECT 1 FROM lifecycle_flows WHERE id = :id{update}",
     "DELETE FROM lifecycle_flow_steps WHERE flow = :id",
@@ -309,7 +310,7 @@ class SQLStore(Store):
 
     def __init__(self, database: Database) -> None:
         self._database, self._sql = database, database.dialect
-        # Rises with each write, also from one life of this process to the next.
+        # Stamps increase with each write, also across restarts of this process.
         self._stamps = itertools.count(time.time_ns())
 
     async def create(self, flow: FlowRow) -> bool:
@@ -340,7 +341,7 @@ class SQLStore(Store):
             raise lost(batch.flow, batch.epoch)
 
     async def flows(self, *, name: str | None = None, states: Collection[str] = ()) -> list[FlowRow]:
-        # Only what is given is compared, so that the index on both serves.
+        # Only the given arguments are compared, so that the index on both columns is used.
         wanted = [] if name is None else ["f.name = :name"]
         if states:
             wanted.append("f.state {among[states]}")
@@ -394,7 +395,7 @@ def committing(sql: Dialect, batch: Batch, stamp: int) -> Guarded:
 
 
 def _snapshots(rows: list[Row]) -> dict[str, Snapshot]:
-    """Return what `_SNAPSHOTS` gave, by the ids of the flows."""
+    """Return the rows of `_SNAPSHOTS` as snapshots, by flow id."""
     flows: dict[str, FlowRow] = {}
     steps: dict[str, dict[str, StepRow]] = {}
     for row in rows:
@@ -423,9 +424,9 @@ _PAGE = (
 _EVERY = 2**62
 _OVER = "SELECT 1 FROM lifecycle_jobs WHERE state = 'CLAIMED' AND until <= :now LIMIT 1"
 _TOKENS = "SELECT DISTINCT token FROM lifecycle_jobs WHERE state = 'CLAIMED' AND token != ''"
-# Claims that are over are marked first, by an end of -1, which only this transaction sees: another process that does
-# the same passes over them. Then their flows are fenced: a commit that is under way is waited for. Then the jobs are
-# written as `expired` writes a row, by the states of the flows after those commits.
+# First, claims that are over are marked with an end of -1, which only this transaction sees: another process that does
+# the same skips them. Then their flows are fenced, which waits for commits in progress. Then the jobs are written as
+# `expired` would write them, by the states of the flows after those commits.
 _MARK = """
 UPDATE lifecycle_jobs SET until = -1 WHERE number IN (SELECT number FROM lifecycle_jobs
     WHERE state = 'CLAIMED' AND until >= 0 AND WHICH{skip})
@@ -440,7 +441,7 @@ _EXPIRE = (
         state = CASE WHEN expired.final AND state NOT IN ('PENDING', 'SUCCESS', 'FAILURE', 'REVERTED')
             THEN 'FAILURE' ELSE state END
     FROM (SELECT id AS job, flow, attempts >= max_attempts AS final,
-        owner || ' claimed it and was gone before it was done' AS words
+        owner || ' claimed it and ended before completing it' AS words
         FROM lifecycle_jobs WHERE state = 'CLAIMED' AND until = -1) AS expired
     WHERE id = expired.job AND name = expired.flow""",
     """UPDATE lifecycle_jobs SET
@@ -449,7 +450,7 @@ _EXPIRE = (
             WHEN expired.done IN ('SUCCESS', 'REVERTED') THEN expired.done ELSE 'discarded' END,
         ended = CASE WHEN expired.final THEN :now ELSE ended END,
         error = CASE WHEN expired.final AND expired.done = 'SUCCESS' THEN ''
-            ELSE owner || ' claimed it and was gone before it was done' END,
+            ELSE owner || ' claimed it and ended before completing it' END,
         owner = '', token = '', until = 0
     FROM (SELECT j.number AS place, j.attempts >= j.max_attempts AS final, f.state AS done
         FROM lifecycle_jobs j LEFT JOIN lifecycle_flows f ON f.id = j.id AND f.name = j.flow
@@ -470,12 +471,14 @@ UPDATE lifecycle_jobs SET state = 'CLAIMED', owner = :owner, token = :token, unt
 FROM first WHERE number = first.place RETURNING {_JOB}
 """  # noqa: S608  # our own columns
 _CLAIM_ANY, _CLAIM_OF_ONE = _CLAIM.replace("WHICH", "true"), _CLAIM.replace("WHICH", "flow = :flow0")
-# Each flow has an order of its own in the index. The first of each are found before any is locked: a job that is locked
-# and not claimed would be passed over by others. Some more are found than are wanted: others may have the first.
+# The index orders the jobs of each flow separately. The first jobs of each flow are found before any is locked, because
+# other processes would skip a job that is locked and not claimed. Some more are found than requested, since other
+# processes may have claimed the first ones.
 _FIRST_OF = """SELECT * FROM (SELECT number, rank FROM lifecycle_jobs
     WHERE state = 'UNCLAIMED' AND due = 0 AND flow = :flow{} ORDER BY rank, number LIMIT :limit + 100) AS each{}"""
 _OF_SEVERAL = "number IN (SELECT number FROM ({}) AS every ORDER BY rank, number LIMIT :limit + 100)"
-# Of more flows than these, all jobs are sorted: databases limit the parts of a statement, and take long to read many.
+# For more flows than this, all jobs are sorted: databases limit the parts of a statement, and long ones are slow to
+# parse.
 _PARTS = 100
 _CLAIM_OF_MANY = _CLAIM.replace("WHICH", "flow {among[flows]}")
 _CLAIMED = f"SELECT {_JOB} FROM lifecycle_jobs WHERE state = 'CLAIMED' AND token = :token AND stamp = :stamp"  # noqa: S608  # the same
@@ -493,8 +496,8 @@ _RENEW = """
 UPDATE lifecycle_jobs SET until = :until
 WHERE state = 'CLAIMED' AND id {among[ids]} AND epoch || '/' || id {among[claims]} RETURNING id, epoch
 """
-# Creates the flows of claimed jobs, or takes them. Sent a second time to a server, it does not fence our own first one.
-# A flow with another name is left alone.
+# Creates the flows of claimed jobs, or takes them. If it is sent twice to a server, the second copy does not fence the
+# first. A flow with another name is not changed.
 _ADOPT = f"""
 INSERT INTO lifecycle_flows AS had ({", ".join(_STORED)}, stamp)
 SELECT id, flow, 'PENDING', 1, token, store, '', 0, :stamp FROM lifecycle_jobs
@@ -505,7 +508,7 @@ WHERE had.name = excluded.name AND {{unsent}}
 _OURS = "id = :id AND epoch = :epoch AND until > :now"
 _HELD = f"SELECT 1 FROM lifecycle_jobs WHERE state = 'CLAIMED' AND {_OURS}"  # noqa: S608  # our own words
 _ADOPT_ONE = _ADOPT.replace("WHICH", _OURS)
-# The end of the claim is compared too, since it has an index.
+# The end of the claim is compared too, because it has an index.
 _ADOPT_CLAIMED = _ADOPT.replace("WHICH", "until = :until AND token = :token AND stamp = :stamp")
 _ADOPTED = _SNAPSHOTS.replace("WHICH", "f.id = :id AND f.owner = :owner AND f.stamp = :stamp")
 _BEGUN = _SNAPSHOTS.replace(
@@ -518,7 +521,7 @@ SELECT (SELECT min(due) FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due > 
     (SELECT min(until) FROM lifecycle_jobs WHERE state = 'CLAIMED')
 """
 _UNFINISHED = "SELECT id FROM lifecycle_jobs WHERE id {among[ids]} AND state != 'COMPLETE'"
-# Those to delete are marked first, so that all statements mean the same.
+# Jobs to delete are marked first, so that all statements select the same jobs.
 _OLD = "SELECT id FROM lifecycle_jobs WHERE state = 'COMPLETE' AND ended = -1"
 _PURGE = (
     "UPDATE lifecycle_jobs SET ended = -1 WHERE state = 'COMPLETE' AND ended < :before",
@@ -528,7 +531,7 @@ _PURGE = (
     "SELECT count(*) FROM lifecycle_jobs WHERE state = 'COMPLETE' AND ended = -1",
     "DELETE FROM lifecycle_jobs WHERE state = 'COMPLETE' AND ended = -1",
 )
-# Each of them has an index.
+# Each of these counts uses an index.
 _COUNTS = """
 SELECT 'UNCLAIMED', (SELECT count(*) FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due = 0)
     + (SELECT count(*) FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due > 0)
@@ -542,7 +545,7 @@ class SQLJobs(JobStore):
     def __init__(self, database: Database, presence: Presence, stamps: itertools.count[int]) -> None:
         self._database, self._sql, self._presence, self._stamps = database, database.dialect, presence, stamps
         self._expiring = [self._sql.text(each) for each in (_MARK_EXPIRED, *_EXPIRE)]
-        # How many processes were known to be gone when all tokens were checked last; -1: they are to be checked.
+        # Number of ended processes at the last check of all tokens; -1 requests a check.
         self._losses = -1
 
     async def add(self, row: JobRow) -> JobRow:
@@ -601,7 +604,7 @@ class SQLJobs(JobStore):
     async def compare_and_set(self, old: JobRow, new: JobRow, *, now: float) -> bool:
         values = new._asdict()
         values |= {"old_state": old.state, "old_epoch": old.epoch, "now": now, "stamp": next(self._stamps)}
-        # The expired claims need not be ended before: the time of this one is compared.
+        # The expired claims need not be ended first: this statement compares the end of its own claim.
         writing = self._sql.ask(_WRITE, values)
         work: Statement | Guarded = writing
         if new.outcome == DISCARDED:
@@ -656,9 +659,9 @@ class SQLJobs(JobStore):
         self._losses = -1
 
     async def _look(self, now: float, statement: Statement) -> list[Row]:
-        """Return the rows of ``statement``, after the claims that are over have ended."""
+        """Return the rows of ``statement`` after ending the claims that are over."""
         if self._sql.local and self._losses == self._presence.losses:
-            # A reader waits for no writer, unless there is a claim to end.
+            # A reader waits for writers only if there is a claim to end.
             over, rows = await self._database.read(self._sql.ask(_OVER, {"now": now}), statement)
             if not over:
                 return rows
@@ -666,7 +669,7 @@ class SQLJobs(JobStore):
         return rows
 
     async def _run(self, now: float, *works: Statement | Guarded, done: Sequence[Statement] = ()) -> list[list[Row]]:
-        """Carry out ``works``, after the claims that are over have ended."""
+        """Run ``works`` after ending the claims that are over."""
         losses, values = self._presence.losses, {"now": now, "at": time.time()}
         expiring = [Statement(each, values) for each in self._expiring]
         first: list[Statement] | list[Guarded] = expiring
@@ -674,14 +677,14 @@ class SQLJobs(JobStore):
             if self._losses != losses and (gone := await self._find_gone()):
                 expiring.insert(1, self._sql.do(_MARK_GONE, {"gone": self._sql.listed(gone)}))
             else:
-                # A guard costs less than statements that change nothing, if they need not be sent anywhere.
+                # For a file, checking a guard costs less than running statements that change nothing.
                 first = [Guarded(self._sql.do(_OVER, values), expiring)]
         results = await self._database.run(*first, *works, done=done)
         self._losses = losses
         return results
 
     async def _find_gone(self) -> list[str]:
-        """Return the tokens of claims whose processes are gone."""
+        """Return the tokens of claims whose processes have ended."""
         (tokens,) = await self._database.read(self._sql.ask(_TOKENS))
         return [token for (token,) in tokens if not self._presence.alive(token)]
 
@@ -693,8 +696,8 @@ def _in_order(rows: list[Row]) -> list[JobRow]:
 # -- sent events -------------------------------------------------------------------------------------------------------
 
 _EVENT = ", ".join(OutboxRow._fields)
-# The index has new rows in the order of their numbers, and the others by the end of their wait. A row is written as
-# `records.taken` has it.
+# The index orders new rows by number, and others by the end of their wait. A row is written as `records.taken` would
+# write it.
 _TAKE_EVENTS = f"""
 WITH new AS (
     SELECT number AS place FROM lifecycle_outbox WHERE NOT dead AND until = 0

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FLOW_TABLES", "SQLiteStore"]
 
-# JSON in SQLite cannot hold NUL, so `_listed` writes it as two characters.
+# SQLite's JSON cannot contain NUL, so `_listed` writes NUL as two characters.
 _NUL = "replace(replace(value, char(1, 97), char(0)), char(1, 98), char(1))"
 
 
@@ -34,7 +34,7 @@ _SQLITE = Dialect(
     among=f"IN (SELECT {_NUL} FROM json_each(:{{name}}))",  # noqa: S608  # our own words
     number="rowid",
     guard="SELECT 1 FROM lifecycle_flows WHERE id = :flow AND epoch = :epoch",
-    # Most batches are about steps alone: the row of the flow, with all that it was given, is not written for them.
+    # Most batches only change steps, and then the row of the flow, which can be large, is not written.
     then=(
         """
     UPDATE lifecycle_flows SET at = CASE WHEN state = :state THEN at ELSE :at END, state = :state, error = :error,
@@ -80,7 +80,7 @@ _JOB_TABLES = Schema(
     (
         (),
         (
-            # A flow whose job was discarded could be left unfinished before, and was done again.
+            # Earlier versions could leave the flow of a discarded job unfinished, and then ran it again.
             """UPDATE lifecycle_flows
                 SET state = CASE state WHEN 'PENDING' THEN state ELSE 'FAILURE' END,
                     epoch = epoch + 1, owner = '', error = 'its job was discarded'
@@ -117,7 +117,7 @@ _OUTBOX_TABLES = Schema(
 
 
 class _File:
-    """The `Database` that ``journal`` writes."""
+    """The `Database` in the file of ``journal``."""
 
     dialect = _SQLITE
 
@@ -125,11 +125,11 @@ class _File:
         self._journal = journal
 
     def run(self, *works: Statement | Guarded, done: Sequence[Statement] = ()) -> Awaitable[list[list[Row]]]:  # noqa: ARG002  # no answer is lost here
-        """Carry out ``works`` as one transaction, and return the rows of those whose rows are wanted."""
+        """Run ``works`` as one transaction, and return the rows of the statements that ask for rows."""
         return self._journal.run(lambda db: _carry_out(db, works))
 
     def read(self, *statements: Statement) -> Awaitable[list[list[Row]]]:
-        """Carry out statements that only read, at one moment."""
+        """Run statements that only read, in one snapshot."""
         return self._journal.read(lambda db: _carry_out(db, statements))
 
 
@@ -150,7 +150,7 @@ def _carry_out(db: sqlite3.Connection, works: Sequence[Statement | Guarded]) -> 
 
 
 def _execute(db: sqlite3.Connection, statement: Statement) -> list[Row]:
-    """Return the rows; an empty one for each row that a statement without `RETURNING` has written."""
+    """Return the rows, or an empty tuple for each row written by a statement without `RETURNING`."""
     cursor = db.execute(statement.text, statement.values)
     return cursor.fetchall() if cursor.description else [()] * max(0, cursor.rowcount)
 
@@ -162,14 +162,14 @@ def _insert(db: sqlite3.Connection, rows: Rows) -> None:
 
 
 class SQLiteStore(SQLStore):
-    """A `Store` in the file ``path``, which is made if need be, and may hold other tables of this library.
+    """A `Store` in the file ``path``, which is created if necessary and may hold other tables of this library.
 
-    A process that is killed loses nothing. A power cut may take the last transactions, and leaves an older state that
-    is whole; with ``durable=True`` it takes none, and each phase of a flow waits for the disk.
+    If a process is killed, nothing is lost. A power cut may lose the last transactions and leaves an older, consistent
+    state. With ``durable=True`` it loses none, but each phase of a flow waits for the disk.
     """
 
     def __init__(self, path: str | os.PathLike[str], *schemas: Schema, durable: bool = False) -> None:
-        #: Writes the file; open while the store is entered.
+        #: The journal that writes the file; open while the store is entered.
         self.journal: Final = Journal(path, FLOW_TABLES, _JOB_TABLES, _OUTBOX_TABLES, *schemas, durable=durable)
         super().__init__(_File(self.journal))
 
@@ -180,7 +180,7 @@ class SQLiteStore(SQLStore):
         """Open the file.
 
         Raises:
-            JournalError: if it cannot be opened or written, is not a database, or is of a newer version.
+            JournalError: if the file cannot be opened or written, is not a database, or has a newer version.
         """
         await self.journal.__aenter__()
         return self
@@ -188,14 +188,14 @@ class SQLiteStore(SQLStore):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close the file, after everything that was handed in is written."""
+        """Close the file after everything that was submitted is written."""
         await self.journal.__aexit__(kind, error, traceback)
 
     def presence(self) -> Presence:
-        """Return the processes that have this file open: they meet in a directory next to it."""
+        """Return the processes that have this file open, found in a directory next to the file."""
         path = self.journal.path
         return Presence() if path == ":memory:" else FilePresence(f"{path}-owners")
 
     def time(self) -> float:
-        """Return seconds since the epoch; setting the system's clock does not move them."""
+        """Return seconds since the epoch; setting the system's clock does not change them."""
         return self.journal.time()
