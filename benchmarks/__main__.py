@@ -1,9 +1,9 @@
 """All benchmarks, one after the other: ``python -m benchmarks [--write | --check] [module ...]``.
 
-Without an option the figures are printed. ``--write`` also stores them, in ``benchmarks/figures.json`` and on the page
+Without an option, it prints the figures. ``--write`` also stores them, in ``benchmarks/figures.json`` and on the page
 ``docs/reference/performance.md``; figures of modules that are not named are kept. ``--check`` compares them with the
-stored ones. It exits with 1 if one is worse, twice in a row, by more than the noise of the machine explains. It ignores
-figures that are only printed.
+stored ones, and exits with 1 if one is worse twice in a row by more than the noise of the machine. It ignores figures
+that are only printed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def _measured(name: str) -> dict[str, Any]:
-    """Return the figures of one module, run in a separate process. Prints on stderr what could not be measured."""
+    """Return the figures of one module, run in a separate process. Prints the reasons for missing figures on stderr."""
     load = round(os.getloadavg()[0], 1)
     ran = subprocess.run([sys.executable, "-m", f"benchmarks.{name}", "--json"], text=True, capture_output=True)  # noqa: PLW1510  # looked at below
     if ran.returncode:

@@ -17,7 +17,7 @@ _WORDS = re.compile(r"(at most|at least|under) ([\d.,]+)(?P<more> .*)?")
 
 @dataclass(frozen=True)
 class Bar:
-    """The better direction and the limit. ``limit`` is None for a figure that is only printed."""
+    """A limit and the better direction. ``limit`` is None for a figure that is only printed."""
 
     better: Literal["less", "more"] | None
     limit: float | None
@@ -46,5 +46,5 @@ class Bar:
         """Return whether ``figure`` is worse than ``stored`` by more than the noise of the machine."""
         if self.better == "more":
             return figure < stored / SLACK
-        # If the right figure is 0, any other is wrong.
+        # If the expected figure is 0, any other is wrong.
         return self.better == "less" and figure > stored * SLACK

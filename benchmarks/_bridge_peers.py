@@ -1,10 +1,10 @@
 """Both ends of a bus, each a process: ``python -m benchmarks._bridge_peers PEER ROLE URL COUNT RATE``.
 
-``lifecycle`` goes from router to router, ``raw`` is the same by hand with nats-py (the same messages, each publication
-awaited, each event acknowledged after its handler), ``lean`` is that with an id and no other header, ``faststream`` is
-what its own documentation shows.
-A consumer prints that it is up, and in the end seconds from the first event to the last and the latencies in order; a
-publisher prints the seconds in which the server has acknowledged everything.
+``lifecycle`` sends from router to router. ``raw`` does the same with nats-py by hand: the same messages, each
+publication awaited, each event acknowledged after its handler. ``lean`` is ``raw`` with an id and no other header.
+``faststream`` is the example of its documentation. A consumer prints that it is up, and at the end the seconds from the
+first event to the last, and the latencies in order. A publisher prints the seconds until the server has acknowledged
+everything.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SUBJECT = "ev.bench.event"
 STREAM = "EVENTS"
 TEXT = "x" * 1000
 
-#: Seconds that an event may take until it is taken for lost.
+#: Seconds after which an event counts as lost.
 LIMIT = 60.0
 
 
@@ -56,14 +56,14 @@ class Latencies:
             await self._all.wait()
 
     def print_figures(self) -> None:
-        """Print it."""
+        """Print the latencies."""
         values = sorted(self._values)
         p50, p99 = values[len(values) // 2], values[len(values) * 99 // 100]
         print(json.dumps({"seconds": self._last - self._first, "p50": p50, "p99": p99}), flush=True)
 
 
 async def _paced(count: int, rate: float, send: Callable[[dict[str, Any]], Awaitable[Any]]) -> None:
-    """Send ``count`` events: ``IN_FLIGHT`` at a time, or ``rate`` a second."""
+    """Send ``count`` events: ``IN_FLIGHT`` at a time, or ``rate`` per second."""
     numbers = iter(range(count))
     began = time.perf_counter()
 
@@ -156,7 +156,7 @@ lean_consume = raw_consume
 
 
 async def lifecycle_publish(url: str, count: int, rate: float) -> None:
-    """Router to JetStream."""
+    """Publish from a router to JetStream."""
     from lifecycle.bridges import NatsBridge
     from lifecycle.control import Event, Router
 
@@ -174,7 +174,7 @@ async def lifecycle_publish(url: str, count: int, rate: float) -> None:
 
 
 async def lifecycle_consume(url: str, count: int) -> None:
-    """JetStream to router."""
+    """Consume from JetStream with a router."""
     from lifecycle.bridges import BusEvent, NatsBridge
     from lifecycle.control import Router
 
@@ -198,7 +198,7 @@ async def lifecycle_consume(url: str, count: int) -> None:
 
 
 async def faststream_publish(url: str, count: int, rate: float) -> None:
-    """Its broker."""
+    """Publish with faststream's broker."""
     from faststream.nats import NatsBroker
 
     async with NatsBroker(url, logger=None) as broker:
@@ -210,7 +210,7 @@ async def faststream_publish(url: str, count: int, rate: float) -> None:
 
 
 async def faststream_consume(url: str, count: int) -> None:
-    """Its subscriber."""
+    """Consume with faststream's subscriber."""
     from faststream.nats import JStream, NatsBroker, PullSub
 
     broker, latencies = NatsBroker(url, logger=None), Latencies(count)

@@ -105,7 +105,7 @@ def _raw_tasks(server: postgres.Postgres) -> float:
 
 
 def _batch(number: int) -> Batch:
-    """The end of a task, and the beginning of the next."""
+    """Store the end of a task, and the start of the next one."""
     seq = 2 * number
     steps = [
         StepRow(f"t{number}", "task", "SUCCESS", "EXECUTE", 1, 1, "1"),

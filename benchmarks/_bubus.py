@@ -1,4 +1,7 @@
-"""One figure: an awaited event through bubus ÷ ours, in a process that is killed, because bubus does not let it end."""
+"""One figure: the time of an awaited event through bubus ÷ ours.
+
+The process that measures it is killed, because bubus does not let it end.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ class Job(BaseEvent[None]):  # type: ignore[misc]  # bubus has no types
 
 
 async def measure() -> None:
-    """Print the ratio and leave."""
+    """Print the ratio and exit."""
     logging.disable(logging.CRITICAL)
     exact, bus = Router(), EventBus()
     exact.handle("job/done", handler)

@@ -1,6 +1,6 @@
 """Our flows, and SQLite alone: ``python -m benchmarks._flows_cases CASE TASKS FILE``, one process per case.
 
-Prints wall and CPU seconds of one flow. The time from `Flows.start` to the end includes checking and planning.
+It prints wall and CPU seconds of one flow. The time from `Flows.start` to the end includes checking and planning.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ SLEEP = 0.1
 
 
 def main(cases: Mapping[str, Case]) -> None:
-    """Carry out the case that the command line names."""
+    """Run the case that the command line names."""
     _, name, tasks, file = sys.argv
     print(json.dumps(cases[name](int(tasks), file)))
 
 
 @contextmanager
 def timed() -> Iterator[list[float]]:
-    """Wall and CPU seconds of what is done inside; garbage is collected as in any program, but none of before."""
+    """Measure wall and CPU seconds of a block, without garbage from before it."""
     gc.collect()
     figures: list[float] = []
     began, used = time.perf_counter(), time.process_time()

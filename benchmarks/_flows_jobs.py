@@ -1,8 +1,8 @@
 """Jobs for benchmarks.flows: ``python -m benchmarks._flows_jobs CASE JOBS FILE``, one process per case.
 
-Both finish jobs of a queue. By hand: a loop with one statement that claims the first job and one that completes it,
-each in its own transaction. Ours: as many claimants as `JobQueue.work` has by default, without flows, which the other
-figures measure.
+Both cases complete the jobs of a queue. By hand: a loop with one statement that claims the first job and one that
+completes it, each in its own transaction. Ours: the default number of claims at a time of `JobQueue.work`, without
+flows, which the other figures measure.
 """
 
 from __future__ import annotations

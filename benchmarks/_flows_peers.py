@@ -1,7 +1,7 @@
-"""TaskFlow and DBOS for benchmarks.flows: ``python -m benchmarks._flows_peers CASE TASKS FILE``, a process a case.
+"""TaskFlow and DBOS for benchmarks.flows: ``python -m benchmarks._flows_peers CASE TASKS FILE``, one process per case.
 
-Each as its documentation shows it, with its defaults, and none of its preparations on the clock: TaskFlow's engine is
-compiled and prepared before, DBOS has its tables and has run a workflow.
+Each runs as its documentation shows, with its defaults. Preparations are not measured: TaskFlow's engine is compiled
+and prepared before, and DBOS has its tables and has run a workflow.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def missing() -> dict[str, str]:
 
 
 def _taskflow(*, stored: bool) -> Case:
-    """A linear flow in the serial engine, which is the default."""
+    """Run a linear flow in the serial engine, which is the default."""
 
     def case(tasks: int, file: str) -> tuple[float, float]:
         from taskflow import engines, task
@@ -71,7 +71,7 @@ def _taskflow_backend(file: str) -> Any:
 
 
 def _dbos(tasks: int, file: str) -> tuple[float, float]:
-    """Async steps in a workflow, on a file that is set to WAL before, which DBOS does not do by itself."""
+    """Run async steps in a workflow. The file was set to WAL before, which DBOS does not do."""
     from dbos import DBOS
 
     with closing(sqlite3.connect(file)) as db:

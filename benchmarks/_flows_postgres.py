@@ -43,7 +43,7 @@ BARS = {
 
 
 def missing() -> str:
-    """Return the reason why nothing is measured; empty if there is none."""
+    """Return the reason why nothing can be measured, or an empty text."""
     for module in ("psycopg", "pytest", "procrastinate"):
         if importlib.util.find_spec(module) is None:
             return f"{module} cannot be imported, for jobs on PostgreSQL; `make bench` installs it"

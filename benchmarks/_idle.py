@@ -42,7 +42,7 @@ def _measure(directory: str, seconds: float) -> float:
 
 
 def _used(process: psutil.Process, terminal: int, seconds: float) -> float:
-    """CPU time of the process and what it started, over wall time."""
+    """Return the CPU time of the process and its children, divided by wall time."""
     before, began = _cpu(process), time.monotonic()
     while (left := began + seconds - time.monotonic()) > 0:
         _read(terminal, settle=left)
@@ -55,7 +55,7 @@ def _cpu(process: psutil.Process) -> float:
 
 
 def _read(terminal: int, *, until: bytes | None = None, settle: float = 30.0) -> None:
-    """Read what is shown until ``until`` is, or until nothing came for ``settle`` seconds."""
+    """Read the output until it contains ``until``, or until it has paused for ``settle`` seconds."""
     seen = b""
     while until is None or until not in seen:
         readable, _, _ = select.select([terminal], [], [], settle)
@@ -65,7 +65,7 @@ def _read(terminal: int, *, until: bytes | None = None, settle: float = 30.0) ->
             raise TimeoutError(f"{until!r} was not shown; shown: {seen!r}")
         try:
             seen += os.read(terminal, 65536)
-        except OSError:  # the other side is gone
+        except OSError:  # the other side is closed
             return
 
 

@@ -1,4 +1,4 @@
-"""On what was measured, and with which versions, so that a figure can be read a year later."""
+"""The machine and the versions of a measurement, so that its figures make sense a year later."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROGRAMS = {
 
 
 def machine() -> dict[str, str]:
-    """The processor, the memory and the system."""
+    """Return the processor, the memory and the system."""
     return {
         "processor": f"{_line('/proc/cpuinfo', 'model name')}, {len(os.sched_getaffinity(0))} cores",
         "memory": f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB",

@@ -17,7 +17,7 @@ Samples = dict[str, list[float]]
 
 
 def interleaved(cases: Mapping[str, Callable[[], float]], *, rounds: int, warmup: int = 1) -> Samples:
-    """Measure each case once a round, in turn, so that a drifting machine drifts for all of them alike."""
+    """Measure each case once per round, in turn, so that changes in the machine's speed affect all cases equally."""
     samples: Samples = {name: [] for name in cases}
     for turn in range(-warmup, rounds):
         names = list(cases)[:: 1 if turn % 2 else -1]
@@ -29,12 +29,12 @@ def interleaved(cases: Mapping[str, Callable[[], float]], *, rounds: int, warmup
 
 
 def ratio(samples: Samples, over: str, under: str) -> float:
-    """The median of over ÷ under, taken round by round."""
+    """Return the median of over ÷ under, computed per round."""
     return statistics.median(a / b for a, b in zip(samples[over], samples[under], strict=True))
 
 
 def difference(samples: Samples, more: str, less: str) -> float:
-    """The median of more minus less, taken round by round."""
+    """Return the median of more minus less, computed per round."""
     return statistics.median(a - b for a, b in zip(samples[more], samples[less], strict=True))
 
 

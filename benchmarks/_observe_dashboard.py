@@ -1,8 +1,8 @@
 """The cost of an open page for a program in which a thousand workers change a thousand times per second.
 
-``python -m benchmarks._observe_dashboard [SECONDS]``. The share of a core is measured in rounds with and without a page
-in turn. Memory is measured over the given seconds with one open page: 600 are the ten minutes over which it has to stay
-flat. Every worker's history is full before the measurement begins.
+``python -m benchmarks._observe_dashboard [SECONDS]``. The share of a core is measured in rounds with and without a
+page, in turn. Memory is measured over the given seconds with one open page; 600 are the ten minutes over which it must
+stay constant. Every worker's history is full before the measurement begins.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 __all__ = ["dashboard_cpu"]
 
 _WORKERS, _CHANGES = 1000, 1000
-#: Seconds of a round, rounds with a page, and seconds between two looks at the memory.
+#: Seconds of a round, the number of rounds with a page, and seconds between two memory samples.
 _ROUND, _ROUNDS, _LOOK = 5.0, 4, 1.0
-#: Changes are made in bursts of so many a second.
+#: Number of bursts of changes per second.
 _BURSTS = 50
-#: Changes of each worker before anything is measured: more than a worker remembers.
+#: Changes of each worker before the measurement: more than the length of its history.
 _BEFORE = 40
 
-#: Reads and discards what a page would read, in a separate process, so that its work does not count.
+#: Reads and discards the data of a page in a separate process, so that its CPU time does not count.
 _READER = """
 import socket, sys
 with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as there:
@@ -81,7 +81,7 @@ async def _measured(seconds: float) -> dict[str, float]:
 
 
 async def _sizes(seconds: float) -> list[float]:
-    """The memory of this process, again and again, in MiB."""
+    """Collect the memory of this process in MiB, periodically."""
     process = psutil.Process()
     sizes: list[float] = []
     end = time.perf_counter() + seconds
@@ -93,7 +93,7 @@ async def _sizes(seconds: float) -> list[float]:
 
 @asynccontextmanager
 async def _attached() -> AsyncGenerator[None]:
-    """A page that follows, from the moment when it has had its first bytes."""
+    """Open a page that follows the program, and wait for its first bytes."""
     async with Dashboard() as dashboard:
         port = dashboard.url.rpartition(":")[2]
         reader = await asyncio.create_subprocess_exec(
@@ -102,7 +102,7 @@ async def _attached() -> AsyncGenerator[None]:
         assert reader.stdout is not None
         await reader.stdout.readline()
         try:
-            # The first message has everything, once.
+            # Only the first message contains the whole state.
             await asyncio.sleep(1)
             yield
         finally:
@@ -118,7 +118,7 @@ async def _share() -> float:
 
 
 class _Load:
-    """A thousand workers, and what lets them change, each change with an event."""
+    """A thousand workers with functions to change them, each change with an event."""
 
     def __init__(self) -> None:
         self.changes = 0
@@ -137,12 +137,12 @@ class _Load:
         return Spec(f"worker-{number}", lambda: TaskWorker(f"worker-{number}", work))
 
     async def prepare(self) -> None:
-        """Let each worker have changed more often than it remembers."""
+        """Change each worker more often than the length of its history."""
         for number in range(_BEFORE * _WORKERS):
             await self._change(number % _WORKERS)
 
     async def run(self) -> None:
-        """Change them, a thousand times a second on average, until cancelled."""
+        """Change the workers a thousand times per second on average, until cancelled."""
         clock = asyncio.get_running_loop().time
         began = clock()
         for number in count():
@@ -163,7 +163,7 @@ class _Load:
 
     @asynccontextmanager
     async def living(self) -> AsyncGenerator[None]:
-        """Let it live for a block."""
+        """Run the program during a block."""
         self._pokes = [asyncio.Event() for _ in range(_WORKERS)]
         async with lifetime(signals=False), running(self.router), self.top:
             await self.prepare()

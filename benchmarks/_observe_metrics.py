@@ -84,7 +84,7 @@ async def _idle() -> None:
 
 
 def _plain(number: int) -> CollectorRegistry:
-    """Return as many series of a counter, each with its creation time, as a program would keep by hand."""
+    """Return as many series of a counter, each with its creation time, as a program would define by hand."""
     from prometheus_client import CollectorRegistry, Counter
 
     registry = CollectorRegistry()

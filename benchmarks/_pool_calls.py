@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["calls"]
 
 ROUNDS = 21
-#: A figure is the best of this many tries, each so short that one is undisturbed even on a busy machine.
+#: Each figure is the best of this many attempts, which are so short that some run undisturbed on a busy machine.
 TRIES = 7
 CALLS = 96
 ITEMS = 1000
@@ -35,7 +35,7 @@ VALUE = b"x" * 1000
 
 
 def calls(runner: asyncio.Runner) -> dict[str, object]:
-    """Every figure of calls."""
+    """Return all figures of calls."""
     samples = _samples(runner)
     return {
         "roundtrip_over_pipe": ratio(samples, "pool", "pipe"),

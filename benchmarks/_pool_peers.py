@@ -44,7 +44,7 @@ class Pipe:
         return self
 
     async def echo(self, value: bytes) -> bytes:
-        """Send ``value``, and wait until it is back."""
+        """Send ``value``, and wait until it has come back."""
         self._writer.write(len(value).to_bytes(4, "big") + value)
         await self._writer.drain()
         return await self._reader.readexactly(int.from_bytes(await self._reader.readexactly(4), "big"))
@@ -55,7 +55,7 @@ class Pipe:
 
 
 def executor(processes: int) -> ProcessPoolExecutor:
-    """The standard library's, with processes that are spawned: none of them shares our memory, as none of ours does."""
+    """The standard library's executor with spawned processes, which share no memory with the parent, as ours."""
     return ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"))
 
 
@@ -68,7 +68,7 @@ async def executor_first_result(value: bytes) -> float:
 
 
 def bare_rss() -> int:
-    """Resident bytes of an interpreter that does nothing."""
+    """Return the resident bytes of an idle interpreter."""
     argv = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

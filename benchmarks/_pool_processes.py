@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 __all__ = ["GRACE", "processes"]
 
 ROUNDS = 15
-#: The number of tries that last as long as the grace period.
+#: The number of attempts that last as long as the grace period.
 KILLS = 5
 #: Seconds that a call runs before it is cancelled.
 RUN = 0.05
-#: Seconds that a call has to obey before its member is killed.
+#: Seconds that a cancelled call may take before its worker is killed.
 GRACE = 0.5
-#: Seconds after its first word in which it has certainly taken the interpreter's lock for good.
+#: Seconds after its first output, after which it certainly holds the interpreter lock.
 HOLD = 0.1
 #: The number of workers in the pool, one of which is killed.
 SIZE = 2
 VALUE = b"x" * 1000
 _TARGET = "benchmarks._pool_targets:Target"
-#: Seconds after which what did not happen never will.
+#: Timeout in seconds for every wait.
 LIMIT = 60.0
 
 
 def processes(runner: asyncio.Runner) -> dict[str, object]:
-    """Every figure of processes."""
+    """Return all figures of processes."""
 
     def figure(measured: Coroutine[Any, Any, float]) -> float:
         return runner.run(asyncio.wait_for(measured, LIMIT))
@@ -85,7 +85,7 @@ def _pool(size: int) -> Pool:
 
 
 def _spawn_to_hello() -> float:
-    """A member's command, started by hand, to the first bytes of its Hello."""
+    """Measure the time from starting a worker's command by hand to the first bytes of its Hello."""
     began = time.perf_counter()
     with subprocess.Popen(
         Target.read("benchmark", _TARGET).argv,
@@ -146,7 +146,7 @@ async def _kill_and_replace(fifo: str) -> float:
 
 
 async def _full_without(pool: Pool, victim: int) -> None:
-    """Return when as many members as there should be are ready, ``victim`` not among them."""
+    """Wait until the pool has its number of ready workers, without ``victim``."""
     size, changed = len(pool.members()), asyncio.Event()
 
     def note(_: object, **__: object) -> None:
@@ -174,7 +174,7 @@ async def _cancel(name: str, fifo: str) -> float:
 
 
 async def _under_way(pool: Pool, name: str, fifo: str) -> asyncio.Task[object]:
-    """A call that has run for a moment."""
+    """Return a call that has run for a moment."""
     fd = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     began = asyncio.Event()
     loop = asyncio.get_running_loop()

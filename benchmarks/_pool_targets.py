@@ -10,20 +10,20 @@ __all__ = ["Target", "echo", "echo_async"]
 
 
 def echo(value: bytes) -> bytes:
-    """Give back what came."""
+    """Return the argument."""
     return value
 
 
 async def echo_async(value: bytes) -> bytes:
-    """Return the argument; many run at a time."""
+    """Return the argument. Many calls run at a time."""
     return value
 
 
 class Target:
-    """The object that each worker holds."""
+    """The object in each worker."""
 
     def echo(self, value: bytes) -> bytes:
-        """Give back what came."""
+        """Return the argument."""
         return value
 
     def pid(self) -> int:
@@ -31,7 +31,7 @@ class Target:
         return os.getpid()
 
     def items(self, value: bytes, count: int) -> object:
-        """``value``, ``count`` times."""
+        """Yield ``value``, ``count`` times."""
         for _ in range(count):
             yield value
 
@@ -47,12 +47,12 @@ class Target:
             pass
 
     def hold(self, started: str) -> None:
-        """Compute in C, which neither gives up the interpreter's lock nor looks for signals."""
+        """Compute in C, without releasing the interpreter lock or checking for signals."""
         _say(started)
         all(itertools.repeat(1))
 
 
 def _say(fifo: str) -> None:
-    """Report on ``fifo`` that the call has begun, which is not visible from outside."""
+    """Report on ``fifo`` that the call has started, which is not visible from outside."""
     with open(fifo, "wb", buffering=0) as file:  # noqa: PTH123  # pathlib takes longer to import than all else here
         file.write(b"x")

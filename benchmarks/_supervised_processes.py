@@ -28,12 +28,12 @@ __all__ = ["idle_cpu_percent", "restarts", "rss_over_supervisord", "stop_over_ki
 
 COUNT = 100
 ROUNDS = 9
-#: Circus looks every five seconds.
+#: Circus checks every five seconds.
 CIRCUS_ROUNDS = 3
-#: Seconds after which a child that has not shown up never will.
+#: Seconds after which a missing child counts as failed.
 LIMIT = 60.0
-#: Seconds that a child is up before it is killed. runsv and supervisord do not count an end within the first second as
-#: a crash.
+#: Seconds that a child runs before it is killed. runsv and supervisord do not count an end within the first second as a
+#: crash.
 SETTLED = 1.2
 #: Seconds until newly started processes are idle.
 REST = 0.5
@@ -44,7 +44,7 @@ SLEEP = ("sleep", "100000")
 
 
 def restarts() -> dict[str, float]:
-    """Seconds from the crash of a child to the first words of its replacement; for "spawn", from a bare `Popen`."""
+    """Measure seconds from a child's crash to its replacement's first output; for "spawn", from a bare `Popen`."""
     kinds = [kind for kind in ("ours", "runit", "supervisord", "circus") if kind not in missing()]
     samples: dict[str, list[float]] = {kind: [] for kind in ("spawn", *kinds)}
     with TemporaryDirectory() as directory, ExitStack() as stack:
@@ -64,11 +64,11 @@ def restarts() -> dict[str, float]:
 
 
 class _Trivial:
-    """A child that does nothing but say its number when it is up."""
+    """A child that prints its pid when it is up, and then sleeps."""
 
     def __init__(self, fifo: Path, command: tuple[str, ...]) -> None:
         self.command = command
-        # Opened for reading and writing, so that it does not end when a writer does.
+        # Opened for reading and writing, so that it does not end with a writer.
         self._fd = os.open(fifo, os.O_RDWR)
         self._pid = 0
 
@@ -86,20 +86,20 @@ class _Trivial:
             os.close(child._fd)
 
     def up(self) -> None:
-        """Wait until it is."""
+        """Wait until the child is up."""
         if not select.select([self._fd], [], [], LIMIT)[0]:
             sys.exit(f"{self.command} was not started (again) within {LIMIT:g} s")
         self._pid = int(os.read(self._fd, 100))
 
     def replaced(self) -> float:
-        """Kill it, and return the seconds until the next one is up."""
+        """Kill the child, and return the seconds until the next one is up."""
         began = time.perf_counter()
         os.kill(self._pid, signal.SIGKILL)
         self.up()
         return time.perf_counter() - began
 
     def spawned(self) -> float:
-        """Start it by hand; seconds until it is up."""
+        """Start the child by hand, and return the seconds until it is up."""
         began = time.perf_counter()
         with subprocess.Popen(self.command, start_new_session=True) as process:
             self.up()
@@ -112,7 +112,7 @@ class _Trivial:
 
 
 def stop_over_killpg() -> float:
-    """A supervisor's stop of all at once, over signalling their groups and reaping them by hand."""
+    """Measure a supervisor's stop of all children, over signalling their groups and reaping them by hand."""
     return statistics.median(asyncio.run(_stopped()) / _killed() for _ in range(ROUNDS))
 
 
@@ -142,7 +142,7 @@ def _killed() -> float:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Without the garbage collector."""
+    """Run a block without the garbage collector."""
     gc.collect()
     gc.disable()
     try:
@@ -155,7 +155,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def rss_over_supervisord() -> float:
-    """Return resident memory of a supervisor of sleeping processes and its helpers, ours over supervisord's."""
+    """Return the resident memory of a supervisor of sleeping processes and its helpers, ours over supervisord's."""
     figures: dict[str, int] = {}
     with TemporaryDirectory() as directory:
         for kind in ("ours", "supervisord"):
@@ -165,7 +165,7 @@ def rss_over_supervisord() -> float:
 
 
 def idle_cpu_percent(seconds: float = 10.0) -> float:
-    """Return the share of one core, in percent, that ours takes while its children sleep."""
+    """Return the share of one core, in percent, that ours uses while its children sleep."""
     with TemporaryDirectory() as directory, _keeping("ours", Path(directory)) as processes:
         before, began = _cpu(processes), time.monotonic()
         time.sleep(seconds)
@@ -174,7 +174,7 @@ def idle_cpu_percent(seconds: float = 10.0) -> float:
 
 @contextmanager
 def _keeping(kind: str, place: Path) -> Iterator[list[psutil.Process]]:
-    """A supervisor that has come to rest with its children: its processes without them."""
+    """Yield the processes of an idle supervisor, without its children."""
     with started(kind, place / kind, SLEEP, COUNT) as supervisor:
         until = time.monotonic() + LIMIT
         while len(_sleeping(supervisor)) < COUNT:

@@ -22,7 +22,7 @@ ROUNDS = 15
 
 
 async def _work() -> None:
-    """Do the least that a task can until it is cancelled."""
+    """Wait until cancelled, with minimal work."""
     await asyncio.get_running_loop().create_future()
 
 
@@ -66,7 +66,7 @@ def _record(name: str) -> WorkerState:
 
 
 async def stop_over_gather() -> float:
-    """Measure a supervisor's stop of all tasks at once, over `cancel` and `gather` of as many bare ones."""
+    """Measure a supervisor's stop of all tasks, over `cancel` and `gather` of as many bare ones."""
     quotients: list[float] = []
     for _ in range(ROUNDS):
         supervisor = _supervisor()

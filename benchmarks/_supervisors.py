@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "missing", "started"]
 
-#: Ends what it started in the time that it takes by default.
+#: Ends its children within its default time.
 _ENDS = 30.0
 
 _SUPERVISORD = """
@@ -69,7 +69,7 @@ def _runsv(place: Path, command: Sequence[str], count: int) -> list[str]:
     return ["runsv", str(place)]
 
 
-#: The command of each, after its configuration was written to a directory.
+#: The command of each supervisor, after its configuration was written to a directory.
 KINDS: dict[str, Callable[[Path, Sequence[str], int], list[str]]] = {
     "ours": _ours,
     "supervisord": _supervisord,
@@ -79,7 +79,7 @@ KINDS: dict[str, Callable[[Path, Sequence[str], int], list[str]]] = {
 
 
 def missing() -> dict[str, str]:
-    """Return those that are not installed, and why."""
+    """Return the supervisors that are not installed, with the reasons."""
     reasons: dict[str, str] = {}
     for kind, module in (("supervisord", "supervisor"), ("circus", "circus")):
         if importlib.util.find_spec(module) is None:
@@ -91,7 +91,7 @@ def missing() -> dict[str, str]:
 
 @contextmanager
 def started(kind: str, place: Path, command: Sequence[str], count: int = 1) -> Iterator[psutil.Process]:
-    """A supervisor of that kind, which keeps ``command``, words without spaces, running ``count`` times."""
+    """Run a supervisor of that kind, which keeps ``count`` copies of ``command``, words without spaces, running."""
     place.mkdir()
     silent = subprocess.DEVNULL
     with subprocess.Popen(KINDS[kind](place, command, count), stdout=silent, stderr=silent) as process:

@@ -36,7 +36,7 @@ _HOOKS = [
 
 
 def missing() -> str:
-    """Why it cannot be measured here; empty if it can."""
+    """Return the reason why it cannot be measured here, or an empty text."""
     if shutil.which("webhook") is None:
         return "webhook is not installed; `make engines` installs it (Debian: apt-get install webhook)"
     return ""
@@ -44,7 +44,7 @@ def missing() -> str:
 
 @contextmanager
 def started() -> Iterator[tuple[str, psutil.Process]]:
-    """Its URL, and where to read its CPU time."""
+    """Yield its URL, and the source of its CPU time."""
     with tempfile.TemporaryDirectory() as directory:
         hooks = Path(directory, "hooks.json")
         hooks.write_text(json.dumps(_HOOKS))
@@ -57,7 +57,7 @@ def started() -> Iterator[tuple[str, psutil.Process]]:
 
 
 def _port(process: subprocess.Popen[bytes]) -> int:
-    """Return the free port it took. It does not print the port, so the kernel is asked."""
+    """Return the port on which it listens. It does not print the port, so the kernel is the source."""
     while process.poll() is None:
         for connection in psutil.Process(process.pid).net_connections("tcp"):
             if connection.status == psutil.CONN_LISTEN:

@@ -64,13 +64,13 @@ def main() -> None:
 
 
 def _e2e(peer: str, directory: str) -> float:
-    """Events a second at the slower end."""
+    """Return the events per second at the slower end."""
     publisher, consumer = _ends(peer, directory, EVENTS, 0.0)
     return EVENTS / max(publisher["seconds"], consumer["seconds"])
 
 
 def _latencies(directory: str) -> Samples:
-    """The p50 of both, and our p99."""
+    """Return the p50 of both, and our p99."""
     samples: Samples = {"raw": [], "lifecycle": [], "lifecycle p99": []}
     for _ in range(ROUNDS):
         for peer in ("raw", "lifecycle"):
@@ -115,7 +115,7 @@ def _make_stream(url: str) -> None:
 
 
 def _postgres() -> dict[str, object]:
-    """The figures of the other store, where its engine is there."""
+    """Return the figures of PostgreSQL, if it is installed."""
     if importlib.util.find_spec("benchmarks._bridge_postgres") is None:
         return {}
     found: dict[str, object] = importlib.import_module("benchmarks._bridge_postgres").figures()

@@ -44,18 +44,18 @@ _count = 0
 
 
 async def handler(_event: Any) -> None:
-    """Do as little as a handler can that does something."""
+    """Do minimal work, as a real handler might."""
     global _count  # noqa: PLW0603  # the cheapest effect there is
     _count += 1
 
 
 async def ratio(ours: Case, base: Case, *, events: int = EVENTS, rounds: int = ROUNDS) -> float:
-    """The median of ours ÷ base over rounds that take turns."""
+    """Return the median of ours ÷ base over rounds that take turns."""
     return (await ratios({"ours": ours}, base, events=events, rounds=rounds))["ours"]
 
 
 async def ratios(cases: dict[str, Case], base: Case, *, events: int = EVENTS, rounds: int = ROUNDS) -> dict[str, float]:
-    """The median of each case ÷ base, all taken in the same rounds."""
+    """Return the median of each case ÷ base, all measured in the same rounds."""
     quotients: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(rounds):
         unit = await _timed(base, events)
@@ -189,7 +189,7 @@ def window() -> Case:
 
 
 async def hit_rate_under_flood() -> float:
-    """Share of hot topics that the cache still answers while nine tenths of the stream come once."""
+    """Return the share of hot topics that the cache still answers while nine tenths of the topics come once."""
     router = with_globs(10_000)
     hot = [Event(f"svc{each}/hot/x") for each in range(100)]
     hits = asked = 0
@@ -288,7 +288,7 @@ async def measure() -> dict[str, float | int]:
     if importlib.util.find_spec("pyee"):
         figures["pyee_over_exact"] = await ratio(pyee_peer(), dispatching(exact), events=2000)
     if importlib.util.find_spec("bubus"):
-        # In a separate process, which also measures: its bus does not let a loop end.
+        # In a separate process, because its bus does not let a loop end.
         output = subprocess.run(  # noqa: ASYNC221  # nothing else is measured meanwhile
             [sys.executable, "-m", "benchmarks._bubus"], check=True, stdout=subprocess.PIPE
         )

@@ -1,1 +1,1 @@
-"""Complete programs, each under eighty lines; the suite runs them."""
+"""Complete programs of under eighty lines each. The suite runs them."""

@@ -1,7 +1,7 @@
 """Two custom sources: an async generator, and an object that holds a resource open.
 
 Try it: ``python examples/custom_source.py ls -l``. Each line that the command prints is an event. If its handler
-rejects a line, the source prints so: awaiting the `Delivery` returns or raises the result.
+rejects a line, the source prints the error: awaiting the `Delivery` returns or raises the result.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ from lifecycle.control import Emit
 
 
 async def countdown() -> AsyncIterator[Event]:
-    """The simplest source there is: it ends when it has nothing more to say."""
+    """Yield events. This is the simplest source; it ends with the generator."""
     for number in (3, 2, 1):
         yield Event("countdown", number)
 
 
 class CommandOutput:
-    """The lines of a command's output. One that cannot be started ends `run` with `SourceFailed`, which names it."""
+    """The lines of a command's output. If the command cannot be started, `run` raises `SourceFailed` with its name."""
 
     def __init__(self, *argv: str) -> None:
         self.name = f"output of {argv[0]}"

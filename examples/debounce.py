@@ -17,7 +17,7 @@ unbuilt: dict[Path, None] = {}
 
 
 async def edits() -> AsyncIterator[FileEvent]:
-    """Save three files at once, and one of them again while they are being built."""
+    """Save three files at once, and one of them again during the build."""
     for name in ("a.py", "b.py", "c.py"):
         yield FileEvent("modified", Path(name))
     await building.wait()
@@ -29,7 +29,7 @@ router.add_source(edits)
 
 @router.on("file/*", debounce=Debounce(0.2, max_wait=2, merge=merge_files), busy="restart")
 async def build(batch: FileBatch) -> None:
-    """A build that takes a while; a newer burst cancels it."""
+    """Build for a while. A newer burst cancels the build."""
     unbuilt.update(dict.fromkeys(batch.changes))
     print("build:", ", ".join(path.name for path in unbuilt), flush=True)
     building.set()

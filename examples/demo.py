@@ -45,14 +45,14 @@ def free_port(wanted: int) -> int:
 
 
 def signature(secret: str) -> str:
-    """Return the body's signature as GitHub makes it: a line of shell if openssl is installed, else the result."""
+    """Return a shell command that computes the body's signature, or the signature if openssl is missing."""
     if shutil.which("openssl"):
         return f"$(printf %s {BODY} | openssl dgst -sha256 -hmac {secret} -r | cut -d' ' -f1)"
     return digest(secret.encode(), BODY.encode(), sha256).hex()
 
 
 def demo() -> int:
-    """Say what to try, and watch."""
+    """Print some things to try, and watch the site."""
     port, hook, secret = free_port(8000), free_port(9000), secrets.token_hex(8)
     os.environ |= {"PORT": str(port), "WEBHOOK_SECRET": secret}
     address = f"127.0.0.1:{hook}"

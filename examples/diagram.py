@@ -1,6 +1,6 @@
 """A program that draws itself: ``python examples/diagram.py > program.mmd``, for Mermaid or a Markdown file.
 
-It ends by itself once its worst worker has been given up. That worker is red in the picture, with the reason.
+It ends when the supervisor has given up the failing worker. That worker is red in the diagram, with the reason.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ router.add_source(TickerSource(1, immediate=True))
 
 @router.on("tick/*")
 def beat(event: object) -> None:
-    """Do nothing, regularly."""
+    """Do nothing, periodically."""
 
 
 async def serve() -> None:
@@ -34,12 +34,12 @@ app = Supervisor(
     Spec("importer", load, backoff=Backoff(0.01, max_restarts=2)),
 )
 given_up = asyncio.Event()
-# A receiver is called with the sender and the hook's arguments. Here only the fact matters.
+# A receiver is called with the sender and the hook's arguments, which are not needed here.
 hooks.circuit_opened.connect(lambda *_, **__: given_up.set())
 
 
 async def draw() -> str:
-    """The whole program, once there is something to see."""
+    """Draw the whole program after the worker has failed."""
     await given_up.wait()
     parts = [current().state(), router.state(), router.sources(), router.routes(), app.state()]
     return mermaid.system(parts, label="what runs")

@@ -13,14 +13,14 @@ from lifecycle import Debounce, FileBatch, FileWatchSource, ProcessWorker, Route
 
 
 class App:
-    """One run of the command after the other, never two at once."""
+    """Runs the command again and again, never twice at the same time."""
 
     def __init__(self, *argv: str) -> None:
         self.argv = argv
         self.worker: ProcessWorker | None = None
 
     async def run(self) -> None:
-        """The first start, when the program begins; whatever runs at its end is stopped by the lifetime."""
+        """Start the command when the program begins. The lifetime stops the last run."""
         await self.restart()
 
     async def restart(self) -> None:

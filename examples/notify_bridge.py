@@ -1,4 +1,4 @@
-"""Events for code that does not know routers: `notify` puts them into a queue and never waits.
+"""Events for code without a router: `notify` puts them into a queue and never waits.
 
 It ends by itself: ``python examples/notify_bridge.py``. The consumer is slower than the ticker, so the queue is
 sometimes full. Events that do not fit are dropped and counted, and the ticker continues.

@@ -1,7 +1,7 @@
-"""A counter behind a prompt: suspend it, resume it, count in other steps, quit.
+"""A counter behind a prompt: suspend it, resume it, change its step, quit.
 
-Run it with ``python examples/repl.py`` and type ``help``; Ctrl+C suspends, and again quits. It also takes commands
-from a pipe: ``(echo suspend; echo show; echo quit) | python examples/repl.py``.
+Run it with ``python examples/repl.py`` and type ``help``. The first Ctrl+C suspends, the second quits. It also reads
+commands from a pipe: ``(echo suspend; echo show; echo quit) | python examples/repl.py``.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ class Counter:
         self._may_count.set()
 
     async def run(self) -> None:
-        """Count, ten times a second."""
+        """Count ten times per second."""
         while True:
             await self._may_count.wait()
             self.count += self.step

@@ -1,7 +1,7 @@
 """An HTTP service that stops cleanly: on SIGTERM it reports that it is not ready, and finishes open requests.
 
-Try it: ``PORT=8000 python examples/service.py``, then ``curl http://127.0.0.1:8000/slow &`` and Ctrl+C: the answer
-still comes. Kubernetes asks ``/readyz`` at the port PROBES; see "Stop cleanly in Kubernetes" in the docs.
+Try it: run ``PORT=8000 python examples/service.py``, then ``curl http://127.0.0.1:8000/slow &``, and press Ctrl+C. The
+answer still arrives. Kubernetes requests ``/readyz`` at the port PROBES; see "Stop cleanly in Kubernetes" in the docs.
 """
 
 import asyncio
@@ -13,10 +13,10 @@ from lifecycle import ProbeServer, on_shutdown, run
 
 HOST = os.environ.get("HOST", "127.0.0.1")
 
-#: Seconds between "not ready" and the end of listening: a load balancer needs a moment to notice.
+#: Seconds between "not ready" and the end of listening, so that load balancers can react.
 NOTICE = float(os.environ.get("NOTICE", "0"))
 
-#: Seconds that requests under way have.
+#: Seconds for open requests to finish.
 DRAIN = 10.0
 
 
@@ -24,7 +24,7 @@ probes = ProbeServer(HOST, int(os.environ.get("PROBES", "0")), drain_delay=NOTIC
 
 
 async def slow(request: web.Request) -> web.StreamResponse:
-    """An answer that takes a while: its first half comes at once, the second after SECONDS."""
+    """Send the first half of the answer immediately, and the second after SECONDS."""
     response = web.StreamResponse()
     await response.prepare(request)
     await response.write(b"begun, ")
@@ -34,7 +34,7 @@ async def slow(request: web.Request) -> web.StreamResponse:
 
 
 async def serve() -> None:
-    """The service's main: it is cancelled to stop it, and has its time to end."""
+    """Serve until cancelled, then finish open requests."""
     app = web.Application()
     app.add_routes([web.get("/slow", slow)])
     runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=DRAIN)
@@ -50,7 +50,7 @@ async def serve() -> None:
 
 
 async def main() -> None:
-    """Hooks run when every main has ended: the last chance to flush and close."""
+    """Flush and close resources. Hooks run after every main has ended."""
     on_shutdown(lambda: print("closed", flush=True))
     await serve()
 

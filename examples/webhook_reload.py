@@ -21,21 +21,21 @@ from lifecycle import GitHub, ReloadHandler, Router, WebhookSource, run
 
 
 class Settings:
-    """The settings in the file, replaced as a whole or not at all."""
+    """The settings in the file, replaced completely or not at all."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         self.take(self.read())
 
     def read(self) -> dict[str, Any]:
-        """Prepare: parse and check, and touch nothing."""
+        """Prepare: parse and check the file, and change nothing."""
         values = json.loads(self.file.read_text(encoding="utf-8"))
         if not isinstance(values, dict) or "colour" not in values:
             raise ValueError(f"{self.file}: {values!r} has no colour; give an object with the key 'colour'")
         return values
 
     def take(self, values: dict[str, Any]) -> None:
-        """Commit: one step."""
+        """Commit the new settings in one step."""
         self.values = values
         print("colour:", values["colour"], flush=True)
 
@@ -47,7 +47,7 @@ def main(file: str) -> None:
     router.add_source(WebhookSource(port=port, verify=GitHub(secret)))
     reload = ReloadHandler(settings.read, settings.take)
     router.handle("webhook/reload", reload)
-    router.handle("lifecycle/reload", reload)  # SIGHUP, where the program has no terminal
+    router.handle("lifecycle/reload", reload)  # SIGHUP, if the program has no terminal
     run(router)
 
 

@@ -33,7 +33,7 @@ _HEADLESS = (
 def browsing(
     url: str, profile: Path, *options: str, stdout: Any = subprocess.DEVNULL, stderr: Any = subprocess.DEVNULL
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A Chromium that has ``url`` open; in the end no process of it is left, nor its ``profile``."""
+    """Run a Chromium with ``url`` open. At the end, its processes and its ``profile`` are removed."""
     command = ["chromium", *_HEADLESS, *options, f"--user-data-dir={profile}", url]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, process_group=0) as browser:
         try:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
-# The same examples each time, however slow the machine is: what is true of the code may not depend on its load.
+# The same examples each time, because the load of the machine must not affect the result.
 hypothesis.settings.register_profile(
     "lifecycle",
     deadline=None,
@@ -36,7 +36,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("lifecycle")
 
-# A shell makes what it runs in the background deaf to Ctrl+C, and the programs that tests start would inherit that.
+# A shell makes background processes ignore Ctrl+C, and the programs that tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -61,7 +61,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """A task that is left when the test function has returned has no owner."""
     result = yield
     left = [task for loop in list(_loops) if not loop.is_closed() for task in asyncio.all_tasks(loop)]
-    # Generators being closed by the loop, and fixtures that keep a server open, are not the test's.
+    # Generators that the loop is closing, and fixtures that keep a server open, do not count.
     left = [task for task in left if not item.get_closest_marker("keeps_tasks")]
     if left:
         pytest.fail(f"{item.nodeid} left tasks behind: {left}")
@@ -116,13 +116,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def no_leaks() -> Iterator[None]:
     before = _held()
     yield
-    # On a loaded machine a stopping thread may take seconds. A test that leaks waits for all of them.
+    # On a busy machine, a stopping thread may take seconds. A test that leaks waits for all of them.
     for pause in (0, 0.01, 0.05, 0.2, 0.5, 1, 2, 4):
         time.sleep(pause)
         gc.collect()
         left = {kind: now - before[kind] for kind, now in _held().items() if now - before[kind]}
         if not left:
-            # Objects left by a test, mostly modules, are excluded from collection like what existed before the first.
+            # Objects left by a test, mostly modules, are excluded from collection, as are those from before the first
+            # test.
             gc.freeze()
             return
     pytest.fail(f"left behind: {left}")
@@ -131,7 +132,7 @@ def no_leaks() -> Iterator[None]:
 def _held() -> dict[str, set[object]]:
     return {
         "threads": {thread for thread in threading.enumerate() if not thread.name.startswith("asyncio_")},
-        # Equal by number and birth: a name changes when the program is executed.
+        # Equal by pid and start time, because the name changes with exec.
         "processes": set(_children()),
         "descriptors": set(_descriptors()),
     }

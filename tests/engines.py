@@ -1,7 +1,7 @@
 """A real container engine for tests: Podman, with all its data in a temporary directory.
 
-Its settings are in files there, so that clients of its socket need no arguments. They let it start containers within a
-virtual machine or a container: no systemd, no overlay, no bridge, and limits no higher than ours.
+The directory also contains its settings, so that clients of its socket need no arguments. The settings allow containers
+inside a virtual machine or a container: no systemd, no overlay, no bridge, and limits no higher than ours.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ driver = "vfs"
 runroot = "{home}/run"
 graphroot = "{home}/graph"
 """
-# Pulling a missing image fails at once, without a network request.
+# Pulling a missing image fails immediately, without a network request.
 _REGISTRIES = """
 [[registry]]
 prefix = "missing.invalid"
@@ -58,10 +58,10 @@ _NETWORK = '{"cniVersion": "0.4.0", "name": "alone", "plugins": [{"type": "loopb
 
 
 class Engine:
-    """Podman, listening at `address`; it has `IMAGE`, which is busybox and nothing else."""
+    """Podman, listening at `address`. Its only image is `IMAGE`, which contains busybox."""
 
     def __init__(self) -> None:
-        # Not below pytest's directory: the path of a socket has to be short.
+        # Not below pytest's directory, because the path of a socket must be short.
         self.home = Path(tempfile.mkdtemp(prefix="lifecycle-engine-"))
         self.socket = self.home / "podman.sock"
         self.address = f"unix://{self.socket}"
@@ -88,7 +88,7 @@ class Engine:
         self.socket.unlink(missing_ok=True)
         with (self.home / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                # The kernel kills it when this process ends in any way.
+                # The kernel kills it when this process ends for any reason.
                 ["setpriv", "--pdeathsig", "KILL", "podman", "system", "service", "--time=0", self.address],
                 cwd=self.home,
                 env=self._env,
@@ -104,14 +104,14 @@ class Engine:
         return answer
 
     def kill(self) -> None:
-        """End it at once; containers live on."""
+        """Kill the engine. Containers continue to run."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
             self._process = None
 
     def import_image(self) -> None:
-        """Make `IMAGE` out of the busybox of this machine."""
+        """Build `IMAGE` from the busybox of this machine."""
         path = self.home / "busybox.tar"
         busybox = shutil.which("busybox")
         assert busybox is not None, "it is installed, or the test was skipped"
@@ -125,7 +125,7 @@ class Engine:
         self._podman("import", "--quiet", str(path), IMAGE)
 
     def close(self) -> None:
-        """Leave nothing: no engine, no container, no file."""
+        """Remove the engine, its containers and its files."""
         self.kill()
         with suppress(subprocess.SubprocessError):
             self._podman("rm", "--all", "--force", "--time=0")

@@ -1,4 +1,4 @@
-"""Telling the guard from what a program runs: it is a child as well."""
+"""Distinguishes the guard process from other child processes of a program."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["is_guard"]
 
 
 def is_guard(process: psutil.Process) -> bool:
-    """Return whether it is the guard, the helper process that kills the others when the program is gone."""
+    """Return whether the process is the guard, which kills the others when the program is gone."""
     try:
         return any(word.endswith("guard_main.py") for word in process.cmdline())
     except psutil.Error:

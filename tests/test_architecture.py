@@ -1,4 +1,4 @@
-"""The structure of the package: which layer imports which, what an import loads, and what each package exports."""
+"""The structure of the package: imports between layers, the cost of an import, and the exports of each package."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_packages_import_only_what_their_layer_allows() -> None:
 
 
 def test_no_import_circle_has_more_than_three_modules() -> None:
-    """Imports for type checkers count: a reader follows them as well."""
+    """Imports for type checkers count, because readers follow them as well."""
     graph = grimp.build_graph("lifecycle", cache_dir=None)
     below = {name: graph.find_upstream_modules(name) for name in graph.modules}
     circles = {frozenset({name, *(each for each in below[name] if name in below[each])}) for name in below}
@@ -173,7 +173,7 @@ def test_stubs_and_lazy_packages_export_the_same_names(stub: Path) -> None:
     assert {name for name in stubbed if f"{package}.{name}" not in MODULES} == set(package_module.__all__)
     for name, module in stubbed.items():
         assert getattr(package_module, name) is getattr(importlib.import_module(module), name)
-    # import-linter reads no stubs: they may import from their own package and from the core only.
+    # import-linter reads no stubs. They may import from their own package and from the core only.
     assert {module for module in stubbed.values() if not f"{module}.".startswith(f"{package}.")} <= {
         "lifecycle.backoff",
         "lifecycle.errors",

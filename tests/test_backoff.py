@@ -1,4 +1,4 @@
-"""Backoff and Intensity: pure sums."""
+"""Backoff and Intensity, which only compute."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_budget_is_exceeded_by_more_restarts_than_its_limit_within_its_period(
 
 
 class Unscanned(deque[float]):
-    """A deque that cannot be gone through, which would cost more with each restart that counts."""
+    """A deque that refuses iteration, which would make each counted restart more expensive."""
 
     def __iter__(self) -> Iterator[float]:
         raise AssertionError("the restarts were gone through")

@@ -1,4 +1,4 @@
-"""The figures that are kept: read as they were meant, compared both ways, and shown as they are."""
+"""Stored figures: their limits are parsed, compared in both directions, and shown unchanged."""
 
 from __future__ import annotations
 
@@ -58,5 +58,5 @@ def test_all_modules_are_run_and_kept() -> None:
 
 
 def test_the_page_shows_what_was_kept_and_nothing_else() -> None:
-    """After an edit of a figure, a limit or its text, write the page again (`make bench`)."""
+    """After a change to a figure, a limit or its text, write the page again (`make bench`)."""
     assert PAGE.read_text(encoding="utf-8") == render(stored())

@@ -1,4 +1,4 @@
-"""The tree of errors: as drawn at the top of its file, and as api.md promises it."""
+"""The tree of errors matches the drawing at the top of its file, and api.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks: announcements that reach every receiver and are stopped by none."""
+"""Hooks: announcements reach every receiver, and no receiver can stop them."""
 
 from __future__ import annotations
 

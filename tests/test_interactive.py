@@ -50,7 +50,7 @@ class Part:
 
 
 class Quits:
-    """Counts how often the program was asked to end."""
+    """Counts requests to end the program."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -123,7 +123,7 @@ async def test_without_anything_to_suspend_a_second_within_two_seconds_quits(clo
 
 
 def press_at(*times: float, shutdown_takes: float = 0, **settings: Any) -> tuple[list[int], list[str]]:
-    """Press Ctrl+C at these seconds of a program's life: the forced exits, and how it was shut down."""
+    """Press Ctrl+C at these seconds, and return the forced exits and the shutdowns."""
     ended: list[str] = []
 
     async def shut_down() -> None:
@@ -388,7 +388,7 @@ async def test_unknown_lines_go_to_the_unknown_handler() -> None:
 
 
 async def typed(monkeypatch: pytest.MonkeyPatch, text: str, **settings: Any) -> list[Any]:
-    """Everything that came of ``text`` on stdin, until the router stopped."""
+    """Return all results of ``text`` on stdin, until the router stopped."""
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
     router, seen = new(signals=False, **settings), Recorder()
     router.tap("**", seen)

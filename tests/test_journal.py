@@ -50,7 +50,7 @@ def path(tmp_path: Path) -> Path:
 
 
 class Held:
-    """Keeps the writer thread busy until it is released, so that others have to wait for one transaction."""
+    """Keeps the writer thread busy until it is released, so that other calls wait for one transaction."""
 
     def __init__(self) -> None:
         self.begun, self.go_on = threading.Event(), threading.Event()
@@ -99,7 +99,7 @@ async def test_waiting_functions_are_committed_together_and_in_order(path: Path)
 async def test_on_a_slow_disk_callers_that_were_served_join_the_next_transaction(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every commit counts as slow, and the next waits for long: until all four have come again."""
+    """Every commit counts as slow, so the next one waits until all four callers have returned."""
     monkeypatch.setattr("lifecycle.journal.writer._SLOW", 0.0)
     monkeypatch.setattr("lifecycle.journal.writer._PART", 1000.0)
     commits: list[str] = []
@@ -114,7 +114,7 @@ async def test_on_a_slow_disk_callers_that_were_served_join_the_next_transaction
         last = asyncio.create_task(journal.run(note("alone")))
         await asyncio.sleep(0)
     await last
-    # The first commit is the spy's. A lone write at the end is not delayed by closing.
+    # The first commit is the spy's. Closing does not delay a single write at the end.
     assert len([text for text in commits if text.startswith("COMMIT")]) == 1 + 5 + 1
     assert len(on_disk(path)) == 21
 
@@ -422,7 +422,7 @@ async def test_a_read_only_file_is_reported(path: Path) -> None:
     async with Journal(path, NOTES):
         pass
     if os.geteuid() == 0:
-        # Root may write everything; SQLite's error for a file opened read-only is the same.
+        # Root can write every file. SQLite's error for a file opened read-only is the same.
         connect = sqlite3.connect
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sqlite3, "connect", lambda path, **rest: connect(f"file:{path}?mode=ro", uri=True, **rest))

@@ -1,4 +1,4 @@
-"""A build of thirty seconds on every change of a file: what it delays, which is nothing, and what is built."""
+"""A build of thirty seconds on every file change delays nothing, and builds the newest files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUILD = 30.0
 
 
 class Builder:
-    """Builds, and remembers when each build began and ended, and with what."""
+    """Builds, and records the start, the end and the files of each build."""
 
     def __init__(self) -> None:
         self.at_work = 0

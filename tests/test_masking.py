@@ -1,4 +1,4 @@
-"""Masking of secrets: which names are secret, and which parts of a text."""
+"""Masking of secrets: secret names, and secret parts of a text."""
 
 from __future__ import annotations
 

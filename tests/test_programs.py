@@ -1,7 +1,7 @@
-"""The programs at the top of the documentation, as they are printed there as far as a test can run them.
+"""The programs of the specification's first page, unchanged as far as a test can run them.
 
-Number 1 stops and starts a `ProcessWorker` where the
-page has a supervisor; number 5 is among the tests of supervisors.
+Number 1 stops and starts a `ProcessWorker` where the page has a supervisor. Number 5 is among the tests of
+supervisors.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ async def test_1_a_hot_reloader(tmp_path: Path) -> None:
     try:
         await line_with("first", process)
         seen = asyncio.create_task(line_with("second", process))
-        # The watch may begin a moment after the worker has: save until it is seen, as an impatient person does.
+        # The watch may start slightly after the worker, so save until the change is detected.
         while not seen.done():
             app.write_text("import time\nprint('second', flush=True)\ntime.sleep(600)\n")
             await asyncio.wait([seen], timeout=2)

@@ -1,4 +1,4 @@
-"""The checks of the soak detect the violations they are meant for."""
+"""The checks of the soak detect the violations that they are meant for."""
 
 from __future__ import annotations
 

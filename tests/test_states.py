@@ -1,4 +1,4 @@
-"""State machines: legal moves, ignored moves, history, waiting, and one announcement per change."""
+"""State machines: legal transitions, ignored ones, history, waiting, and one announcement per change."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_reach_waits_for_a_state_and_counts_one_that_was_passed_through(cl
 
 
 async def test_reach_counts_only_changes_after_its_call(clock: Clock) -> None:
-    """This also holds if the machine was in the state before, or several changes came before."""
+    """This is also true if the machine was in the state before, or several changes came before."""
     machine = light()
     for target in (Light.GREEN, Light.AMBER, Light.RED):
         machine.to(target)

@@ -1,4 +1,4 @@
-"""How functions and errors are named in messages."""
+"""The names of functions and errors in messages."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 def until_blocking(condition: Callable[[], _T | None], what: str | Callable[[], str] = "it", limit: float = 30.0) -> _T:
-    """The same where no loop runs: what ``condition`` found; ``what`` is missed where it never does."""
+    """Wait without a loop, and return the result of ``condition``. If it stays false, the error names ``what``."""
     end = time.monotonic() + limit
     while not (found := condition()):
         if time.monotonic() > end:

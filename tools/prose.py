@@ -38,7 +38,7 @@ PATHS = (
 )
 SKIPPED = {"_build", "vendor", "node_modules"}
 
-# The name of each rule, the phrases it refuses, and the advice that is printed.
+# The name of each rule, its phrases, and the advice that is printed.
 RULES = [
     ("person", r"\b(?:who|whom|whoever|himself|his|him)\b", "name the component, and use it, its, which"),
     ("nobody", r"\b(?:nobody|somebody|anybody|everybody)\b", "name the actor, or write no process, a caller"),
@@ -80,7 +80,7 @@ class Finding:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the findings and the unused exceptions; 1 if there are any."""
+    """Print the findings and the unused exceptions, and return 1 if there are any."""
     exceptions = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"].get("prose", {}).get("exceptions", [])
     used: set[int] = set()
     failed = False

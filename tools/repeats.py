@@ -1,8 +1,8 @@
 """Repeat the suite to find unstable tests: ``python -m tools.repeats [runs]``, by default 20.
 
-The last two runs have as many busy loops next to them as there are cores. At the end it prints failures with their
-number and texts, and the slowest tests by their median. It exits with 1 if anything failed. Arguments after the number
-are passed to pytest: ``python -m tools.repeats 5 tests/realtime``.
+During the last two runs, one busy loop per core runs as well. At the end it prints failures with their number and
+texts, and the slowest tests by their median. It exits with 1 if anything failed. Arguments after the number are passed
+to pytest: ``python -m tools.repeats 5 tests/realtime``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BUSY = "while True: pass"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the suite as often as asked; 1 where it failed once."""
+    """Run the suite this many times, and return 1 if a test failed."""
     runs, rest = int(argv[0]) if argv else RUNS, list(argv[1:])
     failures: dict[str, list[str]] = defaultdict(list)
     seconds: dict[str, list[float]] = defaultdict(list)

@@ -20,7 +20,7 @@ _Schema = dict[str, Any]
 
 
 def snapshot_schema() -> _Schema:
-    """Return the JSON Schema (draft 2020-12) of what `Snapshot.to_dict` returns."""
+    """Return the JSON Schema (draft 2020-12) of the result of `Snapshot.to_dict`."""
     definitions: dict[str, _Schema] = {}
     root = _of(Snapshot, definitions)
     return {

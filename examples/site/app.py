@@ -1,4 +1,4 @@
-"""A page for the hot reloader to show off with: edit the template, or break this file."""
+"""A page for the hot reloader: edit the template, or break this file."""
 
 import os
 from pathlib import Path
@@ -11,13 +11,13 @@ COLOUR = "#1f6feb"
 
 
 async def index(_: web.Request) -> web.Response:
-    """The template, as it was when this process started."""
+    """Answer with the template as it was when this process started."""
     page = PAGE.replace("{colour}", COLOUR).replace("{pid}", str(os.getpid()))
     return web.Response(text=page, content_type="text/html")
 
 
 def make_app() -> web.Application:
-    """The site."""
+    """Serve the site."""
     app = web.Application()
     app.router.add_get("/", index)
     return app

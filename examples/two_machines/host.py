@@ -41,7 +41,7 @@ async def job(_: TickEvent) -> None:
         return
     try:
         count = int(await leader.get("count") or 0) + 1
-        # Refused if another has led since, whatever this machine believes.
+        # Refused if another machine has led since, even if this one has not noticed.
         await leader.put("count", str(count).encode(), token=token)
     except BridgeError as error:
         print(f"{name}: no run: {error}", flush=True)
@@ -51,7 +51,7 @@ async def job(_: TickEvent) -> None:
 
 @router.on(LeaderEvent)
 def tell(event: LeaderEvent) -> None:
-    """Print it."""
+    """Print a leader event."""
     print(f"{name}: {'leads' if event.leading else 'leads no longer: ' + event.reason}", flush=True)
 
 

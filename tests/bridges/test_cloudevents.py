@@ -1,4 +1,4 @@
-"""Events as CloudEvents: the same back, and as the ``cloudevents`` package reads and writes them."""
+"""Events as CloudEvents: they survive a round trip, and the ``cloudevents`` package reads and writes them equally."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ TIMES = st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(hours=5,
 
 @dataclass(frozen=True)
 class Mail:
-    """An event of a program."""
+    """A custom event."""
 
     id: str
     data: Any
@@ -81,7 +81,7 @@ def test_an_event_comes_back_from_one_line_of_json(topic: str, data: Any) -> Non
 @given(IDS, TOPICS, DATA, TIMES)
 def test_the_reference_library_reads_sent_events(name: str, topic: str, data: Any, time: datetime) -> None:
     headers, body = to_binary(Mail(name, data, time, topic), "/here/group")
-    # The HTTP binding that the package implements differs in this one name.
+    # The HTTP binding of the package differs in this one name.
     kind = headers.pop("ce-datacontenttype", None)
     read = oracle_from_binary(HTTPMessage(headers | ({"content-type": kind} if kind else {}), body), JSONFormat())
     attributes = read.get_attributes()
@@ -89,7 +89,7 @@ def test_the_reference_library_reads_sent_events(name: str, topic: str, data: An
     assert (attributes["subject"], attributes["type"], attributes["source"]) == (topic, "Mail", "/here/group")
     assert attributes["time"] == time
     got = read.get_data()
-    # It reads bytes as text if it can, and an empty body as no data.
+    # The package reads bytes as text if possible, and an empty body as no data.
     assert (got if not isinstance(data, bytes) else got.encode() if isinstance(got, str) else got or b"") == data
 
 
@@ -147,7 +147,7 @@ def test_a_message_of_a_program_that_knows_no_cloudevents_is_an_event() -> None:
     ],
 )
 def test_a_body_that_does_not_match_its_content_type_is_refused(headers: dict[str, str], body: bytes) -> None:
-    with pytest.raises(ValueError):  # what it says is the reader's
+    with pytest.raises(ValueError):  # the reader interprets it
         from_binary("a", headers, body)
 
 

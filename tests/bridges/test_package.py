@@ -56,7 +56,7 @@ def test_without_the_client_the_extra_is_named() -> None:
     ],
 )
 def test_a_group_that_the_server_made_in_another_way_is_refused(got: dict[str, Any], setting: str) -> None:
-    """An older server ignores a setting, and its answer is the only sign of that."""
+    """An older server ignores the setting, which is only visible in its answer."""
     as_asked = streams._consumer(GROUP)
     streams._compare_consumer(as_asked, GROUP)
     with pytest.raises(UnfitServer, match=rf"made the group 'g' with {setting}="):

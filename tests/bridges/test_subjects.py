@@ -1,4 +1,4 @@
-"""Topics and subjects, both ways, and that what is subscribed to lets through whatever the router would match."""
+"""Topics and subjects in both directions. A subscription includes everything that the router would match."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lifecycle.errors import BridgeError, InvalidPattern, Unpublishable
 #: Characters that a server accepts, also in keys of a bucket.
 LEGAL = re.compile(r"ev(\.[A-Za-z0-9_=-]+)+").fullmatch
 
-#: Few letters, so that patterns and topics meet; and whatever else there is.
+#: Few letters, so that patterns match topics, and some other characters.
 SEGMENTS = st.text(st.sampled_from("ab./=*>?ü \n\0😀A0-_"), max_size=4) | st.text(max_size=6)
 TOPICS = st.lists(SEGMENTS.map(lambda text: text.replace("/", "")), min_size=1, max_size=5).map("/".join).filter(bool)
 PIECES = st.sampled_from(["a", "b", "ab", "*", "**", "a*", "?", "[ab]", "", "ü", "\\*", "*b", "a.b"])
@@ -95,7 +95,7 @@ def test_the_subscribed_filters_cover_every_topic_of_a_pattern(texts: list[str],
 
 @given(st.lists(PATTERNS, min_size=1, max_size=4))
 def test_no_filter_is_a_part_of_another(texts: list[str]) -> None:
-    """A server refuses a consumer that has such."""
+    """A server refuses a consumer with overlapping filters."""
     found = filters([Pattern(text) for text in texts], "ev")
     assert [(a, b) for a in found for b in found if a != b and covers(a, b)] == []
 

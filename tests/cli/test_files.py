@@ -89,6 +89,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_byte_order_mark_is_ignored(tmp_path: Path) -> None:
-    """Some editors write one."""
+    """Some editors write a byte order mark."""
     (tmp_path / ".env").write_text("A=1\n", encoding="utf-8-sig")
     assert read_env(tmp_path / ".env") == {"A": "1"}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from lifecycle.flows import Flow
 
-    #: Give a command, and what it writes to each stream.
+    #: Runs a command, and returns its output on each stream.
     Said = Callable[..., tuple[str, str]]
 
 BUILT: list[str] = []
@@ -51,7 +51,7 @@ DEPLOY = linear("deploy", build, linear("last", switch))
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A file with a flow that succeeded, and one that failed and was undone."""
+    """Return a file with a flow that succeeded, and one that failed and was reverted."""
     path = tmp_path / "app.db"
     asyncio.run(_made(path))
     BUILT.clear()

@@ -30,7 +30,7 @@ EVENT = WebhookEvent(
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A file with a waiting message, one in delivery, one that failed, two dead letters, and an unreadable one."""
+    """Return a file with six messages: waiting, in delivery, failed, two dead letters, and an unreadable one."""
     path = tmp_path / "app.db"
     database = Database(str(path), (QUEUES,), durable=False)
     database.open()
@@ -168,7 +168,7 @@ def test_damaged_inbox_is_reported_as_damaged(file: Path, capsys: pytest.Capture
 
 
 def test_messages_of_a_dead_receiver_wait_and_can_be_replayed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The receiver was killed, so the lock is free whatever the file contains."""
+    """The receiver was killed, so the lock is free, regardless of the state in the file."""
     file.with_name("app.db-lock").touch()
     assert main(["inbox", "list", str(file)]) == 0
     assert "delivering" not in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""``--log-format``: what the commands say, as text for people or as an object of JSON a line for machines."""
+"""``--log-format``: messages of the commands as text, or as JSON, one object per line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line and the table in pyproject.toml make the same settings; mistakes are named."""
+"""The command line and the table in pyproject.toml produce the same settings, and errors name the option."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_every_option_can_be_typed() -> None:
 
 
 def test_addresses_in_the_file_are_addresses(tmp_path: Path) -> None:
-    """A plain tuple is equal to one, and has no host and no port."""
+    """A plain tuple is equal to an address, but has no host and port."""
     keys = 'command = "make"\nsocket = "127.0.0.1:8000"\nwebhook = "127.0.0.1:9000"\n'
     found = settings(here=configure(tmp_path, keys))
     assert found.socket is not None
@@ -142,7 +142,7 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
 
 
 def test_the_nearest_file_with_the_table_counts(tmp_path: Path) -> None:
-    """A sub-project's file without the table does not hide the one above it."""
+    """The file of a sub-project without the table does not hide the one above it."""
     configure(tmp_path, 'command = "true"')
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The action for a changed path."""
+"""The action of `lifecycle watch` for a changed path."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_globs_follow_gitignore_rules(glob: str, path: str, matches: bool, cover
 
 
 def test_paths_out_of_reach_have_an_action() -> None:
-    """As when a directory loses its x: its files count as deleted then."""
+    """For example, if a directory loses its x permission. Its files then count as deleted."""
     with tempfile.TemporaryDirectory() as name:
         here = Path(name).resolve()
         (here / "shut").mkdir()

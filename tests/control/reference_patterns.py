@@ -1,12 +1,10 @@
-"""Reference implementation of the pattern rules of api.md: as slow and simple as possible, to compare the real one
-with.
-"""
+"""A reference implementation of the pattern rules of api.md, as simple as possible."""
 
 from __future__ import annotations
 
 from hypothesis import strategies as st
 
-# Few characters, so that patterns and topics often meet; among them all that mean something in patterns or in regexes.
+# Few characters, so that patterns often match topics, including all characters with a meaning in patterns or regexes.
 LETTERS = "ab*?[]^!-\\.|&é"
 
 
@@ -16,7 +14,7 @@ def matches(pattern: str, topic: str) -> bool:
 
 
 def _split(pattern: str) -> list[str]:
-    """Segments, still as text; a slash inside a class does not occur in well-formed patterns."""
+    """Return the segments as text. A slash inside a class does not occur in well-formed patterns."""
     return pattern.split("/")
 
 

@@ -1,4 +1,4 @@
-"""A registry that includes others: their commands count too, unless their words are taken."""
+"""A registry that includes others: it has their commands too, unless it defines the same names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Debouncing: one call per burst, no event lost, no emitter blocked; and the merging of file events."""
+"""Debouncing: one call per burst, no lost event, no blocked emitter; and the merging of file events."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def join(pending: Event, new: Event) -> Event:
 
 
 class Bench:
-    """The same window with a router around it and without: ``send`` events, see what is ``called``."""
+    """The same window with and without a router: ``send`` events, and compare ``called``."""
 
     def __init__(self) -> None:
         self.called: list[Any] = []
@@ -43,7 +43,7 @@ class Bench:
 
 @pytest.fixture(params=["route", "alone"])
 async def made(request: pytest.FixtureRequest) -> AsyncIterator[Callable[..., Any]]:
-    """A function from settings to ``(send, close)``; the same promises hold for a route and for `debounce`."""
+    """A function from settings to ``(send, close)``. The same promises apply to a route and to `debounce`."""
     if request.param == "route":
         router = Router()
         task = asyncio.create_task(router.run())
@@ -421,10 +421,10 @@ async def test_flush_waits_for_the_calls_it_made_and_not_for_what_comes_meanwhil
 
     each = debounce(slow, 0.1)
     await each(Event("a", 0))
-    await clock.advance(0.5)  # runs
-    await each(Event("a", 10))  # pending behind it
+    await clock.advance(0.5)  # running
+    await each(Event("a", 10))  # waiting behind it
     await each.flush()
-    # flush() does not wait for the call that 10 caused, though it came before flush() returned.
+    # flush() does not wait for the call that 10 caused, although it arrived before flush() returned.
     assert ended == [0, 10]
     while ended[-1] < 50:
         await clock.advance(1)

@@ -1,4 +1,4 @@
-"""The dispatcher: what hooks announce about a delivery, and the same way for dispatch and emit."""
+"""The dispatcher: the announcements of hooks about a delivery, and equal results of dispatch and emit."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ async def test_a_handler_does_not_run_in_the_context_of_the_emitter(clock: Clock
 
 
 class Both:
-    """A router with handlers for one case, and the calls they got."""
+    """A router with handlers for one case, and the calls of these handlers."""
 
     def __init__(self) -> None:
         self.router = Router()

@@ -1,4 +1,4 @@
-"""Lanes: order, how many at once, what happens when that many are at work, and waiting that ends."""
+"""Lanes: order, concurrency, the policies for a busy lane, and waits that end."""
 
 from __future__ import annotations
 
@@ -374,7 +374,7 @@ async def test_handlers_that_pass_an_event_on_into_a_circle_of_full_lanes_do_not
         await router.emit(Event("a/b", 0))
         await clock.advance(40)
         assert len(handled) > 5
-        # Of the two that would wait for each other, the second is refused: here those that are passed on.
+        # The second of the two that would wait for each other is refused. Here these are passed-on events.
         assert len(refused) + router.state().failed > 0
         router.remove("a/b")
         await clock.advance(40)
@@ -454,7 +454,7 @@ async def test_restart_cancels_what_runs_and_two_never_overlap(clock: Clock) -> 
             await work(event)
         except asyncio.CancelledError:
             work.now += 1
-            await asyncio.sleep(0.5)  # it takes its time to stop
+            await asyncio.sleep(0.5)  # stopping takes a while
             work.log.append(f"cleaned {event.data}")
             work.now -= 1
             raise
@@ -509,7 +509,7 @@ async def test_restart_cancels_the_oldest_event_and_not_the_oldest_task(clock: C
     router.handle("build", build, busy="restart", lane="one", concurrency=3)
     async with running(router):
         await router.emit(Event("other", 0))
-        # 3 cancels 1, which takes its time, and is handled by the task that `other` has left: the oldest.
+        # 3 cancels 1, which takes a while to stop. The task that `other` has left, the oldest, handles 3.
         for number in (1, 2, 3):
             await router.emit(Event("build", number))
             await clock.settle()
@@ -655,7 +655,7 @@ async def test_a_stray_cancellation_is_a_failure(clock: Clock) -> None:
         first = await router.emit(Event("a", 0))
         second = await router.emit(Event("a", 1))
         await second
-        # Not a bare CancelledError: a task that awaits the delivery would take it for its own.
+        # Not a bare CancelledError: a task that awaits the delivery would mistake it for its own cancellation.
         with pytest.raises(LifecycleError, match="although it was not cancelled") as failed:
             await first
         assert isinstance(failed.value.__cause__, asyncio.CancelledError)
@@ -931,7 +931,7 @@ async def test_an_event_counts_although_a_tap_removes_its_route(
 
 
 async def test_an_event_that_waits_for_a_route_removed_meanwhile_counts(clock: Clock) -> None:
-    """The statistics are read between the end of the lane's last handler and the turn of the waiting emitter."""
+    """The statistics are read after the end of the lane's last handler and before the waiting emitter runs."""
     router = Router(buffer=0)
 
     async def handler(_event: Event) -> None:

@@ -1,4 +1,4 @@
-"""Middleware: functions from handler to handler, around every route in a known order."""
+"""Middleware: functions from handler to handler that wrap every route in a defined order."""
 
 from __future__ import annotations
 

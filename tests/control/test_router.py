@@ -1,4 +1,4 @@
-"""The router: valid handlers, topics and events, and the errors for others."""
+"""The router: valid handlers, topics and events, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Methods:
-    """Handlers of every shape."""
+    """Handlers of every kind."""
 
     def __init__(self) -> None:
         self.seen: list[Any] = []

@@ -1,4 +1,4 @@
-"""The index and the route table: the right routes in the right order, whatever the order of registration."""
+"""The index and the route table return the right routes in the right order, for any order of registration."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def table_of(*patterns: str) -> RouteTable:
 
 
 def test_every_pair_of_small_patterns_is_found_as_a_plain_search_finds_it() -> None:
-    """Exhaustive: all pairs of patterns of up to three segments, with all topics of up to four."""
+    """The test covers all pairs of patterns of up to three segments, with all topics of up to four."""
     patterns = ["/".join(each) for size in (1, 2, 3) for each in itertools.product(("a", "b", "*", "**"), repeat=size)]
     topics = ["/".join(each) for size in (1, 2, 3, 4) for each in itertools.product("ab", repeat=size)]
     expected = {
@@ -135,7 +135,7 @@ RANKED = ["a/b", "a/[b]", "a/*", "a/**", "?/b", "*/b", "*/**", "**/b", "**"]
 def test_the_more_specific_pattern_wins() -> None:
     # After a first literal segment: a literal, a segment with wildcards, a star, the end, a double star.
     assert winners(router_of(RANKED[::-1]), "a/b") == RANKED
-    # More literal characters first; as many are decided by the text.
+    # More literal characters first; if they are equal, the text decides.
     wild = ["a/bx*", "a/?x*", "a/b*", "a/b?*", "a/*?", "a/*/**", "a/**"]
     assert winners(router_of(wild[::-1]), "a/bx") == wild
     assert winners(router_of(["a/*", "a/*/**"]), "a/b") == ["a/*", "a/*/**"]

@@ -20,7 +20,7 @@ STEADY = Backoff(initial=1, jitter=0)
 
 
 class Failures(list[Any]):
-    """The announcements on ``hooks.source_failed``."""
+    """Collect the announcements on ``hooks.source_failed``."""
 
     def __call__(self, sender: object, **arguments: Any) -> None:
         self.append((sender, arguments))
@@ -47,7 +47,7 @@ class Iterable:
 
 
 class Bare:
-    """An iterator with nothing but what it must have."""
+    """An iterator with the required methods only."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -90,7 +90,7 @@ async def test_every_kind_of_source_delivers_events(
     router.add_source(make())
     async with running(router):
         await clock.advance(1)
-        assert router.state().running  # it goes on when its sources have ended
+        assert router.state().running  # it continues after the end of its sources
     assert recorder.topics == topics
 
 
@@ -363,7 +363,7 @@ async def test_a_source_with_close_delivers_what_it_holds(clock: Clock) -> None:
 
 
 class AsyncClose:
-    """An object whose ``close`` is that of a connection, not that of a source."""
+    """An object with a ``close`` that has the meaning of a connection's, not of a source's."""
 
     async def run(self, emit: Any) -> None:
         await asyncio.Event().wait()
@@ -526,7 +526,7 @@ async def test_a_drain_that_is_cancelled_still_leaves_nothing_running(clock: Clo
         await task
     assert running_now == 0
     assert sent.done
-    # And it can run again.
+    # It can also run again.
     async with running(router):
         assert router.state().running
 
@@ -612,7 +612,7 @@ async def test_a_wait_for_capacity_ends_when_the_router_is_cancelled(clock: Cloc
     assert sum(isinstance(each, LaneFull) for each in results) == 1
     with pytest.raises(NotHandled):
         await results[0]  # type: ignore[misc]  # a delivery
-    # Two took the freed space, and wait for the next run of the route that accepted them.
+    # Two events took the freed space, and wait for the next run of the route that accepted them.
     router.handle("a", recorder := Recorder(), replace=True)
     async with running(router):
         await clock.advance(300)
@@ -647,7 +647,7 @@ async def test_state_counts_what_is_there(clock: Clock) -> None:
 
 
 class Lodger:
-    """Notes what is done with it."""
+    """Records the calls of its methods."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -672,7 +672,7 @@ class Lodger:
 
 
 async def test_a_source_that_settles_is_left_when_a_router_that_drains_has_come_to_rest(clock: Clock) -> None:
-    """Until then the source may still answer others that this is the end."""
+    """Until then, the source may answer its senders that it is stopping."""
     router, source = Router(), Lodger()
 
     async def slow(_event: Event) -> None:

@@ -1,4 +1,4 @@
-"""Taps, subscriptions and relays: handlers that see events next to routes, or before them."""
+"""Taps, subscriptions and relays: handlers that receive events in addition to routes, or before them."""
 
 from __future__ import annotations
 

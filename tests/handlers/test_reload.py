@@ -279,7 +279,7 @@ async def test_a_coroutine_from_a_plain_function_is_awaited(clock: Clock) -> Non
 
 
 class Blocking:
-    """A prepare that blocks its thread until it is released. Its result is swapped in or discarded."""
+    """A prepare that blocks its thread until it is released. Its result is committed or discarded."""
 
     def __init__(self) -> None:
         self.go_on = threading.Event()

@@ -158,7 +158,7 @@ async def test_a_failing_resume_leaves_it_suspended(calls: list[str]) -> None:
 
 
 async def test_single_hooks_are_rolled_back_by_their_counterparts(calls: list[str]) -> None:
-    """The n-th of on_suspend belongs to the n-th of on_resume; what is managed in between has its own."""
+    """The n-th of on_suspend belongs to the n-th of on_resume. Managed objects in between have their own."""
     handler = SuspendHandler()
     handler.on_suspend(lambda: calls.append("suspend 1"))
     handler.manage(Part("a", calls))

@@ -108,7 +108,7 @@ async def test_a_flow_that_fails_is_not_the_handlers_error(flows: Flows) -> None
 
 
 def given(**names: Any) -> Any:
-    """A task that gives what it is given."""
+    """Return the argument."""
     source = f"def seen({', '.join(names)}): return dict({', '.join(f'{name}={name}' for name in names)})"
     scope: dict[str, Any] = {}
     exec(source, scope)
@@ -246,7 +246,7 @@ async def test_terminate_saves_flows_and_the_next_start_continues_them(clock: Cl
 
 
 class Pool:
-    """Anything with ``call``: here it answers with what it was asked."""
+    """An object with ``call``, which returns its arguments."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.calls: list[tuple[str, Any]] = []
@@ -281,7 +281,7 @@ class Mail:
 
 
 class Bare:
-    """An event of which there is nothing but its topic."""
+    """An event with nothing but a topic."""
 
     __slots__ = ()
     topic = "bare"

@@ -101,7 +101,7 @@ async def test_a_plain_function_runs_in_a_thread_that_knows_the_lifetime(clock: 
 
 
 async def held_in_a_thread(begun: threading.Event) -> None:
-    """Wait in the loop until the thread has begun, without the clock moving on."""
+    """Wait in the loop until the thread has started, without advancing the clock."""
     while not begun.is_set():
         await asyncio.sleep(0)
 

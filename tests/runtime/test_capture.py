@@ -1,4 +1,4 @@
-"""Ctrl+C and its like in a program with routers, without the system's signals."""
+"""Ctrl+C and similar signals in a program with routers, without signals of the system."""
 
 from __future__ import annotations
 

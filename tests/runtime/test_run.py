@@ -1,4 +1,4 @@
-"""`run`: accepted arguments, when a program is complete, and its result."""
+"""`run`: its arguments, the end of a program, and its result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Ended:
 
 
 class Worker:
-    """The least that `run` takes for a worker."""
+    """The minimal worker that `run` accepts."""
 
     def __init__(self, name: str, log: list[str], *, starts_in: float = 0.0, status: str = "stopped") -> None:
         self.name, self.status, self.log = name, "created", log

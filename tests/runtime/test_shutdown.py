@@ -1,4 +1,4 @@
-"""The shutdown in its order, and what happens where something does not end."""
+"""The order of the shutdown, and components that do not end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ run_virtual = functools.partial(run, loop_factory=VirtualLoop)
 
 
 class Worker:
-    """A worker that announces its start, as the library's do."""
+    """A worker that announces its start, as the library's workers do."""
 
     def __init__(self, name: str, log: list[str], *, stops_in: float = 0.0) -> None:
         self.name, self.status, self.log, self.stops_in = name, "created", log, stops_in
@@ -45,7 +45,7 @@ class Worker:
 
 
 class Group(Worker):
-    """A supervisor: stops its workers itself."""
+    """A supervisor, which stops its workers."""
 
     def __init__(self, name: str, log: list[str], *workers: Worker) -> None:
         super().__init__(name, log)

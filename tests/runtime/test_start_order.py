@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Slow:
-    """A source that takes its time to start."""
+    """A source with a slow start."""
 
     def __init__(self, order: list[str]) -> None:
         self._order = order

@@ -1,4 +1,4 @@
-"""Supervisors and the lifetime that they run under."""
+"""Supervisors and the lifetime in which they run."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_shutdown_that_comes_while_a_child_is_made_again_ends_as_any() -> None
         return make()
 
     async def ends() -> None:
-        """Ends at once and has to be restarted."""
+        """A worker that ends immediately and must be restarted."""
 
     async def main() -> None:
         await Supervisor("app", Spec("child", child, backoff=Backoff(initial=0.1))).start()

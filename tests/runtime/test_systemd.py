@@ -38,7 +38,7 @@ async def nothing() -> None:
 
 
 async def rest(seconds: float, manager: Manager) -> None:
-    """Let time pass while the manager reads, as real ones do."""
+    """Advance the clock while the manager reads, as a real one does."""
     for _ in range(int(seconds)):
         await asyncio.sleep(1)
         manager.read()
@@ -130,7 +130,7 @@ def test_the_watchdog_gets_two_signs_of_life_in_its_time(
 
 
 def test_a_loop_that_is_blocked_gives_no_sign_of_life(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time passes and no callback runs: the beats that were due are not made up for."""
+    """Time passes without a callback. Missed notifications are not sent later."""
     monkeypatch.setenv("WATCHDOG_USEC", "10000000")
 
     async def main() -> None:
@@ -258,7 +258,7 @@ def test_notices_blocked_by_a_full_socket_are_sent_later_in_order(
         await asyncio.sleep(20)
         await ReloadHandler(lambda: None)(ReloadEvent())
         manager.read()
-        # The socket is writable now; the loop looks before its clock jumps.
+        # The socket is writable now; the loop polls it before its clock jumps.
         await asyncio.sleep(1)
 
     run_virtual(main)

@@ -1,4 +1,4 @@
-"""`sleep` and `read_line`: their ends, and data that arrives at the same moment."""
+"""`sleep` and `read_line`: the ways in which they end, and data that arrives at the same moment."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_a_sleep_needs_a_lifetime(clock: Clock) -> None:
 
 
 class Stream:
-    """A stream of which the test decides when a line comes."""
+    """A stream with lines that arrive when the test decides."""
 
     def __init__(self) -> None:
         self.coming: asyncio.Future[bytes] | None = None
@@ -202,7 +202,7 @@ async def test_a_time_out_around_a_shielded_read_stays_one(clock: Clock) -> None
 
 
 async def test_shielded_reads_that_time_out_lose_no_line(clock: Clock) -> None:
-    """2,000 lines come within a few turns of the loop before or after a time-out."""
+    """2,000 lines arrive within a few turns of the loop before or after a timeout."""
     random, stream, fed = Random(1), asyncio.StreamReader(), 2000
 
     async def feed() -> None:

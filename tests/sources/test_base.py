@@ -1,4 +1,4 @@
-"""BaseSource: what goes in comes out, in order, until it is closed and empty."""
+"""BaseSource: emitted events come out in order, until it is closed and empty."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ A, B, C = Event("a"), Event("b"), Event("c")
 
 
 async def nothing(_: Any) -> Any:
-    """An emit that takes everything."""
+    """Accept every event."""
 
 
 async def test_events_are_delivered_in_order(recorder: Recorder) -> None:
@@ -82,7 +82,7 @@ async def test_cancelled_emits_of_a_full_source_are_not_kept(clock: Clock) -> No
 async def test_a_cancelled_emit_delivers_nothing_and_a_delivered_event_is_not_cancelled(
     clock: Clock, recorder: Recorder, emit_waits: bool
 ) -> None:
-    """The cancellation comes at the moment when there is space."""
+    """The cancellation comes when space becomes free."""
     source = BaseSource("push", buffer=1)
     await source.emit(A)
     seen: list[str] = []
@@ -187,7 +187,7 @@ async def test_a_blocked_thread_gets_source_closed_when_the_source_stops() -> No
     await blocked.wait()
     await source.emit(B)
     thread = asyncio.create_task(asyncio.to_thread(source.emit_threadsafe, C))
-    # The thread has asked: its request is what makes the loop stir.
+    # The request of the thread wakes the loop.
     while not source._waiting:
         await asyncio.sleep(0)
     run.cancel()

@@ -1,4 +1,4 @@
-"""The file watch without the system's reports: names that count, and the changes between two looks at a tree."""
+"""The file watch without notifications of the system: names that count, and changes between two scans of a tree."""
 
 from __future__ import annotations
 

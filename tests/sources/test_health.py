@@ -1,4 +1,4 @@
-"""HealthCheckSource: results as events, at edges or all of them."""
+"""HealthCheckSource: all results as events, or only changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def answers(results: Iterable[bool]) -> Callable[[], Any]:
-    """A check that is good or bad as ``results`` say, and then as the last did."""
+    """Return a check that has ``results`` in order, and then repeats the last one."""
     coming = list(results)
 
     async def check() -> None:
@@ -33,7 +33,7 @@ def answers(results: Iterable[bool]) -> Callable[[], Any]:
 
 
 async def events_of(clock: Clock, source: HealthCheckSource, seconds: float) -> list[tuple[float, HealthEvent]]:
-    """The events of the source within ``seconds`` with their times."""
+    """Return the events of the source within ``seconds`` with their times."""
     events: list[tuple[float, HealthEvent]] = []
 
     async def emit(event: Any) -> Any:
@@ -59,7 +59,7 @@ async def test_the_first_result_comes_at_once(clock: Clock, recorder: Recorder, 
 
 @dataclass
 class Probed:
-    """The result of a worker's ``probe`` returns."""
+    """The result that a worker's ``probe`` returns."""
 
     healthy: bool
     message: str

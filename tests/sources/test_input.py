@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 END = EndOfInputEvent()
 LIMIT = 30
-#: The longest line, in bytes.
+#: The length of the longest line in bytes.
 MAX_LINE = 1_048_576
 
 
@@ -354,7 +354,8 @@ async def test_a_connection_that_is_reset_ends_the_input_with_a_warning(caplog: 
         with ours, ours.makefile("rb") as stream:
             peer.sendall(b"one\n")
             await until(lambda: ours.recv(1, socket.MSG_PEEK))
-            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # its close is a reset
+            # closing it resets the connection
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             peer.close()
             assert (await events_of(InputSource(raw=True, stream=stream)))[-1] == END
     assert "Connection reset by peer" in warnings_of(caplog)
@@ -385,7 +386,7 @@ async def test_a_terminal_that_hangs_up_ends_the_input() -> None:
 
 
 class Held:
-    """An emit whose deliveries the test ends."""
+    """An emit with deliveries that the test ends."""
 
     def __init__(self) -> None:
         self.events: list[Any] = []
@@ -484,7 +485,7 @@ async def test_a_stop_handles_more_lines_of_a_pipe_than_a_lane_can_hold(
         router.stop() if how == "stop" else running.cancel()
         await asyncio.wait([running])
     assert seen == (lines if how == "stop" else lines[:1])
-    # A cancelled router drains nothing: its source ends at once and logs how many lines are dropped.
+    # A cancelled router does not drain: its source ends immediately and logs the number of dropped lines.
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert ("46 lines of input are dropped" in caplog.text) is (how == "cancel")
 

@@ -26,7 +26,7 @@ LIMIT = 30
 
 
 class Screen:
-    """The far end of a terminal that stdin and stdout are connected to."""
+    """The far end of a terminal that is connected to stdin and stdout."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.keys, follower = pty.openpty()
@@ -97,7 +97,7 @@ async def test_lines_become_events_and_ctrl_d_ends_the_input(screen: Screen) -> 
 
 
 async def test_cancelling_a_half_typed_prompt_restores_the_terminal(screen: Screen) -> None:
-    """The terminal, stdout and log handlers are as before, and no thread is left (the suite looks)."""
+    """The terminal, stdout and log handlers are as before. The suite checks that no thread is left."""
     emit, before = Emitted(), screen.modes()
     handler = logging.StreamHandler(sys.stderr)
     logging.getLogger("lifecycle.test").addHandler(handler)

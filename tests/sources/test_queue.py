@@ -1,4 +1,4 @@
-"""QueueSource: what the queue yields, until it ends."""
+"""QueueSource: it emits the items of the queue until the queue ends."""
 
 from __future__ import annotations
 

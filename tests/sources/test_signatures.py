@@ -1,4 +1,4 @@
-"""GitHub's signatures: what is taken, and that nothing else comes out than an id or a `VerificationError`."""
+"""GitHub's signatures: the accepted ones, and that the result is always an id or a `VerificationError`."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_empty_secrets_raise() -> None:
         GitHub(None)  # type: ignore[arg-type]
 
 
-# Whatever an HTTP library makes of bytes on the wire: text with lone surrogates among it.
+# Text that an HTTP library may decode from bytes on the wire, including lone surrogates.
 HEADER_TEXT = st.one_of(
     st.text(st.characters(codec=None)),
     st.binary().map(lambda raw: raw.decode("utf-8", "surrogateescape")),

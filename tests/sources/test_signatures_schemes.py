@@ -1,4 +1,4 @@
-"""Each scheme against its origin: documented examples, the reference library, the published formula."""
+"""Each scheme compared with its origin: documented examples, the reference library, the published formula."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BODY = b'{"test": 2432232314}'
 def refuse(
     verifier: Verifier, headers: dict[str, str], body: bytes = BODY, *, now: float = NOW, said: str = ""
 ) -> None:
-    """One test has many cases, because the leak check costs time per test."""
+    """One test has many cases, because the leak check takes time per test."""
     try:
         verifier.verify(headers, body, now=now)
     except VerificationError as error:
@@ -121,7 +121,7 @@ def test_each_header_is_required() -> None:
 
 
 def test_an_invalid_id_is_neither_accepted_nor_signed() -> None:
-    """With a dot in it, a signature for one request would fit another, because the dot separates the signed parts."""
+    """The dot separates the signed parts, so with a dot in it, the signature of one request would match another."""
     scheme = StandardWebhooks(SHARED)
     for identity in ("", "a.1", "ü", "a\0", "x" * 256):
         headers = {**STANDARD, "webhook-signature": V1, "webhook-id": identity}
@@ -263,7 +263,7 @@ def test_the_id_of_gitlab_is_the_one_that_retries_share() -> None:
 
 
 def test_a_token_that_no_header_can_hold_raises() -> None:
-    """A token read from a file ends in a new line."""
+    """A token that was read from a file ends in a newline."""
     for token in ("hush\n", " hush", "hu\0sh", "hush\r", "a\x7fb"):
         with pytest.raises(ValueError, match="fits into no header"):
             GitLab(token)

@@ -1,4 +1,4 @@
-"""TickerSource: ticks at fixed moments of the loop's clock, never bunched."""
+"""TickerSource: ticks at fixed times of the loop's clock, and none made up later."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ async def test_sums_of_many_small_steps_are_exact_where_a_timer_is_due(clock: Cl
     due = 0.0
 
     def ring() -> None:
-        # A timer that is called a hair too early and sleeps on until its time must not spin.
+        # A timer that fires slightly early and sleeps for the rest must not spin.
         nonlocal rings, due
         rings += 1
         assert rings < 5000

@@ -23,7 +23,7 @@ from tools.release.programs import EXTRAS, SMOKE, WITHOUT
 
 DIST = Path("dist")
 
-#: The part of the suite that the lowest versions are tried with: quick, and most of what we use of others is used.
+#: The part of the suite for the lowest versions: it is quick, and uses most of the dependencies' interfaces.
 QUICK = ("sources", "observe", "bridges", "cli")
 
 #: Raises if something is wrong; otherwise its result is printed.
@@ -31,7 +31,7 @@ Check: TypeAlias = Callable[[], str]
 
 
 def main(names: list[str]) -> int:
-    """Run all checks, one after the other. Checks that need something that could not be built are skipped."""
+    """Run all checks in order. Skip checks that need something that could not be built."""
     table = Table()
     if not table.row("build", "sdist and wheel", build):
         return table.show()
@@ -76,7 +76,7 @@ class Table:
         return not words.startswith("FAILED")
 
     def show(self) -> int:
-        """Print all; the status of the program."""
+        """Print all results, and return the exit status."""
         widths = [max(len(row[column]) for row in self._rows) for column in range(4)]
         print()
         for row in self._rows:
@@ -92,7 +92,7 @@ def build() -> str:
 
 
 def said(module: str, *words: str | Path) -> str:
-    """The last line that a tool of this environment prints."""
+    """Return the last line that a tool of this environment prints."""
     done = subprocess.run(
         [sys.executable, "-m", module, *map(str, words)],
         check=True,
@@ -104,7 +104,7 @@ def said(module: str, *words: str | Path) -> str:
 
 
 def smoke(room: Environment, archive: Path) -> str:
-    """Installed with nothing else, it is imported, answers, and runs a small program."""
+    """Without any extra, it can be imported, answers, and runs a small program."""
     room.install(str(archive))
     version = room.run("-m", "lifecycle", "--version")
     assert archive.name.startswith(version.replace("lifecycle ", "lifecycle_control-")), version

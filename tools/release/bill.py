@@ -1,4 +1,4 @@
-"""The bill of materials: what a release with every extra consists of, as CycloneDX has it."""
+"""The bill of materials of a release with every extra, in the CycloneDX format."""
 
 from __future__ import annotations
 

@@ -28,18 +28,18 @@ NEEDED = frozenset(
 #: In the metadata of a wheel, next to ``licenses/``.
 METADATA = frozenset({"METADATA", "WHEEL", "RECORD", "entry_points.txt"})
 
-#: The texts under which it, and what it has of others, may be passed on.
+#: The licences of the package, and of the third-party files in it.
 LICENSES = frozenset({"LICENSE", "THIRD_PARTY.md"})
 
-#: Only for developers, in the repository.
+#: For developers only, in the repository.
 AT_HOME = frozenset({".ci/run", "uv.lock"})
 
 
 def check_wheel(wheel: Path) -> str:
-    """Every tracked file of the package, the metadata with the licences, and nothing else.
+    """Check for every tracked file of the package, the metadata with the licences, and nothing else.
 
     Raises:
-        AssertionError: naming what is missing, or should not be there.
+        AssertionError: with files that are missing or should not be there.
     """
     with zipfile.ZipFile(wheel) as archive:
         there = frozenset(name for name in archive.namelist() if not name.endswith("/"))
@@ -54,7 +54,7 @@ def check_sdist(sdist: Path) -> str:
     """Check for all tracked files, and those that the builder adds.
 
     Raises:
-        AssertionError: naming files that are missing or should not be there.
+        AssertionError: with files that are missing or should not be there.
     """
     root = sdist.name.removesuffix(".tar.gz") + "/"
     with tarfile.open(sdist) as archive:

@@ -27,7 +27,7 @@ def pythons(names: list[str]) -> dict[str, str]:
     versions: dict[str, str] = {}
     for each in names or chain(on_path, *installed, [sys.executable]):
         asked = subprocess.run([each, "--version"], check=False, text=True, capture_output=True)
-        # A shim of pyenv for a version that is not chosen is there, and cannot run.
+        # pyenv has shims for versions that are not selected; these cannot run.
         if full_version := re.fullmatch(r"Python (3\.(\d+)\.\S+)\s*", asked.stdout):
             known = {version.split(".")[1] for version in versions}
             if names or full_version[2] not in known:
@@ -36,7 +36,7 @@ def pythons(names: list[str]) -> dict[str, str]:
 
 
 class Environment:
-    """A virtual environment that is made when something is first installed into it."""
+    """A virtual environment, created with the first installation into it."""
 
     def __init__(self, python: str, place: Path) -> None:
         self.python = str(place / "bin" / "python")
@@ -50,7 +50,7 @@ class Environment:
         _uv("pip", "install", "--quiet", "--python", self.python, *packages)
 
     def run(self, *words: str, fails: int | None = 0) -> str:
-        """Return what Python prints in it, outside of this folder. ``fails`` is the expected status, None for any."""
+        """Return Python's output, outside this directory. ``fails`` is the expected status, None for any."""
         done = subprocess.run(
             [self.python, "-P", *words],
             check=False,
@@ -72,7 +72,7 @@ class Environment:
         return done.stdout.strip()
 
     def packages(self) -> str:
-        """Return the packages in it, without those that these tools install."""
+        """Return its packages, without those that these tools install."""
         listed = _uv("pip", "freeze", "--python", self.python)
         return f"{len(listed.splitlines())} packages"
 

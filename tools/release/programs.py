@@ -1,10 +1,10 @@
-"""The programs that run where the release was installed: one for everything, and one for each extra."""
+"""The programs that check an installed release: one for everything, and one for each extra."""
 
 from __future__ import annotations
 
 __all__ = ["EXTRAS", "SMOKE", "WITHOUT"]
 
-#: Imported, asked for help, and run: an event goes to its handler, a worker starts and stops, a flow is kept.
+#: Imported, run with --help, and run: an event reaches its handler, a worker starts and stops, a flow is stored.
 SMOKE = """
 import asyncio, importlib, pkgutil, platform, pydoc, sys
 import lifecycle
@@ -34,7 +34,7 @@ assert run(main) == 42
 print(platform.python_implementation(), platform.python_version())
 """
 
-#: Each prints "works" where its extra is installed.
+#: Each prints "works" if its extra is installed.
 EXTRAS = {
     "cli": """
 from lifecycle.cli.ctl.printing import Table
@@ -119,5 +119,5 @@ if honours_gitignore(Settings(command=("true",), paths=(Path(),), gitignore=True
 """,
 }
 
-#: The output without it, if that does not name the extra: tables are plain then.
+#: The output without the extra, if that does not name it: for example, tables are plain.
 WITHOUT = {"cli": "No module named 'rich'"}

@@ -1,4 +1,4 @@
-"""Control sockets of the test's own."""
+"""Control sockets in a directory of each test."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The directory where programs are searched: a short path, because a socket's address is limited to about 100
-    characters.
+    """Return the directory in which programs are searched.
+
+    Its path is short, because a socket's address is limited to about 100 characters.
     """
     with tempfile.TemporaryDirectory(prefix="ctl") as directory:
         monkeypatch.setenv("XDG_RUNTIME_DIR", directory)

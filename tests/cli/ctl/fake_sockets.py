@@ -1,4 +1,4 @@
-"""A control socket that sends whatever a test wants, right or wrong."""
+"""A control socket that sends arbitrary answers, valid or not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["answer", "speaker"]
 
 
 def answer(body: bytes | str, *, status: int = 200, length: int | None = None) -> bytes:
-    """An HTTP answer."""
+    """Return an HTTP answer."""
     data = body.encode() if isinstance(body, str) else body
     head = f"HTTP/1.0 {status} Whatever\r\nContent-Length: {len(data) if length is None else length}\r\n\r\n"
     return head.encode() + data
@@ -33,7 +33,7 @@ def speaker(path: Path, *answers: bytes) -> Generator[list[bytes]]:
         try:
             yield asked
         finally:
-            # It waits in accept, so only a connection wakes it.
+            # The thread waits in accept, so only a connection wakes it.
             with suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)
             thread.join()

@@ -1,4 +1,4 @@
-"""Progress: messages in pieces, events that have not ended, workers that have not restarted."""
+"""Progress messages: messages in pieces, events that have not ended, workers that have not restarted."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_slow_event_is_shown_before_its_end(monkeypatch: pytest.MonkeyPatch) -> 
 def test_process_that_does_not_end_is_waited_for_with_timeout(
     sockets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
-    """The process that listens is this test."""
+    """This test is the process that listens."""
     monkeypatch.setattr(actions, "EXIT_TIMEOUT", 0.01)
     life = {"id": "lifetime", "kind": "lifetime", "parent": None, "name": "lifetime", "stopping": False}
     done = {"outcome": "handled", "delivery": None, "error": None, "answer": None}
@@ -182,7 +182,7 @@ def test_in_a_pipe_each_step_is_a_line(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_progress_in_a_pipe_omits_steps_back(capsys: pytest.CaptureFixture[str]) -> None:
-    """A worker that crashes again and again has ended, and has not."""
+    """A worker that crashes repeatedly has ended in one moment and runs in the next."""
     with bar("stopping app") as draw:
         for done in (0, 1, 0, 1, 0, 2, 3):
             draw(done, 3, f"{3 - done} left")

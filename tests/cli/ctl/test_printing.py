@@ -23,7 +23,7 @@ HOSTILE = "a\n\x1b[2J\x9b1m\r'\"<b>[red][/]\u202e🐙"
 
 
 class Terminal(io.StringIO):
-    """A text file that poses as a terminal."""
+    """A text file that claims to be a terminal."""
 
     encoding = "utf-8"
 
@@ -240,7 +240,7 @@ def test_healthy_details_are_omitted() -> None:
 
 
 def test_flow_and_its_tasks_are_two_levels() -> None:
-    """Its outermost task is itself."""
+    """Its outermost task is the dump itself."""
     tree = Tree()
     kinds = {"f": "flow", "f/trip": "item", "f/trip/hotel": "item", "f/trip/way": "item", "f/trip/way/bus": "item"}
     tree.update(

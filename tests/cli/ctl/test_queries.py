@@ -1,4 +1,4 @@
-"""Queries of a program: choosing it, and missing or invalid responses."""
+"""Queries: the choice of a program, and missing or invalid answers."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_ps_shows_programs_with_invalid_responses(sockets: Path, capsys: pytest.
 def test_silent_program_does_not_block(
     sockets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The system accepts connections of a stopped program."""
+    """The system accepts connections on behalf of a stopped program."""
     monkeypatch.setattr(queries, "PS_TIMEOUT", 0.1)
     monkeypatch.setattr(client, "TIMEOUT", 0.1)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -156,7 +156,7 @@ def test_slow_response_times_out_as_a_whole(
     ended = threading.Event()
 
     def drip(listener: socket.socket) -> None:
-        # The first connection only looks whether there is a program.
+        # The first connection only checks whether there is a program.
         for _ in range(2):
             connection, _ = listener.accept()
             with connection, suppress(OSError):
@@ -185,7 +185,7 @@ def test_endless_response_times_out(
     ended = threading.Event()
 
     def drip(listener: socket.socket) -> None:
-        # The first connection only looks whether there is a program.
+        # The first connection only checks whether there is a program.
         for _ in range(2):
             connection, _ = listener.accept()
             with connection, suppress(OSError):
@@ -211,7 +211,7 @@ def test_endless_response_times_out(
 def test_silent_programs_share_one_timeout(
     sockets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This holds even if each takes nearly the whole timeout."""
+    """This is true even if each takes nearly the whole timeout."""
     monkeypatch.setattr(queries, "PS_TIMEOUT", 0.1)
     waited: list[float | None] = []
     monkeypatch.setattr(Exchange, "set_timeout", lambda _, seconds: waited.append(seconds))

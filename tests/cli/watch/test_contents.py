@@ -1,4 +1,4 @@
-"""A touch is not a change: the contents of files are remembered, within limits."""
+"""A touch is not a change: the watcher remembers the contents of files, within limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def learn(known: Contents, root: Path, counts: Callable[[Path], bool] = la
 
 
 def made_long_ago() -> Contents:
-    """The watcher treats existing files as old."""
+    """Return a watcher that regards existing files as known."""
     return Contents(until=2**62)
 
 
@@ -141,7 +141,7 @@ async def test_bytes_read_at_the_start_are_limited(tmp_path: Path, monkeypatch: 
 
 
 def read_bytes() -> int:
-    """Bytes that this process has read so far, by Linux's count."""
+    """Return the number of bytes that this process has read so far, as counted by Linux."""
     return int(Path("/proc/self/io").read_text().split()[1])
 
 

@@ -27,12 +27,12 @@ class Page:
         return (await self.reader.readuntil(b"\r\n\r\n")).decode()
 
     async def connected(self) -> None:
-        """The stream has begun."""
+        """Wait until the stream has started."""
         while not (await self.reader.readline()).startswith(b":"):
             assert not self.reader.at_eof()
 
     async def hears(self) -> str:
-        """The next event."""
+        """Return the next event."""
         while not (line := (await self.reader.readline()).decode()).startswith("data: "):
             assert line
         return line[6:-1]
@@ -72,7 +72,7 @@ async def test_each_page_reloads_with_the_next_ready_run() -> None:
             await other.connected()
             server.notify()
             assert await one.hears() == await other.hears() == "reload"
-            # It reloads, and is a different page from then on.
+            # It reloads, and then counts as another page.
             assert await one.reader.read() == b"\n"
 
 

@@ -1,4 +1,4 @@
-"""With ``--keep-old`` a run begins next to the old one, and one of the two remains."""
+"""With ``--keep-old``, a run starts next to the old one, and one of them remains."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from lifecycle.events import Change
     from lifecycle.testing import Clock
 
-pytestmark = pytest.mark.keeps_tasks  # the rig's
+pytestmark = pytest.mark.keeps_tasks  # from the runner under test
 
 ENDED = (Status.STOPPED, Status.FAILED, Status.FINISHED, Status.KILLED)
 
 
 class TwoAtATime(one.FakeLauncher):
-    """Fails the test if a third begins."""
+    """A process that fails the test if a third one starts."""
 
     def make(self, changes: Mapping[Path, Change]) -> one.FakeChild:  # type: ignore[override]  # no process
         assert len(self.at_work) <= 1
@@ -41,7 +41,7 @@ class TwoAtATime(one.FakeLauncher):
 
     @property
     def at_work(self) -> list[int]:
-        """The numbers of those that have not ended, from 1."""
+        """Return the numbers of the running processes, from 1."""
         return [number for number, child in enumerate(self.children, 1) if child.status not in ENDED]
 
 
@@ -67,7 +67,7 @@ def statuses(rig: one.Rig) -> list[Status]:
 
 
 async def begin(rig: one.Rig, clock: Clock, name: str = "a") -> None:
-    """Make a change, and let the new process take a while to become ready."""
+    """Make a change. The new process needs a while to become ready."""
     rig.launcher.hangs = True
     rig.change(name)
     await clock.settle()

@@ -1,4 +1,4 @@
-"""Runs of a command never overlap, no change is lost, and the last one always leads to a run."""
+"""Runs of a command never overlap, no change is lost, and the last change always leads to a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lifecycle.events import Change
     from lifecycle.testing import Clock
 
-pytestmark = pytest.mark.keeps_tasks  # the rig's
+pytestmark = pytest.mark.keeps_tasks  # from the runner under test
 
 
 class FakeChild(BaseWorker):
@@ -76,7 +76,7 @@ class FakeChild(BaseWorker):
 
 
 class FakeLauncher(Launcher):
-    """Notes what was started with which changes, and fails the test if two run at once."""
+    """Records each start with its changes, and fails the test if two runs overlap."""
 
     name = "app"
 
@@ -101,7 +101,7 @@ class FakeLauncher(Launcher):
 
 
 class Rig:
-    """Runner under test, running."""
+    """The running runner under test."""
 
     def __init__(self, **given: Any) -> None:
         self.said = io.StringIO()
@@ -123,7 +123,7 @@ class Rig:
         self.runner.change(f"changed: {name}")
 
     def printed(self) -> str:
-        """The messages since the last call."""
+        """Return the messages since the last call."""
         printed = self.said.getvalue()
         self.said.truncate(0)
         self.said.seek(0)
