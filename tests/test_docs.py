@@ -222,7 +222,7 @@ PROGRAMS = {
     "docs/start/quickstart.md": {"app.py", "quick.py"},
     "docs/tutorial.md": {"app.py", "reloader.py"},
     "docs/tutorial-flows.md": {"deploy.py"},
-    "docs/howto/suspend.md": {"repl.py"},
+    "docs/howto/prompt.md": {"counter.py", "release.py"},
     "docs/howto/steer.md": {"shop.py"},
 }
 
@@ -302,8 +302,12 @@ def test_the_program_of_the_first_page_of_help(start: Callable[..., Running], tm
     watching.stop(signal.SIGINT)
 
 
-def test_the_worker_of_the_how_to_is_suspended(start: Callable[..., Running]) -> None:
-    program = start(versions(ROOT / "docs/howto/suspend.md", "repl.py")[0], keyboard=True)
+def test_the_first_prompt_of_the_how_to_suspends_its_worker(start: Callable[..., Running]) -> None:
+    page = ROOT / "docs/howto/prompt.md"
+    program = start(versions(page, "counter.py")[0], keyboard=True)
+    program.type("help")
+    [session] = [block.text for block in blocks(page, "text") if block.text.startswith("> help")]
+    program.until(re.findall(r"> help\n(.*?)^>", session, re.MULTILINE | re.DOTALL)[0])
     while "running after step" not in program.text:
         program.type("last")
         program.until("running after")
@@ -316,6 +320,16 @@ def test_the_worker_of_the_how_to_is_suspended(start: Callable[..., Running]) ->
         program.until("\n")
     shown = re.findall(r"suspended after step (\d+)", program.text)
     assert shown[-1] == shown[-2]
+    program.type("quit")
+    program.rest()
+
+
+def test_the_second_prompt_of_the_how_to_takes_arguments(start: Callable[..., Running]) -> None:
+    program = start(versions(ROOT / "docs/howto/prompt.md", "release.py")[0], keyboard=True)
+    program.type("deploy")
+    program.until("usage: deploy HOST")
+    program.type("deploy 'new york'")
+    program.until("deployed to new york")
     program.type("quit")
     program.rest()
 
