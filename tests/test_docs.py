@@ -224,6 +224,7 @@ PROGRAMS = {
     "docs/tutorial-flows.md": {"deploy.py"},
     "docs/howto/prompt.md": {"counter.py", "release.py"},
     "docs/howto/steer.md": {"shop.py"},
+    "docs/howto/webhook.md": {"daemon.py", "colours.py"},
 }
 
 
@@ -334,6 +335,31 @@ def test_the_second_prompt_of_the_how_to_takes_arguments(start: Callable[..., Ru
     program.rest()
 
 
+def test_the_daemon_of_the_how_to_handles_a_signed_webhook(start: Callable[..., Running]) -> None:
+    port = free_port()
+    program = start(
+        versions(ROOT / "docs/howto/webhook.md", "daemon.py")[0].replace("9000", str(port)), WEBHOOK_SECRET="hush"
+    )
+    connect(port)
+    assert post(port, "/deploy", b"main", "guess") == 401
+    assert post(port, "/deploy", b"main", "hush") == 202
+    program.until("deploying main attempt 1")
+    program.stop()
+
+
+def test_the_settings_of_the_how_to_are_reloaded_by_a_webhook(start: Callable[..., Running], tmp_path: Path) -> None:
+    port, file = free_port(), tmp_path / "colours.json"
+    program = start(
+        versions(ROOT / "docs/howto/webhook.md", "colours.py")[0].replace("9000", str(port)), WEBHOOK_SECRET="hush"
+    )
+    connect(port)
+    file.write_text('{"color": "grey"}')
+    post(port, "/reload", b"please", "hush")
+    file.write_text('{"colour": "blue"}')
+    program.answers(lambda: post(port, "/reload", b"again", "hush"), "colour: blue")
+    assert "colour: grey" not in program.stop()
+
+
 @pytest.mark.parametrize("step", range(4))
 def test_the_reloader_of_the_tutorial_at_each_step(start: Callable[..., Running], tmp_path: Path, step: int) -> None:
     page, app, port = ROOT / "docs/tutorial.md", tmp_path / "app.py", free_port()
@@ -412,7 +438,7 @@ def test_commands_that_are_shown_can_be_given(where: str, words: list[str]) -> N
             text = (ROOT / "Makefile").read_text()
             assert all(re.search(rf"^{target}:", text, re.MULTILINE) for target in targets if "=" not in target)
         case ["python", path, *_] if path.endswith(".py"):
-            assert (ROOT / path).exists() or path in ("first.py", "quick.py", "reloader.py", "deploy.py")
+            assert (ROOT / path).exists() or path in set().union(*PROGRAMS.values())
         case [".venv/bin/python", "-m", module, *_] | ["python", "-m", module, *_]:
             assert importlib.util.find_spec(module), where
         case ["pip", "install", what]:
