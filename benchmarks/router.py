@@ -195,7 +195,7 @@ async def hit_rate_under_flood() -> float:
     hits = asked = 0
     for number in range(100_000):
         event = hot[number // 10 % 100] if number % 10 == 0 else Event(f"svc{number % 10_000}/{number}/x")
-        before = router._table.cached()[0]  # noqa: SLF001  # what the cache did is no public figure
+        before = router._table.cached()[0]  # noqa: SLF001  # the cache's hits are not public
         await router.dispatch(event)
         if number % 10 == 0 and number > 10_000:
             asked += 1

@@ -28,7 +28,7 @@ class Counter:
     def suspend(self) -> None:
         """Stop counting; the count is kept."""
         self._may_count.clear()
-        print(f"the counter stands at {self.count}")
+        print(f"the counter is at {self.count}")
 
     def resume(self) -> None:
         """Continue counting."""

@@ -94,7 +94,7 @@ class Running:
         return bool(piece)
 
     def close(self) -> None:
-        """Stop the program. A killed program would leave its workers, so it is asked first."""
+        """Stop the program. It gets SIGTERM first, because a killed program would leave its workers."""
         if self.process.poll() is None:
             self.process.terminate()
             with suppress(subprocess.TimeoutExpired):
@@ -123,7 +123,7 @@ def connect(port: int) -> None:
         try:
             socket.create_connection(("127.0.0.1", port), LIMIT).close()
         except OSError:
-            assert time.monotonic() < end, f"nobody listens on {port}"
+            assert time.monotonic() < end, f"port {port} accepts no connections"
             time.sleep(0.02)
         else:
             return

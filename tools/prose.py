@@ -59,7 +59,7 @@ RULES = [
 OPENING = re.compile(r"(?:What|Who|Whoever|Whose|Of what|Of a|Of the|That which)\b(?![^.]*\?)")
 FINE = re.compile(
     r"\b(?:users?|people|readers?|developers?|operators?|maintainers?|teams?|those|anyone|everyone) who\b"
-    r"|\bthere (?:is|are|was) no\b|\bwho (?:is|are|can|may)\b[^.]*\?",
+    r"|\bthere (?:is|are|was) no\b|\b(?:is|are|was) no longer\b|\bwho (?:is|are|can|may)\b[^.]*\?",
     re.IGNORECASE,
 )
 CODE = re.compile(r"``[^`]*``|`[^`]*`|\[([^\]]*)\]\([^)]*\)|<[^>]+>")

@@ -21,7 +21,7 @@ class Died(LifecycleError):
     """A child of a case ended abnormally."""
 
 
-def NORMAL(reason: Json) -> bool:  # noqa: N802  # OTP's three reasons that are no error
+def NORMAL(reason: Json) -> bool:  # noqa: N802  # OTP's three reasons without an error
     """Return whether OTP treats ``reason`` as an end without error."""
     return reason in ("normal", "shutdown") or (isinstance(reason, list) and bool(reason) and reason[0] == "shutdown")
 

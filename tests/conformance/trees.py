@@ -77,5 +77,5 @@ def _grace(child: Json) -> float:
     if shutdown == "brutal_kill":
         return 0
     if not isinstance(shutdown, int):
-        raise TypeError(f"{shutdown!r} is no time to shut down in")
+        raise TypeError(f"{shutdown!r} is not a shutdown time; give milliseconds, 'infinity' or 'brutal_kill'")
     return shutdown / 1000

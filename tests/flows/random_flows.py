@@ -83,7 +83,7 @@ def _built(shape: Any) -> RandomFlow:
     return RandomFlow(build(shape), natures)
 
 
-def _saying(answer: bool) -> Callable[[dict[str, Any]], bool]:  # what it says
+def _saying(answer: bool) -> Callable[[dict[str, Any]], bool]:  # its answer
     return lambda _: answer
 
 

@@ -69,7 +69,7 @@ async def test_notifications_reach_all_their_listeners_and_no_others(join: Calla
 
 
 async def _known(presence: Presence, others: int) -> None:
-    """Wait until it knows of this many other processes."""
+    """Wait until it has found this many other processes."""
     async with asyncio.timeout(LIMIT):
         while f"among {others + 1}" not in repr(presence):
             await asyncio.sleep(0.001)

@@ -443,8 +443,8 @@ async def test_consoles_come_and_go_in_any_order() -> None:
         print("second only")
         assert await anext(two) == "second only\n"
         held.close()
-        print("nobody")
-    assert terminal.getvalue() == "both\nsecond only\nnobody\n"
+        print("neither")
+    assert terminal.getvalue() == "both\nsecond only\nneither\n"
 
 
 async def test_a_slow_listener_loses_the_oldest_output_and_gets_the_count() -> None:

@@ -284,7 +284,7 @@ def worker(name: Any = "w", **values: Any) -> WorkerState:
 
 class Unspeakable:
     def __repr__(self) -> str:
-        raise ValueError("not to be said")
+        raise ValueError("no representation")
 
 
 async def test_any_state_of_a_component_can_be_shown(clock: Clock) -> None:
@@ -310,7 +310,7 @@ class Broken(Router):
     """A router that cannot list its routes."""
 
     def routes(self) -> list[RouteInfo]:
-        raise ValueError("not to be said")
+        raise ValueError("no representation")
 
 
 async def test_a_router_of_which_a_part_fails_still_shows_the_others() -> None:
@@ -318,7 +318,7 @@ async def test_a_router_of_which_a_part_fails_still_shows_the_others() -> None:
     router.add_source(watch_nothing)
     [found] = snapshot(router).routers
     assert (found.routes, [each.name for each in found.sources]) == ((), ["watch_nothing"])
-    assert found.error == "ValueError: not to be said"
+    assert found.error == "ValueError: no representation"
 
 
 async def test_endless_values_are_cut(clock: Clock) -> None:

@@ -231,7 +231,7 @@ async def test_a_failed_event_is_retried_and_then_a_dead_letter(path: Path) -> N
 
 class Mute(Exception):
     def __str__(self) -> str:
-        raise RuntimeError("it says nothing")
+        raise RuntimeError("it has no text")
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ async def test_where_listeners_are_not_shown_an_answer_is_believed(port: int, mo
 
 # -- a URL --------------------------------------------------------------------------------------------------------
 
-#: Answers with one status per request, repeating the last one. Status 0 is an invalid answer, and 1 is no answer.
+#: Answers with one status per request, repeating the last one. Status 0 means an invalid answer, and 1 means none.
 SERVER = """
     import socket, sys, time
     port, *answers = map(int, sys.argv[1:])

@@ -66,7 +66,7 @@ def ends_forced(process: subprocess.Popen[str], signum: int) -> int:
         process.send_signal(signum)
         with suppress(subprocess.TimeoutExpired):
             return process.wait(0.1)
-    raise AssertionError("it goes on and on")
+    raise AssertionError("the program did not end")
 
 
 BLOCKED = {

@@ -86,7 +86,7 @@ class Routes:
         self._seen += 1
 
     def _even_only(self, _: Any) -> None:
-        raise NotHandled("odd ones are somebody else's")
+        raise NotHandled("odd numbers belong to another handler")
 
     def _calmly(self, _: Any) -> None:
         if delivery().id % 3 == 0:

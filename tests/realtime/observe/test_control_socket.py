@@ -125,8 +125,8 @@ async def test_programs_of_one_name_have_their_numbers_added(runtime: Path) -> N
 async def test_another_socket_in_its_place_is_left_there(runtime: Path) -> None:
     async with opened() as (_, path):
         path.unlink()
-        path.write_text("somebody else's")
-    assert path.read_text() == "somebody else's"
+        path.write_text("another program's")
+    assert path.read_text() == "another program's"
 
 
 async def test_a_directory_whose_path_is_too_long_for_an_address_will_do(
