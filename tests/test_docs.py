@@ -225,6 +225,7 @@ PROGRAMS = {
     "docs/howto/prompt.md": {"counter.py", "release.py"},
     "docs/howto/steer.md": {"shop.py"},
     "docs/howto/webhook.md": {"daemon.py", "colours.py"},
+    "docs/howto/jobs.md": {"jobs.py", "daily.py", "outbox.py"},
 }
 
 
@@ -402,6 +403,24 @@ def test_the_deployment_of_the_tutorial_resumes_where_it_was(start: Callable[...
         "removing app-v4-broken",
         "v4-broken is REVERTED",
     ]
+
+
+def test_the_programs_of_the_page_on_jobs(start: Callable[..., Running]) -> None:
+    page = ROOT / "docs/howto/jobs.md"
+    [text], [daily], [outbox] = (versions(page, f"{name}.py") for name in ("jobs", "daily", "outbox"))
+    shown = [block.text for block in blocks(page, "text") if block.mark != "prints"]
+    program = start(text)
+    program.until("uploading")
+    program.process.kill()
+    said = f"$ python jobs.py\n{program.rest(-signal.SIGKILL)}Killed\n"
+    program = start(text)
+    program.until("uploaded")
+    assert said + f"$ python jobs.py\n{program.stop()}" == shown[0]
+
+    for text, line in ((daily, "report for 20"), (outbox, shown[1])):
+        program = start(text)
+        program.until(line)
+        program.stop()
 
 
 # -- commands, configuration -----------------------------------------------------------------------------------
