@@ -252,8 +252,8 @@ def debounce(
 ) -> Debounced:
     """Return a handler that debounces ``handler``, for use without a router.
 
-    The returned handler returns immediately. Calls of ``handler`` never overlap for one key. Its errors are logged
-    and announced on ``hooks.handler_failed``. ``await result.flush()`` delivers pending events. Call it before the loop
+    The returned handler returns immediately. Calls of ``handler`` never overlap for one key. Its errors are logged and
+    announced on ``hooks.handler_failed``. ``await result.flush()`` delivers pending events. Call it before the loop
     ends; a router does this for its handlers.
 
     Args:
@@ -281,8 +281,8 @@ class _Growing(dict["Path", Change]):
 class _MergeFiles:
     """Merges several `FileEvent` objects into one `FileBatch` with the net change of each path.
 
-    Added and then deleted is no change; added and then modified is added; deleted and then added is modified. Each call
-    takes amortised constant time and consumes the pending batch; continue with the returned one.
+    A path that is added and then deleted is left out. Added and then modified is added. Deleted and then added is
+    modified. Each call takes amortised constant time and consumes the pending batch; continue with the returned one.
     """
 
     def __call__(self, pending: FileEvent | FileBatch, new: FileEvent | FileBatch) -> FileBatch:

@@ -41,8 +41,8 @@ class Delivery:
     """The delivery of one event. Await it to wait until its handler has ended.
 
     Awaiting returns None when the handler has returned. Otherwise it raises the handler's error, `NotHandled` or
-    `Dropped`.
-    The delivery of an event that was merged into another ends with the merged call. Any number of tasks may await it.
+    `Dropped`. The delivery of an event that was merged into another ends with the merged call. Any number of tasks may
+    await it.
     """
 
     __slots__ = (

@@ -112,18 +112,17 @@ class Router:
         """Register ``handler`` for the events with a topic that matches ``pattern``.
 
         Args:
-            pattern: A topic, a glob such as ``file/*``, or an event class, which stands for the topics of its events.
+            pattern: A topic, a glob such as ``file/*``, or an event class, which represents the topics of its events.
             handler: An async or plain function of one argument, the event. A plain function runs in the event loop.
             debounce: Wait until a burst of events is over, and deliver one event: seconds of quiet, or a `Debounce`.
-            busy: Action if an event arrives while the lane runs as many handlers as ``concurrency`` allows.
-                ``"queue"`` waits, ``"drop"`` drops the event, ``"restart"`` cancels the oldest running handler of
-                this route.
+            busy: Action if an event arrives while the lane runs as many handlers as ``concurrency`` allows. ``"queue"``
+                waits, ``"drop"`` drops the event, ``"restart"`` cancels the oldest running handler of this route.
             concurrency: Maximum number of handlers that run at the same time in the lane. With 1, events keep their
                 order.
             lane: Name of a lane to share. Routes that name the same lane share its queue and must have the same
                 ``concurrency``. By default, the route has its own lane.
-            middleware: Functions that wrap the handler. The first is the outermost. Middleware from `use` is
-                outside of these.
+            middleware: Functions that wrap the handler. The first is the outermost. Middleware from `use` is outside of
+                these.
             replace: Replace the route that is registered for this pattern, instead of raising `RouteConflict`.
 
         Returns:
@@ -209,8 +208,8 @@ class Router:
     ) -> Any:
         """Register a command. If a user types its name, ``handler`` is called with a `CommandEvent`.
 
-        As a decorator without arguments, `command` uses the name and docstring of the function. All commands share
-        the lane ``command`` and therefore run one after the other.
+        As a decorator without arguments, `command` uses the name and docstring of the function. All commands share the
+        lane ``command`` and therefore run one after the other.
 
         Args:
             name: The word to type.
@@ -274,9 +273,9 @@ class Router:
         """Add a source, which sends events to this router while the router runs.
 
         Args:
-            source: An async iterable of events, a function that returns one, or an object with ``async def
-                run(emit)``. A source that is also an async context manager is entered first. If entering fails, `run`
-                raises `SourceFailed`.
+            source: An async iterable of events, a function that returns one, or an object with ``async def run(emit)``.
+                A source that is also an async context manager is entered first. If entering fails, `run` raises
+                `SourceFailed`.
             restart: ``"on_failure"`` restarts a source that fails after its start. ``"never"`` does not. Each failure
                 is logged.
             backoff: Delays between restarts.
@@ -306,8 +305,7 @@ class Router:
         """Take no events from the sources called ``name`` until `release_source`. Idempotent.
 
         A source with plain methods ``suspend`` and ``resume`` is suspended: a `WebhookSource` then answers 503. Any
-        other
-        source waits with its next event. When the router stops, its sources are released.
+        other source waits with its next event. When the router stops, its sources are released.
 
         Raises:
             RouteNotFound: if no source has that name.
@@ -363,10 +361,8 @@ class Router:
         """Send ``event`` to its handler. If the lane is full, wait for space.
 
         ``emit`` returns when the event is in its lane. To wait for the handler, await the returned `Delivery`: it
-        returns
-        None when the handler has returned, or raises the handler's error. Events that are emitted before the router
-        runs
-        wait in their lanes.
+        returns None when the handler has returned, or raises the handler's error. Events that are emitted before the
+        router runs wait in their lanes.
 
         Returns:
             The delivery of the event.

@@ -48,8 +48,7 @@ class SourceObject(Protocol):
 
     - ``__aenter__`` and ``__aexit__``: the source is entered first. An error in ``__aenter__`` is a failure to start.
     - ``def close()`` is called at a stop, so that ``run`` can emit its last events and return. Without it, the source
-      is
-      cancelled.
+      is cancelled.
     - ``async def settle()`` is awaited after the router has stopped and each `Delivery` has ended.
     - ``def use_router(router)`` and ``def use_commands(commands)`` are called when the source is added.
     """

@@ -43,9 +43,8 @@ class Tap:
     """A handler that is called with every matching event, in addition to the event's route.
 
     A plain function is called immediately, before the event reaches its route. An async function has its own lane. The
-    tap
-    misses an event if this lane is full, or if the handler raises `Dropped`, as `notify` does when its queue is full.
-    `Router.dispatch` has no lanes: it awaits async taps too.
+    tap misses an event if this lane is full, or if the handler raises `Dropped`, as `notify` does when its queue is
+    full. `Router.dispatch` has no lanes: it awaits async taps too.
     """
 
     def __init__(self, dispatcher: Dispatcher, pattern: Pattern, handler: Handler) -> None:

@@ -45,25 +45,34 @@ def new_interactive_router(  # noqa: PLR0913  # one function wires a whole progr
     prompt: str = "> ",
     history: str | os.PathLike[str] | None = None,
 ) -> Router:
-    """Return a router that takes commands from a prompt, or from a pipe.
+    """Return a router that reads commands from a prompt, or from a pipe.
 
-    ``suspend``, ``resume``, ``reload``, ``status``, ``terminate``, ``quit`` and ``help`` are built in; ``commands`` and
-    ``router.command`` add more. ``suspend`` is a `SuspendHandler` or any object with ``suspend()`` and ``resume()``.
-    For ``reload`` register a handler at ``lifecycle/reload``.
+    Built-in commands are ``suspend``, ``resume``, ``reload``, ``status``, ``terminate``, ``quit`` and ``help``. For
+    ``reload``, register a handler for ``lifecycle/reload``.
 
-    Quitting calls ``shutdown`` (async or plain, with the event if it takes one) once and shuts the lifetime down, or
-    stops the router if there is no lifetime; so does SIGTERM. Ctrl+C clears a half-typed line, else it cancels running
-    commands. Else ``interrupt`` gets an `InterruptEvent`; if it raises `NotHandled`, the program quits. Without
-    ``interrupt`` the first Ctrl+C suspends and the next quits, until a resume; with nothing to suspend, two within 2
-    seconds quit. Ctrl+D quits, and so does the end of a pipe that had at least one line.
+    ``quit``, SIGTERM, Ctrl+D and the end of a pipe quit: they shut the lifetime down, or stop the router if there is
+    none. A pipe without any line does not quit.
 
-    ``default`` gets the lines that are not a command, as `LineEvent`; without it ``unknown`` gets an
-    `UnknownCommandEvent`; without both such a line is answered with the known commands. ``input`` and ``signals`` set
-    whether lines and signals are read; ``prompt`` and ``history`` (a file) are for a terminal.
+    Ctrl+C clears a half-typed line, or else cancels running commands. Otherwise the first Ctrl+C suspends the program
+    and the next one quits, until a resume. If nothing can be suspended, two within 2 seconds quit.
+
+    Args:
+        suspend: A `SuspendHandler`, or any object with ``suspend()`` and ``resume()``.
+        shutdown: Called once before the lifetime is shut down, async or plain, with the event if it takes one.
+        interrupt: Called with an `InterruptEvent` when Ctrl+C would suspend. If it raises `NotHandled`, the program
+            quits.
+        commands: Handlers of further commands, by name. `Router.command` adds more.
+        default: Called with a `LineEvent` for each line that is not a command.
+        unknown: Called with an `UnknownCommandEvent` for each line that is not a command, if there is no ``default``.
+            By default, the answer is the list of commands.
+        input: Whether to read lines from stdin.
+        signals: Whether to handle SIGINT and SIGTERM.
+        prompt: Text of the prompt at a terminal.
+        history: File for the history of the prompt. By default, the history lasts as long as the program.
 
     Raises:
-        RouteConflict: for a command that shadows a built-in one.
-        TypeError: for a handler that cannot be called, and for an object that cannot suspend.
+        RouteConflict: if a command has the name of a built-in one.
+        TypeError: if a handler is not callable, or ``suspend`` has no such methods.
     """
     router = Router("interactive")
     keyboard = PromptSource(prompt=prompt, history=history, fallback=default and LineEvent) if input else None

@@ -107,27 +107,27 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class LifetimeState:
-    """A lifetime at one moment."""
+    """State of a lifetime."""
 
     reason: Reason
     #: The signal that was the first cause.
     signum: int | None
     stopping: bool
-    #: Signals that count in the present series.
+    #: Signals counted so far in the current series.
     signals: int
-    #: The number in the series at which the process would now be ended by force; 0: never, or it hears no signals.
+    #: Number of signals at which the process is forced to exit. 0 if never, or if the lifetime receives no signals.
     force_exit_at: int
-    #: Names of the background tasks that run.
+    #: Names of the running background tasks.
     tasks: tuple[str, ...]
-    #: Background tasks so far, and how many of them raised.
+    #: Number of background tasks started so far, and of those that raised.
     tasks_started: int
     tasks_crashed: int
     #: Shutdown hooks that have not run yet.
     hooks: int
     #: Names of the workers that were started under it and have not ended.
     workers: tuple[str, ...]
-    #: Whether another program runs the event loop and gets the signals: a stop ends what is under this lifetime, and
-    #: that program continues.
+    #: True if another program runs the event loop and receives the signals. A shutdown of this lifetime does not stop
+    #: that program.
     embedded: bool = False
 
 
@@ -135,9 +135,9 @@ class LifetimeState:
 
 
 class Lifetime:
-    """The life of a program: why it stops, its background tasks, and its shutdown hooks.
+    """The life of a program: the reason for its shutdown, its background tasks, and its shutdown hooks.
 
-    Made by `run` and `lifetime`; `current` finds it.
+    `run` and `lifetime` create it; `current` returns it.
     """
 
     __slots__ = ("__weakref__", "_life")
@@ -150,17 +150,17 @@ class Lifetime:
 
     @property
     def reason(self) -> Reason:
-        """The first cause of the stop; `Reason.NONE` while there is none."""
+        """The first cause of the shutdown, or `Reason.NONE`."""
         return self._life.reason
 
     @property
     def signum(self) -> int | None:
-        """The signal that was the first cause, if one was."""
+        """The signal that was the first cause, or None."""
         return self._life.signum
 
     @property
     def started_at(self) -> float:
-        """When it began, in seconds since the epoch."""
+        """Start of the lifetime, in seconds since the epoch."""
         return self._life.started_at
 
     @property
@@ -174,10 +174,13 @@ class Lifetime:
         return self._life.ready
 
     def shutdown(self, reason: Reason | str = Reason.CANCEL) -> None:
-        """Begin the shutdown; callable from any thread, and without effect when it has begun.
+        """Begin the shutdown. Callable from any thread; no effect if it has begun.
+
+        Args:
+            reason: The reason to record.
 
         Raises:
-            ValueError: for an unknown reason.
+            ValueError: if the reason is unknown.
         """
         cause = Reason(reason)
         if cause is Reason.NONE:
@@ -190,26 +193,32 @@ class Lifetime:
         return self.reason
 
     def on_shutdown(self, hook: _H) -> _H:
-        """Run ``hook`` at the end, before those that were registered earlier; usable as a decorator.
+        """Run ``hook`` during the shutdown, before the hooks that were registered earlier; usable as a decorator.
 
-        A hook is a function without arguments, async or plain (it runs in the loop's thread), or an object with such
-        a method ``run``. Hooks run when all mains, workers and background tasks have ended. An error of a hook is
-        logged, and the others run.
+        Hooks run after all mains, workers and background tasks have ended. The error of a hook is logged, and the other
+        hooks run.
+
+        Args:
+            hook: An async or plain function without arguments, or an object with such a method ``run``. A plain
+                function runs in the thread of the loop.
+
+        Returns:
+            The hook.
 
         Raises:
-            RuntimeError: when the hooks have run already.
+            RuntimeError: if the hooks have run already.
         """
         self._life.shutdown_hooks.add(hook)
         return hook
 
     def on_flush(self, hook: _H) -> _H:
-        """Run ``hook`` after the shutdown hooks, to send measurements and records; usable as a decorator.
+        """Run ``hook`` after the shutdown hooks, to send metrics and records; usable as a decorator.
 
-        As with `on_shutdown`, but a hook that takes longer than ``hook_timeout``, or than the shutdown has left, is
-        cancelled: an end in time is worth more than late measurements.
+        It differs from `on_shutdown` in one way: a hook that exceeds ``hook_timeout``, or the time that the shutdown
+        has left, is cancelled. A punctual exit takes precedence over metrics.
 
         Raises:
-            RuntimeError: when the shutdown hooks have run already.
+            RuntimeError: if the shutdown hooks have run already.
         """
         self._life.flush_hooks.add(hook)
         return hook
@@ -239,41 +248,49 @@ class Lifetime:
         on_error: Callable[[BaseException], object] | None = None,
         name: str | None = None,
     ) -> asyncio.Task[Any]:
-        """Run ``fn(*args)`` in the background; the shutdown cancels and awaits it.
+        """Run ``fn(*args)`` in the background. The shutdown cancels and awaits it.
 
-        ``fn`` may be async or plain. A plain one runs in a thread, which cannot be cancelled: the shutdown waits until
-        it has returned. If ``fn`` raises, the error is logged, announced on `hooks.task_crashed` and counted, and
-        ``on_error`` (async or plain) is called with it. Nothing else happens, but awaiting the task raises the error
-        too. A router that runs in the task is drained first when the program stops.
+        If ``fn`` raises, the error is logged, counted and announced on `hooks.task_crashed`. The program continues. A
+        router that runs in the task is drained before the task is cancelled.
+
+        Args:
+            fn: An async or plain function. A plain function runs in a thread, which cannot be cancelled, so the
+                shutdown waits until it has returned.
+            args: The arguments of ``fn``.
+            on_error: Called with the error of ``fn``, async or plain.
+            name: Name of the task in messages and states. By default, that of the function.
+
+        Returns:
+            The task. Awaiting it raises the error of ``fn``.
 
         Raises:
             TypeError: if ``fn`` is not a function.
-            RuntimeError: in another thread than the loop's, or when the lifetime is over.
+            RuntimeError: in another thread than the loop's, or if the lifetime is over.
         """
         return self._life.background.start(fn, args, on_error, name)
 
     def reset_signals(self) -> None:
-        """Count signals from the beginning, for instance when the user has resumed."""
+        """Count signals from zero again, for instance when the user has resumed."""
         self._life.escalation.reset()
 
     def components(self) -> tuple[object, ...]:
-        """The components with a ``state()`` under this lifetime and the lifetimes inside it.
+        """Return the components with a ``state()`` under this lifetime and the lifetimes inside it.
 
-        These are the running routers, the workers (except those that a supervisor or a pool runs) and every component
-        that announced itself on `hooks.component_opened`, in the order of their start.
+        These are the running routers, the workers that no supervisor or pool runs, and every component that announced
+        itself on `hooks.component_opened`, in the order of their start.
         """
         return self._life.all_components()
 
     def state(self) -> LifetimeState:
-        """Its state now."""
+        """Return the current state."""
         return self._life.state()
 
 
 def current() -> Lifetime:
-    """The running lifetime, from anywhere below `run` or `lifetime`, also in threads of `asyncio.to_thread`.
+    """Return the current lifetime; callable below `run` or `lifetime`, also in threads of `asyncio.to_thread`.
 
     Raises:
-        LookupError: outside one.
+        LookupError: outside a lifetime.
     """
     life = current_life.get(None)
     if life is None:
@@ -282,16 +299,21 @@ def current() -> Lifetime:
 
 
 def shutdown(reason: Reason | str = Reason.CANCEL) -> None:
-    """Begin the shutdown of the current lifetime; callable from any thread, without effect when it has begun.
+    """Begin the shutdown of the current lifetime. Callable from any thread; no effect if it has begun.
+
+    Args:
+        reason: The reason to record.
 
     Raises:
-        LookupError: outside one.
+        LookupError: outside a lifetime.
     """
     current().shutdown(reason)
 
 
 def on_shutdown(hook: _H) -> _H:
-    """Run ``hook`` at the end of the current lifetime, before earlier ones; see `Lifetime.on_shutdown`.
+    """Run ``hook`` during the shutdown of the current lifetime, before hooks that were registered earlier.
+
+    See `Lifetime.on_shutdown`.
 
     Raises:
         LookupError: outside a lifetime.

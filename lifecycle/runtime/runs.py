@@ -1,4 +1,4 @@
-"""`run`, a whole program from its mains to its end; and `lifetime`, the same for a block in a running event loop."""
+"""`run`, which runs a whole program, and `lifetime`, which does the same for a block in a running event loop."""
 
 from __future__ import annotations
 
@@ -45,35 +45,37 @@ def run(  # the settings of a program, each by its name
     exit_timeout: float = 25.0,
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> Any:
-    """Run a program until it is complete, stop it in order, and return what its async function returned.
+    """Run a program until it is complete, shut it down, and return the result of its async function.
 
-    A main is an async function without arguments, a `Router`, a worker or supervisor, or anything with ``async def
-    run()``. They start left to right and stop right to left. The program is complete when its async function returns
-    (of several, when the first does), when one of the others fails, or when all have ended; and it stops on SIGTERM,
-    on Ctrl+C and on `shutdown`. Signal handlers and the modes of the terminal are restored. In another thread than the
-    main one, `run` works without signals. As PID 1 it reaps orphans. If systemd has set NOTIFY_SOCKET, `run` notifies
-    it when all mains have started, of reloads, that the loop turns, and when the shutdown begins.
+    Mains start from left to right and stop from right to left. The program is complete when one of its async functions
+    returns, when a main fails, or when all mains have ended. SIGTERM, Ctrl+C and `shutdown` stop it earlier.
+
+    `run` restores signal handlers and terminal modes. Outside the main thread, it works without signals. As PID 1, it
+    reaps orphans. If systemd has set NOTIFY_SOCKET, `run` reports when all mains have started, reloads, watchdog pings
+    and the start of the shutdown.
 
     Args:
-        mains: what to run.
-        force_exit: ``os._exit(1)`` on signal number ``max(force_exit, 2)``, or ``force_exit + 2`` where Ctrl+C is
-            captured by ``cancel_on_interrupt=False`` or by a router; 0: never.
-        cancel_on_interrupt: whether Ctrl+C begins the shutdown. None: unless a running router has a route for
-            ``signal/interrupt``, or, with ``force_exit`` of 2 or more, one for `InterruptEvent` or `ClearLineEvent`.
-        reset_after: seconds without a signal after which counting begins again, but never once stopping.
-        hook_timeout: seconds after which a shutdown hook that still runs is named in the log.
-        shutdown_timeout: seconds after the mains have stopped until the stacks of what still runs go to stderr.
-        exit_timeout: seconds from the first cause until the process is ended with status 1, whatever it does.
-        loop_factory: makes the event loop, as for `asyncio.Runner`.
+        mains: Async functions without arguments, routers, workers, supervisors, or objects with ``async def run()``.
+        force_exit: Call ``os._exit(1)`` on signal number ``max(force_exit, 2)``. If Ctrl+C is captured by
+            ``cancel_on_interrupt=False`` or by a router, on signal number ``force_exit + 2``. 0 means never.
+        cancel_on_interrupt: Whether Ctrl+C begins the shutdown. By default it does, unless a running router has a route
+            for ``signal/interrupt`` or, with ``force_exit`` of 2 or more, for `InterruptEvent` or `ClearLineEvent`.
+        reset_after: Seconds without a signal after which the count of signals starts again. During the shutdown, it
+            never starts again.
+        hook_timeout: Seconds after which a shutdown hook that is still running is named in the log.
+        shutdown_timeout: Seconds from the end of the mains until the stacks of everything that still runs are printed
+            to stderr.
+        exit_timeout: Seconds from the start of the shutdown until the process is forced to exit with status 1.
+        loop_factory: Creates the event loop, as for `asyncio.Runner`.
 
     Returns:
-        What the async function returned, or None.
+        The return value of the async function, or None.
 
     Raises:
-        BaseException: what the main raised that ended the program.
-        WorkerFailed: for a worker that ended FAILED or KILLED without an error of its own.
-        TypeError: for what cannot be run.
-        ValueError: for a negative setting.
+        BaseException: the error of the main that ended the program.
+        WorkerFailed: if a worker ended FAILED or KILLED without an error of its own.
+        TypeError: if an argument cannot be run.
+        ValueError: if a setting is negative.
         RuntimeError: inside a running event loop.
     """
     if not mains:
@@ -207,14 +209,15 @@ class _Program:
 
 
 def lifetime(*, signals: bool = True) -> AbstractAsyncContextManager[Lifetime]:
-    """Give the block a `Lifetime`; leaving the block carries the shutdown out, in the order and time that `run` has.
+    """Return an async context manager with a `Lifetime`; leaving its block carries out the shutdown.
 
-    A cause to stop from elsewhere (a signal, `shutdown`) cancels the block, as a time-out would, and leaves it
-    without an error. Inside another lifetime, the outer one receives the signals, and its end begins the inner one's.
+    Use it where an event loop runs already. The shutdown has the order and the time limits of `run`. A signal or
+    `shutdown` cancels the block, as a timeout would, and the block then ends without an error. Inside another lifetime,
+    the outer one receives the signals, and its shutdown begins the inner one's.
 
     Args:
-        signals: whether to take SIGINT, SIGTERM and SIGHUP; without effect outside the main thread. With False the
-            lifetime is embedded: a stop of it does not reach the program around it, which is logged as an error.
+        signals: Whether to handle SIGINT, SIGTERM and SIGHUP. No effect outside the main thread. If False, the lifetime
+            is embedded: its shutdown does not reach the surrounding program, which is logged as an error.
     """
     return _Block(signals=signals)
 

@@ -58,14 +58,16 @@ def go(
 
 
 class Group:
-    """Runs functions at once, at most ``limit`` of them; the block ends when all have ended.
+    """Runs functions concurrently, at most ``limit`` at a time. The block ends when all have ended.
 
-    The first error, of a function or of the block, cancels the rest and comes out as it is; errors that follow
-    while the rest ends are logged. A plain function runs in a thread, which cannot be cancelled, so the block waits
-    until it has returned.
+    The first error, of a function or of the block, cancels the other functions and is raised. Later errors are logged.
+    A plain function runs in a thread, which cannot be cancelled, so the block waits until it has returned.
+
+    Args:
+        limit: Maximum number of functions that run at the same time. By default, any number.
 
     Raises:
-        ValueError: for a limit below 1.
+        ValueError: if ``limit`` is below 1.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -101,11 +103,11 @@ class Group:
     async def go(self, fn: Callable[..., _T], *args: Any) -> asyncio.Task[_T]: ...
 
     async def go(self, fn: Callable[..., Any], *args: Any) -> asyncio.Task[Any]:
-        """Start ``fn(*args)``, async or plain (in a thread), once fewer than ``limit`` run.
+        """Start ``fn(*args)`` as soon as fewer than ``limit`` functions run. A plain function runs in a thread.
 
         Raises:
             TypeError: if ``fn`` is not a function.
-            RuntimeError: outside the block, or once the group is failing.
+            RuntimeError: outside the block, or if the group is failing.
         """
         check_callable(fn)
         await self._slots.__aenter__()
@@ -147,9 +149,9 @@ async def do(fn: Callable[..., _T], *args: Any) -> _T: ...
 
 
 async def do(fn: Callable[..., Any], *args: Any) -> Any:
-    """Run ``fn(*args)`` here and now, and announce its end on `hooks.critical_finished`.
+    """Run ``fn(*args)``, raise its errors, and announce its end on `hooks.critical_finished`.
 
-    ``fn`` may be async or plain; a plain one runs in this thread. Its errors are raised.
+    ``fn`` is async or plain. A plain function runs in this thread.
 
     Raises:
         TypeError: if ``fn`` is not a function.
@@ -180,10 +182,10 @@ async def do_detached(fn: Callable[..., _T], *args: Any) -> _T: ...
 
 
 async def do_detached(fn: Callable[..., Any], *args: Any) -> Any:
-    """Run ``fn(*args)`` as `do` does, and complete it even if the caller is cancelled.
+    """Run ``fn(*args)`` to its end, as `do` does, even if the caller is cancelled.
 
-    When the caller is cancelled, this waits for ``fn`` to end and lets the cancellation through then; if ``fn``
-    raised, its error comes out instead.
+    If the caller is cancelled, this waits until ``fn`` has ended, and then raises CancelledError, or the error of
+    ``fn``.
     """
     check_callable(fn)
     return await shield(asyncio.create_task(do(fn, *args), name=name_of(fn)))

@@ -29,10 +29,12 @@ class Lines(Protocol[_T_co]):
 
 
 async def sleep(seconds: float) -> None:
-    """Wait ``seconds``, for instance before an action that the user may still prevent with Ctrl+C.
+    """Wait ``seconds``. The wait ends early if the lifetime begins to stop.
+
+    Use it before an action that the user may still prevent with Ctrl+C.
 
     Raises:
-        Interrupted: at once when the lifetime begins to stop, or is stopping already.
+        Interrupted: if the lifetime begins to stop, or is stopping already.
         LookupError: outside a lifetime.
     """
     lifetime = current()
@@ -45,17 +47,20 @@ async def sleep(seconds: float) -> None:
 
 
 async def read_line(stream: Lines[_T], *, mode: Literal["shield", "strict"] = "shield") -> _T:
-    """Return the next line of ``stream``; a stop of the program and a cancellation of the caller end the wait.
+    """Return the next line of ``stream``. A shutdown, or a cancellation of the caller, ends the wait.
 
-    With ``"shield"``, data comes first: a line that came together with the stop or the cancellation is returned, and
-    the cancellation takes effect at the next await. With ``"strict"`` such a line is discarded. No other line is lost:
-    once one has been read, nothing is awaited.
+    No line is lost except as described for ``mode``.
+
+    Args:
+        stream: An object with an async ``readline``, such as an `asyncio.StreamReader`.
+        mode: Behaviour if a line arrives together with the shutdown or the cancellation. ``"shield"`` returns the line,
+            and the cancellation takes effect at the next await. ``"strict"`` discards the line.
 
     Raises:
-        Interrupted: when the lifetime began to stop and no line came with that, also if the caller was cancelled by
-            then (which takes effect at the next await); in mode ``"strict"`` also when a line was discarded.
-        ValueError: for another mode.
-        TypeError: for a stream whose ``readline`` blocks.
+        Interrupted: if the lifetime begins to stop and no line has arrived, or a line was discarded. A cancellation of
+            the caller at the same time takes effect at the next await.
+        ValueError: if ``mode`` is unknown.
+        TypeError: if ``readline`` is a plain function.
     """
     if mode not in ("shield", "strict"):
         raise ValueError(f"mode={mode!r} is unknown; give 'shield' or 'strict'")

@@ -23,14 +23,18 @@ __all__ = ["BaseSource"]
 
 
 class BaseSource:
-    """Holds up to ``buffer`` events until the router takes them; use it as it is, or inherit from it.
+    """A source with a buffer, to emit events from callbacks and other threads; use it directly or as a base class.
 
-    Events are delivered in the order in which they were emitted. ``close()`` ends the source: buffered events are
-    still delivered, and callers that wait in ``emit`` get `SourceClosed`. Call all methods but `emit_threadsafe` in
-    the thread of the loop.
+    Events are delivered in the order in which they were emitted. ``close()`` ends the source: buffered events are still
+    delivered, and callers that wait in ``emit`` get `SourceClosed`. Call all methods except `emit_threadsafe` in the
+    thread of the loop.
+
+    Args:
+        name: Name in messages and states.
+        buffer: Maximum number of events that wait for the router.
 
     Raises:
-        ValueError: for a buffer below 1.
+        ValueError: if ``buffer`` is below 1.
     """
 
     def __init__(self, name: str, *, buffer: int = 10) -> None:

@@ -61,34 +61,34 @@ _LIMITS = {
 
 
 class FileWatchSource:
-    """A `FileEvent` for every file at or below ``paths`` that is added, modified or deleted.
+    """Sends a `FileEvent` for every file at or below ``paths`` that is added, modified or deleted.
 
-    Each path is a file or a directory, and has to exist when the source starts; from then on it may be replaced,
-    deleted and made again, and links on the way to it may be swapped. Events carry absolute paths, below each path as
-    it was given (links are not resolved). Several changes to a file within one ``step`` are one event with their net
-    effect; a file that was created and deleted again causes none. Directories cause no events, the files in them do.
+    Each path must exist when the source starts. Later, a path may be replaced, or deleted and created again, and links
+    on the way to it may change. Events have absolute paths, below each path as it was given (links are not resolved).
+    Several changes to a file within one ``step`` are one event with their net effect; a file that was created and
+    deleted again causes no event. Directories cause no events, but the files in them do.
 
-    A name that is not UTF-8 is skipped, which is logged once. While such a file is being written to, other changes may
-    be reported a second late.
+    A name that is not UTF-8 is skipped, which is logged once. While such a file is being written, other changes may be
+    reported up to a second late.
 
     Args:
         paths: The files and directories to watch, at least one.
-        recursive: Whether directories are watched with all below them, also those made later.
-        include: Globs; if there are any, only files that match one count. A glob without a slash is matched against
-            the name, anywhere below a watched directory; one with a slash against the path from there on, where ``*``
-            stays within one name and ``**`` stands for any number of directories.
-        ignore: Globs of the same kind, for files and for directories, which are left out with all they contain. A
-            path that was named in ``paths`` is never ignored.
-        filter: Called with the change and the path; the event is sent if it returns true.
-        step: Seconds to wait for more changes before they are reported; rounded to milliseconds.
-        follow_links: Whether links to directories outside of ``paths`` are followed too. Links to files, and to
-            directories at or below one of ``paths``, always are.
-        poll: Seconds between looks at all files, for file systems that report nothing (NFS, WSL, some container
-            mounts); ``None`` relies on the system's reports.
+        recursive: Whether to watch all subdirectories, including those created later.
+        include: Globs. If given, only files that match one of them are reported. A glob without a slash is matched
+            against the name of a file. A glob with a slash is matched against its path below the watched directory;
+            ``*`` matches within one name, ``**`` any number of directories.
+        ignore: Globs of files and directories to ignore, with everything inside these directories. The ``paths``
+            themselves are never ignored.
+        filter: Called with the change and the path. If it returns false, no event is sent.
+        step: Seconds to wait for more changes before they are reported, rounded to milliseconds.
+        follow_links: Whether to follow links to directories outside of ``paths``. Links to files, and to directories
+            inside ``paths``, are always followed.
+        poll: Seconds between two scans of all files, for file systems without notifications (NFS, WSL, some container
+            mounts). By default, the notifications of the system are used.
 
     Raises:
-        ValueError: for no path, or a step or poll that is not a positive number of seconds.
-        InvalidPattern: for a glob that cannot be read.
+        ValueError: if no path is given, or ``step`` or ``poll`` is not a positive number of seconds.
+        InvalidPattern: if a glob cannot be parsed.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class FileWatchSource:
 
     @property
     def skipped(self) -> int:
-        """How many names in the watched directories are skipped now because they are not UTF-8."""
+        """Number of names in the watched directories that are skipped now because they are not UTF-8."""
         return 0 if self._tree is None else self._tree.skipped
 
     async def __aenter__(self) -> Self:

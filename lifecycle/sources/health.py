@@ -31,20 +31,27 @@ class Trigger(StrEnum):
 
 
 class HealthCheckSource:
-    """Sends a `HealthEvent` after calling ``check`` at once and then every ``interval`` seconds.
+    """Sends a `HealthEvent` when the result of a regular check changes.
 
-    ``check`` is async, or a plain function, which runs in a thread. It is "down" if it raises (with the message of the
-    error), takes longer than ``timeout`` seconds, or returns ``False``; any other result, also ``None``, is "up". A
-    result with ``healthy`` and ``message``, such as that of a worker's ``probe``, is used as it is. The first result
-    counts alone; after that it takes ``failures`` bad results in a row to go down and ``successes`` good ones to come
-    up. With ``trigger="level"`` every result is sent, with the state by the same rules.
+    The first check runs immediately. A check fails if it raises, exceeds ``timeout``, or returns ``False``. Any other
+    result, including ``None``, is good. A result with ``healthy`` and ``message``, such as that of a worker's
+    ``probe``, is used directly. The first result sets the state.
 
-    Checks never overlap. A plain function that times out continues in its thread. As long as it does, the next checks
-    are "down" without another call, so that a hanging check costs one thread and no more.
+    Checks never overlap. A plain function that times out continues in its thread. Until it returns, further checks
+    count as failed without a call, so a hanging check occupies only one thread.
+
+    Args:
+        name: Name in the topics ``health/<name>/up`` and ``health/<name>/down``.
+        check: An async function, or a plain one, which runs in a thread.
+        interval: Seconds between two checks.
+        trigger: ``"edge"`` sends an event when the state changes, ``"level"`` after every check.
+        timeout: Maximum seconds per check.
+        failures: Consecutive failures after which the state becomes down.
+        successes: Consecutive good results after which the state becomes up.
 
     Raises:
-        ValueError: for a time that is not positive, a threshold below 1, an unknown trigger, or a name with "/".
-        TypeError: for a check that cannot be called.
+        ValueError: if a time is not positive, a threshold is below 1, ``trigger`` is unknown, or the name contains "/".
+        TypeError: if ``check`` is not callable.
     """
 
     def __init__(
@@ -79,7 +86,7 @@ class HealthCheckSource:
 
     @property
     def healthy(self) -> bool | None:
-        """Whether it is up, by the results so far; None before the first."""
+        """True if up, False if down, None before the first result."""
         return self._healthy
 
     async def run(self, emit: Emit) -> None:

@@ -56,28 +56,29 @@ _GATHER = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Inbox:
-    """Keeps what a `WebhookSource` accepts in the SQLite file at ``path`` until it is handled.
+    """Stores the requests of a `WebhookSource` in an SQLite file until they are handled.
 
-    A request is on disk before it is answered with 202, and stays there until its handler has returned, through a
-    debounce window too. Messages left by a crash or a shutdown are delivered again at the next start, in the order in
-    which they were accepted, with a higher ``delivery().attempt``. So delivery is at least once: handlers should be
-    idempotent. An attempt is counted when the receiver takes a message, even if its handler was never reached.
+    A request is on disk before it is answered with 202, and stays there until its handler has returned, also during a
+    debounce. At the next start, messages left by a crash or a shutdown are delivered again in the order of acceptance,
+    with a higher ``delivery().attempt``. Delivery is therefore at least once, and handlers should be idempotent.
 
-    If a handler raises, the event is delivered again after ``backoff``, whose figures for restarts have no meaning
-    here; others go first meanwhile. After ``max_attempts`` failures the event is a dead letter, which stays in the file
-    until it is replayed or dropped (``lifecycle inbox``). An event that no route matches is a dead letter at once. A
-    message that a crash cut short has not failed. One that a route dropped on purpose (``busy="drop"``,
-    ``busy="restart"``) is done.
+    If a handler raises, the event is delivered again after a delay, and other events go first. After ``max_attempts``
+    failures, the event becomes a dead letter, which stays in the file until you replay or drop it with ``lifecycle
+    inbox``. An event without a matching route becomes a dead letter immediately. An attempt that a crash interrupts is
+    not a failure. An event that its route drops on purpose (``busy="drop"``, ``busy="restart"``) is done.
 
-    The id that a verifier returned (for Stripe and Slack: the signed time and body) is remembered for ``dedupe``
-    seconds, together with the path: a request that repeats it is answered like the first and not delivered. 0 remembers
-    nothing.
+    Only one process at a time delivers from a file. Other processes may accept requests meanwhile, and one of them
+    takes over when the first has ended. The lock file is ``<path>-lock``.
 
-    One process at a time delivers from a file. Another process may accept meanwhile, and takes over all that is left
-    when the first has ended. ``<path>-lock`` next to the file is for that.
+    Args:
+        path: The SQLite file, which is created if necessary.
+        dedupe: Seconds to remember the id that the verifier returns (for Stripe and Slack, the signed time and body). A
+            repeated request is answered like the first and not delivered again. 0 turns this off.
+        max_attempts: Maximum failures of a handler before the event becomes a dead letter.
+        backoff: Delays between attempts. Its limit of restarts has no effect here.
 
     Raises:
-        ValueError: for figures that would deliver nothing or make no sense.
+        ValueError: if a number makes no sense.
     """
 
     path: str | os.PathLike[str]

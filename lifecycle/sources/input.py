@@ -54,24 +54,27 @@ _ENDS = (ShutdownEvent, TerminateEvent)
 
 
 class InputSource:
-    """Reads lines and emits their events, then `EndOfInputEvent`; it blocks neither the loop nor the exit.
+    """Reads lines and emits their events, then `EndOfInputEvent`. It blocks neither the loop nor the exit.
 
-    ``commands`` defines the commands: a registry, names, or a mapping from names to events, to functions from the
-    arguments to an event, or to None (a `CommandEvent`). By default they are those of the router that this source is
-    added to, and the built-in ones (``suspend``, ``resume``, ``reload``, ``terminate``, ``quit`` and their short forms,
-    which take no arguments). Any other line becomes the event that ``fallback(line)`` returns (None: nothing), or an
-    `UnknownCommandEvent`. Blank lines are ignored. With ``raw`` every line is a `LineEvent`, blank ones too.
+    If the input is not a terminal, each line is read when the previous one was handled. Lines that have arrived when
+    the source is cancelled are still emitted, up to one that ends the program. At a terminal, lines do not wait for
+    each other, and lines that were not read before the cancellation are dropped.
 
-    ``stream`` is a text or binary file; None is stdin, and a missing stdin counts as empty. If it is not a terminal,
-    the next line is read when the last one was handled, and lines that have come when the source is cancelled are still
-    emitted (data first), up to one that ends the program. At a terminal lines do not wait for each other, and lines
-    that were not read before the cancellation are not obeyed (strict).
+    A line has at most 1,048,576 bytes; a longer one is discarded and logged. Bytes that are not UTF-8 are replaced.
 
-    A line may have 1,048,576 bytes; a longer one is discarded and logged. Bytes that are not UTF-8 are replaced.
+    Args:
+        commands: The commands: a registry, names, or a mapping from names to events. A value of the mapping may also be
+            a function from the arguments to an event, or None for a `CommandEvent`. By default, the commands of the
+            router, and the built-in ones (``suspend``, ``resume``, ``reload``, ``terminate``, ``quit`` and their short
+            forms, without arguments).
+        raw: Emit every line as a `LineEvent`, including blank lines. Otherwise blank lines are ignored.
+        fallback: Returns the event for a line that is not a command, or None for no event. By default, an
+            `UnknownCommandEvent`.
+        stream: A text or binary file. By default, stdin; a missing stdin counts as empty.
 
     Raises:
-        ValueError: for ``raw`` with ``commands`` or ``fallback``, which it would never use.
-        TypeError: for commands of another type.
+        ValueError: if ``raw`` is combined with ``commands`` or ``fallback``.
+        TypeError: if ``commands`` has another type.
     """
 
     def __init__(
@@ -127,7 +130,7 @@ class InputSource:
         await emit(EndOfInputEvent())
 
     def discard_rest(self) -> None:
-        """When the source is cancelled, drop the lines that have come and were not emitted."""
+        """Drop lines that were read but not emitted when the source is cancelled."""
         self._discards = True
 
     async def take(self, lines: Iterable[str], emit: Emit) -> None:

@@ -23,17 +23,23 @@ __all__ = ["PromptSource"]
 
 
 class PromptSource:
-    """Asks for commands at a prompt: Tab completes them and their arguments, the arrow keys go through the history.
+    """Reads commands at a prompt with history and completion of commands and their arguments.
 
-    Text that is printed or logged meanwhile appears above the prompt. Unless stdin and stdout are a terminal, it is an
-    `InputSource`, which defines ``commands`` and ``fallback``. ``history`` is a file; without one, history lasts as
-    long as the program. ``toolbar`` is the line at the bottom, or a function that returns it, called once per second.
+    Text that is printed or logged meanwhile appears above the prompt. If stdin or stdout is not a terminal, the source
+    works like `InputSource`.
 
-    Ctrl+C sends SIGINT as in any program. `clear_line` clears a half-typed line. Ctrl+D on an empty line is
-    `EndOfInputEvent`, and the prompt ends. Ctrl+Z stops the process as usual. The terminal is restored at every exit.
+    Ctrl+C sends SIGINT as in any program. Ctrl+D on an empty line emits `EndOfInputEvent` and ends the prompt. Ctrl+Z
+    stops the process as usual. The terminal is restored at every exit.
+
+    Args:
+        prompt: Text of the prompt, before each line.
+        commands: As for `InputSource`.
+        history: File for the history. By default, the history lasts as long as the program.
+        toolbar: Line at the bottom, or a function that returns it and is called once per second.
+        fallback: As for `InputSource`.
 
     Raises:
-        TypeError: for commands of another type.
+        TypeError: if ``commands`` has another type.
     """
 
     def __init__(

@@ -16,12 +16,15 @@ _SHUT_DOWN: type[Exception] | tuple[()] = getattr(asyncio, "QueueShutDown", ())
 
 
 class QueueSource:
-    """Sends the items of ``queue``, in order, until ``None`` or ``Queue.shutdown`` (Python 3.13).
+    """Sends the items of an `asyncio.Queue` in order, until ``None`` or ``Queue.shutdown`` (Python 3.13).
 
-    Each event is marked done (``task_done``) when its lane has taken it; items after ``None`` stay in the queue.
+    Each event is marked done (``task_done``) when its lane has accepted it. Items after ``None`` stay in the queue.
+
+    Args:
+        queue: The queue of events.
 
     Raises:
-        TypeError: for an object that is not an `asyncio.Queue`.
+        TypeError: if ``queue`` is not an `asyncio.Queue`.
     """
 
     def __init__(self, queue: asyncio.Queue[Topical | None] | asyncio.Queue[Any]) -> None:

@@ -28,15 +28,18 @@ _BURST = 100
 
 
 class SignalSource:
-    """Sends a `SignalEvent` for each of ``signals``; by default SIGINT, SIGTERM and SIGHUP, where they exist.
+    """Sends a `SignalEvent` for each signal that the process receives.
 
-    It shares the signals with `run` and with other sources: each gets every signal. Without a running lifetime it
-    handles them itself, so that they do not end the process while the source runs. A burst causes at least one event
-    per signal, and at most 100 wait. Signal handlers can be set in the main thread only. In another thread the source
-    sends those signals that the main thread handles, and logs the others.
+    It shares the signals with `run` and with other sources: all of them receive every signal. Without a running
+    lifetime, the source handles the signals itself, so they do not end the process while the source runs. A burst
+    causes at least one event per signal, and at most 100 wait. Signal handlers can be set in the main thread only. In
+    another thread, the source sends the signals that the main thread handles, and logs the others.
+
+    Args:
+        signals: The signals. By default, SIGINT, SIGTERM and SIGHUP, as far as the system has them.
 
     Raises:
-        ValueError: for a number that is not a signal, or one that cannot be caught.
+        ValueError: if a number is not a signal, or the signal cannot be caught.
     """
 
     name = "signals"

@@ -16,13 +16,18 @@ __all__ = ["TickerSource"]
 
 
 class TickerSource:
-    """Sends a `TickEvent` every ``interval`` seconds, the first after one interval, or at once with ``immediate``.
+    """Sends a `TickEvent` at a fixed rate.
 
-    Tick number ``n`` has a fixed time, so the rate does not drift. A tick whose time passes while the one before it
-    still waits for its lane is skipped: its number is missing from ``count``, and `missed` counts it.
+    The rate does not drift. A tick that becomes due while the previous one still waits for its lane is skipped: its
+    number is missing from ``count``, and `missed` counts it.
+
+    Args:
+        interval: Seconds between two ticks.
+        name: Name of the ticks: their topic is ``tick/<name>``.
+        immediate: Whether the first tick comes immediately. By default, it comes after one interval.
 
     Raises:
-        ValueError: for an interval that is not a positive number of seconds.
+        ValueError: if ``interval`` is not a positive number of seconds.
     """
 
     def __init__(self, interval: float, *, name: str = "ticker", immediate: bool = False) -> None:
@@ -31,7 +36,7 @@ class TickerSource:
         self.interval = interval
         self.name = name
         self.immediate = immediate
-        #: How many ticks were skipped since the source was created.
+        #: Number of ticks that were skipped since the source was created.
         self.missed: int = 0
 
     def __repr__(self) -> str:

@@ -32,44 +32,47 @@ __all__ = ["WebhookSource"]
 
 
 class WebhookSource:
-    """Sends a `WebhookEvent` for each request that is allowed, small enough and signed.
+    """Sends a `WebhookEvent` for each HTTP request that is allowed, small enough and signed.
 
-    A request is answered with 202 once its event is in its lane; while the lane is full the sender waits. With an
-    `Inbox` it is answered once it is on disk, and then delivered in the order of acceptance. Errors are small JSON
-    objects: 400 malformed, 401 not signed, 404 unknown path or no handler for its topic, 405 with ``Allow``, 408 too
-    slow, 413 too large (before it is read whole), 415 compressed, 429 and 503 with ``Retry-After``, 501 a transfer
-    coding other than chunked. Refused requests are logged at level INFO, without query and headers.
+    The path becomes the topic: ``/deploy`` is ``webhook/deploy``, and ``/`` is ``webhook``.
 
-    The path becomes the topic: ``/deploy`` is ``webhook/deploy``, and ``/`` is ``webhook``. Paths with empty segments,
-    ``..`` or wildcards are 404. ``paths`` (None: any) and ``methods`` restrict requests.
+    Without an inbox, a request is answered when its event is in its lane. If the lane is full, the sender waits. With
+    an `Inbox`, the answer is sent when the request is on disk. While the source is suspended, it answers 503.
+    ``SuspendHandler.manage(source)`` suspends it together with the program.
 
-    ``verify`` is one of ``lifecycle.sources.signatures``, or a function with the arguments of their ``verify``. It is
-    required unless ``host`` is loopback or a Unix socket; without it, requests from web pages are refused.
+    Errors are small JSON objects. The status is 400 for a malformed request, 401 without a valid signature, 404 for an
+    unknown path, a path with empty segments, ``..`` or wildcards, or a topic without a handler, 405 (with ``Allow``)
+    for the method, 408 if the request is too slow, 413 if it is too large, 415 if it is compressed, 429 and 503 (with
+    ``Retry-After``) under load, and 501 for a transfer coding other than chunked. Refused requests are logged at INFO,
+    without query and headers.
 
-    With ``answer="handled"`` the answer is sent when the handler has ended: 200, or 500 if it raised, or 504 if it
-    still runs after ``limits.answer_timeout``. Many senders time out after ten seconds and send again.
+    ``async with`` opens the port; the router does this when it starts. When the router stops, requests are answered
+    with 503 until the lanes are empty. Idle connections are then closed, and requests in flight get a short time.
 
-    A delivery id that the verifier returns (for Stripe and Slack: the signed time and body) is remembered for
-    ``dedupe`` seconds (0: not at all) in memory, at most 65,536 of them, together with the path. A request that repeats
-    it is answered like the first and not delivered again. If the first was answered with an error, a repetition is
-    delivered, except while the handler of the first still runs: then it waits for that. Inboxes have their own setting.
-
-    While suspended, it answers 503 and sends no events; ``SuspendHandler.manage(source)`` suspends it with the program.
-
-    ``host="unix:/run/app.sock"`` is a Unix socket of mode 0600; ``port`` is ignored, and all senders are one address
-    for ``Limits.rate``. The socket file of a process that has ended is replaced, and ours is removed on leaving. A
-    socket that systemd passes (``LISTEN_FDS``, ``LISTEN_PID``) is used if it is bound to the same host and port, or
-    path; it stays open for its next owner. Port 0 uses none. `close` leaves it to other processes at once, and serves
-    the first requests of connected clients for a second.
-
-    ``async with`` listens; the router does that when it starts. Leaving closes idle connections at once and gives
-    requests in flight a short time. A router that stops leaves when its lanes are empty; until then requests are
-    answered with 503.
+    Args:
+        host: Address or name to listen on, or ``"unix:/run/app.sock"`` for a Unix socket with mode 0600. An old socket
+            file is replaced if its process has ended. A socket that systemd passes is used if it is bound to the same
+            address.
+        port: Port to listen on. 0 chooses a free port. Ignored for a Unix socket.
+        verify: A verifier of ``lifecycle.sources.signatures``, or a function with the same arguments as its ``verify``.
+            Required unless ``host`` is loopback or a Unix socket. Without it, requests from web pages are refused.
+        paths: Paths to accept. By default, any path.
+        methods: Methods to accept.
+        limits: Limits of size, rate and time.
+        inbox: Stores accepted requests on disk until they are handled.
+        ssl_context: Serve HTTPS with this context.
+        dedupe: Seconds to remember the delivery id that the verifier returns (for Stripe and Slack, the signed time and
+            body). A repeated request is answered like the first and not delivered again. If the first was answered with
+            an error, the request is delivered again; while the handler of the first still runs, the request waits for
+            that handler. At most 65,536 ids are kept, in memory. 0 turns this off. An inbox has its own setting.
+        answer: ``"accepted"`` answers 202 as soon as the event is accepted. ``"handled"`` answers when the handler has
+            ended: 200, 500 if it raised, or 504 if it exceeds ``limits.answer_timeout``. Many senders time out after
+            ten seconds and send again.
 
     Raises:
-        ValueError: for a host that is not loopback without ``verify``, for paths or methods that cannot be served, and
-            for ``answer="handled"`` with an inbox, which retries failed events.
-        TypeError: for an ``inbox`` of another type.
+        ValueError: if ``host`` is not loopback and ``verify`` is missing, if paths or methods cannot be served, or if
+            ``answer="handled"`` is combined with an inbox, which retries failed events.
+        TypeError: if ``inbox`` has another type.
     """
 
     def __init__(  # noqa: PLR0913  # all but the address are optional settings by name
@@ -117,7 +120,7 @@ class WebhookSource:
 
     @property
     def url(self) -> str:
-        """Where it listens, without a slash at the end; before the start the address that was given."""
+        """URL of the source, without a slash at the end. Before the start, the URL of the given address."""
         return url_of("http" if self._context is None else "https", *(self._address or (self._host, self._port)))
 
     async def __aenter__(self) -> Self:
@@ -166,15 +169,19 @@ class WebhookSource:
         await self._server.drain()
 
     def suspend(self) -> None:
-        """Answer with 503 and ``Retry-After``; requests in flight continue, and messages of an inbox stay there."""
+        """Answer new requests with 503 and ``Retry-After``; requests in flight and messages of the inbox are kept."""
         self._suspend(suspended=True)
 
     def resume(self) -> None:
-        """Take requests again, and deliver the messages of the inbox."""
+        """Accept requests again, and deliver the messages of the inbox."""
         self._suspend(suspended=False)
 
     def close(self) -> None:
-        """Let `run` end: refuse new requests, and answer those in flight."""
+        """End `run`: refuse new requests, and answer those in flight.
+
+        A socket from systemd is left to other processes immediately. The first requests of clients that are connected
+        already are served for one more second.
+        """
         self._closing.set()
         if self._server is not None:
             self._server.close()

@@ -36,24 +36,25 @@ _WILDCARDS = frozenset("*?[]\\")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on the cost of one sender, and of all senders together.
+    """Limits on the cost of a single sender, and of all senders together.
 
     Raises:
-        ValueError: for a limit that would let nothing through.
+        ValueError: if a limit would let no request through.
     """
 
-    #: Bytes of a request body; more is 413.
+    #: Maximum bytes of a request body; more is answered with 413.
     body: int = 1_048_576
-    #: Requests that wait for space in their lane at a time, an inbox's included, or with ``answer="handled"`` for their
-    #: handler; more is 429. It bounds the memory for bodies as well.
+    #: Maximum requests that wait for space in their lane or inbox, or with ``answer="handled"`` for their handler; more
+    #: are answered with 429. This also limits the memory for bodies.
     pending: int = 100
-    #: ``(n, seconds)``: at most n requests in so many seconds from one address; more is 429.
+    #: ``(n, seconds)``: at most n requests from one address in this time; more are answered with 429. All clients of a
+    #: Unix socket count as one address.
     rate: tuple[int, float] | None = None
-    #: Seconds for the headers of a request, from connecting or from the last answer; then the connection is closed.
+    #: Seconds for the headers of a request, from the connection or the last answer. The connection is then closed.
     header_timeout: float = 10.0
-    #: Seconds for the body; more is 408.
+    #: Seconds for the body; then 408.
     body_timeout: float = 30.0
-    #: Seconds that ``answer="handled"`` waits for the handler; then it is 504, and the handler continues.
+    #: Seconds that ``answer="handled"`` waits for the handler; then 504, and the handler continues.
     answer_timeout: float = 10.0
 
     def __post_init__(self) -> None:
