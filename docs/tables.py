@@ -1,10 +1,11 @@
 """Directives for tables that are made from declarations in the code.
 
-``{options} watch`` shows the arguments and options of a command, as its ``--help`` does. ``{keys}`` shows the keys of a
-process of `lifecycle up`, and ``{metrics}`` shows the metrics.
+- ``{commands}`` shows all commands, with links to their pages.
+- ``{options} watch`` shows the arguments and options of a command, or its subcommands.
+- ``{section} watch prompt`` shows a list at the end of the help of a command.
+- ``{keys}`` shows the keys of a process of `lifecycle up`.
+- ``{metrics}`` and ``{labels}`` show the metrics and their labels.
 """
-
-# ruff: noqa: SLF001  # argparse has no public list of the arguments of a parser
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ from lifecycle.cli.app import build_parser
 from lifecycle.cli.ctl import commands as ctl
 from lifecycle.cli.up.processes import BASIC_KEYS, KEYS
 from lifecycle.cli.watch.settings import OPTIONS
-from lifecycle.observe.metrics import COUNTERS, GAUGES, HISTOGRAMS
+from lifecycle.observe.metrics import COUNTERS, GAUGES, HISTOGRAMS, LABELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sphinx.application import Sphinx
 
-__all__ = ["keys", "metrics", "options", "subparsers"]
+__all__ = ["commands", "keys", "labels", "metrics", "options", "section", "subparsers"]
 
 #: What is code in a help text: options, quoted text, and names in capitals.
 _CODE = re.compile(
@@ -46,11 +47,36 @@ def subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPa
     return {}
 
 
-def options(command: str) -> str:
-    """Return the tables of a command as Markdown: its subcommands, and the arguments of each, or its options."""
+def commands() -> str:
+    """Return the table of all commands as Markdown."""
+    parser = build_parser()
+    [action] = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+    rows = [
+        _row(f"[`lifecycle {each.dest}`]({each.dest}.md)", _marked(each.help or "")) for each in action._choices_actions
+    ]
+    return "\n".join([_row("command", "purpose"), _row("---", "---"), *rows])
+
+
+def section(command: str, title: str) -> str:
+    """Return the table of one list in the epilog of a command; ``lifecycle`` is the epilog of all commands."""
+    epilog = _parser("" if command == "lifecycle" else command).epilog or ""
+    lines = epilog.partition(f"{title}:\n")[2].partition("\n\n")[0].splitlines()
+    rows = [_row(f"`{name}`", _marked(text)) for name, text in (line.split(maxsplit=1) for line in lines)]
+    if not rows:
+        raise ValueError(f"the help of {command!r} has no list {title!r}")
+    return "\n".join([_row(title, "meaning"), _row("---", "---"), *rows])
+
+
+def _parser(command: str) -> argparse.ArgumentParser:
     parser = build_parser(command)
     for word in command.split():
         parser = subparsers(parser)[word]
+    return parser
+
+
+def options(command: str) -> str:
+    """Return the table of a command as Markdown: its subcommands, or its arguments and options."""
+    parser = _parser(command)
     below = subparsers(parser)
     if not below:
         return "\n".join(_groups(parser, watch=command == "watch"))
@@ -81,6 +107,12 @@ def metrics() -> str:
     ]
     head = _row("metric", "for Prometheus", "type", "labels", "meaning")
     return "\n".join([head, _row(*["---"] * 5), *rows])
+
+
+def labels() -> str:
+    """Return the table of the labels of metrics as Markdown."""
+    rows = [_row(f"`{name}`", _marked(meaning)) for name, meaning in LABELS.items()]
+    return "\n".join([_row("label", "meaning"), _row("---", "---"), *rows])
 
 
 def _groups(parser: argparse.ArgumentParser, *, watch: bool = False) -> Iterator[str]:
@@ -158,9 +190,7 @@ def _row(*cells: str) -> str:
 
 
 class _Table(Directive):
-    """A table that ``text`` makes, in the Markdown of the page."""
-
-    optional_arguments = 2
+    """A table in the Markdown that ``text`` returns."""
 
     def text(self) -> str:
         """Return the Markdown."""
@@ -175,14 +205,33 @@ class _Table(Directive):
 
 class _Options(_Table):
     required_arguments = 1
+    final_argument_whitespace = True
 
     def text(self) -> str:
-        return options(" ".join(self.arguments))
+        return options(self.arguments[0])
+
+
+class _Commands(_Table):
+    def text(self) -> str:
+        return commands()
+
+
+class _Section(_Table):
+    required_arguments = 2
+    final_argument_whitespace = True
+
+    def text(self) -> str:
+        return section(self.arguments[0], self.arguments[1])
 
 
 class _Keys(_Table):
     def text(self) -> str:
         return keys()
+
+
+class _Labels(_Table):
+    def text(self) -> str:
+        return labels()
 
 
 class _Metrics(_Table):
@@ -192,7 +241,10 @@ class _Metrics(_Table):
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Set up the extension; Sphinx calls this."""
+    app.add_directive("commands", _Commands)
     app.add_directive("options", _Options)
+    app.add_directive("section", _Section)
     app.add_directive("keys", _Keys)
     app.add_directive("metrics", _Metrics)
+    app.add_directive("labels", _Labels)
     return {"parallel_read_safe": True}

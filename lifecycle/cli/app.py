@@ -27,33 +27,38 @@ exit status:
   0  done, or stopped on request
   1  failed, or ended by force
   2  wrong usage
-  3  wrong configuration
+  3  wrong file, path or environment variable in the configuration
   4  program not found (ctl)
-  `up` and `run` exit with the status of a process that failed.
+
+A failed process of `up` or `run` sets the exit status.
 """
 _WATCH = """\
 example:
   lifecycle watch src --ext py,html --on '*.html=reload' -- gunicorn app:app
 
 prompt:
-  suspend, resume   freeze the command, and continue it
-  hold, release     keep changes waiting, and act on them
-  reload            act as after a change
-  restart           restart the command
-  status, help      show the state, or the commands
-  terminate, quit   stop the command and quit
+  suspend    freeze the command, or stop it if it is not ready
+  resume     continue the command, or restart it after a change
+  hold       let changes wait while the command continues
+  release    act on the waiting changes together
+  reload     act as after a change
+  restart    restart the command
+  status     show the state of the command
+  help       list the commands of the prompt
+  terminate  freeze the command, stop it and quit
+  quit       stop the command and quit
 
 environment of the command:
-  LIFECYCLE_CHANGES      the changed files, as JSON
-  LIFECYCLE_CHANGES_CUT  the number of changed files that did not fit
-  LIFECYCLE_ATTEMPT      the number of the start, from 1
-  LIFECYCLE_PREV_EXIT    the exit code of the previous run
-  LIFECYCLE_RESUME_ID    an ID that stays the same for all runs
-  PYTHONUNBUFFERED       1 by default, if the output is not a terminal
+  LIFECYCLE_CHANGES      paths and changes as JSON, cut if it is too long
+  LIFECYCLE_CHANGES_CUT  number of changes that were cut
+  LIFECYCLE_ATTEMPT      number of the start, from 1
+  LIFECYCLE_PREV_EXIT    exit code of the previous run, negative for a signal
+  LIFECYCLE_RESUME_ID    ID that stays the same for all runs
+  PYTHONUNBUFFERED       1 without a terminal, unless it is set
 
 environment:
-  NO_COLOR  print without colors
-  SHELL     the shell for --shell [default: /bin/sh]
+  NO_COLOR  print without colours
+  SHELL     shell for --shell [default: /bin/sh]
 """
 _UP = """\
 examples:
@@ -62,14 +67,14 @@ examples:
 
 environment of each process:
   PORT                 5000 for the first line of a Procfile, 5100 for the next
-  PYTHONUNBUFFERED     1 by default
-  LIFECYCLE_ATTEMPT    the number of the start, from 1
-  LIFECYCLE_PREV_EXIT  the exit code of the previous run
-  LIFECYCLE_RESUME_ID  an ID that stays the same for all runs
+  PYTHONUNBUFFERED     1 unless it is set
+  LIFECYCLE_ATTEMPT    number of the start, from 1
+  LIFECYCLE_PREV_EXIT  exit code of the previous run, negative for a signal
+  LIFECYCLE_RESUME_ID  ID that stays the same for all runs
 
 environment:
-  NO_COLOR  print without colors
-  PORT      the port of the first line of a Procfile [default: 5000]
+  NO_COLOR  print without colours
+  PORT      port for the first line of a Procfile [default: 5000]
 """
 _RUN = """\
 examples:
@@ -77,7 +82,7 @@ examples:
   lifecycle run shop.app:create --factory
 
 environment:
-  NO_COLOR  print without colors
+  NO_COLOR  print without colours
 """
 _SEND = """\
 example:
@@ -98,11 +103,29 @@ _FLOWS = """\
 examples:
   lifecycle flows list app.db
   lifecycle flows show postgresql://deploy@db.example/jobs order-7
-  lifecycle flows diagram app.db order-7 --flow app:order
 
 environment:
-  PGPASSWORD and the other variables of libpq  for PostgreSQL
+  PGPASSWORD  password for PostgreSQL, in place of ~/.pgpass
 """
+
+#: The help and the example of each subcommand.
+_INBOX_COMMANDS = {
+    "list": ("list the messages with their states", "app.db"),
+    "show": ("show messages with their headers and bodies", "app.db 7 8"),
+    "replay": ("deliver messages again, with new attempts", "app.db dead"),
+    "drop": ("remove messages", "app.db 7"),
+}
+_FLOWS_COMMANDS = {
+    "list": ("list flows with their states and the processes that run them", "app.db"),
+    "show": ("show flows with their arguments, tasks and last changes", "app.db order-7"),
+    "diagram": ("draw flows as a Mermaid diagram", "app.db order-7 --flow app:order"),
+    "suspend": ("ask the processes that run flows to start no more tasks", "app.db order-7"),
+    "resume": ("ask the processes that suspended flows to continue", "app.db order-7"),
+    "retry": ("reset failed flows, so that they run again", "app.db order-7"),
+    "dead": ("list dead letters: jobs and sent events that failed too often", "app.db"),
+    "replay": ("deliver dead letters of sent events again", "app.db order-7/mail/1/1"),
+    "drop": ("remove dead letters of sent events", "app.db dead"),
+}
 
 #: The signatures that `webhook send` can make.
 _SCHEMES = ("github", "standard", "stripe", "slack", "gitlab", "hmac")
@@ -328,14 +351,9 @@ def _add_inbox(commands: Any) -> None:
     from lifecycle.cli import options
 
     group, subcommands = _add_group(commands, "inbox", "show and change the inbox of a webhook receiver", _INBOX)
-    for name, described in (
-        ("list", "list the messages with their states"),
-        ("show", "show messages with their headers and bodies"),
-        ("replay", "deliver messages again, with new attempts"),
-        ("drop", "remove messages"),
-    ):
-        parser = subcommands.add_parser(name, help=described, description=_sentence(described))
-        parser.add_argument("file", type=_typed(options.path), metavar="FILE", help="read the file of this Inbox(…)")
+    for name, (described, example) in _INBOX_COMMANDS.items():
+        parser = _add_subcommand(subcommands, name, described, example)
+        parser.add_argument("file", type=_typed(options.path), metavar="FILE", help="open this file of an Inbox(…)")
         if name != "list":
             parser.add_argument(
                 "ids", nargs="+", metavar="ID", help=f"{name} the messages with these numbers, or all with 'dead'"
@@ -353,18 +371,8 @@ def _add_flows(commands: Any) -> None:
     from lifecycle.cli import options
 
     group, subcommands = _add_group(commands, "flows", "show and control the flows in a file or on a server", _FLOWS)
-    for name, described in (
-        ("list", "list flows with their states and the processes that run them"),
-        ("show", "show flows with their arguments, tasks and last changes"),
-        ("diagram", "draw flows as a Mermaid diagram"),
-        ("suspend", "ask the processes that run flows to start no more tasks"),
-        ("resume", "ask the processes that suspended flows to continue"),
-        ("retry", "reset failed flows, so that they run again"),
-        ("dead", "list dead letters: jobs and sent events that failed too often"),
-        ("replay", "deliver dead letters of sent events again"),
-        ("drop", "remove dead letters of sent events"),
-    ):
-        parser = subcommands.add_parser(name, help=described, description=_sentence(described))
+    for name, (described, example) in _FLOWS_COMMANDS.items():
+        parser = _add_subcommand(subcommands, name, described, example)
         parser.add_argument(
             "file",
             type=_typed(options.store),
@@ -410,6 +418,13 @@ def _add_group(commands: Any, name: str, described: str, epilog: str) -> tuple[A
         title="commands", metavar="COMMAND", required=True, dest="subcommand", prog=f"lifecycle {name}"
     )
     return parser, subcommands
+
+
+def _add_subcommand(subcommands: Any, name: str, described: str, example: str) -> Any:
+    """Add a subcommand, and return its parser."""
+    parser = subcommands.add_parser(name, help=described, description=_sentence(described))
+    parser.epilog = f"example:\n  {parser.prog} {example}\n"
+    return parser
 
 
 def _sentence(text: str) -> str:

@@ -218,7 +218,7 @@ def _has_error(arguments: Mapping[str, Any]) -> bool:
 HISTOGRAMS: Final = (
     Histogram(
         "lifecycle.handler.duration",
-        "Seconds that a handler took, of those that returned.",
+        "Seconds per handler call that returned.",
         ("pattern",),
         hooks.handler_finished,
         lambda _, given: (given["pattern"] or "",),
@@ -226,7 +226,7 @@ HISTOGRAMS: Final = (
     ),
     Histogram(
         "lifecycle.pool.call.wait",
-        "Seconds that a call waited for a worker of its pool.",
+        "Seconds per call spent waiting for a worker of the pool.",
         ("pool", "function"),
         hooks.call_finished,
         lambda pool, given: (pool.name, given["function"]),
@@ -234,7 +234,7 @@ HISTOGRAMS: Final = (
     ),
     Histogram(
         "lifecycle.pool.call.duration",
-        "Seconds that a call ran in a worker of its pool.",
+        "Seconds per call spent running in a worker of the pool.",
         ("pool", "function"),
         hooks.call_finished,
         lambda pool, given: (pool.name, given["function"]),
@@ -245,14 +245,14 @@ HISTOGRAMS: Final = (
 COUNTERS: Final = (
     Counter(
         "lifecycle.handler.errors",
-        "Handlers that raised.",
+        "Handler calls that raised an exception.",
         ("pattern", "error"),
         hooks.handler_failed,
         lambda _, given: (given["pattern"] or "", _error(given)),
     ),
     Counter(
         "lifecycle.events.dropped",
-        "Events that were given up.",
+        "Events that were dropped.",
         ("pattern",),
         hooks.event_dropped,
         lambda _, given: (given["pattern"] or "",),
@@ -260,7 +260,7 @@ COUNTERS: Final = (
     Counter("lifecycle.events.unrouted", "Events that no handler took.", (), hooks.event_unrouted, lambda _, __: ()),
     Counter(
         "lifecycle.source.failures",
-        "Sources that raised.",
+        "Sources that raised an exception.",
         ("source",),
         hooks.source_failed,
         lambda _, given: (source_name(given["source"]),),
@@ -274,28 +274,28 @@ COUNTERS: Final = (
     ),
     Counter(
         "lifecycle.worker.killed",
-        "Workers that were killed after their grace period.",
+        "Workers that were killed after their stop timeout.",
         ("worker_type",),
         hooks.worker_killed,
         lambda _, given: (getattr(given["worker"], "kind", ""),),
     ),
     Counter(
         "lifecycle.child.restarts",
-        "Workers that a supervisor started again.",
+        "Restarts of a worker by its supervisor.",
         ("supervisor", "child"),
         hooks.worker_restarted,
         lambda supervisor, given: (supervisor.name, given["worker"].name),
     ),
     Counter(
         "lifecycle.circuit_breaker.triggered",
-        "Workers that a supervisor has given up.",
+        "Workers that a supervisor stopped restarting.",
         ("supervisor", "child"),
         hooks.circuit_opened,
         lambda supervisor, given: (supervisor.name, given["child"]),
     ),
     Counter(
         "lifecycle.pool.call.errors",
-        "Calls of a pool that failed.",
+        "Pool calls that failed.",
         ("pool", "error"),
         hooks.call_finished,
         lambda pool, given: (pool.name, _error(given)),
@@ -308,7 +308,9 @@ COUNTERS: Final = (
         hooks.flow_ended,
         lambda flow, given: (flow.name, given["state"]),
     ),
-    Counter("lifecycle.task.crashed", "Background tasks that raised.", (), hooks.task_crashed, lambda _, __: ()),
+    Counter(
+        "lifecycle.task.crashed", "Background tasks that raised an exception.", (), hooks.task_crashed, lambda _, __: ()
+    ),
     Counter(
         "lifecycle.critical_section.finished",
         "Critical sections that ended.",
@@ -318,7 +320,7 @@ COUNTERS: Final = (
     ),
     Counter(
         "lifecycle.hook.errors",
-        "Shutdown hooks that raised.",
+        "Shutdown hooks that raised an exception.",
         (),
         hooks.hook_finished,
         lambda _, __: (),
@@ -327,16 +329,32 @@ COUNTERS: Final = (
 )
 
 GAUGES: Final = (
-    Gauge(LANES, "Events that wait in a lane.", ("lane",)),
+    Gauge(LANES, "Events waiting in a lane.", ("lane",)),
     Gauge(WORKERS, "Workers, including those in supervisors and pools.", ("worker_type", "status")),
-    Gauge(SATURATION, "The share of a pool's slots that is taken.", ("pool",), max),
+    Gauge(SATURATION, "Share of a pool's slots in use, from 0 to 1.", ("pool",), max),
     Gauge(FLOWS, "Flows that have not ended.", ("flow", "state")),
-    Gauge(INBOXES, "Webhooks that were accepted and not handled.", ("inbox", "state")),
-    Gauge(JOBS, "Jobs of a queue that this program works on.", ("queue", "state")),
+    Gauge(INBOXES, "Webhook messages that were accepted but not handled yet.", ("inbox", "state")),
+    Gauge(JOBS, "Jobs in a queue that this program works on.", ("queue", "state")),
 )
 
-#: The labels of all metrics.
-LABELS: Final = tuple(sorted({label for each in (*HISTOGRAMS, *COUNTERS, *GAUGES) for label in each.labels}))
+#: The labels of all metrics, and the meaning of each.
+LABELS: Final = {
+    "child": "name of a worker in its supervisor",
+    "error": "type of the exception",
+    "flow": "name in the definition of the flow",
+    "function": "name of the called function",
+    "inbox": "file of the inbox",
+    "lane": "name of the lane: that of a route, or of several routes that share it",
+    "pattern": "pattern of the route",
+    "pool": "name of the pool",
+    "queue": "file or server of the job queue",
+    "source": "name of the source",
+    "state": "state of the flow, message or job",
+    "status": "status of the worker",
+    "success": "true or false",
+    "supervisor": "name of the supervisor",
+    "worker_type": "kind of the worker, such as process, task, supervisor or pool",
+}
 
 
 # -- counting and timing -------------------------------------------------------------------------------------------

@@ -42,10 +42,14 @@ NOT_IN_THIS_PROCESS = {"forced_exit"}
 
 
 def rows() -> dict[str, str]:
-    """Return the documented row of each name in the model."""
-    table = PAGE.read_text(encoding="utf-8").partition("| of the model | here |")[2]
-    cells = [line.strip("|").split("|", 1) for line in table.splitlines() if line.startswith("| `")]
-    return {name: here for names, here in cells for name in re.findall(r"`(\w+)`", names)}
+    """Return the documented counterpart of each name in the model."""
+    return {name: here for names, _, here in listed() for name in re.findall(r"`(\w+)`", names)}
+
+
+def listed() -> list[tuple[str, str, str]]:
+    """Return the items of the list: the names of the model, a colon, and the counterpart."""
+    section = PAGE.read_text(encoding="utf-8").partition("\n## Metrics of the Go library\n")[2]
+    return [line.partition(": ") for line in section.splitlines() if line.startswith("- `")]
 
 
 @contextmanager
@@ -115,18 +119,13 @@ def fails_plainly() -> None:
     raise OSError("no")
 
 
-def test_each_name_of_the_model_is_in_the_table_once() -> None:
-    table = PAGE.read_text(encoding="utf-8").partition("| of the model | here |")[2]
-    named = [
-        name
-        for line in table.splitlines()
-        for name in re.findall(r"`(\w+)`", line.split("|")[1] if "|" in line else "")
-    ]
+def test_each_name_of_the_model_is_in_the_list_once() -> None:
+    named = [name for names, _, _ in listed() for name in re.findall(r"`(\w+)`", names)]
     assert sorted(named) == sorted(MODEL.split())
     assert len(named) == 40
 
 
-async def test_hooks_and_metrics_in_the_table_exist_and_are_announced(clock: Clock, signals: FakeSignals) -> None:
+async def test_hooks_and_metrics_in_the_list_exist_and_are_announced(clock: Clock, signals: FakeSignals) -> None:
     with announced() as log:
         await life_of_a_program(signals)
     happened = {name for name, _, _ in log} | NOT_IN_THIS_PROCESS

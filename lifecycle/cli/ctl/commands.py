@@ -46,11 +46,13 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """A command: its help, the module and the function that carry it out, and its arguments."""
+    """A command: its help, the module and the function for it, and its arguments."""
 
     help: str
     function: str
     arguments: tuple[_Argument, ...] = ()
+    #: The arguments in the example of the help.
+    example: str = ""
 
     def run(self, request: Request) -> int:
         """Carry it out."""
@@ -66,9 +68,9 @@ def _argument(name: str, help: str, **options: Any) -> _Argument:  # noqa: A002 
     return (name, {"metavar": name.upper(), "help": help, **options})
 
 
-def _built_in(help: str, *arguments: _Argument) -> _Command:  # noqa: A002  # as argparse calls it
-    """A command that every program has."""
-    return _Command(help, "actions.command", (*arguments, _JSON))
+def _built_in(help: str, *arguments: _Argument, example: str = "") -> _Command:  # noqa: A002  # as argparse calls it
+    """Return a command that every program has."""
+    return _Command(help, "actions.command", (*arguments, _JSON), example)
 
 
 COMMANDS: Final = {
@@ -77,6 +79,7 @@ COMMANDS: Final = {
         "show the components of the program and their states",
         "status.status",
         (("--watch", {"action": "store_true", "help": "continue, and show changes"}), _JSON),
+        "--watch",
     ),
     "tail": _Command(
         "show the last 10 events, then new events, with their results",
@@ -85,17 +88,20 @@ COMMANDS: Final = {
             _argument("pattern", "show only matching topics, such as 'file/**' [default: **]", nargs="?", default="**"),
             _JSON,
         ),
+        "'deploy/**'",
     ),
     "routes": _Command("list the handlers with their patterns and counts", "queries.routes", (_JSON,)),
     "explain": _Command(
         "explain which handlers get events of a topic, or why none does",
         "queries.explain",
-        (_argument("topic", "explain this topic, such as file/modified"), _JSON),
+        (_argument("topic", "explain events with this topic"), _JSON),
+        "file/modified",
     ),
     "trace": _Command(
         "show an event with its causes and results",
         "queries.trace",
         (_argument("id", "show the event with this number in the output of tail"), _JSON),
+        "17",
     ),
     "diagram": _Command(
         "draw the program as a Mermaid diagram",
@@ -108,6 +114,7 @@ COMMANDS: Final = {
                 default="system",
             ),
         ),
+        "root/web",
     ),
     "dump": _Command("show the stacks of all threads and tasks", "queries.dump"),
     "commands": _Command("list the commands of the program", "queries.commands", (_JSON,)),
@@ -115,10 +122,11 @@ COMMANDS: Final = {
         "send an event into the program, and wait for the result",
         "actions.emit",
         (
-            _argument("topic", "send an event with this topic, such as deploy/start"),
-            _argument("data", "send this JSON value as the data of the event", nargs="?", default=None),
+            _argument("topic", "set the topic of the event"),
+            _argument("data", "set the data of the event, as JSON [default: null]", nargs="?", default=None),
             _JSON,
         ),
+        """deploy/start '{"version": 2}'""",
     ),
     "suspend": _built_in("suspend the program; it keeps its state"),
     "resume": _built_in("continue a suspended program"),
@@ -127,9 +135,14 @@ COMMANDS: Final = {
         "restart a worker, or the workers of a pool one by one",
         "actions.restart",
         (_argument("name", "restart the worker or pool with this name or path", nargs="?"), _JSON),
+        "root/web",
     ),
-    "hold": _built_in("hold the events of a source", _argument("name", "hold this source", nargs="?")),
-    "release": _built_in("release the events of a held source", _argument("name", "release this source", nargs="?")),
+    "hold": _built_in(
+        "hold the events of a source", _argument("name", "hold this source", nargs="?"), example="ticker"
+    ),
+    "release": _built_in(
+        "release the events of a held source", _argument("name", "release this source", nargs="?"), example="ticker"
+    ),
     "stop": _Command("stop the program, and wait until its process has ended", "actions.stop", (_JSON,)),
     "terminate": _Command("suspend the program to save its state, then stop it", "actions.stop", (_JSON,)),
     "attach": _Command("open the prompt of the program; Ctrl+D leaves it", "attach.attach"),
@@ -145,13 +158,13 @@ examples:
   lifecycle ctl -- status
 
 exit status:
-  0  done
-  1  failed or refused
+  0  done, or tail and --watch were ended
+  1  failed or refused, or the program ended
   2  wrong usage, or several programs run and -p is missing
   4  program not found
 
 environment:
-  NO_COLOR         print without colors
+  NO_COLOR         print without colours
   XDG_RUNTIME_DIR  look for programs in its subdirectory lifecycle
 """
 
@@ -179,7 +192,8 @@ def build_parser(parser_class: type[argparse.ArgumentParser], name: str) -> argp
     """Return the parser for the arguments of the command ``name``."""
     command = COMMANDS[name]
     description = f"{command.help[0].upper()}{command.help[1:]}."
-    parser = parser_class(prog=f"lifecycle ctl {name}", description=description, allow_abbrev=False)
+    epilog = f"example:\n  lifecycle ctl {name} {command.example}".rstrip() + "\n"
+    parser = parser_class(prog=f"lifecycle ctl {name}", description=description, epilog=epilog, allow_abbrev=False)
     for argument, options in command.arguments:
         parser.add_argument(argument, **options)
     return parser
