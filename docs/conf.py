@@ -95,8 +95,8 @@ def clean(*args: Any) -> None:
 
 def inline_attribute(docstring: Any) -> tuple[str, list[str]]:
     """Return all text of an attribute as its description; Napoleon takes the words before a colon for its type."""
-    lines = docstring._dedent(docstring._consume_to_end())  # noqa: SLF001  # Napoleon has no setting for this
-    return "", type(docstring)(lines, docstring._config).lines()  # noqa: SLF001
+    lines = docstring._dedent(docstring._consume_to_end())  # Napoleon has no setting for this
+    return "", type(docstring)(lines, docstring._config).lines()
 
 
 def setup(app: Sphinx) -> None:
@@ -106,4 +106,4 @@ def setup(app: Sphinx) -> None:
     app.add_config_value("lifecycle_names", public_names(), "env")
     app.connect("missing-reference", resolve)
     app.connect("autodoc-process-docstring", clean)
-    GoogleDocstring._consume_inline_attribute = inline_attribute  # type: ignore[method-assign]  # noqa: SLF001
+    GoogleDocstring._consume_inline_attribute = inline_attribute  # type: ignore[method-assign]

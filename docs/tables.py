@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["commands", "keys", "labels", "metrics", "options", "section", "subparsers"]
 
-#: What is code in a help text: options, quoted text, and names in capitals.
+#: Options, quoted texts and names in capitals, which become code.
 _CODE = re.compile(
     r"'(?P<quoted>[^']+)'|(?P<bare>--[a-z-]+|\b(?:KEY=VALUE|DIR/NAME\.log|READY=1|COMMAND|ATTRIBUTE|[a-z]+:[A-Z]+)\b)"
 )

@@ -482,7 +482,7 @@ def _read(component: Any, into: Readings) -> None:
 
 
 def _read_worker(state: WorkerState, worker: Any, into: Readings) -> None:
-    """Count a worker and its children; only the statistics of a pool are asked of ``worker`` itself."""
+    """Count a worker and its children; ``worker`` itself provides only the statistics of a pool."""
     _add(into[WORKERS], (state.kind, state.status), 1)
     if state.kind == "pool" and worker is not None and state.status in ("running", "suspended"):
         into[SATURATION][(state.name,)] = worker.stats().saturation
