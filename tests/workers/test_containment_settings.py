@@ -94,11 +94,11 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
         (no_pidfd, "guard", "a guard needs pidfds, which are refused here .Function not implemented."),
         (elsewhere, "guard", "which darwin does not have"),
         (frozen, "cgroup", "there is no interpreter to run it"),
-        (no_cgroup, "cgroup", "there is no cgroup of version 2 here"),
+        (no_cgroup, "cgroup", "this system has no cgroups of version 2"),
         (
             no_room_for_cgroups,
             "cgroup",
-            "none can be made in /proc .*; run under systemd with Delegate=yes, or as root",
+            "cannot create a cgroup in /proc .*; run it as root, or with Delegate=yes",
         ),
         (no_namespace, "pidns", "it is refused here .unshare failed: Operation not permitted."),
     ],

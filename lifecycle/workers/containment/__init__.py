@@ -1,8 +1,8 @@
-"""Nothing outlives its parent: what holds the processes of a worker together, and ends all of them with this program.
+"""Containment: keeps the processes of a worker together, and ends all of them when this program ends.
 
-`containment` has the levels and what a process worker calls, `guard` the guard process from our side and `guard_main`
-its program, `cgroup` the cgroups. `process_scan`, which finds and kills what is left, stands on the standard library
-alone, as `guard_main` does.
+`containment` defines the levels and the class that process workers use. `guard` is our side of the guard process, and
+`guard_main` is its program. `cgroup` manages cgroups. `process_scan` finds and kills remaining processes. Like
+`guard_main`, it imports only the standard library.
 """
 
 __all__: list[str] = []

@@ -1,9 +1,10 @@
-"""A cgroup (version 2) for each worker: its processes stay in it unless they move themselves, and are killed at once.
+"""A cgroup (version 2) for each worker. Its processes stay in it unless they leave it, and are killed together.
 
-They are made below our own cgroup, if that is allowed: as root, under systemd's ``Delegate=yes``, or in a scope of
-`systemd-run --user --scope`. A process enters it before it becomes the command. Or it is moved after its start, which
-costs the start no time: then what it has forked meanwhile is moved as well, by its descent or by its cookie. Once all
-processes of a worker are in its cgroup it stays so, and at its end no scan is needed.
+The cgroups are created below our own cgroup, if that is allowed: as root, under systemd's ``Delegate=yes``, or in a
+scope of `systemd-run --user --scope`. A process either enters its cgroup before it becomes the command, or is moved
+after its start, which does not delay the start. In the latter case, processes that it has forked in the meantime are
+moved too; they are found by their descent or by their cookie. Once all processes of a worker are in its cgroup, later
+ones start there, and no scan is needed at the end.
 """
 
 from __future__ import annotations
@@ -36,26 +37,26 @@ if TYPE_CHECKING:
 
 __all__ = ["Cgroup", "own_cgroup"]
 
-#: Seconds for killed processes to be gone from it; on a busy machine they take long.
+#: Seconds until killed processes must have left the cgroup; they take long on a busy machine.
 _LAST_WAIT: Final = 10.0
 _ENTER: Final = 'echo 0 >"$0" && exec "$@"'
 _SET_BY_SHELLS: Final = ("PWD", "OLDPWD", "SHLVL", "_")
 
 
 class Cgroup:
-    """One cgroup, empty at first, in the log of the guard. Raises OSError with the reason if it cannot be made."""
+    """One cgroup, empty at first, in the log of the guard. Raises OSError with the reason if it cannot be created."""
 
     def __init__(self) -> None:
         own = own_cgroup()
         if own is None:
-            raise OSError("there is no cgroup of version 2 here")
+            raise OSError("this system has no cgroups of version 2")
         self._own = own
         self._path = own / f"lifecycle-{os.getpid()}-{secrets.token_hex(4)}"
         self._name = str(self._path)
         self._gone = False
-        #: Whether it has all processes of its worker, as far as they can be found at all.
+        #: Whether the cgroup contains all processes of its worker that can be found.
         self.complete: bool = False
-        # Logged before it is there: this program may be killed as soon as it is.
+        # Logged before it exists, because this program may be killed immediately afterwards.
         guard_manager.add_cgroup(self._name)
         try:
             self._make()
@@ -70,22 +71,22 @@ class Cgroup:
             self._path.mkdir()
         except OSError as error:
             raise OSError(
-                f"none can be made in {self._own} ({error.strerror}); run under systemd with Delegate=yes, or as root"
+                f"cannot create a cgroup in {self._own} ({error.strerror}); run it as root, or with Delegate=yes"
             ) from error
         if not os.path.exists(f"{self._name}/cgroup.kill"):  # noqa: PTH110  # at each start
-            raise OSError("those of this kernel cannot be killed; it takes Linux 5.14")
-        # A move needs write access to the cgroup that the process leaves, too.
+            raise OSError("this kernel cannot kill a cgroup; Linux 5.14 or later can")
+        # A move also needs write access to the cgroup that the process leaves.
         if not os.access(f"{self._own}/cgroup.procs", os.W_OK):
             raise OSError(f"no process may be moved out of {self._own}")
 
     def inside(self, command: Command) -> Command:
-        """Return ``command`` run by a shell that enters the cgroup first; if it cannot, the command does not run.
+        """Return a shell command that enters the cgroup and runs ``command``; if it cannot enter, it does not run it.
 
         Raises:
-            OSError: for a program that does not exist, or may not be executed.
+            OSError: if the program does not exist or may not be executed.
         """
         check_program(command)
-        # Shells set these themselves.
+        # Shells set these variables.
         kept = [f"{name}={command.env[name]}" for name in _SET_BY_SHELLS if name in command.env]
         unset = [word for name in _SET_BY_SHELLS if name not in command.env for word in ("-u", name)]
         return replace(
@@ -93,26 +94,26 @@ class Cgroup:
         )
 
     def move(self, pid: int) -> None:
-        """Move the process ``pid``, our child, and its descendants into it; it must not be reaped meanwhile.
+        """Move our child process ``pid`` and its descendants into the cgroup. The child must not be reaped meanwhile.
 
-        It blocks for milliseconds. Raises OSError if it is refused.
+        It blocks for milliseconds. Raises OSError if the move is refused.
         """
         self._move(pid)
         moved = {pid}
-        # A process in here forks into here: once all are, it stays so.
+        # Processes in the cgroup fork into it, so it stays complete once all are inside.
         while new := [process.pid for process in descendants_of(pid) if process.pid not in moved]:
             for each in new:
                 self._move(each)
             moved.update(new)
 
     def members(self) -> list[int]:
-        """Return the processes in it, not below; none if it is gone."""
+        """Return the processes in the cgroup, without those in cgroups below; none if it is gone."""
         with suppress(OSError), open(f"{self._name}/cgroup.procs") as listed:  # noqa: PTH123  # for each of many
             return [int(line) for line in listed]
         return []
 
     def move_if_outside(self, pid: int) -> bool:
-        """Move the process ``pid`` into it; return False if it is there, or cannot be moved."""
+        """Move the process ``pid`` into the cgroup. Returns False if it was there, or cannot be moved."""
         with suppress(OSError):
             lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
             if not any(self._path.name in line.split("/") for line in lines if line.startswith("0::")):
@@ -121,47 +122,47 @@ class Cgroup:
         return False
 
     def move_later(self, pid: int, cookie: str) -> asyncio.Future[dict[Cgroup, OSError]]:
-        """Move ``pid``, and what has forked from it, in a thread; until that is done, it must not be reaped.
+        """Move ``pid`` and its descendants in a thread. Until that is done, ``pid`` must not be reaped.
 
         The future completes with the moves that were refused.
         """
         return _moves.submit((self, pid, cookie.encode()))
 
     def kill(self) -> None:
-        """Kill all in it."""
+        """Kill all processes in the cgroup."""
         kill_cgroup(self._name)
 
     def remove_if_empty(self) -> bool:
-        """Remove it if no process is in it; return whether it is gone."""
+        """Remove the cgroup if it contains no process, and return whether it is gone."""
         if not self._gone and remove_cgroup(self._name):
             self._gone = True
             guard_manager.remove_cgroup(self._name)
         return self._gone
 
     async def remove(self) -> bool:
-        """Kill what is left in it and remove it; return False if something cannot be killed.
+        """Kill the remaining processes and remove the cgroup. Returns False if a process cannot be killed.
 
-        In that case it stays in the log of the guard.
+        In that case, the cgroup stays in the log of the guard.
         """
         loop = asyncio.get_running_loop()
         until, pause = loop.time() + _LAST_WAIT, 0.0005
-        # Most often it is empty, and there is no need to kill.
+        # It is usually empty, so nothing must be killed.
         if not self.remove_if_empty():
             self.kill()
         while not self.remove_if_empty() and loop.time() < until:
-            # It is polled: no event loop can watch cgroup.events, which would report it.
+            # Polling, because an event loop cannot watch cgroup.events, which reports changes.
             await asyncio.sleep(pause)
             pause = min(0.05, pause * 2)
         return self._gone
 
     def _move(self, pid: int) -> None:
-        # One that has ended meanwhile need not be moved.
+        # A process that has ended need not be moved.
         with suppress(ProcessLookupError):
             (self._path / "cgroup.procs").write_text(str(pid))
 
 
 def own_cgroup() -> Path | None:
-    """Return the cgroup of version 2 of this program."""
+    """Return the path of this program's cgroup (version 2)."""
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             if line.startswith("0::"):
@@ -171,7 +172,7 @@ def own_cgroup() -> Path | None:
 
 @lru_cache(1)
 def _at(path: str) -> Path | None:
-    """Return the directory of a cgroup; mounts do not change while this program runs."""
+    """Return the directory of a cgroup. It is cached, because mounts do not change while this program runs."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields, _, system = line.partition(" - ")
         root, mounted = fields.split()[3:5]
@@ -182,14 +183,14 @@ def _at(path: str) -> Path | None:
 
 # -- moves after the start --------------------------------------------------------------------------------------------
 
-#: Scans in a row that have to find no process outside.
+#: The number of consecutive scans that must find no process outside.
 _SCANS: Final = 2
-#: Seconds after which a process that keeps forking to evade is left to the scan at the end.
+#: Seconds until the code gives up on a process that evades by forking; the scan at the end will find it.
 _MOVE_LIMIT: Final = 1.0
 
 
 def _move_all(moves: Sequence[tuple[Cgroup, int, bytes]]) -> dict[Cgroup, OSError]:
-    """Move processes and their descendants into their cgroups, also by cookie; return the moves that were refused."""
+    """Move processes and their descendants into their cgroups, also by cookie. Returns the refused moves."""
     refused: dict[Cgroup, OSError] = {}
     moved: dict[bytes, Cgroup] = {}
     for cgroup, pid, cookie in moves:
@@ -205,11 +206,11 @@ def _move_all(moves: Sequence[tuple[Cgroup, int, bytes]]) -> dict[Cgroup, OSErro
 
 
 def _moved_by_cookie(cgroups: Mapping[bytes, Cgroup]) -> bool:
-    """Move processes that have one of these cookies and are outside; return whether none is left in the end."""
+    """Move processes with one of these cookies that are outside. Returns whether none is left in the end."""
     scan = CookieScan(cgroups.__contains__)
     until, empty = time.monotonic() + _MOVE_LIMIT, 0
     while empty < _SCANS and time.monotonic() < until:
-        # Most are inside by now, and are not looked at: that costs time, and again at their end.
+        # Most processes are inside by now. Skipping them saves time.
         inside = {pid for cgroup in cgroups.values() for pid in cgroup.members()}
         pairs = [(pid, each) for pid, _ in scan(inside) for cookie, each in cgroups.items() if has_cookie(pid, cookie)]
         moved = [pid for pid, cgroup in pairs if cgroup.move_if_outside(pid)]

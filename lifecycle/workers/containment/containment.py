@@ -1,8 +1,8 @@
-"""How the processes of one worker are held together, and what ends them with it: `Containment`.
+"""The containment of one worker: it keeps the worker's processes together, and ends all of them at its end.
 
-The layers, from the weakest: the process group that every worker has; the guard, a small process that kills what is
-left when this program is gone, however it ended; and, if the system has them, a cgroup or a pid namespace, which no
-process leaves. `Level` names what a worker asks for, and one table has what each level needs.
+It has layers. The weakest is the process group that every worker has. The guard is a small process that kills the
+remaining processes when this program ends for any reason. If the system supports it, a cgroup or a pid namespace is
+added, which no process leaves. `Level` is the requested level, and one table contains the needs of each level.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from lifecycle.workers.containment.process_scan import Identity
     from lifecycle.workers.stdio import Command
 
-    #: The processes with a cookie, and some that are known already.
+    #: The processes with a cookie, and some that are already known.
     _Wanted: TypeAlias = tuple[bytes, set[Identity]]
 
 __all__ = ["Containment", "Level", "PidnsCheck", "pidns_check"]
@@ -47,27 +47,27 @@ _log = logging.getLogger("lifecycle.workers")
 
 
 class Level(StrEnum):
-    """How far the processes of a worker are held together: what was asked for, or what it has."""
+    """The level of containment that a worker requests or has."""
 
-    #: Asked for: a cgroup if one can be made, else the guard, else the group.
+    #: A request for a cgroup if possible, otherwise the guard, otherwise the group.
     AUTO = "auto"
-    #: Its process group; a process that leaves the group, or outlives a program that was killed, is out of reach.
+    #: The process group. It does not reach processes that leave the group, or that outlive a killed program.
     GROUP = "group"
-    #: And a guard, which ends group, descendants and processes with the worker's cookie when this program is gone.
+    #: Also a guard, which ends the group, descendants and processes with the worker's cookie when this program is gone.
     GUARD = "guard"
-    #: And a cgroup (version 2), which only a process leaves that writes to the cgroup above, as our user and root can.
+    #: Also a cgroup (version 2). A process leaves it only by writing to the cgroup above, as our user and root can.
     CGROUP = "cgroup"
-    #: And a pid namespace, which no process leaves.
+    #: Also a pid namespace, which no process leaves.
     PIDNS = "pidns"
-    #: It may outlive this program.
+    #: None: the worker may outlive this program.
     DETACHED = "detached"
 
     @classmethod
     def wanted(cls, contain: str, *, detached: bool) -> Level:
-        """Return the level that these two settings of a worker ask for.
+        """Return the level that these two settings of a worker request.
 
         Raises:
-            ValueError: if they make no sense.
+            ValueError: if they contradict each other.
         """
         known = [str(level) for level in cls if level is not cls.DETACHED]
         if contain not in known:
@@ -84,57 +84,58 @@ class _Needs(NamedTuple):
 
     #: The guard process, and a cookie in the environment.
     guard: bool = False
-    #: A cgroup, which the process enters before the command begins, or is moved into after its start.
+    #: A cgroup. The process enters it before the command begins, or is moved into it after its start.
     cgroup: Literal["", "before", "after"] = ""
     pidns: bool = False
-    #: Whether the start fails if something is missing.
+    #: Whether the start fails if one of them is missing.
     required: bool = True
 
 
-#: The needs of each level, and its reach beyond that of the level before.
+#: The needs of each level. The comments describe the processes that it reaches in addition to the level before.
 _NEEDS: Final = {
     # Nothing.
     Level.DETACHED: _Needs(),
-    # Its process group, while this program lives.
+    # The process group, while this program runs.
     Level.GROUP: _Needs(),
-    # Descendants and processes with its cookie, also when this program was killed.
+    # Descendants and processes with the cookie, even if this program is killed.
     Level.GUARD: _Needs(guard=True),
-    # All its descendants, but for a process that moves itself into the cgroup above.
+    # All descendants, except for processes that move themselves into the cgroup above.
     Level.CGROUP: _Needs(guard=True, cgroup="before"),
-    # All its descendants.
+    # All descendants.
     Level.PIDNS: _Needs(guard=True, pidns=True),
-    # The most of the cgroup, the guard and the group that can be had.
+    # The strongest of the cgroup, the guard and the group that is available.
     Level.AUTO: _Needs(guard=True, cgroup="after", required=False),
 }
 
 
 class Containment:
-    """The containment of the worker ``name``, as strong as ``wanted``.
+    """The containment of the worker ``name`` at the level ``wanted``.
 
     Call `prepare` before the start, `attach` right after it, `reap` when the leader has ended, and `clear` at the end,
-    however far it came.
+    even
+    if the start failed.
     """
 
     def __init__(self, name: str, wanted: Level) -> None:
         self._name = name
         self._wanted = wanted
         self._needs = _NEEDS[wanted]
-        #: The level that it has; None before the start.
+        #: The actual level; None before the start.
         self.level: Level | None = None
         self._has_guard = False
         self._cookie: str | None = None
         self._cgroup: Cgroup | None = None
         self._moving: asyncio.Future[dict[Cgroup, OSError]] | None = None
         self._arrival: _Arrival | None = None
-        # Descendants that were seen while their descent could be.
+        # Descendants that were found while their parents were alive.
         self._seen: set[Identity] = set()
 
     async def prepare(self, command: Command) -> Command:
-        """Prepare for the start of ``command``, and return what is to be started.
+        """Prepare for the start of ``command``, and return the command to start instead.
 
         Raises:
-            WorkerFailed: if the level cannot be had.
-            OSError: if the command is at fault, or this program may not start another process.
+            WorkerFailed: if the level is not available.
+            OSError: if the command cannot be executed, or this program may not start another process.
         """
         if self._wanted is Level.DETACHED:
             self.level = Level.DETACHED
@@ -155,10 +156,10 @@ class Containment:
         return self._cgroup.inside(command) if self._cgroup and self._needs.cgroup == "before" else command
 
     async def attach(self, pid: int) -> None:
-        """Hold the process ``pid``, our child and the leader of a group; return when signals reach the command.
+        """Contain our child process ``pid``, the leader of a group. Returns when signals reach the command.
 
         Raises:
-            WorkerFailed: if that is refused; the caller ends what has been started.
+            WorkerFailed: if that is refused. The caller ends the started process.
         """
         try:
             if self._has_guard:
@@ -166,20 +167,21 @@ class Containment:
         except OSError as error:
             raise self._refusal(str(error)) from error
         if self._cgroup is not None and self._cookie is not None and self._needs.cgroup == "after":
-            # It may take longer than the start itself. Processes that it forks before are found by its cookie.
+            # The move may take longer than the start itself. Processes that are forked before are found by their
+            # cookie.
             self._moving = self._cgroup.move_later(pid, self._cookie)
             self._moving.add_done_callback(partial(self._moved, self._cgroup))
         if self._arrival is not None:
             await self._arrival.wait(pid)
 
     def remember_descendants(self, pid: int) -> None:
-        """Remember the descendants of ``pid``: their descent cannot be seen once that has ended."""
+        """Remember the descendants of ``pid``. After its end, they can no longer be found as descendants."""
         if self._cookie is not None and not self._is_enclosed:
             with suppress(OSError):
                 self._seen.update(process.identity for process in descendants_of(pid))
 
     def owns(self, pid: int, leader: int) -> bool:
-        """Return whether the process ``pid`` came of ``leader``; False once it is gone."""
+        """Return whether the process ``pid`` descends from ``leader``; False once it is gone."""
         with suppress(OSError):
             if leader in (os.getpgid(pid), os.getsid(pid)):
                 return True
@@ -188,29 +190,29 @@ class Containment:
         return self._cookie is not None and has_cookie(pid, self._cookie.encode())
 
     def is_empty(self) -> bool:
-        """Return whether only the leader is left, which has ended; False if that is not certain at once."""
+        """Return whether only the leader is left, which has ended; False if that is not immediately certain."""
         return self._cgroup is not None and self._is_enclosed and self._cgroup.remove_if_empty()
 
     def kill(self) -> None:
-        """Kill what can be killed at once, besides the group."""
+        """Kill the processes outside the group that can be killed immediately."""
         if self._cgroup is not None:
             self._cgroup.kill()
 
     async def reap(self, pid: int) -> None:
-        """Reap ``pid``; before that the guard forgets the number, since another process may have it from then on."""
+        """Reap ``pid``. Before that, the guard forgets the pid, because another process may get it afterwards."""
         if self._moving is not None and not self._moving.done():
             await asyncio.wait({self._moving})
         reaping = _reapings.submit(pid)
         try:
             await reaping
         except asyncio.CancelledError:
-            # The loop is being closed; reap it here, unless it was done just now.
+            # The loop is being closed, so reap it here, unless that has just been done.
             if reaping.cancelled():
                 _reap([pid])
             raise
 
     async def clear(self, *, started: bool = True) -> None:
-        """Kill everything that is left, wherever it went."""
+        """Kill all remaining processes, including those that left the group."""
         if self._arrival is not None:
             self._arrival.close()
         try:
@@ -226,9 +228,10 @@ class Containment:
 
     @property
     def _is_enclosed(self) -> bool:
-        """Whether its cgroup certainly has all its descendants, so that no scan is needed.
+        """Whether the cgroup certainly contains all descendants, so that no scan is needed.
 
-        Not for ``"cgroup"``, for workers that are not trusted: a process of our user can move itself into the cgroup
+        Always False for ``"cgroup"``, the level for untrusted workers: a process of our user can move itself into the
+        cgroup
         above.
         """
         return self._cgroup is not None and self._cgroup.complete
@@ -258,7 +261,7 @@ class Containment:
             flags = await pidns_check.flags()
         except OSError as error:
             raise self._refusal(str(error)) from error
-        # Inside, an error of a missing program could not be reported.
+        # Inside the namespace, a missing program could not be reported.
         check_program(command)
         self._arrival = _Arrival()
         self.level = Level.PIDNS
@@ -272,28 +275,28 @@ class Containment:
 
 
 def _reap(pids: Sequence[int]) -> None:
-    """Reap processes that have ended; from then on no guard may know them."""
+    """Reap processes that have ended. The guard must forget them first."""
     guard_manager.remove_groups(pids)
     for pid in pids:
         _posix.reap(pid)
 
 
-# A line in the log of the guard for each end would cost more than the end does.
+# Logging each end separately would take longer than the end itself.
 _reapings: Coalescer[int, None] = Coalescer(_reap)
 
 
 async def _sweep_for(cookie: str, known: Iterable[Identity]) -> None:
-    """Return when no process has ``cookie``, and ``known`` are gone. If cancelled, it blocks until then."""
+    """Wait until no process has ``cookie``, and ``known`` are gone. If cancelled, it blocks until then."""
     wanted = (cookie.encode(), set(known))
     sweeping = _sweeps.submit(wanted)
     try:
         await asyncio.wait({sweeping})
     except asyncio.CancelledError:
-        # The loop is being closed, and will not wait for a thread.
+        # The loop is being closed, and does not wait for a thread.
         _sweep([wanted])
         raise
     if error := sweeping.exception():
-        _log.error("the sweep for processes left failed; some of them may live on", exc_info=error)
+        _log.error("the search for remaining processes failed; some may still be running", exc_info=error)
 
 
 def _sweep(wanted: Sequence[_Wanted]) -> None:
@@ -301,7 +304,7 @@ def _sweep(wanted: Sequence[_Wanted]) -> None:
     known = {each for _, some in wanted for each in some}
 
     def find() -> Iterator[Identity]:
-        # The known ones once.
+        # The known ones only in the first scan.
         yield from known
         known.clear()
         yield from scan()
@@ -314,37 +317,36 @@ _sweeps: Coalescer[_Wanted, None] = Coalescer(_sweep, thread="sweep for processe
 
 
 # -- pid namespaces --------------------------------------------------------------------------------------------------
-#
-# When the first process of a pid namespace ends, the system ends all of it. `unshare` makes it and stays outside as the
-# leader of the group. A shell inside is the first process, since most signals do not reach that one; the command is the
-# second, and sees itself as such. A signal to the group reaches all three, so `unshare` ignores all but what certainly
-# ends it.
+# When the first process of a pid namespace ends, the system kills all others in it. `unshare` creates the namespace and
+# stays outside as the leader of the group. A shell inside is the first process, because the kernel protects that one
+# from most signals. The command is the second process. A signal to the group reaches all three, so `unshare` ignores
+# every signal that it can.
 
 _PLAIN: Final = ("--pid", "--fork", "--kill-child")
 _AS_USER: Final = ("--user", "--map-current-user", *_PLAIN)
-#: Without those that `unshare` handles (INT and TERM) and needs (CHLD).
+#: Without the signals that `unshare` handles (INT and TERM) and needs (CHLD).
 _IGNORED: Final = "HUP,QUIT,USR1,USR2,PIPE,ALRM,STKFLT,XCPU,XFSZ,VTALRM,PROF,IO,PWR"
 _OUTSIDE: Final = ("env", f"--ignore-signal={_IGNORED}", "unshare")
-#: The command is not the last one of the shell, which would become it.
+#: If the command were the last one of the script, the shell would exec it.
 _SHELL: Final = ("sh", "-c", '"$@"; exit $?', "sh")
-#: The last steps before the command itself: signals are no longer ignored, and its arrival is reported.
+#: The last steps before the command: restore the handling of signals, and report the arrival.
 _LAST: Final = ("env", "--default-signal", "sh", "-c", '{ [ -p "$0" ] && echo >"$0"; } 2>/dev/null; exec "$@"')
-#: Seconds for the check whether there can be one.
+#: Seconds for the check whether namespaces are available.
 _CHECK: Final = 10.0
-#: Seconds after which the command counts as arrived, should it be unable to open the pipe.
+#: Seconds after which the command counts as arrived if it cannot open the pipe.
 _ARRIVES: Final = 10.0
 
 
 class PidnsCheck:
-    """Whether and how `unshare` makes pid namespaces here: checked once, for each effective user of this program."""
+    """Finds out whether and how `unshare` creates pid namespaces here, once per effective user of this program."""
 
     def __init__(self) -> None:
-        # The arguments of `unshare`, or why it is refused.
+        # The arguments of `unshare`, or the reason why it is refused.
         self._found: dict[int, tuple[str, ...] | str] = {}
         self._checks: Coalescer[int, None] = Coalescer(self._check, thread="check for pid namespaces")
 
     async def flags(self) -> tuple[str, ...]:
-        """Return the arguments with which `unshare` makes one.
+        """Return the arguments with which `unshare` creates a namespace.
 
         Raises:
             OSError: if it cannot, with the reason.
@@ -353,7 +355,7 @@ class PidnsCheck:
             await self._checks.submit(user)
         found = self._found[user]
         if isinstance(found, str):
-            raise OSError(f"it is refused here ({found})")  # a reason, not a wrong type
+            raise OSError(f"it is refused here ({found})")  # a stored reason, not a wrong type
         return found
 
     def _check(self, users: Sequence[int]) -> None:
@@ -367,7 +369,7 @@ class PidnsCheck:
 
 
 def _why_refused(flags: tuple[str, ...]) -> str:
-    """Try `unshare` with ``flags``; return an empty string if it works. Raises OSError if the answer is unknown."""
+    """Try `unshare` with ``flags``, and return an empty string if it works. Raises OSError if the result is unknown."""
     command = ("unshare", *flags, "true")
     try:
         done = subprocess.run(  # noqa: S603  # our own arguments
@@ -380,14 +382,14 @@ def _why_refused(flags: tuple[str, ...]) -> str:
     return done.stderr.decode(errors="replace").strip() or f"`unshare` ended with status {done.returncode}"
 
 
-#: The check of this program.
+#: The single instance of this program.
 pidns_check: Final = PidnsCheck()
 
 
 class _Arrival:
-    """The arrival of a command in its namespace: the last program before it writes to a named pipe of ours.
+    """The arrival of a command in its namespace: the shell before it writes to a named pipe of ours.
 
-    So the command inherits nothing; and in a user namespace, our descriptors cannot be opened through /proc.
+    The command therefore inherits no descriptor. In a user namespace, it could not open our descriptors through /proc.
     """
 
     def __init__(self) -> None:
@@ -400,14 +402,14 @@ class _Arrival:
             unlinked.callback(os.unlink, self.path)
             self._reads = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             stack.callback(os.close, self._reads)
-            # Unlinked first: a command that opens it without a reader would wait forever.
+            # Unlink it first: a command that opens the pipe without a reader would wait indefinitely.
             stack.callback(unlinked.close)
             self._held = stack.pop_all()
 
     async def wait(self, pid: int) -> None:
-        """Wait until the command has arrived, inside what our child ``pid`` makes, or that has ended.
+        """Wait until the command has arrived in the namespace of our child ``pid``, or the child has ended.
 
-        A signal that is sent before does not reach the command.
+        A signal that is sent earlier does not reach the command.
         """
         ended = asyncio.ensure_future(_posix.process_end(pid))
         arrived = asyncio.ensure_future(_posix.readable(self._reads))
@@ -420,5 +422,5 @@ class _Arrival:
             self.close()
 
     def close(self) -> None:
-        """Close the pipe; any number of times."""
+        """Close the pipe. Further calls do nothing."""
         self._held.close()

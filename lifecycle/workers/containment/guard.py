@@ -1,9 +1,9 @@
-"""The guard process from the side of the program that it guards: it ends what is left when this program is gone.
+"""The guard process, seen from the program that it guards. It ends all remaining processes when the program is gone.
 
-There is one for all workers of this program, in all threads and loops: it is started with the first of them and ends
-with the last. Both share a log in memory of all that is to be ended, which the guard reads when this program has ended.
-Writing there never waits, however busy the guard is. If the guard is killed, the next worker starts another, which has
-the same log. `guard_main` is its program. Here are also the cookies by which it finds processes.
+One guard serves all workers of this program, in all threads and loops. It starts with the first worker and ends with
+the last one. It shares a log in memory with this program, which lists everything to end, and reads it when this program
+has ended. Writing to the log never waits for the guard. If the guard is killed, the next worker starts another one with
+the same log. `guard_main` is its program. This module also creates the cookies by which the guard finds processes.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ __all__ = [
 
 _log = logging.getLogger("lifecycle.workers")
 
-#: Bytes of outdated lines, at most, besides as many as are not outdated.
+#: Maximum bytes of outdated lines, beyond as many bytes as the current lines have.
 _STALE: Final = 1 << 16
-#: Between the starts of guards that end one after the other; the first of them is replaced at once.
+#: Delays between the starts of guards that end soon after each other. The first of them is replaced immediately.
 _BACKOFF: Final = Backoff(initial=0.1, maximum=5.0, jitter=0.0, reset_after=60.0)
 _PROGRAM: Final = Path(__file__).with_name("guard_main.py")
 
 
 def why_no_guard() -> str | None:
-    """Return why there can be no guard here; None if there can."""
+    """Return the reason why a guard cannot run here; None if it can."""
     if sys.platform != "linux":
         return f"a guard needs /proc and pidfds, which {sys.platform} does not have"
     if getattr(sys, "frozen", False) or not sys.executable or not _PROGRAM.is_file():
@@ -69,10 +69,10 @@ def why_no_guard() -> str | None:
 
 
 class SharedLog:
-    """The lines that tell a guard what to end, in memory that it shares. Raises OSError if there is no such memory.
+    """Lines in shared memory that list what the guard must end. Raises OSError if shared memory is not available.
 
-    Lines are appended. Once most of them are outdated, the others are written to a second file, which counts when its
-    number, at its beginning, is the higher one: wherever this program is killed, one of the two files is complete.
+    Lines are appended. When most of them are outdated, the others are written to a second file. Each file begins with a
+    number, and the file with the higher one counts. So one of the two is complete whenever this program is killed.
     """
 
     def __init__(self, lines: Sequence[str]) -> None:
@@ -89,7 +89,7 @@ class SharedLog:
         self._check()
         text = "".join(f"{line}\n" for line in lines).encode()
         if (written := os.pwrite(self._file, text, self._size)) < len(text):
-            # The next line would be joined to a line that was written in part.
+            # Otherwise the next line would be joined to a partial one.
             raise OSError(errno.ENOSPC, f"{written} of {len(text)} bytes of the log for the guard were written")
         self._size += written
 
@@ -99,7 +99,7 @@ class SharedLog:
         return self._size > self._enough
 
     def compact(self, lines: Sequence[str]) -> None:
-        """Replace all lines by ``lines``. Raises OSError as `append` does."""
+        """Replace all lines with ``lines``. Raises OSError as `append` does."""
         self._check()
         self._number += 1
         os.ftruncate(self._file, 0)
@@ -124,7 +124,7 @@ class SharedLog:
         return b"%016x" % self._number
 
     def _check(self) -> None:
-        # The program may close any descriptor; by now the number may be that of another file.
+        # The program may have closed the descriptor, and its number may now be another file's.
         if [_identity(file) for file in self.files] != self._identities:
             raise OSError(errno.EBADF, "the log for the guard was closed")
 
@@ -148,7 +148,7 @@ def _identity(file: int) -> tuple[int, int]:
 
 
 class GuardProcess:
-    """One guard process, with ``log``, and the pipe that ends with this program. Raises OSError if it cannot start."""
+    """One guard process with ``log``, and the pipe that ends with this program. Raises OSError if it cannot start."""
 
     def __init__(self, log: SharedLog) -> None:
         theirs, self._pipe = os.pipe()
@@ -170,7 +170,7 @@ class GuardProcess:
         try:
             self._pidfd = os.pidfd_open(self._pid)
         except BaseException:
-            # Before the pipe is closed, which would make it act.
+            # Before closing the pipe, which would make it act.
             os.kill(self._pid, signal.SIGKILL)
             _reap(self._pid)
             os.close(self._pipe)
@@ -178,24 +178,24 @@ class GuardProcess:
 
     @property
     def pid(self) -> int:
-        """Its pid."""
+        """The pid of the guard process."""
         return self._pid
 
     @property
     def is_alive(self) -> bool:
-        """Whether it has not ended; other code may have killed it."""
+        """Whether it is still running; other code may have killed it."""
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
         return not poll.poll(0)
 
     def dismiss(self) -> None:
-        """Kill it, since there is nothing to guard; then `wait` for its end."""
+        """Kill it, because nothing is left to guard. Call `wait` afterwards."""
         with suppress(OSError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         self.close()
 
     def close(self) -> None:
-        """Close the pipe and the pidfd, also in a forked copy of this program, which it does not guard."""
+        """Close the pipe and the pidfd. A forked copy of this program, which it does not guard, does so too."""
         with suppress(OSError):
             if os.fstat(self._pipe).st_ino == self._inode:
                 os.close(self._pipe)
@@ -211,10 +211,10 @@ class GuardProcess:
 
 
 class GuardManager:
-    """The guard of this program: it runs while it has users."""
+    """The guard of this program, which runs while it has users."""
 
     def __init__(self) -> None:
-        # Workers live in any thread; no code of theirs runs under the lock.
+        # Workers live in any thread. No user code runs under the lock.
         self._lock = threading.Lock()
         self._guard: GuardProcess | None = None
         self._shared_log: SharedLog | None = None
@@ -222,42 +222,42 @@ class GuardManager:
         self._groups: dict[int, int] = {}
         self._cgroups: set[str] = set()
         self._containers: dict[str, str] = {}
-        # When the guard was started, and how many before it were lost, one soon after the other.
+        # The time when the guard was started, and the number of guards lost before it in quick succession.
         self._started_at = 0.0
         self._lost = 0
 
     @property
     def pid(self) -> int | None:
-        """The pid of the guard, while there is one."""
+        """The pid of the guard; None if it is not running."""
         return self._guard.pid if self._guard is not None else None
 
     async def wait_for_backoff(self) -> None:
-        """Return when a guard that was lost may be replaced: at once, or later if it is not the first one."""
+        """Wait until a lost guard may be replaced: immediately for the first one, with a delay for the next ones."""
         while (seconds := self._seconds_to_wait()) > 0:  # noqa: ASYNC110  # it waits for the time itself
             await asyncio.sleep(seconds)
 
     def acquire(self) -> None:
-        """Add a user; start the guard if there is none.
+        """Add a user, and start the guard if it is not running.
 
-        Raises OSError if that fails, or if guards were lost so often that the next one has to wait.
+        Raises OSError if that fails, or if guards were lost so often that the next one must wait.
         """
         with self._lock:
             self._require()
             self._users += 1
 
     def keep(self) -> None:
-        """Add a user of the guard that there is."""
+        """Add a user of the running guard."""
         with self._lock:
             self._users += 1
 
     async def release(self) -> None:
-        """Remove a user; the last one ends the guard and waits for that."""
+        """Remove a user. The last one ends the guard and waits for its end."""
         with self._lock:
             self._users -= 1
             if self._users:
                 return
             guard, self._guard = self._guard, None
-            # Those that were not empty in time may be by now.
+            # Cgroups that were not empty in time may be empty by now.
             self._cgroups = {path for path in self._cgroups if not remove_cgroup(path)}
             if guard is not None:
                 guard.dismiss()
@@ -266,7 +266,7 @@ class GuardManager:
             await guard.wait()
 
     def add_group(self, pgid: int) -> None:
-        """Have it end the group ``pgid``, whose leader is our child. Raises OSError as `acquire` does."""
+        """Register the group ``pgid``, whose leader is our child, for its end. Raises OSError as `acquire` does."""
         if (leader := read_process(pgid)) is None:
             return
         with self._lock:
@@ -274,29 +274,29 @@ class GuardManager:
             self._add(f"+{pgid} {leader.start_time}")
 
     def remove_groups(self, pgids: Iterable[int]) -> None:
-        """Have it forget the groups; call this before the leaders are reaped."""
+        """Remove the groups from the log. Call this before their leaders are reaped."""
         with self._lock:
             self._note([f"-{pgid}" for pgid in pgids if self._groups.pop(pgid, None) is not None])
 
     def add_cgroup(self, path: str) -> None:
-        """Have it kill all in the cgroup ``path``. Raises OSError as `acquire` does."""
+        """Register the cgroup ``path``, to kill all processes in it. Raises OSError as `acquire` does."""
         with self._lock:
             self._cgroups.add(path)
             self._add(f"@{path}")
 
     def remove_cgroup(self, path: str) -> None:
-        """Have it forget the cgroup, which is gone; its line may stay in the log, where it does no harm."""
+        """Forget a removed cgroup. Its line may stay in the log, which does no harm."""
         with self._lock:
             self._cgroups.discard(path)
 
     def add_container(self, name: str, socket: str) -> None:
-        """Have the engine at ``socket`` remove the container ``name``. Raises OSError as `acquire` does."""
+        """Register the container ``name`` of the engine at ``socket``. Raises OSError as `acquire` does."""
         with self._lock:
             self._containers[name] = socket
             self._add(f"%{name} {socket}")
 
     def remove_container(self, name: str) -> None:
-        """Have it forget the container, which is gone."""
+        """Forget a removed container."""
         with self._lock:
             if self._containers.pop(name, None) is not None:
                 self._note([f"~{name}"])
@@ -314,11 +314,11 @@ class GuardManager:
             else:
                 self._shared_log.append(lines)
         except OSError:
-            # The next start makes another log, and a guard that reads it.
+            # The next start creates another log, and a guard that reads it.
             self._close_log()
 
     def entries(self) -> list[str]:
-        """Return a line of the log for all that there is to end."""
+        """Return the log lines of everything that is registered."""
         return [
             *(f"+{pgid} {born}" for pgid, born in self._groups.items()),
             *(f"@{path}" for path in self._cgroups),
@@ -326,7 +326,7 @@ class GuardManager:
         ]
 
     def _require(self) -> None:
-        """Start a guard unless there is one that is alive and has the log."""
+        """Start a guard unless a running one has the log."""
         if self._guard is not None and self._shared_log is not None and self._guard.is_alive:
             return
         if self._guard is not None:
@@ -346,14 +346,14 @@ class GuardManager:
         self._started_at = time.monotonic()
 
     def _seconds_to_wait(self) -> float:
-        """Return the seconds until the guard, if it was lost, may be replaced: it could end again and again."""
+        """Return the seconds until a lost guard may be replaced. Guards may end repeatedly."""
         if self._guard is None or self._guard.is_alive:
             return 0.0
         age = time.monotonic() - self._started_at
         return _BACKOFF.delay(self._lost - 1) - age if self._lost and age < _BACKOFF.reset_after else 0.0
 
     def _count_lost(self, pid: int) -> None:
-        """Count a guard that was lost. Raises OSError if it may not be replaced yet."""
+        """Count a lost guard. Raises OSError if it may not be replaced yet."""
         if (seconds := self._seconds_to_wait()) > 0:
             raise OSError(
                 errno.EAGAIN, f"its guard (pid {pid}) has ended, and the next one is started in {seconds:.1f} s"
@@ -370,7 +370,7 @@ class GuardManager:
             self._shared_log = None
 
     def reset_after_fork(self) -> None:
-        """Start empty in a forked copy of this program: the workers are not the copy's."""
+        """Start empty in a forked copy of this program, which does not own the workers."""
         if self._guard is not None:
             self._guard.close()
         self._close_log()
@@ -383,16 +383,16 @@ class GuardManager:
         self._lost = 0
 
 
-#: The one of this program.
+#: The single instance of this program.
 guard_manager: Final = GuardManager()
 
 if hasattr(os, "register_at_fork"):
-    # The copy must not keep the pipe open, by which the guard notices the end of this program.
+    # The copy must not keep the pipe open, because the guard detects the end of this program by it.
     os.register_at_fork(after_in_child=guard_manager.reset_after_fork)
 
 
 def _reap(pid: int) -> None:
-    """Wait for the end of a child that was killed."""
+    """Wait for the end of a killed child."""
     with suppress(ChildProcessError):
         os.waitid(os.P_PID, pid, os.WEXITED)
 
@@ -401,7 +401,7 @@ def _reap(pid: int) -> None:
 
 
 class GuardRef:
-    """A user of the guard from one worker to the next: starting another guard takes far longer than a command."""
+    """A user of the guard between two workers: starting another guard takes far longer than starting a command."""
 
     __slots__ = ("_used",)
 
@@ -409,26 +409,26 @@ class GuardRef:
         self._used = False
 
     def acquire(self) -> None:
-        """Keep the guard that there is until the release; any number of times."""
+        """Keep the running guard until the release. Further calls do nothing."""
         if not self._used and guard_manager.pid is not None:
             guard_manager.keep()
             self._used = True
 
     async def release(self) -> None:
-        """Keep it no longer; any number of times."""
+        """Stop keeping the guard. Further calls do nothing."""
         if self._used:
             self._used = False
             await guard_manager.release()
 
 
 class ContainerGuard:
-    """Has the guard remove one container, through its engine, from before its creation until its removal."""
+    """Registers one container with the guard, from before its creation until its removal."""
 
     def __init__(self) -> None:
         self._container: str | None = None
 
     def add(self, container: str, socket: str | None) -> bool:
-        """Add ``container``, whose engine has a ``socket`` if it is on this machine; return False without a guard."""
+        """Register ``container``. A local engine has a ``socket``. Returns False without a guard."""
         if socket is None or why_no_guard() is not None:
             return False
         try:
@@ -440,7 +440,7 @@ class ContainerGuard:
         return True
 
     async def release(self) -> None:
-        """Remove the container from the guard, once it is gone; any number of times."""
+        """Forget the container after its removal. Further calls do nothing."""
         if self._container is not None:
             guard_manager.remove_container(self._container)
             self._container = None
@@ -454,7 +454,7 @@ _numbers = itertools.count(1)
 
 
 def runtime_id() -> str:
-    """Return 128 random bits, with which all cookies of this program begin; a forked copy of it has others."""
+    """Return the 128 random bits with which all cookies of this program begin. A forked copy has others."""
     global _runtime  # noqa: PLW0603  # there is one for each process
     if _runtime is None:
         _runtime = secrets.token_hex(16)
@@ -462,18 +462,18 @@ def runtime_id() -> str:
 
 
 def new_cookie() -> str:
-    """Return a cookie for one life of one worker: the runtime's id, and a number."""
+    """Return a cookie for one run of one worker: the id of this program, and a number."""
     return f"{runtime_id()}:{next(_numbers)}"
 
 
 def with_cookie(env: Mapping[str, str], cookie: str) -> dict[str, str]:
-    """Return ``env`` with ``cookie``, and with those of this program: a worker of a worker has both."""
+    """Return ``env`` with ``cookie`` and the cookies of this program, because a worker's worker has both."""
     inherited = os.environ.get(COOKIE)
     return {**env, COOKIE: f"{inherited},{cookie}" if inherited else cookie}
 
 
 def without_cookies(env: Mapping[str, str]) -> dict[str, str]:
-    """Return ``env`` for a process that no worker owns."""
+    """Return ``env`` for a process that does not belong to a worker."""
     return {name: value for name, value in env.items() if name != COOKIE}
 
 

@@ -1,10 +1,10 @@
-"""The program of the guard process: it waits for the end of its parent, and then ends all that the parent left.
+"""The program of the guard process: it waits for the end of its parent, and ends all processes that the parent left.
 
 It is started as ``python -I -S guard_main.py RUNTIME PARENT FILE FILE``. Its input is a pipe that only the parent holds
-open; the parent's end shows by this pipe or by its pidfd, whichever is first. The two files are descriptors of the
-parent's `SharedLog`, which is read once the parent has ended: a line ``+PID START_TIME`` for a process group to end,
-``-PID`` for one that is gone (written before the number can pass to another), ``@PATH`` for a cgroup, ``%NAME SOCKET``
-for a container of the engine that listens there, ``~NAME`` for one that is removed.
+open. It detects the parent's end by this pipe or by its pidfd, whichever comes first. The two files are descriptors of
+the parent's `SharedLog`, which is read after that. A line ``+PID START_TIME`` is a process group to end. ``-PID`` is a
+group that is gone; it is written before another process can get the pid. ``@PATH`` is a cgroup, ``%NAME SOCKET`` is a
+container of the engine that listens at the socket, and ``~NAME`` is a removed container.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 
-# A program: nothing is imported from it.
+# A program: no module imports it.
 __all__: list[str] = []
 
 TYPE_CHECKING = False
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
     from lifecycle.workers.containment import process_scan
 else:
-    # Without site, which would cost megabytes, and without the package around, which would cost more.
+    # It runs without site, which would use megabytes, and without the rest of this package, which would use more.
     sys.path.append(os.path.dirname(__file__))  # noqa: PTH120  # pathlib costs a megabyte
     import process_scan
 
 _RUNTIME_DIGITS = 32
 _INPUT = 0
-#: Scans in a row that have to find no process.
+#: The number of consecutive scans that must find no process.
 _SCANS = 3
-#: Each file of the log begins with its number in so many hexadecimal digits.
+#: The number of hexadecimal digits at the beginning of each file of the log.
 _HEADER = 16
-#: Seconds for killed processes to be gone from their cgroups.
+#: Seconds until killed processes must have left their cgroups.
 _LAST_WAIT = 10.0
-#: Seconds between two scans: a process that keeps forking to evade them is met sooner or later.
+#: Seconds between two scans. A process that evades them by forking is eventually found.
 _PAUSE = 0.001
-#: Seconds that an engine has to remove a container.
+#: Seconds for an engine to remove a container.
 _ENGINE_TIMEOUT = 60.0
 
 
@@ -47,42 +47,42 @@ class Guard:
 
     def __init__(self, runtime: bytes) -> None:
         self._runtime = runtime
-        # The leaders of groups, and their start times.
+        # The leaders of groups, with their start times.
         self._leaders: dict[int, int] = {}
         self._cgroups: set[str] = set()
         # The sockets of the engines of containers.
         self._engines: dict[str, str] = {}
-        # When the parent ended, in clock ticks since the machine was started, as start times are.
+        # The time of the parent's end in clock ticks since the boot, as start times are.
         self._parent_ended = 0
 
     def wait(self, parent: int) -> None:
-        """Return when ``parent`` has ended."""
+        """Wait until ``parent`` has ended."""
         poll = select.poll()
         poll.register(_INPUT, select.POLLIN)
         pidfd = _pidfd(parent)
         if pidfd is not None:
             poll.register(pidfd, select.POLLIN)
-        # Checked after the pidfd was opened: it is that of the parent, or the parent is gone already.
+        # Checked after opening the pidfd: it belongs to the parent, or the parent is already gone.
         while os.getppid() == parent:
             ready = [fd for fd, _ in poll.poll()]
-            # Nothing is ever written to the pipe, but a copy of its end could be anywhere.
+            # The parent never writes to the pipe, but other processes may hold a copy of its end.
             if pidfd in ready or not os.read(_INPUT, 1 << 16):
                 break
 
     def read(self, log: tuple[int, int]) -> None:
-        """Read what the parent had, from the newer one of its two files."""
-        # A last line without an end was being written when the parent was killed.
+        """Read the parent's log, from the newer one of its two files."""
+        # The parent was writing a last line without an end when it was killed.
         *lines, _ = _content(max(log, key=_number)).split(b"\n")
         for line in lines:
             self._take(line.decode())
 
     def clear(self) -> None:
-        """End everything that is left."""
+        """End all remaining processes and containers."""
         self._parent_ended = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
         process_scan.kill_found(self._find, scans=_SCANS, pause=_PAUSE)
         until = time.monotonic() + _LAST_WAIT
         for path in self._cgroups:
-            # It becomes empty a while after all in it were killed, on a busy machine a long while.
+            # A cgroup becomes empty a while after its processes were killed, on a busy machine a long while.
             while not process_scan.remove_cgroup(path) and time.monotonic() < until:
                 select.select([], [], [], _PAUSE)
         _remove_containers(self._engines)
@@ -111,20 +111,21 @@ class Guard:
         members = [process for process in table.values() if self._is_member(process, table)]
         below = process_scan.descendants((process.pid for process in members), table)
         for pid, start_time in self._leaders.items():
-            # At once, since a fork bomb cannot outrun the kill of its group.
+            # Immediately, because a fork bomb cannot outrun the kill of its group.
             if pid in table and table[pid].start_time == start_time and table[pid].group == pid:
                 process_scan.kill_group(pid)
         yield from {process.identity for process in members + below if not process.is_dead}
-        # A new scan each time: a process that was executed meanwhile has another environment now.
+        # A new scan each time, because a process may have a new environment after an exec.
         yield from process_scan.CookieScan(self._is_ours)()
 
     def _is_member(self, process: process_scan.Process, table: dict[int, process_scan.Process]) -> bool:
-        """Return whether it is in a group of the parent, whose number has certainly not passed to another group."""
+        """Return whether the process is in a group of the parent whose id certainly belongs to no other group."""
         start_time = self._leaders.get(process.group)
         if start_time is None:
             return False
         leader = table.get(process.group)
-        # A number is not reused while its group has members: a process that is older than the end of the parent is one.
+        # A group id is not reused while the group has members, so a process that is older than the parent's end is a
+        # member.
         return process.start_time <= self._parent_ended if leader is None else leader.start_time == start_time
 
     def _is_ours(self, cookie: bytes) -> bool:
@@ -133,7 +134,7 @@ class Guard:
 
 
 def _number(file: int) -> int:
-    """Return the number of a file of the log; -1 if it is not complete."""
+    """Return the number of a file of the log; -1 if the file is incomplete."""
     try:
         return int(os.pread(file, _HEADER, 0), 16)
     except ValueError:
@@ -143,7 +144,7 @@ def _number(file: int) -> int:
 def _content(file: int) -> bytes:
     parts: list[bytes] = []
     at = _HEADER
-    # By position, since the parent shares the offset of the descriptor.
+    # By position, because the parent shares the offset of the descriptor.
     while part := os.pread(file, 1 << 16, at):
         parts.append(part)
         at += len(part)
@@ -158,10 +159,10 @@ def _pidfd(pid: int) -> int | None:
 
 
 def _remove_containers(engines: dict[str, str]) -> None:
-    """Have all of them removed concurrently, each by its engine, which answers when that is done."""
+    """Remove all containers concurrently, each through its engine, which answers after the removal."""
     if not engines:
         return
-    # Imported only now: it would cost memory as long as the parent lives.
+    # Imported only now, because it would use memory while the parent runs.
     import socket
 
     asked: list[socket.socket] = []
@@ -178,21 +179,21 @@ def _remove_containers(engines: dict[str, str]) -> None:
         try:
             ask.recv(1)
         except OSError:
-            continue  # the engine has failed, or takes too long
+            continue  # the engine failed or did not answer in time
 
 
 def _isolate() -> None:
-    """Ignore signals, leave the directory, and set a name that shows what this is."""
+    """Ignore signals, leave the directory, and set a descriptive process name."""
     for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
         signal.signal(signum, signal.SIG_IGN)
     os.chdir("/")
     try:
-        # Nothing is urgent until the parent has ended.
+        # It is not urgent before the parent has ended.
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         with open("/proc/self/comm", "w") as name:  # noqa: PTH123  # pathlib costs a megabyte
             name.write("lifecycle-guard")
     except (AttributeError, OSError):
-        pass  # it works without
+        pass  # optional
 
 
 def main(runtime: str, parent: str, first: str, second: str) -> None:

@@ -1,8 +1,8 @@
-"""Finding what is left of workers, by cookie, by descent and by cgroup, and killing it and nothing else.
+"""Finds the remaining processes of workers, by cookie, descent and cgroup, and kills them and no others.
 
-It imports a handful of the standard library and nothing else: the guard process runs it without the package. A process
-that is found is identified by its number and its start time. It is killed through a pidfd that was opened before its
-start time is read again: from then on the number cannot pass to another process. Linux only.
+It imports only parts of the standard library, because the guard process runs it without the package. A pid and a start
+time identify a process. It is killed through a pidfd, which is opened before the start time is read again: after that,
+no other process can get the pid. Linux only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
     from typing import TypeAlias
 
-    #: A process: its number, and its start time, in clock ticks since the machine was started.
+    #: A process: its pid, and its start time in clock ticks since the boot.
     Identity: TypeAlias = tuple[int, int]
 
 __all__ = [
@@ -35,25 +35,25 @@ __all__ = [
     "remove_cgroup",
 ]
 
-#: The variable in the environment that holds cookies, separated by commas.
+#: The environment variable for cookies, separated by commas.
 COOKIE = "LIFECYCLE_COOKIE"
 
 _ENTRY = COOKIE.encode() + b"="
-#: Seconds for those that were killed to be gone.
+#: Seconds until killed processes must be gone.
 _LAST_WAIT = 1.0
 #: PF_KTHREAD, from the kernel's sched.h.
 _OF_KERNEL = 0x200000
-#: Bytes a read: more than most environments; a file of /proc that gives less than is asked for has no more.
+#: Bytes per read: more than most environments have. A shorter result means the end of a file in /proc.
 _PART = 1 << 16
 
 
 class Process:
-    """A process, as /proc shows it."""
+    """A process as shown in /proc."""
 
     __slots__ = ("flags", "group", "parent", "pid", "start_time", "state")
 
     def __init__(self, pid: int, stat: bytes) -> None:
-        # The second field is a name in parentheses, which may hold anything, parentheses too.
+        # The second field is a name in parentheses, which may itself contain parentheses.
         fields = stat[stat.rindex(b")") + 2 :].split()
         self.pid: int = pid
         self.state: bytes = fields[0]
@@ -64,23 +64,23 @@ class Process:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it has ended, and only has to be reaped."""
+        """Whether it has ended and only needs to be reaped."""
         return self.state in b"ZXx"
 
     @property
     def identity(self) -> Identity:
-        """Its number and start time, which no other process has."""
+        """The pid and start time, which no other process shares."""
         return self.pid, self.start_time
 
 
 def read_process(pid: int) -> Process | None:
-    """Return the process ``pid``; None if there is none."""
+    """Return the process ``pid``; None if it does not exist."""
     stat = _read(f"/proc/{pid}/stat")
     return Process(pid, stat) if stat else None
 
 
 def all_processes() -> dict[int, Process]:
-    """Return all processes, by number."""
+    """Return all processes by pid."""
     return {pid: process for pid in _pids() if (process := read_process(pid)) is not None}
 
 
@@ -113,18 +113,18 @@ def descendants_of(root: int) -> list[Process]:
 
 
 class CookieScan:
-    """Finds processes of our own user with a cookie that ``is_ours`` accepts; call it once for each scan.
+    """Finds processes of our user with a cookie that ``is_ours`` accepts. Call it once per scan.
 
-    A cookie is compared whole, in an entry of the environment that is taken whole.
+    A cookie is compared as a whole, in a whole entry of the environment.
     """
 
     def __init__(self, is_ours: Callable[[bytes], bool]) -> None:
         self._is_ours = is_ours
-        # Processes without such a cookie. If a number passes to another process meanwhile, that one is spared.
+        # Processes without such a cookie. If another process gets a pid in the meantime, it is spared.
         self._strangers = {os.getpid(), *_kernel_threads()}
 
     def __call__(self, but: Collection[int] = ()) -> Iterator[Identity]:
-        """Yield the processes with such a cookie, ``but`` those, which are not looked at."""
+        """Yield the processes with such a cookie. Processes in ``but`` are skipped."""
         for pid in _pids():
             if pid in but or pid in self._strangers:
                 continue
@@ -136,13 +136,13 @@ class CookieScan:
         if environ is None:
             return False
         held = any(self._is_ours(cookie) for cookie in _cookies(environ))
-        # Empty: a kernel thread, or one that is just being executed.
+        # Empty for a kernel thread, or during an exec.
         if environ and not held:
             self._strangers.add(pid)
         return held
 
     def _confirmed(self, pid: int) -> Identity | None:
-        """Read it again, now the start time first: then this number has that start time *and* the cookie."""
+        """Read the process again, the start time first, so that start time *and* cookie belong to the pid."""
         process = read_process(pid)
         if process is None or process.is_dead or not _is_our_users(pid) or not self._holds(pid):
             return None
@@ -150,17 +150,17 @@ class CookieScan:
 
 
 def has_cookie(pid: int, cookie: bytes) -> bool:
-    """Return whether ``cookie`` is in the environment of the process ``pid``; False if that cannot be read."""
+    """Return whether the environment of the process ``pid`` contains ``cookie``; False if it cannot be read."""
     return cookie in _cookies(_read(f"/proc/{pid}/environ") or b"")
 
 
 def kill_found(
     find: Callable[[], Iterable[Identity]], *, scans: int = 2, pause: float = 0.0, limit: float = 10.0
 ) -> int:
-    """Kill the processes that ``find`` finds until ``scans`` in a row find none; return how many were killed.
+    """Kill the processes that ``find`` returns until ``scans`` consecutive scans find none. Returns the number killed.
 
-    One scan is not enough: it misses a process that is just being forked or executed. There are ``pause`` seconds
-    between two. It blocks for milliseconds if there are none, and at most ``limit`` seconds if one cannot be killed.
+    One scan is not enough, because it misses a process during its fork or exec. There are ``pause`` seconds between two
+    scans. It blocks for milliseconds if there are none, and at most ``limit`` seconds if one cannot be killed.
     """
     killed: set[Identity] = set()
     until, empty = time.monotonic() + limit, 0
@@ -174,7 +174,7 @@ def kill_found(
 
 
 def kill_cgroup(path: str) -> None:
-    """Kill all processes in a cgroup and in those below; nothing happens if it is gone."""
+    """Kill all processes in a cgroup and in those below it. Does nothing if it is gone."""
     try:
         with open(f"{path}/cgroup.kill", "w") as kill:  # noqa: PTH123  # pathlib costs the guard a megabyte
             kill.write("1")
@@ -183,9 +183,9 @@ def kill_cgroup(path: str) -> None:
 
 
 def remove_cgroup(path: str) -> bool:
-    """Remove a cgroup and those below; return False if a process is still in there."""
+    """Remove a cgroup and those below it. Returns False if a process is still inside."""
     try:
-        # Most often there are none below.
+        # Usually there are none below.
         os.rmdir(path)  # noqa: PTH106  # pathlib costs the guard a megabyte
     except FileNotFoundError:
         return True
@@ -208,7 +208,7 @@ def _remove_below(path: str) -> bool:
 
 
 def kill_group(pgid: int) -> None:
-    """Kill all members of a group whose number is certain."""
+    """Kill all members of a group. The caller is certain of its id."""
     try:  # noqa: SIM105  # contextlib costs the guard memory
         os.killpg(pgid, signal.SIGKILL)
     except OSError:
@@ -216,10 +216,10 @@ def kill_group(pgid: int) -> None:
 
 
 def _kill_all(found: list[Identity]) -> set[Identity]:
-    """Kill them, and wait up to a second for their ends."""
+    """Kill the processes, and wait up to a second for their ends."""
     killed: dict[Identity, int] = {}
     try:
-        # One may be found by descent and by cookie.
+        # A process may be found by descent and by cookie.
         for known in set(found):
             if (fd := _kill(*known)) is not None:
                 killed[known] = fd
@@ -231,7 +231,7 @@ def _kill_all(found: list[Identity]) -> set[Identity]:
 
 
 def _kill(pid: int, start_time: int) -> int | None:
-    """Kill the process ``pid`` with that start time; return its pidfd, or None if it cannot be killed now."""
+    """Kill the process ``pid`` with this start time. Returns its pidfd, or None if it cannot be killed now."""
     if pid == os.getpid():
         return None
     try:
@@ -250,7 +250,7 @@ def _kill(pid: int, start_time: int) -> int | None:
 
 
 def _wait_gone(fds: set[int]) -> None:
-    """Wait until they have ended, or a second."""
+    """Wait until they have ended, for at most a second."""
     poll = select.poll()
     for fd in fds:
         poll.register(fd, select.POLLIN)
@@ -262,7 +262,7 @@ def _wait_gone(fds: set[int]) -> None:
 
 
 def _cookies(environ: bytes) -> list[bytes]:
-    # Most have none, and need not be split.
+    # Most have no cookie, and need not be split.
     if _ENTRY not in environ:
         return []
     values = [entry[len(_ENTRY) :] for entry in environ.split(b"\0") if entry.startswith(_ENTRY)]
@@ -270,7 +270,7 @@ def _cookies(environ: bytes) -> list[bytes]:
 
 
 def _kernel_threads() -> list[int]:
-    """Return the kernel's threads, the children of the first of them: on many machines half of all that is listed."""
+    """Return the kernel threads, the children of the first one. They are half of all processes on many machines."""
     first = read_process(2)
     return (_children(2) or []) if first is not None and first.flags & _OF_KERNEL else []
 
@@ -298,7 +298,7 @@ def _pids() -> list[int]:
 
 
 def _read(path: str) -> bytes | None:
-    """Return the content of a file of /proc; None if it is gone, or may not be read."""
+    """Return the content of a file in /proc; None if it is gone or unreadable."""
     try:
         fd = os.open(path, os.O_RDONLY)
     except OSError:

@@ -1,6 +1,6 @@
-"""A child of a supervisor: it stays while its workers come and go.
+"""A child of a supervisor. It stays when its worker is replaced.
 
-It counts, starts a worker and probes it, but decides nothing: that is the business of the supervisor's `loop`.
+It counts failures, and starts and probes its worker. It makes no decisions; the supervisor's `loop` does.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Announced(NamedTuple):
 
     @property
     def in_events(self) -> tuple[Status, bool, bool]:
-        """The facts whose change is a `StatusEvent`; the messages of probes are not among them."""
+        """The facts whose change causes a `StatusEvent`. The messages of probes are not included."""
         return self.status, self.health is None or self.health.healthy, self.circuit_open
 
 
@@ -56,36 +56,36 @@ class Child:
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
-        # Constant for the life of the spec, unlike the workers.
+        # Constant during the life of the spec, unlike the workers.
         self._resume_id = str(uuid4())
         self._created_at = time.time()
-        #: Grows with every start and every stop; a report with an earlier number is stale.
+        #: Grows with every start and every stop, so that reports with an earlier number are ignored as stale.
         self.generation: int = 0
-        #: The worker, now or last; None before the first, and while a new one is made.
+        #: The current or last worker; None before the first one, and while a new one is created.
         self.worker: Worker | None = None
-        #: Whether the worker is at work: from the end of its start to its end.
+        #: Whether the worker is running: from the end of its start to its end.
         self.live: bool = False
-        #: The task of the start, if there is one.
+        #: The task of the current start; None if no start is in progress.
         self.starting: asyncio.Task[BaseException | None] | None = None
         self._idle_status = Status.CREATED
-        # When that or the health changed, in seconds since the epoch.
+        # The time of the last change of that or of the health, in seconds since the epoch.
         self._changed_at = 0.0
-        #: Whether it was added, has not run yet, and `add` still waits: if it cannot start, it is removed.
+        #: Whether it was just added and `add` still waits. If it cannot start, it is removed.
         self.provisional: bool = False
         self._announced = Announced(Status.CREATED, None, circuit_open=False)
-        #: How the last worker ended.
+        #: The exit of the last worker.
         self.exit: Exit | None = None
         self._health: ProbeResult | None = None
-        #: Given up until it is restarted by hand.
+        #: Given up, until a caller restarts it.
         self.circuit_open: bool = False
-        #: The end of its backoff; the task that probes it; the task that waits for a worker without `on_change`.
+        #: The timer of its backoff, the task that probes it, and the task that waits for a worker without `on_change`.
         self.backoff_timer: asyncio.TimerHandle | None = None
         self.probe_task: asyncio.Task[None] | None = None
         self.wait_task: asyncio.Task[None] | None = None
         # The callers that wait for the outcome of its start.
         self._callers: list[asyncio.Future[None]] = []
-        # Starts so far; failures in a row; since when it runs; the seconds that it ran before the last failure; the
-        # restarts that its circuit counts, newest first.
+        # The number of starts, the consecutive failures, the time since it runs, the seconds that it ran before the
+        # last failure, and the restarts that its circuit breaker counts, newest first.
         self._attempt = 0
         self._retry = 0
         self._running_since: float | None = None
@@ -107,7 +107,7 @@ class Child:
 
     @property
     def idle_status(self) -> Status:
-        """Its status while no worker is at work."""
+        """The status while no worker is running."""
         return self._idle_status
 
     @idle_status.setter
@@ -117,12 +117,12 @@ class Child:
 
     @property
     def restarts(self) -> int:
-        """How often it was started after the first time."""
+        """The number of starts after the first one."""
         return max(0, self._attempt - 1)
 
     @property
     def active(self) -> bool:
-        """Whether it is at work, or waits for a restart."""
+        """Whether it is running, or waits for a restart."""
         return self.live or self.starting is not None or self._idle_status == Status.PENDING
 
     @property
@@ -131,7 +131,7 @@ class Child:
         return self.spec.restart != Restart.NEVER and not self.circuit_open
 
     def state(self) -> WorkerState:
-        """Return the record of its worker, with the facts that only a supervisor has."""
+        """Return the record of its worker, with the facts that only a supervisor knows."""
         known: dict[str, Any] = {
             "status": self.status,
             "restarts": self.restarts,
@@ -153,16 +153,16 @@ class Child:
         return WorkerState(name, self.spec.kind, error=error, created_at=at, updated_at=updated_at, **known)
 
     def announce(self) -> tuple[Announced, Announced]:
-        """Return the facts that were announced last, and those of now, which count as announced from here on."""
+        """Return the facts that were announced last, and the current ones, which then count as announced."""
         before, self._announced = self._announced, Announced(self.status, self._health, self.circuit_open)
         return before, self._announced
 
     # -- a start --------------------------------------------------------------------------------------------------
 
     def begin_start(self, listener: Listener) -> int:
-        """Start a new worker, in the task `starting`; return its generation.
+        """Start a new worker in the task `starting`, and return its generation.
 
-        The task returns the error that kept it from running, if any.
+        The task returns the error that prevented the start, if any.
         """
         self.generation += 1
         self._attempt += 1
@@ -175,7 +175,7 @@ class Child:
         try:
             worker = await _make(self.spec)
             if self.generation != generation:
-                # It was stopped meanwhile, and user code may ignore a cancellation.
+                # The child was stopped meanwhile, and user code may ignore a cancellation.
                 return stopped_early(self.spec.name)
             self.worker = worker
             if isinstance(worker, BaseWorker):
@@ -195,15 +195,15 @@ class Child:
         return None
 
     def note_started(self) -> None:
-        """Note that the start has succeeded."""
+        """Record that the start has succeeded."""
         self.live, self._running_since, self.provisional = True, asyncio.get_running_loop().time(), False
 
     def note_ended(self, ended: Exit) -> None:
-        """Note that the worker has ended, or could not start."""
+        """Record that the worker has ended, or could not start."""
         # `_changed_at` stays: the worker itself has the time of its end.
         self.live, self.exit, self._idle_status = False, ended, ended.status
         if self._running_since is not None:
-            # Computed now: a restart may be held until a resume, and that time is not running time.
+            # Computed now: a restart may wait for a resume, and that time is not running time.
             self._ran = asyncio.get_running_loop().time() - self._running_since
             self._running_since = None
         self.cancel_timers()
@@ -211,7 +211,7 @@ class Child:
     def cancel_timers(self) -> None:
         """Cancel the backoff, the probes and the wait for the end."""
         if self.backoff_timer is None and self.probe_task is None and self.wait_task is None:
-            # Most often; and there are children by the thousand.
+            # The usual case, and there may be thousands of children.
             return
         for each in (self.backoff_timer, self.probe_task, self.wait_task):
             if each is not None:
@@ -221,7 +221,7 @@ class Child:
     # -- restarts ---------------------------------------------------------------------------------------------------
 
     def count_restart(self, now: float) -> bool:
-        """Count a restart; return whether it is one too many, so that its circuit has to open."""
+        """Count a restart, and return whether it exceeds the limit, so that the circuit breaker must open."""
         backoff = self.spec.backoff
         if not (backoff.max_restarts and backoff.within):
             return False
@@ -232,7 +232,7 @@ class Child:
     def take_delay(self) -> float:
         """Count a failure, and return the seconds to wait before the next start.
 
-        They grow with each failure, and start over after it ran for a while.
+        The delay grows with each failure, and is reset after the worker has run for a while.
         """
         if self._ran >= self.spec.backoff.reset_after:
             self._retry = 0
@@ -241,7 +241,7 @@ class Child:
         return self.spec.backoff.delay(self._retry - 1)
 
     def reset_failures(self) -> None:
-        """Close the circuit and forget earlier restarts: it is started by hand."""
+        """Close the circuit breaker and forget earlier restarts, because a caller starts the child."""
         self.circuit_open, self._restarts, self._retry = False, (), 0
 
     # -- callers that wait for a start ------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ class Child:
         return future
 
     def answer_callers(self, error: BaseException | None = None) -> None:
-        """Report the outcome of its start to the callers; without an error, it stays a child."""
+        """Report the outcome of its start to the callers. Without an error, it stays a child."""
         self.provisional &= error is not None
         callers, self._callers = self._callers, []
         for future in callers:
@@ -272,7 +272,7 @@ class Child:
     # -- health -----------------------------------------------------------------------------------------------------
 
     async def probe(self) -> ProbeResult:
-        """Probe the worker, and keep the answer; an error, a time-out, or no worker at work is a bad answer."""
+        """Probe the worker, and store the result. An error, a timeout, or a missing worker is a failed probe."""
         worker, status = self.worker, self.status
         if worker is None or status not in AT_WORK:
             return ProbeResult(healthy=False, message=f"is {status}")
@@ -283,10 +283,10 @@ class Child:
         return result
 
     async def keep_probing(self, interval: float, report: Callable[[int, ProbeResult], None]) -> None:
-        """Probe it every ``interval`` seconds while it runs; ``report`` gets the number of bad answers in a row."""
+        """Probe it every ``interval`` seconds while it runs. ``report`` gets the number of consecutive failures."""
         bad = 0
         while True:
-            # Spread at random, so that children that started together are not probed together.
+            # A random offset, so that children that started together are not probed together.
             await asyncio.sleep(interval * random.uniform(0.9, 1.1))  # noqa: S311  # no secret
             if self.status != Status.RUNNING:
                 continue
@@ -296,8 +296,8 @@ class Child:
 
 
 async def probe_all(children: Iterable[Child]) -> ProbeResult:
-    """Probe all concurrently; the answer is healthy if each is that has to run, and none has failed."""
-    # A child that ended well is not ill, and one that was stopped by hand is meant to be down.
+    """Probe all children concurrently. They are healthy if all that should run are, and none has failed."""
+    # A child that ended normally, or that a caller stopped, does not count as unhealthy.
     probed = [child for child in children if child.status not in (Status.FINISHED, Status.STOPPED)]
     answers = zip(probed, await asyncio.gather(*(child.probe() for child in probed)), strict=True)
     ill = [f"{child.spec.name}: {answer.message or 'unhealthy'}" for child, answer in answers if not answer.healthy]
@@ -316,7 +316,7 @@ async def _answer(worker: Any, timeout: float) -> ProbeResult:
     except asyncio.CancelledError:
         if was_cancelled():
             raise
-        # Other code cancelled what the probe awaited.
+        # Other code cancelled the task that the probe awaited.
         return ProbeResult(healthy=False, message="cancelled")
     except Exception as error:  # noqa: BLE001  # it is the answer
         return ProbeResult(healthy=False, message=error_text(error))
@@ -326,10 +326,10 @@ async def _answer(worker: Any, timeout: float) -> ProbeResult:
 
 
 async def _make(spec: Spec) -> Worker:
-    """Make a new worker for ``spec``.
+    """Create a new worker for ``spec``.
 
     Raises:
-        WorkerFailed: if its function returns something else, or a worker that was started before.
+        WorkerFailed: if its function returns another object, or a worker that was started before.
     """
     made = spec.make()
     if inspect.isawaitable(made):
@@ -345,10 +345,10 @@ async def _make(spec: Spec) -> Worker:
 
 
 async def end_of(worker: Worker) -> Exit:
-    """Wait for the end of ``worker``; an error of its `wait` is logged, and counts as its failure."""
+    """Wait for the end of ``worker``. An error of its `wait` is logged, and counts as its failure."""
     try:
         return await worker.wait()
-    except BaseException as error:  # judged by the loop, SystemExit too
+    except BaseException as error:  # the loop decides, even about SystemExit
         if isinstance(error, asyncio.CancelledError) and was_cancelled():
             raise
         _log.exception("%r cannot report its end, which counts as its failure", worker)

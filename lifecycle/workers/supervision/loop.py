@@ -1,9 +1,9 @@
-"""The one task that decides about the children of a supervisor.
+"""The single task that makes all decisions about the children of a supervisor.
 
-Everything that happens (a child ended, a start is done, a backoff is over, a caller asks for something) is a message in
-its mailbox, and messages are handled one after the other. A report of a worker carries the generation of its
-child, and is dropped once another worker has taken its place. The loop never waits for a start, so a start that hangs
-blocks no other child. It does wait for stops, which are bounded.
+Every event is a message in its mailbox: a child ended, a start is done, a backoff is over, a caller requests an
+operation. Messages are handled one after the other. A report of a worker carries the generation of its child, and is
+ignored if the worker has been replaced. The loop never waits for a start, so a start that hangs blocks no other child.
+It does wait for stops, which have a time limit.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _log = logging.getLogger("lifecycle.workers")
 
 
 class SupervisorLoop:
-    """Keeps the children of ``supervisor``; ``on_failure`` is called when it begins to end with an error."""
+    """Manages the children of ``supervisor``. ``on_failure`` is called when it begins to end with an error."""
 
     def __init__(
         self,
@@ -83,15 +83,15 @@ class SupervisorLoop:
         self._mailbox = Mailbox()
         self._stopper = Stopper(stop_order, self.note, self._end_with)
         self._queue = StartQueue(self._mailbox)
-        # A restart must not wait for another guard process.
+        # Keeps the guard process, so that a restart does not wait for another one.
         self._guard = GuardRef()
-        # While it is suspended nothing is started; the messages that wait for the resume, each with the child that it
+        # During a suspension, no child is started. These messages wait for the resume, each with the child that it
         # starts and the generation of the child at that time.
         self._suspended = False
         self._held: deque[tuple[Child, int, Message]] = deque()
-        # Set when the supervisor was asked to stop: operations that may take long give up then.
+        # Set when the supervisor was requested to stop, so that long operations give up.
         self._halted = asyncio.Event()
-        # Whether it is about to end, for whatever reason, and how.
+        # Whether it is about to end for any reason, and with which error.
         self._ending = False
         self._end = End()
         self._started: asyncio.Future[WorkerFailed | None] | None = None
@@ -99,15 +99,15 @@ class SupervisorLoop:
     # -- from the start to the end ----------------------------------------------------------------------------------
 
     def begin(self) -> asyncio.Task[End]:
-        """Start the children in order; the task ends with the supervisor."""
+        """Start the children in order. The task ends with the supervisor."""
         self._started = asyncio.get_running_loop().create_future()
         return asyncio.create_task(self._run(self._started), name=f"supervisor {self.name}")
 
     async def wait_started(self) -> None:
-        """Return when all children have started.
+        """Wait until all children have started.
 
         Raises:
-            WorkerFailed: if one could not; by then the others are stopped.
+            WorkerFailed: if a child could not start. The others have been stopped by then.
         """
         assert self._started is not None, "begin() comes first"
         if error := await asyncio.shield(self._started):
@@ -148,14 +148,14 @@ class SupervisorLoop:
         self._ending = True
 
     def _end_with(self, error: BaseException | None) -> None:
-        """End by itself, because of ``error`` or because no work is left; the first call decides."""
+        """End with ``error``, or without one if no work is left. Only the first call has an effect."""
         if not self._ending:
             self._ending, self._end = True, End(error=error)
             if error is not None:
                 self._on_failure()
 
     def _advance(self) -> None:
-        """Start the next child of the queue; once it is empty for the first time, the supervisor has started."""
+        """Start the next child of the queue. When it is empty for the first time, the supervisor has started."""
         child = self._queue.next()
         if child is not None and not self._suspended and not self._ending:
             self._start(child)
@@ -168,7 +168,7 @@ class SupervisorLoop:
         return self._started is not None and not self._started.done()
 
     def _dismiss(self, started: asyncio.Future[WorkerFailed | None]) -> None:
-        """Answer every caller that still waits."""
+        """Answer all waiting callers."""
         for child in self.children.values():
             if child.has_callers:
                 child.answer_callers(stopped_early(child.spec.name))
@@ -178,7 +178,7 @@ class SupervisorLoop:
             started.set_result(None if error is None else as_failure(self.name, error))
 
     def note(self, child: Child) -> None:
-        """Announce and publish the change of a child, if there is one."""
+        """Announce and publish the change of a child, if it has changed."""
         watched = self.watches.used and self.watches.active
         if not (watched or hooks.component_changed.receivers):
             return
@@ -192,7 +192,7 @@ class SupervisorLoop:
     # -- a start ----------------------------------------------------------------------------------------------------
 
     def _start(self, child: Child) -> None:
-        """Begin to start ``child``, which has no worker; the outcome is a message to `_start_done`."""
+        """Begin to start ``child``, which has no worker. The outcome is a message to `_start_done`."""
         generation = child.begin_start(self._worker_changed)
         assert child.starting is not None, "it was begun"
         child.starting.add_done_callback(lambda _: self._mailbox.post(partial(self._start_done, child, generation)))
@@ -218,16 +218,16 @@ class SupervisorLoop:
             hooks.worker_restarted.announce(self.supervisor, worker=child.worker, restarts=child.restarts)
 
     async def _start_failed(self, child: Child, error: BaseException) -> None:
-        """Decide what follows: a caller that waits for the start decides itself, else the policy of the child does."""
+        """Handle a failed start. A caller that waits for it decides about the child, otherwise the child's policy."""
         ended = await self._stopper.reap(child, error)
         child.note_ended(ended)
-        # `first`: a start that fails before the supervisor has started fails the supervisor.
+        # `first`: a child that cannot start before the supervisor has started fails the supervisor.
         cause, first = cause_of(error), self._starting_up and child in self._queue
         if isinstance(cause, CONTROL_EXCEPTIONS):
             self._queue.discard(child)
             if isinstance(cause, DoNotRestart):
-                # There was nothing to run, as after `ignore` in OTP: nothing has failed, and no significant child has
-                # ended.
+                # There was nothing to run, as after `ignore` in OTP. This is neither a failure nor the end of a
+                # significant child.
                 child.idle_status = Status.STOPPED
             else:
                 self._end_with(cause)
@@ -244,7 +244,7 @@ class SupervisorLoop:
         self.note(child)
 
     def _refuse(self, child: Child, error: BaseException | None = None) -> None:
-        """Report to the callers that ``child`` is not started; one that was just added is removed."""
+        """Report to the callers that ``child`` was not started. A child that was just added is removed."""
         self._queue.discard(child)
         if child.provisional:
             self.forget(child)
@@ -258,9 +258,9 @@ class SupervisorLoop:
     # -- an end -----------------------------------------------------------------------------------------------------
 
     def _expect_end(self, child: Child, worker: Worker) -> None:
-        """Have the end of ``worker`` reported as a message, and its health probed.
+        """Watch ``worker``: its end is reported as a message, and its health is probed.
 
-        A `BaseWorker` reports its end through `_worker_changed`; for another one, a task waits.
+        A `BaseWorker` reports its end through `_worker_changed`. For others, a task waits.
         """
         generation = child.generation
         if worker.status in FINAL:
@@ -273,7 +273,7 @@ class SupervisorLoop:
             child.probe_task = asyncio.create_task(probing, name=f"health of {child.spec.name}")
 
     def _worker_changed(self, child: Child, generation: int, _old: Status, new: Status) -> None:
-        """Note a change of a `BaseWorker`; report its end, unless it was stopped or replaced."""
+        """Record a change of a `BaseWorker`, and report its end, unless it was stopped or replaced."""
         if new is Status.STARTING and isinstance(watches := getattr(child.worker, "_watches", None), Watches):
             watches.attach(self.watches, child.spec.name)
         self.note(child)
@@ -305,7 +305,7 @@ class SupervisorLoop:
                 await self._schedule_restart(child, generation, ended.error)
 
     def _leave(self, child: Child) -> None:
-        """Leave ``child`` down, which may be the end of the supervisor."""
+        """Leave ``child`` down, which may end the supervisor."""
         others = (each for each in self.children.values() if each is not child and each.spec.significant)
         at_work = [each for each in others if each.active or each in self._queue or self._is_held(each)]
         if ends_with(self._auto_shutdown, significant=child.spec.significant, others=at_work):
@@ -330,9 +330,9 @@ class SupervisorLoop:
     # -- a restart --------------------------------------------------------------------------------------------------
 
     async def _schedule_restart(self, child: Child, generation: int, error: BaseException | None) -> None:
-        """Restart ``child``, and its group, after its backoff, if its circuit and the budget allow it."""
+        """Restart ``child`` and its group after the backoff, if its circuit breaker and the restart limit allow it."""
         if child.generation != generation:
-            # It was held during a suspension, and the child was started or stopped meanwhile.
+            # It waited during a suspension, and the child was started or stopped meanwhile.
             return
         if self._suspended:
             self._held.append((child, generation, partial(self._schedule_restart, child, generation, error)))
@@ -368,7 +368,7 @@ class SupervisorLoop:
             if each in restarted:
                 self._show_pending(each)
             elif each.has_callers:
-                # Its start by hand was stopped, and its policy does not allow another.
+                # A stop interrupted its start by a caller, and its policy does not allow another start.
                 self._refuse(each)
         self._queue.fill(restarted, delay)
 
@@ -386,7 +386,7 @@ class SupervisorLoop:
         self.note(child)
 
     def _open_circuit(self, child: Child, error: BaseException | None) -> None:
-        """Give ``child`` up, which ended with ``error``; its siblings and the supervisor continue."""
+        """Give ``child`` up after it ended with ``error``. Its siblings and the supervisor continue."""
         backoff, name = child.spec.backoff, child.spec.name
         many = f"more than {backoff.max_restarts} restart{'s'[: backoff.max_restarts != 1]} within {backoff.within:g} s"
         _log.error("%r is given up after %s", name, many, exc_info=_with_traceback(error))
@@ -402,7 +402,7 @@ class SupervisorLoop:
         """Return the child ``name``.
 
         Raises:
-            KeyError: naming the children that there are.
+            KeyError: if there is none, with the names of the children.
         """
         if name not in self.children:
             known = ", ".join(map(repr, self.children)) or "no children"
@@ -410,7 +410,7 @@ class SupervisorLoop:
         return self.children[name]
 
     def register(self, spec: Any) -> Child:
-        """Add a child, the last in order, without starting it.
+        """Add a child as the last one in order, without starting it.
 
         Raises:
             TypeError, ValueError: if it cannot be a child.
@@ -427,9 +427,9 @@ class SupervisorLoop:
         return child
 
     async def by_hand(self, operation: Callable[[Any], Awaitable[asyncio.Future[None] | None]], on: Any) -> None:
-        """Carry out one of the operations below in its turn, and wait for the start that it began, if it did.
+        """Run one of the operations below in its turn, and wait for the start that it began, if any.
 
-        If the caller gives up waiting, the policy of the child decides what follows from that start.
+        If the caller stops waiting, the policy of the child decides about the result of that start.
         """
         started: asyncio.Future[None] | None = None
 
@@ -448,7 +448,7 @@ class SupervisorLoop:
                 started.cancel()
 
     async def add(self, spec: Spec) -> asyncio.Future[None] | None:
-        """Add a child and start it; the future completes with the start. None while suspended."""
+        """Add a child and start it. The future completes with the start; None while suspended."""
         child = self.register(spec)
         if self._suspended:
             self._hold(child)
@@ -471,7 +471,7 @@ class SupervisorLoop:
         child.answer_callers(stopped_early(name))
 
     async def stop_child(self, name: str) -> None:
-        """Stop the child ``name``, which stays, unless a caller of `add` still waits for its first start."""
+        """Stop the child ``name`` and keep it, unless a caller of `add` still waits for its first start."""
         child = await self.stop_now(name)
         if child.provisional and child.has_callers:
             self._refuse(child)
@@ -479,10 +479,10 @@ class SupervisorLoop:
             child.answer_callers(stopped_early(name))
 
     async def restart(self, name: str) -> asyncio.Future[None] | None:
-        """Stop the child ``name`` if it is at work, and start it; earlier failures no longer count."""
+        """Stop the child ``name`` if it is running, and start it. Earlier failures no longer count."""
         child = await self.stop_now(name)
         if not (child.provisional and child.has_callers):
-            # A caller of `add` waits for this start instead of the one that was stopped.
+            # A caller of `add` waits for this start instead of the stopped one.
             child.provisional = False
             child.answer_callers(stopped_early(name))
         child.reset_failures()
@@ -503,13 +503,14 @@ class SupervisorLoop:
     # -- suspension -------------------------------------------------------------------------------------------------
 
     async def suspend(self, done: Callable[[], object]) -> None:
-        """Suspend the children and call ``done``, unless the supervisor is suspended by then.
+        """Suspend the children and call ``done``, unless the supervisor is already suspended.
 
-        It gives up, and takes back what it did, when the caller or the supervisor does. A child that is being started
-        starts after the resume.
+        If the caller gives up or the supervisor stops, the suspended children run again. A child that is starting
+        starts again
+        after the resume.
 
         Raises:
-            WorkerFailed: if a child cannot be suspended; by then the others run again.
+            WorkerFailed: if a child cannot be suspended. The others run again by then.
         """
         await self._mailbox.call(partial(self._suspend, done))
 
@@ -522,7 +523,7 @@ class SupervisorLoop:
                 if child.starting is not None:
                     await self._stopper.stop(child)
                     self._hold(child)
-                # A caller that waits for its start would wait for the resume, which may be its own task to request.
+                # A caller that waits for its start would wait for the resume, which the same task may have to request.
                 child.answer_callers()
             await self._unless_given_up(caller, suspend_all(list(self.children.values())))
             done()
@@ -531,10 +532,10 @@ class SupervisorLoop:
             raise
 
     async def resume(self, done: Callable[[], object]) -> None:
-        """Resume the children, call ``done``, and start the children that had to wait, unless it runs by then.
+        """Resume the children, call ``done``, and start the waiting children. Does nothing if not suspended.
 
         Raises:
-            WorkerFailed: if a child cannot be resumed; by then the others are suspended again.
+            WorkerFailed: if a child cannot be resumed. The others are suspended again by then.
         """
         await self._mailbox.call(partial(self._resume, done))
 
@@ -553,19 +554,19 @@ class SupervisorLoop:
             self._held.append((child, generation, partial(self._start_due, child, generation)))
 
     def _is_held(self, child: Child) -> bool:
-        """Whether ``child`` is to be started after the resume."""
+        """Whether ``child`` will be started after the resume."""
         return any(held is child and generation == child.generation for held, generation, _message in self._held)
 
     async def _release(self) -> None:
         self._suspended = False
-        # One by one, since the others are still to be started: no significant child among them has ended.
+        # One at a time, because the others will still be started, so no significant child among them has ended.
         while self._held:
             _child, _generation, message = self._held.popleft()
             if not (self._halted.is_set() or self._ending):
                 await message()
 
     async def _unless_given_up(self, caller: asyncio.Future[Any], work: Coroutine[Any, Any, None]) -> None:
-        """Do ``work``, but cancel it once ``caller`` or the supervisor gives up: a loop may never reach its gate."""
+        """Await ``work``, but cancel it if ``caller`` or the supervisor gives up: a task may never reach its gate."""
         doing = asyncio.ensure_future(work)
         halted = asyncio.ensure_future(self._halted.wait())
         try:
@@ -582,18 +583,18 @@ class SupervisorLoop:
 
 
 def _with_traceback(error: BaseException | None) -> BaseException | None:
-    """Return ``error`` if its traceback helps, for the log; the errors of this library are complete in one line."""
+    """Return ``error`` for the log if its traceback helps. The errors of this library need only one line."""
     return None if isinstance(error, LifecycleError) else error
 
 
 class Mailbox:
-    """Messages, which are functions, in the order of their coming; some have a caller that waits for the result."""
+    """Messages, which are functions, in order of arrival. Some have a caller that waits for the result."""
 
     def __init__(self) -> None:
-        # Bounded by its senders: a message or two for each worker, and one for each caller.
+        # Its senders limit its size: one or two messages per worker, and one per caller.
         self._messages: asyncio.Queue[Message] = asyncio.Queue()
         self._calls: set[asyncio.Future[Any]] = set()
-        # Raised in callers once no message is handled any more.
+        # Raised in callers after the last message.
         self._closed: Exception | None = None
 
     async def take(self) -> Message:
@@ -605,14 +606,14 @@ class Mailbox:
         self._messages.put_nowait(message)
 
     def post_after(self, delay: float, message: Message) -> asyncio.TimerHandle | None:
-        """Post ``message`` after ``delay`` seconds; without a delay, post it now and return None."""
+        """Post ``message`` after ``delay`` seconds. Without a delay, post it now and return None."""
         if delay <= 0:
             self.post(message)
             return None
         return asyncio.get_running_loop().call_later(delay, self.post, message)
 
     async def call(self, operation: Operation) -> Any:
-        """Carry out ``operation`` in its turn, unless the caller has given up by then; return or raise its outcome."""
+        """Run ``operation`` in its turn, unless the caller has given up by then, and return or raise its outcome."""
         if self._closed is not None:
             raise self._closed
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -624,7 +625,7 @@ class Mailbox:
             self._calls.discard(future)
 
     def dismiss(self, error: Exception) -> None:
-        """Raise ``error`` in all callers, now and later: no message is handled any more."""
+        """Raise ``error`` in all current and later callers, because no message is handled any more."""
         self._closed = error
         for future in self._calls:
             if not future.done():
@@ -645,14 +646,14 @@ async def _answer(future: asyncio.Future[Any], operation: Operation) -> None:
 
 
 class StartQueue:
-    """The children that are started in order: the start of each ends before that of the next begins.
+    """The children that are started in order: each start ends before the next one begins.
 
     A supervisor has one, for its own start and for the restart of a group.
     """
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
-        # Only the first is being started. The number identifies the timer of this content.
+        # Only the first child is starting. The number identifies the timer of the current content.
         self._children: list[Child] = []
         self._number = 0
         self._waiting = False
@@ -663,11 +664,11 @@ class StartQueue:
 
     @property
     def empty(self) -> bool:
-        """Whether no child is left in it."""
+        """Whether the queue is empty."""
         return not self._children
 
     def fill(self, children: Sequence[Child], delay: float = 0.0) -> None:
-        """Replace its content by ``children``, to be started after ``delay`` seconds."""
+        """Replace its content with ``children``, to be started after ``delay`` seconds."""
         self.clear()
         self._children = list(children)
         number, self._waiting = self._number, True
@@ -683,17 +684,17 @@ class StartQueue:
         self._children.append(child)
 
     def discard(self, child: Child) -> None:
-        """Remove ``child``, wherever it stands."""
+        """Remove ``child`` from any position."""
         if child in self._children:
             self._children.remove(child)
 
     def next(self) -> Child | None:
-        """Return the first child, if its time has come and it is not being started."""
+        """Return the first child, if its delay is over and it is not starting."""
         first = self._children[0] if self._children and not self._waiting else None
         return None if first is None or first.starting is not None else first
 
     def clear(self) -> None:
-        """Remove all."""
+        """Remove all children."""
         if self._timer is not None:
             self._timer.cancel()
         self._children, self._timer = [], None

@@ -1,4 +1,4 @@
-"""Stopping and suspending the children of a supervisor, however far their starts have come."""
+"""Stops and suspends the children of a supervisor, at any point of their starts."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = ["Stopper", "resume_all", "suspend_all"]
 
 _log = logging.getLogger("lifecycle.workers")
 
-#: Seconds for the start of a worker to end once it was stopped or cancelled.
+#: Seconds for the start of a worker to end after a stop or a cancellation.
 _START_ENDS: Final = 1.0
-#: The same while the worker is still being made, and has no time-out of its own.
+#: The same while the worker is still being created, and has no timeout of its own.
 _MAKING_ENDS: Final = 10.0
 
 
@@ -43,12 +43,12 @@ class Stopper:
         self._order = order
         self._note = note
         self._end_with = end_with
-        # The tasks that kill what is being stopped already, once there is no time left.
+        # The tasks that kill workers that are already stopping, once no time is left.
         self._kills: list[asyncio.Task[None]] = []
         self._no_time_left = False
 
     async def stop_all(self, children: Sequence[Child]) -> None:
-        """Stop ``children``: the last first, one after the other, or all at once."""
+        """Stop ``children``: the last first, one after the other, or all concurrently."""
         if self._order is StopOrder.PARALLEL:
             await self._stop_at_once(children)
             return
@@ -56,7 +56,7 @@ class Stopper:
             await self.stop(child)
 
     async def stop(self, child: Child) -> None:
-        """Stop the worker of ``child``, or its start; later reports of that worker are stale."""
+        """Stop the worker of ``child``, or its start. Later reports of that worker are stale."""
         self._invalidate(child)
         if child.starting is not None:
             await self._stop_start(child, child.starting)
@@ -68,7 +68,7 @@ class Stopper:
         self._note(child)
 
     async def reap(self, child: Child, error: BaseException) -> Exit:
-        """Return the exit of a start that failed with ``error``; a worker that is still alive is stopped."""
+        """Return the exit of a start that failed with ``error``. If the worker is alive, it is stopped."""
         if child.worker is None:
             return failed(error)
         if child.worker.status not in FINAL:
@@ -84,7 +84,7 @@ class Stopper:
             _log.exception("%r could not be stopped", worker)
 
     def kill(self, children: Iterable[Child]) -> None:
-        """Kill ``children``, and give no child any time from now on."""
+        """Kill ``children``. From now on, children get no time to stop."""
         self._no_time_left = True
         for child in children:
             if child.worker is not None and (child.live or child.starting is not None):
@@ -92,12 +92,12 @@ class Stopper:
                 self._kills.append(asyncio.create_task(killing, name=f"kill of {child.spec.name}"))
 
     async def wait_killed(self) -> None:
-        """Wait for the ends of the workers that were killed."""
+        """Wait for the ends of the killed workers."""
         if self._kills:
             await asyncio.wait(self._kills)
 
     async def _stop_at_once(self, children: Sequence[Child]) -> None:
-        """Stop ``children`` concurrently; only workers that are not a `BaseWorker` take a task each."""
+        """Stop ``children`` concurrently. Only workers that do not inherit from `BaseWorker` need a task each."""
         asked: list[tuple[Child, BaseWorker]] = []
         others: list[Child] = []
         for child in children:
@@ -125,7 +125,7 @@ class Stopper:
         return groups
 
     async def _stop_start(self, child: Child, starting: asyncio.Task[BaseException | None]) -> None:
-        """Stop a start: the function that makes the worker, or the worker."""
+        """Stop a start: the function that creates the worker, or the worker."""
         made = child.worker
         if made is None:
             starting.cancel()
@@ -148,14 +148,14 @@ class Stopper:
         return 0 if self._no_time_left else child.spec.stop_timeout
 
     def _ended(self, child: Child, ended: Exit) -> None:
-        """Take note of the end of a child that was stopped; its error counts only if it ends the supervisor."""
+        """Record the end of a stopped child. Its error counts only if it ends the supervisor."""
         child.note_ended(ended)
         if ended.error is not None and verdict(child.spec.restart, ended) is Verdict.ESCALATE:
             self._end_with(cause_of(ended.error))
 
 
 def _ask_all(grace: float, workers: Iterable[BaseWorker]) -> asyncio.TimerHandle | None:
-    """Ask ``workers`` to end, with one timer that kills them all: a timer for each would cost more than the stop."""
+    """Stop ``workers``, with one timer that kills them all. One timer each would take longer than the stop."""
     for worker in workers:
         worker.ask_to_stop(math.inf if grace > 0 else 0)
     return asyncio.get_running_loop().call_later(grace, _kill_all, workers) if 0 < grace < math.inf else None
@@ -167,19 +167,19 @@ def _kill_all(workers: Iterable[BaseWorker]) -> None:
 
 
 async def suspend_all(children: Sequence[Child]) -> None:
-    """Suspend the running children that can be, the last first.
+    """Suspend the running children that support it, the last first.
 
     Raises:
-        WorkerFailed: if one cannot; by then those before it run again.
+        WorkerFailed: if one cannot be suspended. The ones before it run again by then.
     """
     await _each([child for child in reversed(children) if _can(child, Status.RUNNING)], "suspend", "resume")
 
 
 async def resume_all(children: Sequence[Child]) -> None:
-    """Resume the suspended children, the first first.
+    """Resume the suspended children in order.
 
     Raises:
-        WorkerFailed: if one cannot; by then those before it are suspended again.
+        WorkerFailed: if one cannot be resumed. The ones before it are suspended again by then.
     """
     await _each([child for child in children if _can(child, Status.SUSPENDED)], "resume", "suspend")
 
@@ -205,7 +205,7 @@ async def _each(children: Iterable[Child], do: str, undo: str) -> None:
 
 
 async def _call(child: Child, method: str) -> None:
-    """Suspend or resume ``child``; if it has ended meanwhile, it waits for the resume as others do."""
+    """Suspend or resume ``child``. If it has ended meanwhile, it waits for the resume."""
     worker: Any = child.worker
     try:
         await getattr(worker, method)()

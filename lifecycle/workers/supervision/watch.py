@@ -1,4 +1,4 @@
-"""The watches of a supervisor: each has a bounded queue, and a supervisor above hears of every change, too."""
+"""The watches of a supervisor. Each has a bounded queue, and the supervisors above receive every change as well."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SIZE: Final = 1000
 
 
 class Watch:
-    """An async iterator of the changes from the moment it was made, until the supervisor has ended.
+    """An async iterator of the changes from its creation until the supervisor has ended.
 
     It keeps the last 1,000 events for a slow reader; `dropped` counts the others.
     """
@@ -47,12 +47,12 @@ class Watch:
         self.finish()
 
     def finish(self) -> None:
-        """End the iteration after the events that are there."""
+        """End the iteration after the queued events."""
         self._closed = True
         self._changed.set()
 
     def put(self, event: StatusEvent) -> None:
-        """Add ``event``; if the queue is full, the oldest is dropped."""
+        """Add ``event``. If the queue is full, the oldest is dropped."""
         if self._closed:
             return
         self.dropped += len(self._events) == _SIZE
@@ -64,9 +64,9 @@ class Watches:
     """The watches of one supervisor, and those of the supervisors above it."""
 
     def __init__(self) -> None:
-        #: Whether there has been a watch here or above: until then, a change costs no more than this check.
+        #: Whether there has been a watch here or above. Until then, a change costs only this check.
         self.used: bool = False
-        # Weak: a watch that is no longer iterated is dropped with the iterator.
+        # Weak references, so that a watch disappears with its iterator.
         self._watches: WeakSet[Watch] | None = None
         self._closed = False
         self._parent: Watches | None = None
@@ -78,12 +78,12 @@ class Watches:
         return bool(self._watches) or (self._parent is not None and self._parent.active)
 
     def attach(self, parent: Watches, name: str) -> None:
-        """Publish every change to ``parent``, too, where this supervisor is the child ``name``."""
+        """Also publish every change to ``parent``, in which this supervisor is the child ``name``."""
         self._parent, self._name_in_parent = parent, name
         self.used |= parent.used
 
     def add(self) -> Watch:
-        """Make a watch; it ends at once if the supervisor has ended."""
+        """Create a watch. It ends immediately if the supervisor has ended."""
         watch = Watch()
         if self._closed:
             watch.finish()
@@ -94,14 +94,14 @@ class Watches:
         return watch
 
     def publish(self, event: StatusEvent, *, up: bool = True) -> None:
-        """Give ``event`` to all watches here, and with ``up`` to those above."""
+        """Publish ``event`` to all watches here, and with ``up`` to those above."""
         for watch in list(self._watches or ()):
             watch.put(event)
         if up and self._parent is not None and self._parent.active:
             self._parent.publish(replace(event, path=f"{self._name_in_parent}/{event.path}"))
 
     def close(self) -> None:
-        """End all watches here after the events that are there."""
+        """End all watches here after their queued events."""
         self._closed = True
         for watch in list(self._watches or ()):
             watch.finish()
