@@ -14,15 +14,23 @@ __all__ = ["Backoff", "Intensity"]
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait before the next start of something that failed, and when to stop trying it.
+    """Delays before restarts, and the limit of restarts.
 
-    The wait before retry ``n`` (from 0) is ``initial * multiplier ** n`` seconds, at most ``maximum``, plus up to
-    ``jitter`` of itself at random, so that many that failed together do not come back together. Something that
-    ran for ``reset_after`` seconds counts as healthy again. More than ``max_restarts`` within ``within`` seconds
-    opens its circuit; 0 means no limit.
+    The delay before retry ``n`` (from 0) is ``initial * multiplier ** n`` seconds, at most ``maximum``, plus a random
+    part.
+
+    Args:
+        initial: Seconds before the first retry.
+        maximum: Maximum seconds, before the random part is added.
+        multiplier: Factor from one delay to the next.
+        jitter: Maximum random part, relative to the delay. It spreads the retries of components that failed together.
+        reset_after: Seconds of running after which the count of failures starts again.
+        max_restarts: Maximum restarts within ``within`` seconds. If there are more, the circuit opens: no restart
+            follows. 0 means no limit.
+        within: Seconds.
 
     Raises:
-        ValueError: for a negative figure, or a multiplier below 1.
+        ValueError: if a number is negative, or the multiplier is below 1.
     """
 
     initial: float = 0.1
@@ -41,9 +49,9 @@ class Backoff:
             raise ValueError(f"Backoff(multiplier={self.multiplier!r}) would shrink the wait; give 1 or more")
 
     def delay(self, retry: int, *, chance: Callable[[], float] | None = None) -> float:
-        """Seconds to wait before retry number ``retry`` (the first is 0).
+        """Return the seconds to wait before retry number ``retry`` (from 0).
 
-        ``chance`` gives a number in [0, 1) for the jitter; the default is `random.random`.
+        ``chance`` returns a number in [0, 1) for the random part. By default, `random.random`.
         """
         try:
             plain = min(self.maximum, self.initial * self.multiplier**retry)
@@ -54,10 +62,14 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Intensity:
-    """At most ``limit`` restarts in any closed window of ``within`` seconds (OTP's intensity and period).
+    """At most ``limit`` restarts in any period of ``within`` seconds (OTP's intensity and period).
+
+    Args:
+        limit: Maximum restarts.
+        within: Seconds.
 
     Raises:
-        ValueError: for a negative limit or a window that is not positive.
+        ValueError: if the limit is negative or the period is not positive.
     """
 
     limit: int

@@ -40,20 +40,21 @@ _log = logging.getLogger("lifecycle.flows")
 
 
 class Flows:
-    """Flows in ``path``, an SQLite file or a PostgreSQL server, or in memory; an async context manager.
+    """Starts and stores flows: in an SQLite file, on a PostgreSQL server, or in memory. An async context manager.
 
-    When it is left, running flows are suspended: their tasks have ``stop_timeout`` seconds to end, then they are
-    cancelled. `recover`, or `start` with the same id, continues from there. A store that does not confirm this within a
-    few more seconds is not waited for.
+    At the end of the block, running flows are suspended: their tasks have ``stop_timeout`` seconds to end, and are then
+    cancelled. `recover`, or `start` with the same id, continues them. If the store does not confirm this within a few
+    more seconds, the block ends without it.
 
     Args:
-        path: A file, made if need be, or ``postgresql://user@host:port/database`` (`PostgresStore`); None: memory.
-        durable: Whether a change in a file survives a power cut, and not only the death of the process; on a server it
-            does, by its own settings.
-        codec: The serializer of values; None: `JSON`.
+        path: A file, which is created if necessary, or ``postgresql://user@host:port/database`` (see `PostgresStore`).
+            By default, memory.
+        durable: Whether changes in a file survive a power cut, in addition to the death of the process. On a server,
+            its own settings decide.
+        codec: Serializer of values. By default, `JSON`.
         options: Options for running flows.
         store: A store to use in place of ``path``.
-        stop_timeout: Seconds.
+        stop_timeout: Seconds that running tasks have to end when the block ends.
     """
 
     def __init__(  # the settings of a store, and of flows
@@ -82,7 +83,7 @@ class Flows:
         self._loader = FlowLoader(self.store, self.codec, options or Options(), self.presence, self._threads)
         self._registry = RunRegistry(self._loader, self.requests)
         self._open = False
-        #: Whether all flows are suspended: job queues claim nothing then.
+        #: True if all flows are suspended. Job queues then claim no jobs.
         self.suspended: bool = False
 
     def __repr__(self) -> str:
@@ -127,7 +128,7 @@ class Flows:
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """The runs that were started or recovered here and have not ended, in the order of their start."""
+        """The unfinished runs that were started or recovered here, in the order of their start."""
         return self._registry.unfinished
 
     def state(self) -> FlowsState:
@@ -135,22 +136,30 @@ class Flows:
         return FlowsState(repr(self.store), tuple(run.info() for run in self.runs))
 
     def start(self, flow: Item, /, *, id: str | None = None, **store: Any) -> Run:  # noqa: A002  # what it is
-        """Carry out ``flow`` in the background, with the given values.
+        """Run ``flow`` in the background with the given values.
 
-        This returns before anything is stored. ``await flows.start(…).stored()`` returns the run once a crash cannot
-        lose it any more.
+        `start` returns before anything is stored. ``await flows.start(…).stored()`` returns the run as soon as it
+        survives a crash.
 
-        The same id again is the same run: a finished run is not repeated, an interrupted one continues, one that was
-        reset begins. If another live process has it, even suspended, this run waits for that process and has its
-        outcome. Values can be omitted if this `Flows` has the run; values that differ are refused, here or when the run
-        is awaited.
+        The same id is the same run: a finished run is not repeated, an interrupted one continues, and one that was
+        reset begins again. If another live process has the run, even suspended, this run waits for that process and has
+        its outcome.
+
+        Args:
+            flow: A flow, or a single task.
+            id: Id of the run, such as an order number. By default, a new one.
+            store: Values for the tasks, by name. They may be omitted if the run exists here. Values that differ from
+                those of the stored run are refused, here or when the run is awaited.
+
+        Returns:
+            The run. Await it for its results.
 
         Raises:
-            MissingDependencies: if a task would not get an argument; nothing has started.
-            AmbiguousDependency: if several tasks of a graph provide a name that another one asks for.
-            FlowError: for a flow that cannot be carried out, a value that no task asks for or that cannot be stored,
-                the id of another flow, and values other than those of the flow with that id.
-            TypeError: for an argument that is neither flow nor task, and an id that is not a string.
+            MissingDependencies: if a task would not get an argument. Nothing has started.
+            AmbiguousDependency: if several tasks of a graph provide a name that another task requires.
+            FlowError: if the flow is invalid, a value is not required by any task or cannot be stored, or the id
+                belongs to another flow or to other values.
+            TypeError: if ``flow`` is neither a flow nor a task, or ``id`` is not a string.
         """
         return self._start(flow, id, store, same=True)
 
@@ -176,10 +185,10 @@ class Flows:
         return self._registry.start(plan, row, same=same and bool(store))
 
     def asks(self, flow: Item) -> frozenset[str]:
-        """Return the names that tasks of ``flow`` ask for and none provides: the values that `start` can be given.
+        """Return the names that tasks of ``flow`` require and no task provides: the values to pass to `start`.
 
         Raises:
-            FlowError: for a flow that cannot be carried out.
+            FlowError: if the flow is invalid.
         """
         plan = compile_flow(flow)
         return frozenset(plan.required() - plan.providers.keys())
@@ -201,12 +210,18 @@ class Flows:
         self._registry.forget(run)
 
     async def recover(self, *flows: Item) -> list[Run]:
-        """Continue the unfinished runs of ``flows``, known by their names: suspended, or interrupted by a crash.
+        """Continue the unfinished runs of these flows: suspended runs, and runs that a crash has interrupted.
 
-        A run that another live process has is left to it, even suspended, and the run of a job is left to a worker.
+        Runs of other live processes, even suspended ones, and runs of jobs are left alone.
+
+        Args:
+            flows: The definitions. A stored run belongs to the definition with the name of its flow.
+
+        Returns:
+            The runs that continue.
 
         Raises:
-            FlowError: for a flow that cannot be carried out.
+            FlowError: if a flow is invalid.
         """
         self.check_open()
         return await self._registry.recover(*flows)
@@ -217,15 +232,18 @@ class Flows:
             self._registry.recover_known()
 
     async def suspend(self, *, cancel_after: float | None = None) -> None:
-        """Suspend all running flows, and wait until nothing is at work; see `Run.suspend`.
+        """Suspend all running flows, and wait until no task is running.
 
-        A flow that is started after that runs. `JobQueue.work` claims no jobs until `resume`.
+        A flow that is started later runs. `JobQueue.work` claims no jobs until `resume`.
+
+        Args:
+            cancel_after: Seconds after which running tasks are cancelled. By default, they run to their end.
         """
         self.suspended = True
         await asyncio.gather(*[run.suspend(cancel_after=cancel_after) for run in self.runs if run.running])
 
     async def resume(self) -> None:
-        """Continue all flows that are suspended here; `JobQueue.work` claims jobs again."""
+        """Continue all flows that are suspended here. `JobQueue.work` claims jobs again."""
         if self.suspended:
             self.suspended = False
             self.presence.notify(RESUMED)
@@ -234,13 +252,16 @@ class Flows:
                 await run.resume()
 
     def outbox(self, *, max_attempts: int = 100) -> Outbox:
-        """Make a source for a router: the events that tasks have sent with `send`, each a `SentEvent`.
+        """Return a source for a router: the events that tasks have sent with `send`, each a `SentEvent`.
 
-        Several processes may deliver. After ``max_attempts`` failures, which takes about an hour and a half, an event
-        is a dead letter.
+        Several processes may deliver events.
+
+        Args:
+            max_attempts: Maximum failures before an event becomes a dead letter. 100 failures take about an hour and a
+                half.
 
         Raises:
-            ValueError: for a number of attempts below 1.
+            ValueError: if the number of attempts is below 1.
         """
         return Outbox(self, max_attempts)
 

@@ -83,12 +83,12 @@ class Job:
 
     @property
     def id(self) -> str:
-        """Its id, which its flow has too."""
+        """Id of the job, and of its flow."""
         return self._row.id
 
     @property
     def flow(self) -> str:
-        """The name of its flow."""
+        """Name of the flow."""
         return self._row.flow
 
     @property
@@ -103,27 +103,27 @@ class Job:
 
     @property
     def owner(self) -> str | None:
-        """The name in which it is claimed, if it is."""
+        """Name of the owner, or None."""
         return self._row.owner or None
 
     @property
     def attempts(self) -> int:
-        """How often it was claimed, without claims that were undone."""
+        """Number of claims that count as attempts."""
         return self._row.attempts
 
     @property
     def outcome(self) -> str:
-        """The state in which its flow ended, or ``discarded``; empty while it is not complete."""
+        """State in which the flow ended, or ``discarded``. Empty until the job is complete."""
         return self._row.outcome
 
     @property
     def error(self) -> str:
-        """Its last error, if it failed."""
+        """The last error. Empty if there was none."""
         return self._row.error
 
     @property
     def store(self) -> dict[str, Any]:
-        """The values that its flow is started with."""
+        """Values with which the flow is started."""
         values: dict[str, Any] = self._queue.flows.codec.decode(self._row.store)
         return values
 
@@ -141,26 +141,26 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobQueueState:
-    """A `JobQueue` at one moment."""
+    """State of a `JobQueue`."""
 
-    #: Where its jobs are kept.
+    #: Store of the jobs.
     name: str
-    #: How many jobs are in each state but COMPLETE; empty before the first count.
+    #: Number of jobs in each state except COMPLETE. Empty before the first count.
     depths: dict[str, int]
     kind: str = "queue"
 
 
 class JobQueue:
-    """Jobs in the store of ``flows``, each for the flow whose name it was enqueued with.
+    """A queue of jobs in the store of ``flows``. Each job is a flow to run, with its name and values.
 
-    A claimed job belongs to its owner until it is completed, discarded or released, the claim expires, or, on one
-    machine, the process dies. A job that failed comes back after a while; one that was claimed ``max_attempts`` times
-    in vain is discarded. A complete job stays, with its outcome, until `purge`.
+    A claimed job belongs to its owner until it is completed, discarded or released, or until the claim expires. If the
+    owner's process dies, its claims on the same machine end immediately. A failed job returns to the queue after a
+    delay. A complete job is kept, with its outcome, until `purge`.
 
     Args:
-        flows: To be entered before the queue is used.
-        max_attempts: Of the jobs that are enqueued here.
-        backoff: How long a job that failed has to wait.
+        flows: The flows. Enter them before you use the queue.
+        max_attempts: Maximum number of claims before a job is discarded. Applies to the jobs that are enqueued here.
+        backoff: Delays of a failed job.
     """
 
     def __init__(self, flows: Flows, *, max_attempts: int = 10, backoff: Backoff = _BACKOFF) -> None:
@@ -194,7 +194,7 @@ class JobQueue:
         return clock_of(self.flows.store)
 
     def state(self) -> JobQueueState:
-        """Return its state now; while a worker works, the count is a second old at most."""
+        """Return the current state. While a worker runs, the counts are at most one second old."""
         self.count.renew()
         return JobQueueState(repr(self.flows.store), dict(self.count.figures))
 
@@ -210,13 +210,19 @@ class JobQueue:
         id: str | None = None,  # noqa: A002  # what it is
         **store: Any,
     ) -> Job:
-        """Have the flow with that name carried out with those values, not before ``after`` seconds.
+        """Add a job: a flow to run, with its values.
 
-        The same id again is the same job; then the values of the first call count.
+        Args:
+            flow: Name of the flow, as workers know it.
+            priority: ``"very_high"``, ``"high"``, ``"normal"``, ``"low"`` or ``"very_low"``.
+            after: Seconds before which the job is not due.
+            id: Id of the job. If a job with this id exists, that job is returned with its first values. By default, a
+                new one.
+            store: Values for the flow, by name.
 
         Raises:
-            ValueError: for an unknown priority, or a delay that is not a number of seconds.
-            FlowError: for a value that cannot be kept, or the id of a job of another flow.
+            ValueError: if the priority is unknown, or the delay is not a number of seconds.
+            FlowError: if a value cannot be stored, or the id belongs to a job of another flow.
         """
         if not isinstance(flow, str):
             raise TypeError(f"enqueue({flow!r}) is not the name of a flow; give the name that `work` knows it by")
@@ -242,20 +248,20 @@ class JobQueue:
         """Return the job with that id.
 
         Raises:
-            FlowError: if there is none.
+            FlowError: if no such job exists.
         """
         return Job(self, await self._row(id))
 
     async def jobs(self, *states: str, limit: int | None = None, after: Job | None = None) -> list[Job]:
-        """Return the jobs in those states, in the order of claims; without states, all that are not complete.
+        """Return jobs in the order in which they are claimed.
 
         Args:
-            states: ``UNCLAIMED``, ``CLAIMED``, ``COMPLETE``.
-            limit: How many at most; None: all.
-            after: The last job of the page before.
+            states: ``UNCLAIMED``, ``CLAIMED``, ``COMPLETE``. By default, all jobs that are not complete.
+            limit: Maximum number of jobs. By default, all.
+            after: Last job of the previous page.
 
         Raises:
-            ValueError: for a limit below 1, or an unknown state.
+            ValueError: if the limit is below 1, or a state is unknown.
         """
         if limit is not None and limit < 1:
             raise ValueError(f"jobs(limit={limit!r}) would give nothing; give 1 or more, or None")
@@ -285,7 +291,11 @@ class JobQueue:
             silence()
 
     async def purge(self, older_than: float) -> int:
-        """Delete the jobs that were completed more than so many seconds ago, with their flows; return their number."""
+        """Delete jobs and their flows, and return the number of jobs.
+
+        Args:
+            older_than: Minimum seconds since the job was completed.
+        """
         return await self.store.purge(before=self.now() - older_than)
 
     # -- for workers ---------------------------------------------------------------------------------------------------
@@ -305,19 +315,20 @@ class JobQueue:
         flows: Collection[str] | None = None,
         lease: float = 30.0,
     ) -> Job | None:
-        """Claim ``job``, even before it is due, or else the first job that is due; None if there is none.
+        """Claim a job, and return it. Return None if no job is due.
 
-        The claim holds for ``lease`` seconds, or until this process ends; see `extend`.
+        The claim lasts for ``lease`` seconds, unless this process ends earlier; `extend` extends it.
 
         Args:
-            job: As `enqueue` or `jobs` returned it.
-            who: The name of the owner; the default is this process.
-            flows: The names of the flows whose jobs may be claimed; None: all.
+            job: A job from `enqueue` or `jobs`, which is claimed even before it is due. By default, the first job that
+                is due.
+            who: Name of the owner. By default, the name of this process.
+            flows: Names of the flows to consider. By default, all.
             lease: Seconds.
 
         Raises:
-            InvalidState: if it is claimed or complete.
-            FlowError: if it is not there any more.
+            InvalidState: if the job is claimed or complete.
+            FlowError: if the job no longer exists.
         """
         claim = self._claim(who, lease)
         if job is None:
@@ -348,39 +359,44 @@ class JobQueue:
             raise lost_job(job.row)
 
     async def complete(self, job: Job, who: str | None = None, *, outcome: str = "SUCCESS", error: str = "") -> None:
-        """Complete a claimed job, with its outcome.
+        """Complete a claimed job.
+
+        Args:
+            job: The job, as `claim` returned it.
+            who: Name of the owner, as for `claim`.
+            outcome: Outcome to store.
+            error: Error to store.
 
         Raises:
-            InvalidState: if it is not claimed.
-            ClaimLost: if another owner has claimed it.
+            InvalidState: if the job is not claimed.
+            ClaimLost: if another owner has claimed the job.
         """
         await self._end(job, who, lambda row: completed(row, outcome, error, now=self.now()))
 
     async def discard(self, job: Job, who: str | None = None, *, error: str = "") -> None:
-        """Complete a claimed job that cannot be done: it stays as a dead letter, with the outcome ``discarded``.
+        """Complete a claimed job that cannot be done, as a dead letter with the outcome ``discarded``.
 
         Raises:
-            InvalidState: if it is not claimed.
-            ClaimLost: if another owner has claimed it.
+            InvalidState: if the job is not claimed.
+            ClaimLost: if another owner has claimed the job.
         """
         await self._end(job, who, lambda row: completed(row, DISCARDED, error or row.error, now=self.now()))
 
     async def release(self, job: Job, who: str | None = None, *, error: str = "", after: float | None = None) -> None:
-        """Give up a claim.
+        """Release a claim.
 
-        Without ``error`` and ``after``, it is as if the job had not been claimed: it is due at once, and the attempt
-        does not count. With one of them the attempt counts: the job is due after a while, and one that was claimed too
-        often is discarded.
+        Without ``error`` and ``after``, the job is due immediately, and the claim does not count as an attempt.
+        Otherwise, the attempt counts, the job is due after a delay, and it is discarded if it has no attempts left.
 
         Args:
-            job: As `claim` returned it.
-            who: The name in which it was claimed.
-            error: Why.
-            after: Seconds; None with an error: by the queue's backoff and how often it was claimed.
+            job: The job, as `claim` returned it.
+            who: Name of the owner, as for `claim`.
+            error: Reason.
+            after: Seconds until the job is due. By default, the queue's backoff for the number of attempts.
 
         Raises:
-            InvalidState: if it is not claimed.
-            ClaimLost: if another owner has claimed it.
+            InvalidState: if the job is not claimed.
+            ClaimLost: if another owner has claimed the job.
         """
 
         def change(row: JobRow) -> JobRow:
@@ -394,7 +410,13 @@ class JobQueue:
         await self._end(job, who, change)
 
     async def work(self, flows: Mapping[str, Item], *, concurrency: int = 8, lease: float = 30.0) -> None:
-        """Claim jobs of those flows and carry them out, ``concurrency`` at a time, until cancelled."""
+        """Claim and run jobs until cancelled.
+
+        Args:
+            flows: The flows to run, by name. Jobs of other flows are left in the queue.
+            concurrency: Maximum number of jobs that run at the same time.
+            lease: Seconds of each claim, which is extended while its job runs.
+        """
         from lifecycle.flows.worker import Worker
 
         await Worker(self, flows, concurrency=concurrency, lease=lease).run()

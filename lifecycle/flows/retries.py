@@ -105,10 +105,15 @@ class AlwaysRevertAll(_Named):
 
 
 class Times(_Named):
-    """Try ``attempts`` times in all, and provide the number of the attempt, from 1.
+    """Try up to ``attempts`` times, and provide the number of the attempt, from 1.
 
-    Before the second attempt and each later one there is a wait: ``backoff`` is a `Backoff`, seconds, or a tuple
-    ``(first wait, factor, longest wait)``. A flow that is suspended does not wait.
+    Args:
+        attempts: Maximum number of attempts, including the first.
+        backoff: Wait before the second and each later attempt: seconds, a `Backoff`, or a tuple ``(first wait, factor,
+            longest wait)``. A suspended flow does not wait.
+        revert_all: After the last attempt, revert everything, not only the flow of this retry.
+        name: Name of the retry. By default, the name of its flow with ``_retry``.
+        provides: Name under which the flow gets the number. By default, it does not.
     """
 
     attempts: int

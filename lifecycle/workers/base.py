@@ -94,20 +94,24 @@ class _Stoppable(Protocol):
 
 
 async def stop_and_wait(worker: _Stoppable, timeout: float | None = None) -> Exit:
-    """Stop ``worker`` and return how it ended; ``timeout`` as in `BaseWorker.stop`."""
+    """Stop ``worker`` and return its `Exit`; ``timeout`` as in `BaseWorker.stop`."""
     await worker.stop(timeout)
     return await worker.wait()
 
 
 class BaseWorker:
-    """Something with one start and one end.
+    """Base class of workers: something with one start and one end.
 
-    A worker lives once: to run it again, make another. A subclass overrides `_launch` and `_terminate`, and
-    `_until_ready` if it is not ready at once. ``async with worker`` starts it and stops it.
+    A worker cannot be started again; create another one instead. A subclass overrides `_launch` and `_terminate`, and
+    `_until_ready` if it is not ready immediately. ``async with worker`` starts and stops the worker.
+
+    Args:
+        name: Name in messages and states.
+        stop_timeout: Seconds that the worker has to end after a stop, before it is killed.
 
     Raises:
-        TypeError: for a name that is not a string, or a time-out that is not a number.
-        ValueError: for an empty name, or a negative time-out.
+        TypeError: if the name is not a string, or the timeout is not a number.
+        ValueError: if the name is empty, or the timeout is negative.
     """
 
     #: The value of `WorkerState.kind`.
@@ -153,7 +157,7 @@ class BaseWorker:
 
     @property
     def suspendable(self) -> bool:
-        """Whether it can be suspended and resumed, when it runs."""
+        """True if the worker can be suspended and resumed while it runs."""
         return callable(getattr(self, "suspend", None)) and callable(getattr(self, "resume", None))
 
     # -- for a subclass -----------------------------------------------------------------------------------------
@@ -189,11 +193,11 @@ class BaseWorker:
     # -- the life -----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start it, and return when it is running and ready. Cancelling the call stops it.
+        """Start the worker, and return when it is running and ready. Cancelling the call stops the worker.
 
         Raises:
-            InvalidTransition: if it was started or stopped before; the message names its state.
-            WorkerFailed: if it could not start, or was stopped meanwhile; the cause has the details.
+            InvalidTransition: if the worker was started or stopped before. The message names its state.
+            WorkerFailed: if the worker could not start, or was stopped meanwhile. The cause has the details.
         """
         self._machine.to(Status.STARTING)
         self._start_called = asyncio.get_running_loop().time()
@@ -212,19 +216,19 @@ class BaseWorker:
             raise error
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Ask it to end and return when it has; legal in every state, any number of times, also concurrently.
+        """Stop the worker, and return when it has ended. Callable in every state, repeatedly and concurrently.
 
-        All calls share one end. Cancelling a call ends the wait, not the termination.
+        Cancelling a call ends the wait, but not the stop.
 
         Args:
-            timeout: how many seconds it gets before it is killed; by default the worker's own ``stop_timeout``.
-                The shortest of several calls counts; 0 or less kills it at once.
+            timeout: Seconds until the worker is killed. By default, its ``stop_timeout``. The shortest timeout of
+                concurrent calls counts. 0 or less kills the worker immediately.
         """
         self.ask_to_stop(timeout)
         await self.wait()
 
     def ask_to_stop(self, timeout: float | None = None) -> None:
-        """Begin a `stop`, without waiting for the end."""
+        """Begin a `stop`, without waiting for its end."""
         status = self._machine.state
         if status in FINAL:
             return
@@ -242,7 +246,7 @@ class BaseWorker:
         self._shorten_grace(self.stop_timeout if timeout is None else timeout)
 
     async def wait(self) -> Exit:
-        """Wait until it has ended, however long that takes; for any number of waiters, at any time."""
+        """Wait until the worker has ended, and return its `Exit`. Any number of tasks may wait."""
         if self._exit is None:
             await self._machine.reach(*FINAL)
         assert self._exit is not None, "it is there before the status is final"
@@ -293,19 +297,19 @@ class BaseWorker:
         )
 
     def on_change(self, listener: StatusListener) -> None:
-        """Call ``listener`` with the old and the new status at every change, at once; it MUST NOT raise."""
+        """Call ``listener`` with the old and the new status at every change, immediately. It must not raise."""
         self._machine.listen(listener)
 
     async def probe(self) -> ProbeResult:
-        """Return its health: good, as long as it runs. Override this if more can be known."""
+        """Return the health of the worker: good while it runs. Override this method to check more."""
         return ProbeResult(self.status in AT_WORK, "" if self.status in AT_WORK else f"is {self.status}")
 
     def set_env(self, name: str, value: str) -> None:
-        """Set ``name`` in its environment, over the value that it would have there.
+        """Set the environment variable ``name``, over any other value for it.
 
         Raises:
-            InvalidTransition: once it was started.
-            ValueError: for a name or a value that no environment can hold.
+            InvalidTransition: if the worker was started.
+            ValueError: if an environment cannot contain the name or the value.
         """
         if self.status not in UNSTARTED:
             raise InvalidTransition(f"{self.name!r} is {self.status}; set {name!r} in its environment before start()")

@@ -74,30 +74,28 @@ _PING: Final = 30.0
 
 
 class ContainerWorker(BaseWorker):
-    """A container, from its creation to its removal.
+    """A worker that runs a container, from its creation to its removal.
 
-    It is run by Docker, or by Podman, through the engine's socket; aiodocker is needed, which the extra ``docker``
-    brings. The image is pulled if the engine does not have it. A stop sends the signal that the image asks for
-    (SIGTERM, in most cases) to the container's first process, which has ``stop_timeout`` seconds before it is killed.
-    However it ends, the container is removed, with its anonymous volumes; where the engine is on this machine and
-    there can be a guard (see `ProcessWorker`), also when this program is killed. `suspend` freezes all of its
-    processes.
+    The container is run by Docker or Podman, through the socket of the engine. Install the extra ``docker``
+    (aiodocker). The image is pulled if the engine does not have it. A stop sends the stop signal of the image (usually
+    SIGTERM) to the first process of the container. The container is always removed at the end, with its anonymous
+    volumes. If the engine is local and a guard is possible (see `ProcessWorker`), the container is removed even if this
+    program is killed. `suspend` freezes all processes of the container.
 
     Args:
-        name: its name in messages and states. The container has a name of its own, made from this one: `container`.
-        image: the image of the container.
-        command: the command and its arguments, in place of those of the image.
-        env: variables over those of the image; it inherits none of ours.
-        engine: its address: ``"unix:///path/of/its.sock"``, or only the path, or ``"tcp://host:port"``. By
-            default ``DOCKER_HOST``, else ``/var/run/docker.sock``, else Podman's sockets, of this user or
-            the system.
-        stop_timeout: seconds that it has to stop, before it is killed.
-        output: called with each line, without its end, and "stdout" or "stderr". By default lines go to the log
-            ``lifecycle.workers.<name>`` at level INFO. It is called in the loop; if it raises, that is logged.
+        name: Name in messages and states. The name of the container itself is derived from it: `container`.
+        image: Image of the container.
+        command: The command and its arguments, in place of those of the image.
+        env: Environment variables in addition to those of the image. Variables of this program are not inherited.
+        engine: Address of the engine: ``"unix:///path/of/its.sock"``, the path alone, or ``"tcp://host:port"``. By
+            default, ``DOCKER_HOST``, else ``/var/run/docker.sock``, else Podman's sockets of the user or the system.
+        stop_timeout: Seconds from the stop signal until the container is killed.
+        output: Plain function, called in the loop with each line without its end, and "stdout" or "stderr". By default,
+            lines go to the log ``lifecycle.workers.<name>`` at level INFO. Errors of the function are logged.
 
     Raises:
-        ValueError: for settings that cannot work; the message names them.
-        TypeError: for a command that is not made of strings, or an ``output`` that is not a plain function.
+        ValueError: if a setting cannot work. The message names it.
+        TypeError: if the command contains anything but strings, or ``output`` is not a plain function.
     """
 
     kind: ClassVar[str] = "container"
@@ -136,7 +134,7 @@ class ContainerWorker(BaseWorker):
 
     @property
     def container(self) -> str | None:
-        """Its name at the engine, for ``docker exec`` and the like; None before it starts."""
+        """Name of the container, for ``docker exec`` and similar commands. None before the start."""
         return None if self._at is None else self._at.name
 
     def _state_as(self, name: str, **known: Any) -> WorkerState:
@@ -144,12 +142,13 @@ class ContainerWorker(BaseWorker):
         return replace(super()._state_as(name, **known), contain=self._level)
 
     async def suspend(self) -> None:
-        """Freeze all of its processes, wherever they are: nothing is drained. Nothing happens if it is suspended.
+        """Freeze all processes of the container, at any point of their work. Idempotent.
 
-        Cancelling the call leaves it running.
+        If the call is cancelled, the container continues to run.
 
         Raises:
-            InvalidTransition: if it does not run, or its engine cannot: rootless Podman needs cgroups of version 2.
+            InvalidTransition: if the container does not run, or its engine cannot freeze it. Rootless Podman needs
+                cgroups version 2.
         """
         async with self._changing:
             if self.status is Status.SUSPENDED:
@@ -166,12 +165,12 @@ class ContainerWorker(BaseWorker):
                 raise
 
     async def resume(self) -> None:
-        """Unfreeze it. Nothing happens if it runs.
+        """Unfreeze the container. Idempotent.
 
-        Cancelling the call leaves it suspended.
+        If the call is cancelled, the container stays suspended.
 
         Raises:
-            InvalidTransition: if it is neither suspended nor running, or its engine cannot.
+            InvalidTransition: if the container is neither suspended nor running, or its engine cannot unfreeze it.
         """
         async with self._changing:
             if self.status is Status.RUNNING:

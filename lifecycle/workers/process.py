@@ -32,42 +32,43 @@ __all__ = ["ProcessWorker"]
 
 
 class ProcessWorker(BaseWorker):
-    """A program, with all its descendants.
+    """A worker that runs a program, including all descendants of its process.
 
-    It runs in a session of its own, without input, and inherits no descriptor but those of ``inherit``. However it
-    ends, nothing of it is left: a stop sends ``stop_signal`` to the whole process group, waits up to ``stop_timeout``
-    seconds for all of it, and then kills what is left; when the leader ends by itself, the rest is killed at once. A
-    process that has left the group (a daemon) is killed with the rest, and all of it when this program ends for any
-    reason, as far as ``contain`` reaches.
+    The process is the leader of its own session, has no input, and inherits no descriptors except ``inherit``. No
+    processes remain after its end. A stop sends ``stop_signal`` to the process group, waits up to ``stop_timeout``
+    seconds, and kills what is left. If the leader ends, the rest of the group is killed immediately. Processes that
+    have left the group are killed too, as far as ``contain`` reaches; the same applies if this program ends for any
+    reason.
 
     Args:
-        name: its name in messages and states.
-        argv: the command and its arguments; no shell reads them.
-        env: variables over our environment, and over ``TRACEPARENT``, the span in which it is started.
-        cwd: the directory that it runs in; by default ours.
-        stop_signal: the signal that asks it to stop.
-        stop_timeout: seconds that it then has, before it is killed.
-        output: called with each line, without its end, and "stdout" or "stderr". By default lines go to the log
-            ``lifecycle.workers.<name>`` at level INFO. It is called in the loop; if it raises, that is logged.
-        ready: when it counts as started: ``"port:N"``, it accepts connections on that port of this machine;
-            ``"http://…"`` or ``"https://…"``, that is answered with a status below 400; ``"line:REGEX"``, it writes a
-            line with a match, to either stream; ``"notify"``, it sends READY=1 to systemd's NOTIFY_SOCKET. By default
-            at once.
-        start_timeout: seconds that it has for that.
-        stdio: another way to set up its streams, in place of ``output``; see `lifecycle.workers.stdio`.
-        contain: how its processes are held together: ``"group"``, its process group alone; ``"guard"``, also a guard,
-            one small process for all workers, that finds the others by descent and by a cookie in the environment,
-            and ends all when this program is gone; ``"cgroup"``, which holds all that does not move itself out of it,
-            and ``"pidns"`` (a pid namespace), which no process leaves. If a level cannot be had, the start fails.
-            ``"auto"`` is a cgroup if one can be made, else a guard, else, outside Linux, the group. `state` shows the
+        name: Name in messages and states.
+        argv: The command and its arguments. They are not interpreted by a shell.
+        env: Environment variables in addition to those of this program and ``TRACEPARENT``, the current trace span.
+        cwd: Working directory. By default, that of this program.
+        stop_signal: Signal that requests the stop.
+        stop_timeout: Seconds from this signal until the process is killed.
+        output: Plain function, called in the loop with each line without its end, and "stdout" or "stderr". By default,
+            lines go to the log ``lifecycle.workers.<name>`` at level INFO. Errors of the function are logged.
+        ready: Condition that makes the process ready. ``"port:N"``: it accepts connections on this local port.
+            ``"http://…"`` or ``"https://…"``: this URL is answered with a status below 400. ``"line:REGEX"``: it writes
+            a matching line to stdout or stderr. ``"notify"``: it sends READY=1 to systemd's NOTIFY_SOCKET. By default,
+            it is ready immediately.
+        start_timeout: Seconds until the process must be ready.
+        stdio: Another way to set up the streams, in place of ``output``; see `lifecycle.workers.stdio`.
+        contain: Containment of the processes. ``"group"``: only the process group. ``"guard"``: also a guard, a small
+            process for all workers, which finds other processes by descent and by a cookie in the environment, and
+            kills them when this program is gone. ``"cgroup"``: all processes that do not move themselves out of the
+            cgroup. ``"pidns"``: a pid namespace, which no process can leave. If a level is not available, the start
+            fails. ``"auto"`` uses a cgroup if possible, else a guard, else (outside Linux) the group. `state` shows the
             level.
-        detached: whether it, and any process that it leaves behind, may outlive us, unless it is stopped.
-        inherit: open descriptors, from 3 on, that it has under the same numbers, such as a listening socket; they
-            have to stay open here until it has been started.
+        detached: Whether the process, and processes that it leaves behind, may outlive this program unless it is
+            stopped.
+        inherit: Open descriptors, from 3, that the process inherits under the same numbers, such as a listening socket.
+            Keep them open until the process has been started.
 
     Raises:
-        ValueError: for settings that cannot work; the message names them.
-        TypeError: for an argument that is not a string or a path, or an ``output`` that is not a plain function.
+        ValueError: if a setting cannot work. The message names it.
+        TypeError: if an argument is not a string or a path, or ``output`` is not a plain function.
     """
 
     kind: ClassVar[str] = "process"
@@ -123,12 +124,12 @@ class ProcessWorker(BaseWorker):
         return replace(super()._state_as(name, **known), contain=self._containment.level)
 
     async def suspend(self) -> None:
-        """Stop the whole group by SIGSTOP, wherever it is: nothing is drained. Nothing happens if it is suspended.
+        """Suspend the whole process group with SIGSTOP, at any point of its work. Idempotent.
 
-        It returns when the leader has stopped. Cancelling the call leaves it running.
+        It returns when the leader has stopped. If the call is cancelled, the process continues to run.
 
         Raises:
-            InvalidTransition: if it does not run.
+            InvalidTransition: if the process does not run.
         """
         if self.status is Status.SUSPENDED:
             return
@@ -143,18 +144,22 @@ class ProcessWorker(BaseWorker):
             raise
 
     async def resume(self) -> None:
-        """Continue the group. Nothing happens if it runs.
+        """Resume the process group with SIGCONT. Idempotent.
 
         Raises:
-            InvalidTransition: if it is neither suspended nor running.
+            InvalidTransition: if the process is neither suspended nor running.
         """
         if self._machine.resume():
             self._signal(signal.SIGCONT)
 
     def send_signal(self, signum: int, *, group: bool = False) -> None:
-        """Send ``signum`` to the leader, or to all of its ``group``; never to another process that has its number now.
+        """Send a signal to the leader, but never to another process that has reused its number.
 
-        Nothing happens before it is started and after its end.
+        Before the start and after the end, nothing happens.
+
+        Args:
+            signum: The signal.
+            group: Send it to the whole process group.
         """
         if group:
             self._signal(signum)

@@ -52,35 +52,35 @@ _T = TypeVar("_T")
 
 
 class Restart(StrEnum):
-    """When a child that ended is restarted."""
+    """When a supervisor restarts a child that has ended."""
 
-    #: However it ended (OTP's permanent).
+    #: After any end (OTP: permanent).
     ALWAYS = "always"
-    #: When it ended FAILED or KILLED (OTP's transient).
+    #: After it ended FAILED or KILLED (OTP: transient).
     ON_FAILURE = "on_failure"
-    #: Never (OTP's temporary).
+    #: Never (OTP: temporary).
     NEVER = "never"
 
 
 class Strategy(StrEnum):
-    """Which children are restarted together with one that is."""
+    """Which children are restarted together with a child."""
 
-    #: No other.
+    #: Only the child itself.
     ONE_FOR_ONE = "one_for_one"
-    #: All its siblings: they are stopped, then all are started in order.
+    #: All children: they are stopped, then started in order.
     ONE_FOR_ALL = "one_for_all"
-    #: The siblings that come after it.
+    #: The child and those after it.
     REST_FOR_ONE = "rest_for_one"
 
 
 class AutoShutdown(StrEnum):
-    """Whether a supervisor ends by itself when significant children have ended and are not restarted."""
+    """Whether a supervisor ends after its significant children have ended and are not restarted."""
 
-    #: It stays.
+    #: The supervisor keeps running.
     NEVER = "never"
-    #: It ends with the first of them.
+    #: The supervisor ends after the first of them.
     ANY_SIGNIFICANT = "any_significant"
-    #: It ends with the last of them.
+    #: The supervisor ends after the last of them.
     ALL_SIGNIFICANT = "all_significant"
 
 
@@ -89,16 +89,16 @@ class OnLimit(StrEnum):
 
     #: It stops its children and ends FAILED, so that its parent may restart all of it.
     ESCALATE = "escalate"
-    #: It waits with the restart until the budget allows it.
+    #: It delays the restart until the budget allows it.
     PAUSE = "pause"
 
 
 class StopOrder(StrEnum):
     """How a supervisor stops its children."""
 
-    #: The last started first, one after the other.
+    #: In reverse order of the start, one after the other.
     REVERSE = "reverse"
-    #: All at once.
+    #: All at the same time.
     PARALLEL = "parallel"
 
 
@@ -112,26 +112,26 @@ _Target: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A child of a supervisor.
+    """Description of a child of a `Supervisor`.
 
     Args:
-        name: its name; no sibling has the same.
-        child: an async function, of no argument or of a `Gate`, which becomes a `TaskWorker`; a list of arguments,
-            which becomes a `ProcessWorker`; or a function that returns a worker, a new one for each start. Such a
-            function is called in the loop, so it must be quick, or return an awaitable.
-        restart: when it is restarted.
-        backoff: how long to wait before that, and when to give up.
-        stop_timeout: seconds that it has to end when it is stopped; by default those of its worker.
-        significant: whether its end may be the end of the supervisor; see ``auto_shutdown`` there.
-        ready: for a list of arguments, when the process counts as started; see `ProcessWorker`.
-        probe_interval: seconds between two health probes (a tenth more or less, at random); by default there are
-            none. A probe is ``await worker.probe()``; a worker of your own can check more than that it runs.
-        probe_timeout: seconds that a probe may take; no answer is a bad one.
-        failures: how many bad answers in a row make it unhealthy.
-        restart_unhealthy: whether it is restarted then; otherwise its health is only shown.
+        name: Name of the child, unique among its siblings.
+        child: An async function without arguments or with a `Gate` (for a `TaskWorker`), a list of arguments (for a
+            `ProcessWorker`), or a function that returns a new worker for each start. This function is called in the
+            loop, so it must return quickly, or return an awaitable.
+        restart: When to restart the child: ``"always"``, ``"on_failure"`` or ``"never"``.
+        backoff: Delays before restarts, and the limit of restarts after which the child is given up.
+        stop_timeout: Seconds that the child has to end after a stop. By default, as its worker defines.
+        significant: Whether the end of the child can end the supervisor; see ``auto_shutdown`` of `Supervisor`.
+        ready: Condition that makes a process ready, for a list of arguments; see `ProcessWorker`.
+        probe_interval: Seconds between two calls of the worker's ``probe()``, varied at random by a tenth. By default,
+            the child is not probed.
+        probe_timeout: Maximum seconds per probe. A probe without an answer fails.
+        failures: Consecutive failed probes after which the child is unhealthy.
+        restart_unhealthy: Restart an unhealthy child. Otherwise, its health is only shown.
 
     Raises:
-        ValueError, TypeError: for settings that cannot work; the message names them.
+        ValueError, TypeError: if a setting cannot work. The message names it.
     """
 
     name: str
@@ -157,12 +157,12 @@ class Spec:
 
     @property
     def is_command(self) -> bool:
-        """Whether the child is a list of arguments."""
+        """True if the child is a list of arguments."""
         return not callable(self.child)
 
     @property
     def kind(self) -> str:
-        """The kind of its worker, as far as that is known before it is made."""
+        """Kind of the worker, as far as it is known before the worker is created."""
         if self.is_command:
             return ProcessWorker.kind
         return TaskWorker.kind if is_async(self.child) else "worker"

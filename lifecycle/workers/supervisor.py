@@ -33,31 +33,34 @@ __all__ = ["Supervisor"]
 
 
 class Supervisor(BaseWorker):
-    """A worker that keeps others running: its children, each described by a `Spec`.
+    """A worker that starts, restarts and stops other workers: its children, each described by a `Spec`.
 
-    `start` starts them in order, each when the one before it is running; if one cannot start, those before it are
-    stopped and the start fails. A child that ends is restarted by the rules of its spec, after its backoff, together
-    with the siblings that ``strategy`` names. `stop` stops the children, the last first.
+    `start` starts the children in order, each when the previous one is running. If a child cannot start, the children
+    before it are stopped and the start fails. A child that ends is restarted by the rules of its spec, after its
+    backoff, together with the siblings that ``strategy`` names. `stop` stops the children in reverse order.
 
-    If it fails inside an ``async with`` block, for instance because its ``intensity`` is exceeded, the body of the
-    block is cancelled, and the block raises the error, as a task group does. Leave the block in the task that entered
-    it.
+    If the supervisor fails inside an ``async with`` block, for instance because its ``intensity`` is exceeded, the body
+    of the block is cancelled and the block raises the error, as a task group does. Leave the block in the task that
+    entered it.
 
-    A child that raises `DoNotRestart` stays down; one that raises `StopTree`, `SystemExit` or `KeyboardInterrupt` is
-    the end of this supervisor and of those above it: they end FAILED with that error.
+    A child that raises `DoNotRestart` is not restarted. If a child raises `StopTree`, `SystemExit` or
+    `KeyboardInterrupt`, this supervisor and those above it end FAILED with that error.
 
     Args:
-        name: its name in messages and states.
-        specs: its children; more can be added at any time.
-        strategy: which siblings are restarted with a child.
-        intensity: how many restarts of all children are allowed in which time; by default any number.
-        on_limit: what to do when that is spent: ``"escalate"`` stops the children and ends FAILED with
-            `RestartLimitReached`; ``"pause"`` waits with the restart until it is allowed again.
-        auto_shutdown: whether it ends (FINISHED) when significant children have ended and are not restarted.
-        stop_order: ``"parallel"`` stops children at once, also before the restart of a group.
+        name: Name in messages and states.
+        specs: The children. `add` adds more at any time.
+        strategy: Which siblings are restarted together with a child: ``"one_for_one"``, ``"one_for_all"`` or
+            ``"rest_for_one"``; see `Strategy`.
+        intensity: Maximum restarts of all children within a time. By default, unlimited.
+        on_limit: Action when ``intensity`` is exceeded. ``"escalate"`` stops the children and ends FAILED with
+            `RestartLimitReached`. ``"pause"`` delays the restart until it is allowed again.
+        auto_shutdown: Whether to end (FINISHED) after significant children have ended and are not restarted; see
+            `AutoShutdown`.
+        stop_order: ``"reverse"`` stops children one after the other, ``"parallel"`` at the same time. It also applies
+            before the restart of a group.
 
     Raises:
-        ValueError, TypeError: for settings that cannot work, before anything is started.
+        ValueError, TypeError: if a setting cannot work. Nothing has been started.
     """
 
     kind: ClassVar[str] = "supervisor"
@@ -117,14 +120,15 @@ class Supervisor(BaseWorker):
     # -- by hand ----------------------------------------------------------------------------------------------------
 
     async def add(self, spec: Spec) -> None:
-        """Add a child, the last in order, and return when it has started.
+        """Add a child after the others, and return when it has started.
 
-        Before the start of the supervisor it is only added; while suspended it starts with the resume.
+        Before the start of the supervisor, the child is only added. While the supervisor is suspended, the child starts
+        with the resume.
 
         Raises:
             ValueError: if a child has that name, or the spec cannot work here.
             InvalidTransition: if the supervisor is stopping or has ended.
-            WorkerFailed: if the child could not start; then it is not added.
+            WorkerFailed: if the child could not start. It is not added then.
         """
         if self.status in UNSTARTED:
             self._loop.register(spec)
@@ -132,7 +136,7 @@ class Supervisor(BaseWorker):
             await self._by_hand(self._loop.add, spec)
 
     async def remove(self, name: str) -> None:
-        """Stop the child ``name``, wherever it is, and forget it.
+        """Stop the child ``name``, and remove it.
 
         Raises:
             KeyError: if there is no such child.
@@ -145,15 +149,16 @@ class Supervisor(BaseWorker):
             await self._by_hand(self._loop.remove, name)
 
     async def restart(self, name: str) -> None:
-        """Stop the child ``name`` if it is at work, start it, and return when it runs.
+        """Stop the child ``name`` if it is running, start it, and return when it runs.
 
-        It counts in no budget, and closes its circuit. While suspended it starts with the resume. Cancelling the call
-        only ends the wait: the start continues, and the policy of the child decides what follows if it fails.
+        This restart counts in no budget, and closes the circuit of the child. While the supervisor is suspended, the
+        child starts with the resume. Cancelling the call only ends the wait. If the start fails then, the policy of the
+        child applies.
 
         Raises:
             KeyError: if there is no such child.
             InvalidTransition: if the supervisor does not run.
-            WorkerFailed: if it could not start, or was stopped meanwhile; it is not tried again.
+            WorkerFailed: if the child could not start, or was stopped meanwhile. It is not tried again.
         """
         self._loop.child(name)
         if self._idle:
@@ -161,10 +166,10 @@ class Supervisor(BaseWorker):
         await self._by_hand(self._loop.restart, name)
 
     async def stop_child(self, name: str) -> None:
-        """Stop the child ``name``, which stays; only `restart`, or the restart of its group, starts it again.
+        """Stop the child ``name`` without removing it. Only `restart`, or the restart of its group, starts it again.
 
-        Before the start of the supervisor, this keeps the child from starting with it. A child whose `add` still waits
-        for the first start does not stay: that `add` fails.
+        Before the start of the supervisor, this prevents the start of the child. A child whose `add` still waits for
+        the first start is removed, and that `add` fails.
 
         Raises:
             KeyError: if there is no such child.
@@ -191,13 +196,13 @@ class Supervisor(BaseWorker):
     # -- all of them --------------------------------------------------------------------------------------------------
 
     async def suspend(self) -> None:
-        """Suspend the children that can be, the last first; if one fails, those before it are resumed.
+        """Suspend the children that can be suspended, in reverse order. Idempotent.
 
-        Until the resume, a child that ends or is added stays down. Nothing happens if it is suspended.
+        If one fails, the others are resumed. Until the resume, a child that ends or is added is not started.
 
         Raises:
-            InvalidTransition: if it does not run, or begins to stop meanwhile.
-            WorkerFailed: if a child that can be suspended could not be.
+            InvalidTransition: if the supervisor does not run, or begins to stop meanwhile.
+            WorkerFailed: if a child could not be suspended.
         """
         if self.status is not Status.SUSPENDED:
             if not self._machine.can(Status.SUSPENDED):
@@ -205,20 +210,22 @@ class Supervisor(BaseWorker):
             await self._loop.suspend(partial(self._machine.to, Status.SUSPENDED))
 
     async def resume(self) -> None:
-        """Resume the children, the first first, then start those that had to wait. Nothing happens if it runs.
+        """Resume the children in order, then start those that had to wait. Idempotent.
 
         Raises:
-            InvalidTransition: if it is neither suspended nor running, or begins to stop meanwhile.
-            WorkerFailed: if a child could not be resumed; those before it are suspended again.
+            InvalidTransition: if the supervisor is neither suspended nor running, or begins to stop meanwhile.
+            WorkerFailed: if a child could not be resumed. The others are suspended again.
         """
         if self.status is not Status.RUNNING:
             self._machine.require_suspended()
             await self._loop.resume(partial(self._machine.to, Status.RUNNING))
 
     async def probe(self, name: str | None = None) -> ProbeResult:
-        """Probe the child ``name``, or all; all together are as healthy as the worst of them.
+        """Probe a child, or all children.
 
-        Of all, children that have finished or were stopped do not count.
+        Args:
+            name: Name of the child. By default, all children are probed; the result is that of the least healthy.
+                Children that have finished or were stopped do not count.
 
         Raises:
             KeyError: if there is no such child.
@@ -235,10 +242,10 @@ class Supervisor(BaseWorker):
         return tuple(map(Child.state, self._loop.children.values()))
 
     def watch(self) -> Watch:
-        """Return an async iterator of `StatusEvent`: the changes from now on, here and in the supervisors below.
+        """Return an async iterator of `StatusEvent`: the changes from now on, including supervisors below this one.
 
-        ``router.add_source(supervisor.watch)`` makes events of it: ``status/<name>``, and for a child of a child,
-        ``status/<name>/<name>``. It ends with the supervisor.
+        ``router.add_source(supervisor.watch)`` sends them to a router. The topic is ``status/<name>``, and for a child
+        of a child ``status/<name>/<name>``. The iterator ends with the supervisor.
         """
         watch = self._watches.add()
         self._begin_watch()

@@ -27,21 +27,21 @@ __all__ = ["Gate", "TaskWorker", "ThreadWorker", "required_arguments"]
 
 
 class TaskWorker(BaseWorker):
-    """A task of this loop that runs ``fn``.
+    """A worker that runs an async function as a task of this loop.
 
-    It is stopped by cancelling it; what it does about that has ``stop_timeout`` seconds. A task cannot be killed: one
-    that ignores its grace period is cancelled once more and then abandoned, which is logged with its stack.
-    A function that takes a `Gate` can be suspended where it awaits ``gate.checkpoint()``. A `SystemExit` or
-    `KeyboardInterrupt` that it raises is the error of its `Exit`; a supervisor takes that for the end of the tree.
+    A stop cancels the task. A task cannot be killed: if it has not ended after ``stop_timeout`` seconds, it is
+    cancelled once more and then abandoned, and its stack is logged. A function that takes a `Gate` can be suspended at
+    ``await gate.checkpoint()``. If the function raises `SystemExit` or `KeyboardInterrupt`, that is the error of its
+    `Exit`, and a supervisor ends.
 
     Args:
-        name: its name in messages and states.
-        fn: async, of no argument or of a `Gate`.
-        stop_timeout: seconds that it has to end.
+        name: Name in messages and states.
+        fn: An async function without arguments, or with one argument, a `Gate`.
+        stop_timeout: Seconds that the task has to end after it is cancelled.
 
     Raises:
-        TypeError: for anything but such a function.
-        ValueError: for an empty name or a negative time-out.
+        TypeError: if ``fn`` is not such a function.
+        ValueError: if the name is empty or the timeout is negative.
     """
 
     kind: ClassVar[str] = "task"
@@ -56,16 +56,16 @@ class TaskWorker(BaseWorker):
 
     @property
     def suspendable(self) -> bool:
-        """Whether its function takes a `Gate`."""
+        """True if the function takes a `Gate`."""
         return self._gate is not None
 
     async def suspend(self) -> None:
-        """Return when every loop of it is held at the gate. Nothing happens if it is suspended.
+        """Suspend the task, and return when all its loops wait at the gate. Idempotent.
 
-        Cancelling the call leaves it running.
+        If the call is cancelled, the task continues to run.
 
         Raises:
-            InvalidTransition: if it does not run, ends meanwhile, or its function takes no gate.
+            InvalidTransition: if the task does not run, ends meanwhile, or its function takes no gate.
         """
         if self.status is Status.SUSPENDED:
             return
@@ -77,10 +77,10 @@ class TaskWorker(BaseWorker):
             self._machine.to(Status.SUSPENDED)
 
     async def resume(self) -> None:
-        """Open its gate. Nothing happens if it runs.
+        """Open the gate. Idempotent.
 
         Raises:
-            InvalidTransition: if it is neither suspended nor running.
+            InvalidTransition: if the task is neither suspended nor running.
         """
         self._machine.resume()
         if self._gate is not None:
@@ -134,20 +134,20 @@ class TaskWorker(BaseWorker):
 
 
 class ThreadWorker(BaseWorker):
-    """A thread that runs ``fn``, for work that blocks.
+    """A worker that runs a blocking function in a thread.
 
-    ``fn`` is given an event that is set to stop it: it should wait with ``stop.wait(seconds)`` and look at
-    ``stop.is_set()`` wherever it can end. A thread cannot be killed: one that still runs after ``stop_timeout``
-    seconds is abandoned, which is logged with its stack; it does not hold up the end of the program.
+    A stop sets the event that the function gets as its argument. The function should wait with ``stop.wait(seconds)``
+    and check ``stop.is_set()`` wherever it can end. A thread cannot be killed: if it still runs after ``stop_timeout``
+    seconds, it is abandoned, and its stack is logged. It does not delay the end of the program.
 
     Args:
-        name: its name in messages and states.
-        fn: plain, of a `threading.Event`.
-        stop_timeout: seconds that it has to end.
+        name: Name in messages and states.
+        fn: A plain function with one argument, a `threading.Event`.
+        stop_timeout: Seconds that the thread has to end after the event is set.
 
     Raises:
-        TypeError: for anything but such a function.
-        ValueError: for an empty name or a negative time-out.
+        TypeError: if ``fn`` is not such a function.
+        ValueError: if the name is empty or the timeout is negative.
     """
 
     kind: ClassVar[str] = "thread"
@@ -193,9 +193,9 @@ class ThreadWorker(BaseWorker):
 
 
 class Gate:
-    """Suspends loops at a point where they can be; what they have in memory stays.
+    """Suspends loops at a point of your choice. They keep their memory.
 
-    A loop belongs to the gate from its first `checkpoint` until its task ends. Any number of loops may share one::
+    A loop belongs to the gate from its first `checkpoint` until its task ends. Several loops may share a gate::
 
         async def count(gate: Gate) -> None:
             while True:
@@ -220,11 +220,11 @@ class Gate:
 
     @property
     def suspended(self) -> bool:
-        """Whether every loop is held."""
+        """True if every loop waits at the gate."""
         return not self._open.is_set() and self._known and self._loops <= self._held
 
     async def checkpoint(self) -> None:
-        """Return at once, or wait here while the gate is closed; a stop (a cancellation) ends the wait."""
+        """Wait while the gate is closed. Cancelling the task ends the wait."""
         task = asyncio.current_task()
         assert task is not None, "a coroutine that awaits runs in a task"
         if task not in self._loops:
@@ -236,12 +236,15 @@ class Gate:
             await self._stay(task)
 
     async def suspend(self, timeout: float | None = None) -> None:
-        """Close the gate and return when every loop is held at it; one that has ended is not waited for.
+        """Close the gate, and return when every loop waits at it, except those that have ended.
 
         If the call is cancelled or times out, the gate opens again, unless another call has closed it too.
 
+        Args:
+            timeout: Maximum seconds to wait for the loops. By default, any time.
+
         Raises:
-            TimeoutError: if a loop has not come by within ``timeout`` seconds.
+            TimeoutError: if a loop has not reached the gate in time.
             InvalidTransition: if the gate was resumed meanwhile.
         """
         self._open.clear()
@@ -257,7 +260,7 @@ class Gate:
             self._waiting -= 1
 
     def resume(self) -> None:
-        """Open the gate; every loop continues. Nothing happens if it is open."""
+        """Open the gate, so that every loop continues. Idempotent."""
         # Those that were held are on their way: a suspension that follows waits until they come by again.
         self._held.clear()
         self._open.set()

@@ -42,39 +42,38 @@ _INTENSITY = Intensity(5, 30.0)
 
 
 class Pool(BaseWorker):
-    """Worker processes that answer calls and keep what they have loaded between them.
+    """Worker processes that answer calls and keep their data in memory between calls.
 
-    Each worker imports ``target`` once; if that is a class, it also creates one instance, with ``init``. A call goes to
-    a free worker or waits for one; more workers are started while calls wait. A running call can be cancelled. A worker
-    that does not stop it in time is killed and replaced, and a worker that dies fails only its own call. Pools, and
-    pools in other loops, are independent of each other.
+    Each worker imports ``target`` once. If that is a class, the worker also creates an instance, with ``init``. A call
+    goes to a free worker, or waits for one; more workers are started while calls wait. A running call can be cancelled.
+    A worker that does not stop the call in time is killed and replaced. A worker that dies fails only its own calls.
 
-    A pool is a worker: ``async with pool`` starts the least number of workers and stops all of them, and a `Supervisor`
-    may own it. Stopping it refuses new calls and gives running calls ``process.stop_timeout`` seconds to finish. While
-    it is suspended, running calls finish and new ones wait, in every mode of `Sessions`.
+    A pool is a worker: ``async with pool`` starts the minimum number of workers and stops all of them, and a
+    `Supervisor` may own the pool. A stop refuses new calls, and gives running calls ``process.stop_timeout`` seconds to
+    finish. While the pool is suspended, running calls finish and new ones wait.
 
     Args:
-        name: its name in messages and states; workers are called by it and a number.
+        name: Name in messages and states. Workers are named after it.
         target: ``"module:function"``, ``"module:Class"``, or the command of a program that speaks the protocol, as a
-            list of words.
-        size: the least and the most workers.
-        init: the arguments of the class, or the first message to the program.
-        queue: the most calls that wait for a busy worker; one more raises `PoolBusy`.
-        deadline: the default seconds of a call, from the moment it is awaited to its result.
-        concurrency: the calls per worker at a time. More than one runs plain functions in threads, and async functions
-            in one loop.
-        codec: the serialization of values. ``"pickle"``, the default for a module, carries what Python can pickle, and
-            trusts the workers, which run your code. ``"msgpack"``, the default for a command, and ``"json"`` carry
-            numbers, text, lists and dicts (msgpack: bytes too), and refuse values that they would alter, such as a
+            list.
+        size: Minimum and maximum number of workers.
+        init: Arguments of the class, or the first message to the program.
+        queue: Maximum number of calls that wait for a worker. More raise `PoolBusy`.
+        deadline: Default seconds per call, from the moment it is awaited to its result.
+        concurrency: Maximum number of calls per worker at the same time. Above 1, plain functions run in threads, and
+            async functions in one loop.
+        codec: Serialization of values. ``"pickle"`` (default for a module) carries everything that Python can pickle,
+            and trusts the workers, which run your code. ``"msgpack"`` (default for a command) and ``"json"`` carry
+            numbers, text, lists and dicts (msgpack also bytes), and refuse values that they would alter, such as a
             tuple.
-        recycle: when workers are replaced because of their age or use.
-        sessions: how calls of one session find the worker that has its state.
-        heartbeat: how unhealthy workers are detected.
-        process: how workers are started and ended.
-        intensity: how many workers may be lost in which time before the pool gives up and is FAILED.
+        recycle: When to replace workers because of age, calls or memory.
+        sessions: How calls of a session find the worker that has its state.
+        heartbeat: How unhealthy workers are detected.
+        process: How worker processes are started and ended.
+        intensity: Maximum number of lost workers within a time. If there are more, the pool ends FAILED.
 
     Raises:
-        ValueError, TypeError: for settings that cannot work, before anything is started.
+        ValueError, TypeError: if a setting cannot work. Nothing has been started.
         ModuleNotFoundError: if the codec is not installed.
     """
 
@@ -139,27 +138,27 @@ class Pool(BaseWorker):
     ) -> Any:
         """Call ``function`` in a worker, and return its result.
 
-        If the caller is cancelled, the call is cancelled and awaited first: for up to ``process.grace`` seconds, after
-        which the worker is killed.
+        If the caller is cancelled, the call in the worker is cancelled too. The caller waits up to ``process.grace``
+        seconds for its end, and then the worker is killed.
 
         Args:
-            function: the name of a method of the target, or of the target itself; ``"module:function"`` or a function
-                of a module, for any other.
-            args: its arguments.
-            session: the session; the call goes to its worker, see `Sessions`.
-            deadline: seconds for everything; `math.inf` for no limit: only a cancellation ends a call that hangs.
-            idempotent: whether it may run twice: it is tried once more if its worker is lost.
-            kwargs: its keyword arguments.
+            function: Name of a method of the target, or of the target function. To call another function, use
+                ``"module:function"`` or the function itself.
+            args: Positional arguments.
+            session: Name of a session. The call goes to the worker of the session; see `Sessions`.
+            deadline: Seconds from the call to its result. With `math.inf`, only a cancellation ends a call that hangs.
+            idempotent: Whether the call may run twice. If so, it is repeated once if its worker is lost.
+            kwargs: Keyword arguments.
 
         Raises:
-            RemoteError: if it raised.
-            WorkerLost: if its worker ended meanwhile.
-            TimeoutError: if the deadline passed; the message contains where the call was.
+            RemoteError: if the function raised.
+            WorkerLost: if the worker ended during the call.
+            TimeoutError: if the deadline passed. The message contains the location of the call.
             PoolBusy: if too many calls wait.
-            SessionLost: if the session's worker is gone, or, with ``Sessions(mode="fail")``, busy.
+            SessionLost: if the worker of the session has ended or, with ``Sessions(mode="fail")``, is busy.
             PoolClosed: if the pool does not run.
-            PoolFailed: if it has given up; see the cause.
-            TypeError, ValueError: for arguments that cannot be sent; nothing was sent then.
+            PoolFailed: if the pool has failed. See the cause.
+            TypeError, ValueError: if the arguments cannot be sent. Nothing was sent then.
         """
         spec = CallSpec(self._settings, function, args, kwargs, session=session, deadline=deadline)
         return await self._running().call(spec, idempotent=idempotent)
@@ -173,9 +172,9 @@ class Pool(BaseWorker):
         deadline: float | None = None,
         **kwargs: Any,
     ) -> Stream:
-        """Call the generator ``function`` in a worker; return an async iterator of its values.
+        """Call the generator ``function`` in a worker, and return an async iterator of its values.
 
-        Arguments and errors are those of `call`; the iterator raises the errors.
+        Arguments and errors are those of `call`. The iterator raises the errors.
         """
         spec = CallSpec(self._settings, function, args, kwargs, session=session, deadline=deadline)
         return Stream(self._running(), spec)
@@ -184,8 +183,8 @@ class Pool(BaseWorker):
         """Return a worker for several calls: ``async with pool.lease() as worker``, then ``await worker.call(…)``.
 
         Args:
-            session: the session; its worker is leased.
-            deadline: seconds to wait for the worker. Calls have their own deadline.
+            session: Name of a session. Its worker is leased.
+            deadline: Maximum seconds to wait for the worker. Each call has its own deadline.
         """
         return Lease(self._running(), CallSpec(self._settings, "lease", session=session, deadline=deadline))
 
@@ -197,32 +196,32 @@ class Pool(BaseWorker):
         ordered: bool = True,
         deadline: float | None = None,
     ) -> AsyncGenerator[Any, None]:
-        """Call ``function`` with each of ``rows``; return an async iterator of the results.
+        """Call ``function`` with each of ``rows``, and return an async iterator of the results.
 
-        Rows are read as workers become free, and calls of a map wait for them even if the queue is full. The first
-        error is raised and ends the iterator; use `contextlib.aclosing` to end it early.
+        Rows are read as workers become free. Calls of a map may wait even if the queue is full. The first error ends
+        the iterator and is raised. To end the iterator early, use `contextlib.aclosing`.
 
         Args:
-            function: as for `call`.
-            rows: one argument each.
-            ordered: whether results come in the order of the rows, or as they are ready.
-            deadline: seconds for each call.
+            function: As for `call`.
+            rows: The arguments, one per call.
+            ordered: Whether to return results in the order of the rows, or as they arrive.
+            deadline: Seconds per call.
         """
         return map_calls(self._running(), function_name(function), rows, ordered=ordered, deadline=deadline)
 
     # -- the pool -----------------------------------------------------------------------------------------------------
 
     def members(self) -> tuple[PoolWorker, ...]:
-        """Return the workers, the oldest first, including those that start, without those that end."""
+        """Return the workers that run or start, the oldest first."""
         workers = () if self._dispatcher is None else self._dispatcher.manager.workers
         return tuple(worker for worker in workers if worker.phase.alive)
 
     def stats(self) -> PoolStats:
-        """Return the present figures: size, load and times."""
+        """Return the current statistics: size, load and times."""
         return self._running().stats()
 
     async def refresh(self) -> None:
-        """Replace all workers as their successors become ready; return when the last of them has ended.
+        """Replace all workers, each when its successor is ready. Return when the last one has ended.
 
         No call fails because of it.
 
@@ -232,37 +231,41 @@ class Pool(BaseWorker):
         await self._running().manager.refresh()
 
     async def resize(self, low: int, high: int) -> None:
-        """Have at least ``low`` and at most ``high`` workers; return when the least number is ready.
+        """Change the number of workers, and return when the minimum number is ready.
 
-        Workers above ``high`` finish their calls first.
+        Surplus workers finish their calls first.
+
+        Args:
+            low: Minimum number of workers.
+            high: Maximum number of workers.
 
         Raises:
-            TypeError, ValueError: for numbers that cannot work.
+            TypeError, ValueError: if a number cannot work.
             PoolClosed, PoolFailed: if the pool ends before that.
         """
         await self._running().manager.resize(*check_size(self.name, low, high))
 
     async def suspend(self) -> None:
-        """Give workers no calls until `resume`; running calls finish. Idempotent.
+        """Suspend the pool: running calls finish, and new calls wait until `resume`. Idempotent.
 
         Raises:
-            InvalidTransition: if it does not run.
+            InvalidTransition: if the pool does not run.
         """
         if self.status is not Status.SUSPENDED:
             self._machine.to(Status.SUSPENDED)
             self._running().scheduler.queue.pause()
 
     async def resume(self) -> None:
-        """Give workers calls again, first those that have waited. Idempotent.
+        """Resume the pool. Calls that have waited go first. Idempotent.
 
         Raises:
-            InvalidTransition: if it is neither suspended nor running.
+            InvalidTransition: if the pool is neither suspended nor running.
         """
         if self._machine.resume():
             self._running().scheduler.resume()
 
     async def probe(self) -> ProbeResult:
-        """Return its health: it is healthy if it runs and not all of its workers are unhealthy."""
+        """Return the health of the pool: good if it runs and not all workers are unhealthy."""
         if self.status not in AT_WORK:
             return ProbeResult(healthy=False, message=f"is {self.status}")
         now = self.stats()

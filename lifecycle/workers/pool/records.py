@@ -102,7 +102,7 @@ class Phase(StrEnum):
 
     @property
     def alive(self) -> bool:
-        """Whether it is neither terminating nor terminated."""
+        """True unless terminating or terminated."""
         return self is not Phase.TERMINATING and self is not Phase.TERMINATED
 
 
@@ -183,7 +183,7 @@ def end_reason(wanted: Reason, phase: Phase) -> Reason:
 
 @dataclass(frozen=True, slots=True)
 class PoolStats:
-    """The figures of a pool at one moment."""
+    """Statistics of a pool."""
 
     #: Workers that run or start: idle + busy + degraded + starting.
     size: int
@@ -199,13 +199,13 @@ class PoolStats:
     stopping: int
     #: Calls that wait for a worker.
     queued: int
-    #: The share of all slots that are taken, at the largest size of the pool.
+    #: Share of occupied slots, relative to the maximum size of the pool.
     saturation: float
-    #: Calls that have ended, whatever their outcome.
+    #: Calls that have ended, with any outcome.
     calls: int
-    #: Workers that were started in place of a lost one.
+    #: Workers that replaced a lost one.
     restarts: int
-    #: Seconds that calls waited for a worker and that they ran: percentiles of the last 1000 calls.
+    #: Seconds that calls waited for a worker, and seconds that they ran: percentiles of the last 1,000 calls.
     wait_p50: float
     wait_p95: float
     run_p50: float

@@ -50,19 +50,19 @@ _PROGRAM: Final = os.path.join(os.path.dirname(__file__), "child", "main.py")  #
 
 @dataclass(frozen=True, slots=True)
 class Recycle:
-    """When a worker is replaced by a new one because of its age or use; no call fails because of it.
+    """When a worker is replaced because of its age or use. No call fails because of it.
 
-    Each worker gets its own limits, up to a tenth below ``calls``, ``age`` and ``rss``, so that workers that started
-    together are not replaced together. A small number of calls is exact.
+    Each worker gets its own limits, up to a tenth below ``calls``, ``age`` and ``rss``, so that workers of the same age
+    are not replaced together. Small numbers of calls are exact.
 
     Args:
-        calls: the number of calls.
-        age: seconds.
-        rss: bytes of resident memory.
-        idle: seconds without a call after which a worker above the pool's least size ends; None: never.
+        calls: Maximum number of calls.
+        age: Maximum age in seconds.
+        rss: Maximum resident memory in bytes.
+        idle: Seconds without a call after which a worker above the minimum size ends. None disables this.
 
     Raises:
-        ValueError, TypeError: for figures that cannot work; the message names them.
+        ValueError, TypeError: if a number cannot work. The message names it.
     """
 
     calls: int | None = None
@@ -82,15 +82,15 @@ class Sessions:
     """How calls of one session find the worker that holds its state.
 
     Args:
-        mode: ``"hint"``: they go to that worker if it is free, else to any. ``"strict"``: they wait for it, without
-            delaying others. ``"fail"``: they raise `SessionLost` at once if it is busy (in a suspended pool, when it
-            resumes). After that worker has ended, the next call of the session raises `SessionLost`, except with
-            ``"hint"``, and the one after that starts the session again on another worker.
-        ttl: seconds after its last call after which a session is forgotten.
-        limit: the most sessions to remember; above it, the least recently used are forgotten.
+        mode: ``"hint"``: calls go to the worker of the session if it is free, else to any worker. ``"strict"``: calls
+            wait for that worker, without delaying other calls. ``"fail"``: calls raise `SessionLost` if it is busy. If
+            the worker has ended, the next call of the session raises `SessionLost` (except with ``"hint"``), and the
+            one after that starts the session again on another worker.
+        ttl: Seconds without a call after which a session is forgotten.
+        limit: Maximum number of sessions. If there are more, the least recently used are forgotten.
 
     Raises:
-        ValueError, TypeError: for settings that cannot work; the message names them.
+        ValueError, TypeError: if a setting cannot work. The message names it.
     """
 
     mode: SessionMode = "hint"
@@ -107,17 +107,17 @@ class Sessions:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """How a pool detects that a worker is unhealthy.
+    """How a pool detects unhealthy workers.
 
     Args:
-        every: seconds between two health checks (a tenth more or less, at random).
-        timeout: seconds that a worker has to answer.
-        misses: the number of failed checks in a row after which a worker is killed. After the first it gets no calls
-            until it answers. A missing answer is excused while a call runs whose deadline has not passed, since that
-            call may hold the interpreter.
+        every: Seconds between two health checks, varied at random by a tenth.
+        timeout: Seconds that a worker has to answer.
+        misses: Consecutive failed checks after which a worker is killed. From the first one, the worker gets no calls
+            until it answers. A missing answer is excused during a call before its deadline, since that call may block
+            the interpreter.
 
     Raises:
-        ValueError, TypeError: for figures that cannot work; the message names them.
+        ValueError, TypeError: if a number cannot work. The message names it.
     """
 
     every: float = 2.0
@@ -135,19 +135,19 @@ class Process:
     """How the process of a worker is started and ended.
 
     Args:
-        env: environment variables in addition to those of this process, which are inherited, secrets included. The
-            value None removes an inherited variable. The mapping is copied.
-        cwd: the working directory; by default that of this process.
-        contain: how the processes of a worker are held together; see `ProcessWorker`.
-        grace: seconds that a call has to end after it was cancelled or has missed its deadline, before its worker is
+        env: Environment variables in addition to those of this process, which are inherited, including secrets. None
+            removes an inherited variable. The mapping is copied.
+        cwd: Working directory. By default, that of this process.
+        contain: Containment of the processes; see `ProcessWorker`.
+        grace: Seconds that a call has to end after it is cancelled or its deadline has passed. The worker is then
             killed.
-        stop_timeout: seconds that a worker has to end after it was asked to.
-        start_timeout: seconds that a worker has to become ready, with its target imported and constructed.
-        threads: the number of threads for numeric libraries (OMP, MKL, OpenBLAS, numexpr) in each worker, unless
-            ``env`` sets them; by default as many as they like.
+        stop_timeout: Seconds that a worker has to end after a stop.
+        start_timeout: Seconds that a worker has to become ready, with its target imported and constructed.
+        threads: Number of threads for numeric libraries (OMP, MKL, OpenBLAS, numexpr) in each worker, unless ``env``
+            sets them. By default, the libraries decide.
 
     Raises:
-        ValueError, TypeError: for settings that cannot work; the message names them.
+        ValueError, TypeError: if a setting cannot work. The message names it.
     """
 
     env: Mapping[str, str | None] | None = None

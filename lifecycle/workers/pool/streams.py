@@ -24,11 +24,11 @@ _WINDOW: Final = 32
 
 
 class Stream:
-    """The values of a generator in a worker: an async iterator, which begins with the first value that is requested.
+    """The values of a generator in a worker, as an async iterator.
 
-    The generator waits while its values are not taken. It is ended, and runs its ``finally``, by `aclose`, at the end
-    of ``async with stream``, or when the loop over it was left early and the stream is garbage-collected. One deadline
-    covers all of it; it counts from the first value that is requested.
+    The call begins when the first value is requested. The generator waits while its values are not consumed. It ends,
+    and runs its ``finally`` blocks, after `aclose`, at the end of ``async with stream``, or when an unfinished stream
+    is garbage-collected. The deadline covers the whole stream, from the first requested value.
     """
 
     def __init__(self, dispatcher: CallDispatcher, spec: CallSpec, permit: Permit | None = None) -> None:
@@ -76,7 +76,7 @@ class Stream:
             raise
 
     async def aclose(self) -> None:
-        """End the generator, and return when it has ended; idempotent."""
+        """End the generator, and return when it has ended. Idempotent."""
         if not self._over and self._call is not None:
             await self._cancel(self._call, None)
         self._over = True
@@ -125,10 +125,10 @@ def _abandon(call: PendingCall) -> None:
 
 
 class Lease:
-    """A worker for several calls: ``async with pool.lease() as worker``, then `call` and `stream` go to that worker.
+    """A worker for several calls, from ``async with pool.lease() as worker``. `call` and `stream` go to that worker.
 
-    It is given back at the end of the block, when its last call has ended. If the worker is lost, so is the lease:
-    each further call raises `WorkerLost`.
+    The block ends when its last call has ended, and returns the worker to the pool. If the worker is lost, further
+    calls raise `WorkerLost`.
     """
 
     def __init__(self, dispatcher: CallDispatcher, spec: CallSpec) -> None:
@@ -145,7 +145,7 @@ class Lease:
     async def call(
         self, function: str | Callable[..., Any], /, *args: Any, deadline: float | None = None, **kwargs: Any
     ) -> Any:
-        """Call ``function`` there; see `Pool.call`."""
+        """Call ``function`` in this worker; see `Pool.call`."""
         spec = self._call_spec(function, args, kwargs, deadline)
         if not self._dispatcher.prepare(spec):
             self._held()
@@ -156,11 +156,11 @@ class Lease:
     def stream(
         self, function: str | Callable[..., Any], /, *args: Any, deadline: float | None = None, **kwargs: Any
     ) -> Stream:
-        """Call the generator ``function`` there; see `Pool.stream`."""
+        """Call the generator ``function`` in this worker; see `Pool.stream`."""
         return Stream(self._dispatcher, self._call_spec(function, args, kwargs, deadline), self._held())
 
     def discard(self) -> None:
-        """Have the worker end with this lease, for instance because its state is corrupt; another takes its place."""
+        """Replace the worker at the end of this lease, for instance because its state is corrupt."""
         self._dispatcher.manager.drain(self._held().worker, "error")
 
     async def __aenter__(self) -> Self:
