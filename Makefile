@@ -1,13 +1,13 @@
-# Everything here works on a machine with Python 3.11, git and make; only `engines` needs root.
+# All targets need Python 3.11, git and make. Only `engines` needs root.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DEMO   := $(VENV)/.demo
-# What draws diagrams in most places is of this line.
+# The release line of Mermaid that most sites use.
 MERMAID := 11.17.2
-# What the page of a Dashboard is drawn with; it ships with us, as its licences allow.
+# Libraries of the Dashboard page, which are part of the package; their licences allow that.
 LIT    := 3.3.3
 DAGRE  := 3.1.3
 VENDOR := lifecycle/observe/page/vendor
@@ -20,24 +20,24 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable . --group dev
 	touch $@
 
-# What users install: with the tools of developers the first start would take minutes.
+# The installation of a user; the tools for developers take minutes to install.
 $(DEMO): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	test -e $(STAMP) || $(BIN)/python -m pip install --quiet --editable ".[cli,watch]"
 	touch $@
 
-demo: $(DEMO)  ## the hot reloader with a prompt and a webhook, on examples/site
+demo: $(DEMO)  ## run the hot reloader on examples/site, with a prompt and a webhook
 	@$(BIN)/python -m examples.demo
 
-test: $(STAMP) lint  ## the suite, lint and types
+test: $(STAMP) lint  ## run all tests, lint and type checks
 	$(BIN)/python -m pytest -n auto
 
-lint: $(STAMP)  ## ruff, and the types
+lint: $(STAMP)  ## run ruff and the type checkers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@$(MAKE) --no-print-directory types
 
-types: $(STAMP)  ## the library, what users write (tests/typing), and that every public name has a type; two checkers at a time
+types: $(STAMP)  ## check the types of the library, of user code (tests/typing), and of every public name
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync mypy pyright
 
 mypy: $(STAMP)
@@ -49,50 +49,50 @@ pyright: $(STAMP)
 	pyright --project tests/typing
 	pyright --verifytypes lifecycle --ignoreexternal >$(VENV)/types.txt || { cat $(VENV)/types.txt; exit 1; }
 
-chaos: $(STAMP)  ## five minutes of it in a tree of fifty workers and in a pool, a million hostile webhooks; LIFECYCLE_SEED=… repeats one
+chaos: $(STAMP)  ## run the chaos tests for five minutes; LIFECYCLE_SEED=… repeats a run
 	LIFECYCLE_CHAOS=$${LIFECYCLE_CHAOS:-300} $(BIN)/python -m pytest -s tests/realtime/test_supervisor_chaos.py tests/realtime/pool/test_pool_chaos.py tests/realtime/test_inbox_chaos.py tests/realtime/test_flow_chaos.py tests/realtime/flows/test_jobs.py tests/realtime/bridges/test_bridge_chaos.py tests/realtime/bridges/test_leader_deaths.py tests/flows/test_crash_points.py tests/conformance/test_flow_cases.py tests/workers/test_supervisor_model.py tests/sources/test_signatures_hostile.py
 
-soak: $(STAMP)  ## half an hour of a program with every room in it, killed and started again; LIFECYCLE_SOAK=seconds, LIFECYCLE_SEED=… repeats one
+soak: $(STAMP)  ## run a program that uses every package for half an hour, with kills and restarts; LIFECYCLE_SOAK=SECONDS sets the time, LIFECYCLE_SEED=… repeats a run
 	$(BIN)/python -m tests.soak
 
-bench: $(STAMP)  ## ratios to the peers, onto docs/reference/performance.md: about a quarter of an hour on a quiet machine
+bench: $(STAMP)  ## measure against other libraries and update docs/reference/performance.md; takes 15 minutes on an idle machine
 	$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python -m benchmarks --write
 
-bench-check: $(STAMP)  ## whether a ratio has become worse than those that were kept; MODULES="router pool" for some
+bench-check: $(STAMP)  ## compare the ratios with the stored ones; MODULES="router pool" selects some
 	$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python -m benchmarks --check $(MODULES)
 
-coverage: $(STAMP)  ## lines and branches that the suite runs, the programs that it starts among them
+coverage: $(STAMP)  ## measure the line and branch coverage of the tests, including the programs that they start
 	$(BIN)/python -m pip install --quiet --group quality
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest -n auto; $(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered --sort=miss
 
-mutants: $(STAMP)  ## whether tests see it when patterns, states and the policy of supervisors are altered: half an hour
+mutants: $(STAMP)  ## run mutation tests of patterns, states and the supervisor policy; takes half an hour
 	$(BIN)/python -m pip install --quiet --group quality
 	$(BIN)/mutmut run
 	$(BIN)/mutmut results
 
-repeats: $(STAMP)  ## the suite twenty times, the last two beside busy loops: what failed, and what is slow; RUNS=…
+repeats: $(STAMP)  ## run the tests 20 times, the last two under load, and report failures and slow tests; RUNS=… sets the number
 	$(BIN)/python -m tools.repeats $(RUNS)
 
-docs: $(STAMP)
+docs: $(STAMP)  ## build the documentation; warnings are errors
 	$(BIN)/sphinx-build --fail-on-warning --keep-going -b html docs docs/_build/html
 
-pictures: $(STAMP)  ## those of the README and the documentation, of programs that run (tmux, chromium)
+pictures: $(STAMP)  ## make the pictures of the README and the documentation from running programs; needs tmux and chromium
 	$(BIN)/python -m docs.make_recording
 	$(BIN)/python -m docs.make_screenshots
 
-release: $(STAMP)  ## sdist and wheel in dist/, looked at from every side; nothing is uploaded; PYTHONS="python3.12 …" for some
+release: $(STAMP)  ## build and check an sdist and a wheel in dist/, without an upload; PYTHONS="python3.12 …" selects interpreters
 	$(BIN)/python -m pip install --quiet --group release
 	$(BIN)/python -m tools.release $(PYTHONS)
 
-lock: $(STAMP)  ## uv.lock: the versions of all that developers install, as they are now
+lock: $(STAMP)  ## update uv.lock to the newest versions of all development dependencies
 	$(BIN)/python -m pip install --quiet --group release
 	$(BIN)/python -m uv lock --upgrade --python $(BIN)/python
 
-page:  ## the libraries of the dashboard's page, as npm has them
+page:  ## download the libraries of the Dashboard page from npm
 	rm -rf $(VENDOR) && mkdir -p $(VENDOR)/lit-html/directives $(VENDOR)/dagre
 	cd $(VENDOR) && npm pack --silent lit-html@$(LIT) @dagrejs/dagre@$(DAGRE) >/dev/null
 	cd $(VENDOR)/lit-html && tar -xzf ../lit-html-$(LIT).tgz --strip-components=1 package/LICENSE package/package.json \
@@ -103,16 +103,16 @@ page:  ## the libraries of the dashboard's page, as npm has them
 	rm $(VENDOR)/*.tgz
 	sed -i '/^\/\/# sourceMappingURL/d' $$(find $(VENDOR) -name '*.js')
 
-engines:  ## programs that some tests and benchmarks drive (Debian, as root)
+engines:  ## install programs for some tests and benchmarks (Debian, as root)
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq tmux wrk chromium webhook iproute2 >/dev/null
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends podman runc busybox-static runit >/dev/null
-	# Only the programs: the tests start servers of their own, and no other is to run here.
+	# Install only the programs: the tests start their own servers.
 	mkdir -p /etc/postgresql-common/createcluster.d
 	echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.d/none.conf
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql >/dev/null
 	command -v npm >/dev/null || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq npm >/dev/null
 	npm install --prefix .engines --silent --no-audit --no-fund mermaid@$(MERMAID)
 
-clean:
+clean:  ## remove the virtual environment, the built documentation and caches
 	rm -rf $(VENV) .engines docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
