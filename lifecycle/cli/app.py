@@ -1,4 +1,4 @@
-"""The command line: its commands, their arguments, and the functions that carry them out."""
+"""The command line: commands, their arguments, and the functions that run them."""
 
 from __future__ import annotations
 
@@ -141,20 +141,20 @@ _HMAC = {
 class Arguments(argparse.Namespace):
     """A parsed command line."""
 
-    #: Carries out the command.
+    #: Runs the command.
     main: Callable[[Arguments], int]
     #: The words after ``--``.
     command: tuple[str, ...]
-    #: The error if the command takes nothing after ``--``, with ``{}`` for that.
+    #: The error for words after ``--`` if the command takes none; ``{}`` stands for the words.
     no_command: str = ""
     #: Components that run with the command of `watch`.
     beside: tuple[object, ...] = ()
 
     def run(self) -> int:
-        """Carry out the command, and return the exit status.
+        """Run the command, and return the exit status.
 
         Raises:
-            CliError: if that fails.
+            CliError: if the command fails.
         """
         if self.command and self.no_command:
             raise UsageError(self.no_command.format(repr(" ".join(self.command))))
@@ -162,7 +162,7 @@ class Arguments(argparse.Namespace):
 
 
 def parse(argv: Sequence[str]) -> Arguments:
-    """Parse a command line; what follows ``--`` is the command of `watch`, and never an option.
+    """Parse a command line; words after ``--`` are the command of `watch`, and never options.
 
     Raises:
         SystemExit: with 0 after ``--help`` or ``--version``, with 2 for mistakes.
@@ -192,7 +192,7 @@ def build_parser(first: str = "") -> argparse.ArgumentParser:
         "inbox": _add_inbox,
         "flows": _add_flows,
     }
-    # Building all parsers takes long, and only the help needs them.
+    # Building all parsers is slow, and only the help needs all.
     for add in [adding[first]] if first in adding else adding.values():
         add(commands)
     return parser
@@ -435,14 +435,14 @@ def _sentence(text: str) -> str:
 
 
 class _HelpFormatter(argparse.HelpFormatter):
-    """Wraps a text of one line, and keeps the lines of any other."""
+    """Formatter that wraps a text of one line, and keeps the lines of any other text."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if "\n" in text else super()._fill_text(text, width, indent)
 
 
 class _CommandParser(argparse.ArgumentParser):
-    """Allows names on both sides of an option, and suggests an option for an unknown one."""
+    """Parser that allows names on both sides of an option, and suggests an option for an unknown one."""
 
     #: True if names may be on both sides of an option.
     intermixes: bool = True
@@ -452,7 +452,7 @@ class _CommandParser(argparse.ArgumentParser):
         self._positionals.title = "arguments"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # its overloads
-        """As in argparse, but for unknown options."""
+        """Parse as argparse does, but report unknown options."""
         if not self.intermixes:
             return super().parse_known_args(args, namespace)
         self.intermixes = False  # the next line calls this method again
@@ -489,7 +489,7 @@ def _add_option(group: Any, option: Option) -> None:
 
 
 def _typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a reader for argparse, which shows the text of an `ArgumentTypeError` but not of a `ValueError`."""
+    """Return a reader for argparse, which prints the text of an `ArgumentTypeError` but not of a `ValueError`."""
 
     def typed(text: str) -> Any:
         try:
@@ -501,14 +501,14 @@ def _typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 class _Collect(argparse.Action):
-    """Joins the values of an option into one tuple."""
+    """Action that joins the values of an option into one tuple."""
 
     def __call__(self, _parser: Any, namespace: argparse.Namespace, values: Any, _option: str | None = None) -> None:
         setattr(namespace, self.dest, (*(getattr(namespace, self.dest) or ()), *values))
 
 
 class _Version(argparse.Action):
-    """Prints the version, which takes a while to look up."""
+    """Action that prints the version, which is slow to look up."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         from importlib.metadata import PackageNotFoundError, version

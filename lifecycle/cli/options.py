@@ -1,6 +1,6 @@
-"""Options: their declaration, and reading their values from a command line or a TOML file.
+"""Declarations of options, and readers of their values from a command line or a TOML file.
 
-A reader raises `ValueError` with what is accepted; its caller adds the name of the option or key.
+A reader raises `ValueError` with the accepted values. The caller adds the name of the option or key.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ __all__ = [
     "variable",
 ]
 
-#: How to treat a change while the command runs.
+#: Reactions to a change while the command runs.
 Busy: TypeAlias = Literal["restart", "queue", "drop"]
 
-#: When to restart a command that has ended, without a change.
+#: Conditions for a restart of a command that has ended.
 Policy: TypeAlias = Literal["never", "on_failure", "always"]
 
-#: How to react to a changed file.
+#: Reactions to a changed file.
 Action: TypeAlias = Literal["restart", "reload", "ignore"]
 
-#: The format of messages.
+#: Formats of messages.
 LogFormat: TypeAlias = Literal["text", "json"]
 
 _Read: TypeAlias = Callable[[str], Any]
@@ -76,20 +76,21 @@ class Address(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """True if only this machine can reach the address."""
         return is_loopback(self.host)
 
 
 @dataclass(frozen=True, slots=True)
 class Glob:
-    """A glob for paths: a pattern as of topics, with the rules of ``.gitignore``.
+    """A glob for paths: a pattern with the syntax of topics and the rules of ``.gitignore``.
 
-    ``*`` and ``?`` never cross a slash, ``**`` does. A glob without a slash matches a name anywhere; one with a slash
-    starts at ``base``; one that ends in a slash matches everything below. Paths have forward slashes and are relative
-    to ``base`` (None: the current directory).
+    ``*`` and ``?`` never match a slash; ``**`` does. A glob without a slash matches a name in any directory. A glob
+    with a slash starts at ``base``. A glob that ends in a slash matches everything below a directory. Paths have
+    forward
+    slashes and are relative to ``base``, or to the current directory if that is None.
 
     Raises:
-        ValueError: for an empty one, or (`InvalidPattern`) naming the position of what cannot be read.
+        ValueError: for an empty glob, or (`InvalidPattern`) for an invalid one, with the position of the error.
     """
 
     text: str
@@ -100,7 +101,7 @@ class Glob:
     def __post_init__(self) -> None:
         if not self.text.strip("./"):
             raise ValueError(f"{self.text!r} is not a glob for paths; give one such as '*.py' or 'src/**'")
-        from lifecycle.control.patterns import Pattern  # with the router, which the help does not need
+        from lifecycle.control.patterns import Pattern  # slow to import, and not needed for the help
 
         anchored = self.text.removeprefix("./").strip("/")
         floating = "/" not in self.text.rstrip("/")
@@ -109,22 +110,22 @@ class Glob:
         object.__setattr__(self, "_below", Pattern(f"{pattern}/**") if self.text.endswith("/") else None)
 
     def at(self, base: Path) -> Glob:
-        """The same, starting at ``base``."""
+        """Return the same glob, starting at ``base``."""
         return replace(self, base=base)
 
     @property
     def is_name(self) -> bool:
-        """Whether it has no wildcard."""
+        """True if the glob has no wildcard."""
         return self._below is None and not any(char in self.text for char in "*?[")
 
     def matches(self, path: str) -> bool:
-        """Whether it matches the path."""
+        """Return True if the glob matches the path."""
         if self._below is not None:
             return self._below.matches(path) and not self._pattern.matches(path)
         return self._pattern.matches(path)
 
     def covers(self, path: str) -> bool:
-        """Whether it matches the path or a directory above it."""
+        """Return True if the glob matches the path or a directory above it."""
         parts = path.split("/")
         # A glob for directories does not match a file of that name.
         last = len(parts) - (self._below is not None)
@@ -138,7 +139,7 @@ class Rule(NamedTuple):
     action: Action
 
     def at(self, base: Path) -> Rule:
-        """The same, with a glob that starts at ``base``."""
+        """Return the same rule, with a glob that starts at ``base``."""
         return self._replace(glob=self.glob.at(base))
 
 
@@ -146,7 +147,7 @@ _HIGHEST_PORT = 65535
 
 
 def seconds(text: str) -> float:
-    """A time, zero or more."""
+    """Read a time in seconds, zero or more."""
     value = _number(text)
     if not 0 <= value < math.inf:
         raise ValueError("give seconds, such as 0.5")
@@ -154,7 +155,7 @@ def seconds(text: str) -> float:
 
 
 def interval(text: str) -> float:
-    """A time above zero."""
+    """Read a time in seconds above zero."""
     value = _number(text)
     if not 0 < value < math.inf:
         raise ValueError("give seconds above zero, such as 0.5")
@@ -169,14 +170,14 @@ def _number(text: str) -> float:
 
 
 def count(text: str) -> int:
-    """A whole number, zero or more."""
+    """Read a whole number, zero or more."""
     if not text.isdecimal():
         raise ValueError("give a whole number, 0 for no limit")
     return int(text)
 
 
 def signal(text: str) -> Signals:
-    """A signal by name, with or without SIG, or by number."""
+    """Read a signal: a name, with or without SIG, or a number."""
     name = text.upper()
     try:
         if name.isdecimal():
@@ -187,7 +188,7 @@ def signal(text: str) -> Signals:
 
 
 def address(text: str) -> Address:
-    """``HOST:PORT``; an IPv6 host in brackets."""
+    """Read ``HOST:PORT``, with an IPv6 host in brackets."""
     host, colon, number = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", number) or (":" in host and not bracketed):
@@ -196,14 +197,14 @@ def address(text: str) -> Address:
 
 
 def port(text: str) -> int:
-    """A port of TCP; 0 is any that is free."""
+    """Read a TCP port; 0 stands for any free port."""
     if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > _HIGHEST_PORT:
         raise ValueError("give a port from 0 (any that is free) to 65535")
     return int(text)
 
 
 def _one_of(choices: object) -> Callable[[str], Any]:
-    """Return a reader of one value of a `Literal`, which may have dashes for underscores."""
+    """Return a reader of one value of a `Literal`; dashes may replace underscores."""
     values: dict[str, str] = {each.replace("_", "-"): each for each in get_args(choices)}
     *first, last = values
 
@@ -221,7 +222,7 @@ log_format: _Read = _one_of(LogFormat)
 
 
 def ready(text: str) -> str:
-    """A condition that a process can wait for."""
+    """Read a condition that `ProcessWorker` can wait for."""
     from lifecycle.workers.readiness import parse_ready
 
     try:
@@ -232,7 +233,7 @@ def ready(text: str) -> str:
 
 
 def rules(text: str) -> tuple[Rule, ...]:
-    """One ``GLOB=ACTION``; the glob may contain ``=``."""
+    """Read one ``GLOB=ACTION``; the glob may contain ``=``."""
     pattern, _, action = text.rpartition("=")
     if not pattern or action not in get_args(Action):
         raise ValueError("give GLOB=restart, GLOB=reload or GLOB=ignore, such as '*.html=reload'")
@@ -240,12 +241,12 @@ def rules(text: str) -> tuple[Rule, ...]:
 
 
 def globs(text: str) -> tuple[Glob, ...]:
-    """One glob for paths."""
+    """Read one glob for paths."""
     return (Glob(text),)
 
 
 def extensions(text: str) -> tuple[str, ...]:
-    """Endings of file names, separated by commas, with or without the dot."""
+    """Read endings of file names, separated by commas, with or without the dot."""
     found = tuple(each.strip().removeprefix(".") for each in text.split(","))
     if not all(found) or any("/" in each or "*" in each for each in found):
         raise ValueError("give endings separated by commas, such as py,toml")
@@ -253,21 +254,21 @@ def extensions(text: str) -> tuple[str, ...]:
 
 
 def variable(text: str) -> str:
-    """The name of an environment variable."""
+    """Read the name of an environment variable."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
         raise ValueError("give the name of an environment variable, such as WEBHOOK_SECRET (not the secret)")
     return text
 
 
 def path(text: str) -> Path:
-    """A path, which need not exist."""
+    """Read a path, which may not exist."""
     if not text or "\0" in text:
         raise ValueError("give a path")
     return Path(text)
 
 
 def store(text: str) -> Path | str:
-    """A path, or the URL of a server, which is not checked here: an error could show its password."""
+    """Read a path, or the URL of a server. A URL is not checked, because an error could show its password."""
     return text if "://" in text else path(text)
 
 
@@ -278,8 +279,9 @@ def store(text: str) -> Path | str:
 class Option:
     """An option of a command line, and the key of the same name in a configuration file.
 
-    A flag exists as ``--NAME`` and as ``--no-NAME``, so that a file can be overruled. If ``many`` values may be given,
-    one text reads as a tuple, and the tuples are joined.
+    A flag has the forms ``--NAME`` and ``--no-NAME``, so that the command line can override a file. If ``many`` is
+    true,
+    each text is read as a tuple, and the tuples are joined.
     """
 
     name: str
@@ -338,7 +340,7 @@ def option(
     many: bool = False,
     group: str = "options",
 ) -> Any:
-    """Declare a field of a settings dataclass that is an option too; see `Option`. Without ``metavar`` it is a flag."""
+    """Declare a field of a settings dataclass as an option; see `Option`. Without ``metavar`` it is a flag."""
     default = () if many else default
     # The option gets the name of the field.
     return field(default=default, metadata={"option": Option("", help, metavar, read, number, many, default, group)})
@@ -356,7 +358,7 @@ LOG_FORMAT = Option(
 
 
 def options_of(settings: type) -> tuple[Option, ...]:
-    """The options that the fields of a settings dataclass declare, in their order."""
+    """Return the options that the fields of a settings dataclass declare, in their order."""
     return tuple(
         replace(each.metadata["option"], name=each.name.replace("_", "-"))
         for each in fields(settings)
@@ -365,10 +367,12 @@ def options_of(settings: type) -> tuple[Option, ...]:
 
 
 def find_option(key: str, known: Iterable[Option], *others: str) -> tuple[Option, bool]:
-    """The option that ``key`` of a file names, with dashes or underscores, and whether it is the negation of a flag.
+    """Return the option for ``key`` of a file, and True if the key is the negation of a flag.
+
+    The key may have dashes or underscores.
 
     Raises:
-        ValueError: if there is none; the message suggests one, which may be one of ``others``.
+        ValueError: for an unknown key, with a suggestion from ``known`` and ``others``.
     """
     name = key.replace("_", "-")
     for each in known:
@@ -380,10 +384,10 @@ def find_option(key: str, known: Iterable[Option], *others: str) -> tuple[Option
 
 
 def read_value(option: Option, value: Any) -> Any:
-    """The setting that ``value`` of a configuration file means for ``option``.
+    """Return the setting for ``value`` of ``option`` in a configuration file.
 
     Raises:
-        ValueError: naming the option, what was given and what is accepted.
+        ValueError: with the option, the given value and the accepted values.
     """
     if option.many:
         return tuple(part for text in texts(option.name, value) for part in _parse(option, text))
@@ -392,7 +396,7 @@ def read_value(option: Option, value: Any) -> Any:
             raise ValueError(f"{option.name} = {shown(value)} is not a number; give one without quotes, such as 5")
         return _parse(option, str(value))
     if not isinstance(value, str):
-        raise ValueError(f"{option.name} = {shown(value)} is not a text; give one in quotes")  # noqa: TRY004  # what readers raise
+        raise ValueError(f"{option.name} = {shown(value)} is not a string; write it in quotes")  # noqa: TRY004  # readers raise ValueError
     return _parse(option, value)
 
 

@@ -1,4 +1,4 @@
-"""The commands of `lifecycle ctl`: their arguments, and the functions that carry them out.
+"""The commands of `lifecycle ctl`: their arguments, and the functions that run them.
 
 Any other word is sent to the program as one of its own commands.
 """
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "Request", "add_ctl", "build_parser"]
 
-#: Raised when an answer has other fields or values than those of a program of this library.
+#: Raised for an answer with unexpected fields or values.
 _MISREAD: Final = (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError)
 
-#: The name of an argument, and what `argparse` needs to know of it.
+#: The name of an argument, and its options for `argparse`.
 _Argument: TypeAlias = tuple[str, dict[str, Any]]
 
 
@@ -40,7 +40,7 @@ class Request:
 
     @property
     def json(self) -> bool:
-        """Whether to print JSON."""
+        """True if the result is printed as JSON."""
         return bool(self.arguments.get("json"))
 
 
@@ -55,7 +55,7 @@ class _Command:
     example: str = ""
 
     def run(self, request: Request) -> int:
-        """Carry it out."""
+        """Run the command, and return the exit status."""
         module, _, function = self.function.partition(".")
         carry_out: Callable[[Request], int] = getattr(importlib.import_module(f"lifecycle.cli.ctl.{module}"), function)
         return carry_out(request)
@@ -200,7 +200,7 @@ def build_parser(parser_class: type[argparse.ArgumentParser], name: str) -> argp
 
 
 class _ParseRequest(argparse.Action):
-    """Parses the command and its arguments."""
+    """Action that parses the command and its arguments."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, _option: str | None = None

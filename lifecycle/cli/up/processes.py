@@ -286,7 +286,7 @@ def _variables(value: Any) -> dict[str, str]:
 def _env_value(key: str, value: Any) -> str:
     options.variable(key)
     if isinstance(value, bool) or not isinstance(value, str | int) or "\0" in str(value):
-        raise ValueError(f"env: {key} = {shown(value)} is not a text; give one in quotes")
+        raise ValueError(f"env: {key} = {shown(value)} is not a string; write it in quotes")
     return str(value)
 
 

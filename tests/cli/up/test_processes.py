@@ -158,7 +158,7 @@ class TestTables:
             ("up.web = { command = 'x', cwd = 3 }", "cwd = 3 is not a path"),
             ("up.web = { command = 'x', watch = 'nowhere' }", 'watch = "nowhere": there is no .*/nowhere; make it'),
             ("up.web = { command = 'x', env = 3 }", "env = 3 is not a table"),
-            ("up.web = { command = 'x', env = { A = true } }", "env: A = true is not a text"),
+            ("up.web = { command = 'x', env = { A = true } }", "env: A = true is not a string"),
             ("up.web = { command = 'x', env = { 'A-B' = 'c' } }", "give the name of an environment variable"),
             ("up.w = { command = 'x', after = 'bd1' }\nup.db1 = 'x'", r"w is after 'bd1', .*; did you mean db1\?"),
         ],
