@@ -22,6 +22,7 @@ import importlib.util
 import inspect
 import io
 import json
+import os
 import re
 import shlex
 import signal
@@ -223,6 +224,7 @@ PROGRAMS = {
     "docs/tutorial.md": {"app.py", "reloader.py"},
     "docs/tutorial-flows.md": {"deploy.py"},
     "docs/howto/prompt.md": {"counter.py", "release.py"},
+    "docs/howto/debounce.md": {"build.py"},
     "docs/howto/steer.md": {"shop.py"},
     "docs/howto/webhook.md": {"daemon.py", "colours.py"},
     "docs/howto/jobs.md": {"jobs.py", "daily.py", "outbox.py"},
@@ -359,6 +361,29 @@ def test_the_settings_of_the_how_to_are_reloaded_by_a_webhook(start: Callable[..
     file.write_text('{"colour": "blue"}')
     program.answers(lambda: post(port, "/reload", b"again", "hush"), "colour: blue")
     assert "colour: grey" not in program.stop()
+
+
+def test_the_build_of_the_how_to_runs_after_a_change(start: Callable[..., Running], tmp_path: Path) -> None:
+    program = start(versions(ROOT / "docs/howto/debounce.md", "build.py")[0])
+    saved = tmp_path / "saved.py"
+    program.answers(lambda: saved.write_text(f"now = {time.time()}"), "building saved.py")
+    program.until("exit code 0")
+    program.stop()
+
+
+def test_the_shop_of_the_how_to_is_controlled_from_outside(start: Callable[..., Running], tmp_path: Path) -> None:
+    program = start(versions(ROOT / "docs/howto/steer.md", "shop.py")[0], XDG_RUNTIME_DIR=str(tmp_path))
+
+    def ctl(*words: str) -> int:
+        command = [sys.executable, "-m", "lifecycle", "ctl", *words]
+        env = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+        return subprocess.run(command, env=env, capture_output=True, timeout=LIMIT, check=False).returncode
+
+    program.answers(lambda: ctl("ship", "v1"), "deployed v1")
+    for line in ("emit deploy/start 7", "suspend", "resume", "hold ticker", "release ticker", "restart web/one"):
+        assert ctl(*line.split()) == 0, line
+    assert ctl("stop") == 0
+    assert "deployed 7" in program.rest()
 
 
 @pytest.mark.parametrize("step", range(4))
