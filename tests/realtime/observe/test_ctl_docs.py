@@ -51,7 +51,7 @@ def test_the_lines_of_the_how_to(monkeypatch: pytest.MonkeyPatch) -> None:
         program.answers(lambda: main(["ctl", "ship", "first"]), "deployed first")
         for words in lines:
             given(env, words)
-        assert "deployed prod" in program.rest()
+        assert "deployed v1" in program.rest()
 
 
 def test_the_lines_of_the_readme(
