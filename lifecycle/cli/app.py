@@ -440,6 +440,12 @@ class _HelpFormatter(argparse.HelpFormatter):
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if "\n" in text else super()._fill_text(text, width, indent)
 
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        import textwrap
+
+        # Words such as on-failure stay whole.
+        return textwrap.wrap(text, width, break_on_hyphens=False)
+
 
 class _CommandParser(argparse.ArgumentParser):
     """Parser that allows names on both sides of an option, and suggests an option for an unknown one."""
