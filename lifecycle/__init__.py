@@ -1,9 +1,9 @@
 """Supervision, events and a clean shutdown for one asyncio program.
 
-Signals, lines at a prompt, webhooks, changed files, timers and health checks
-become events. A `Router` passes each event to the handler with the most
-specific pattern. Handlers suspend, resume, reload, shut down and drive
-workers. `run` starts all of it and stops it in order.
+Sources produce events from signals, prompts, webhooks, changed files, timers
+and health checks. A `Router` passes each event to the handler with the most
+specific pattern. Handlers can suspend, resume, reload and restart workers.
+`run` starts all components, and stops them in order.
 
     from lifecycle import FileEvent, FileWatchSource, Router, run
 
@@ -16,16 +16,16 @@ workers. `run` starts all of it and stops it in order.
 
     run(router)
 
-The packages, and the names that most programs need; import those names from
-`lifecycle` itself.
+The packages below contain the names that most programs need. Import these
+names from `lifecycle` itself.
 
 lifecycle.control          events and their routes
     Router                 handlers by pattern; sources, middleware
     Event, Delivery        a topic with data, and the result of handling it
-    NotHandled             raised by a handler to pass the event to the next
-    Debounce, merge_files  one call for a burst, with all its files
+    NotHandled             raise it to pass the event to the next handler
+    Debounce, merge_files  one call per burst, with all changed files
     FileEvent, FileBatch, TickEvent, CommandEvent, WebhookEvent
-    recover, timeout       middleware: survive errors, limit the time
+    recover, timeout       middleware: log errors, limit the time
 lifecycle.sources          sources of events
     FileWatchSource        changed files
     TickerSource           a timer
@@ -37,25 +37,25 @@ lifecycle.handlers         reactions to events
 lifecycle.interactive      a prompt with commands, and Ctrl+C
     new_interactive_router
 lifecycle.runtime          start, stop and background tasks of a program
-    run, lifetime          a whole program; a block in another framework
-    go, Group              background tasks; tasks that end together
+    run, lifetime          for a whole program; for a block inside a framework
+    go, Group              start background tasks; tasks that end together
     shutdown, on_shutdown  begin the shutdown; run code during it
-    sleep                  returns early when the program stops
+    sleep                  a sleep that ends early when the program stops
 lifecycle.workers          supervised processes, tasks and threads
     ProcessWorker          a program with all its child processes
     TaskWorker, Gate       an async function, and a point to suspend it
-    Supervisor, Spec       restarts workers by policy
+    Supervisor, Spec       restarts failed workers; describes one of them
     Backoff                delays between restarts
 lifecycle.workers.pool     worker processes that answer calls
     Pool                   keeps loaded models and state in memory
 lifecycle.flows            durable work that survives a crash
-    Flows, task, linear    runs tasks in order, and stores each result
+    Flows, task, linear    run tasks in order, and store each result
 lifecycle.errors           LifecycleError and its subclasses
 lifecycle.observe          a live page, metrics, traces and commands
 lifecycle.bridges          topics and leases shared by several machines
 lifecycle.testing          virtual time, fakes, a pytest plugin
 
-``import lifecycle`` alone is light: a name is imported when it is first used.
+``import lifecycle`` is fast, because each name is imported at its first use.
 """
 
 from lifecycle._lazy import lazy_names
