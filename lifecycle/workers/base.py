@@ -1,8 +1,9 @@
 """The life of a worker: one start, one end, and a stop that is legal at any time.
 
-`Worker` is what a supervisor needs of any worker, and `BaseWorker` the usual way to write one. Restarts and backoff are
-policy, and belong to supervisors. At the end of the module: the settings that all kinds check, and the handover from
-one life of a child to the next.
+`Worker` is the interface that a supervisor needs, and `BaseWorker` is the usual way to implement it. Supervisors decide
+on restarts and backoff. The end of this module holds the settings that all kinds of workers check, and the handover
+from
+one run of a child to the next.
 """
 
 from __future__ import annotations
@@ -63,27 +64,27 @@ _log = logging.getLogger("lifecycle.workers")
 
 @runtime_checkable
 class Worker(Protocol):
-    """Anything that starts, stops and ends like a worker; `BaseWorker` is one way to write it."""
+    """The interface of anything that starts, stops and ends like a worker. `BaseWorker` implements it."""
 
     @property
     def status(self) -> Status:
-        """Its state."""
+        """The status of the worker."""
         ...
 
     async def start(self) -> None:
-        """Return when it runs; raise if it cannot. A stop meanwhile MUST end it."""
+        """Return when the worker is running, or raise if it cannot start. A stop during the start MUST end it."""
         ...
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Return when it has ended; legal and idempotent in every state, the shortest time-out counts."""
+        """Return when the worker has ended. Legal and idempotent in every state. The shortest timeout counts."""
         ...
 
     async def wait(self) -> Exit:
-        """Wait for its end; for any number of waiters, at any time."""
+        """Wait for the end of the worker. Any number of callers may wait, at any time."""
         ...
 
     def state(self) -> WorkerState:
-        """Return what is known about it now."""
+        """Return a record of the current state of the worker."""
         ...
 
 
@@ -116,34 +117,34 @@ class BaseWorker:
 
     #: The value of `WorkerState.kind`.
     kind: ClassVar[str] = "worker"
-    #: Whether it is shown as part of another worker, as a child is by its supervisor.
+    #: True if the worker is shown as part of another one, as a child is by its supervisor.
     supervised: bool = False
-    #: The signal that `_terminate` sends first, if it sends one.
+    #: The signal that `_terminate` sends first, or None.
     _stop_signal: int | None = None
-    #: Seconds that it has to end once `_terminate` was called to force it; then it is abandoned.
+    #: Seconds to wait for the end after a forced `_terminate`, before the worker is abandoned.
     _last_wait: ClassVar[float] = 1.0
 
     def __init__(self, name: str, *, stop_timeout: float = 10.0) -> None:
         _check_name(name)
         _check_seconds("stop_timeout", stop_timeout)
         self.name = name
-        #: Seconds that it has to end after a stop, before it is killed.
+        #: Seconds between a stop and the kill.
         self.stop_timeout = stop_timeout
         self._machine = StatusMachine(name)
         self._env: dict[str, str] = {}
         self._pid: int | None = None
         self._created_at = time.time()
         self._started_at: float | None = None
-        self._start_called: float | None = None  # by the loop's clock
-        # The task of the start; the future that completes with the end; the record of the end.
+        self._start_called: float | None = None  # on the loop's clock
+        # The task of the start, the future that completes at the end, and the record of the end.
         self._starting: asyncio.Task[WorkerFailed | None] | None = None
         self._life: asyncio.Future[End | None] | None = None
         self._exit: Exit | None = None
-        # How far a stop has come, and the timer and the future for the end of the grace period.
+        # The progress of a stop, and the timer and the future for the end of the grace period.
         self._was_asked = self._grace_is_over = self._was_forced = self._was_abandoned = False
         self._grace_timer: asyncio.TimerHandle | None = None
         self._grace_over: asyncio.Future[None] | None = None
-        # The task that forces the end, or waits for a `_terminate` that is async. Most stops need none.
+        # The task that forces the end, or waits for an async `_terminate`. Most stops need none.
         self._termination: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -152,7 +153,7 @@ class BaseWorker:
 
     @property
     def status(self) -> Status:
-        """Its state."""
+        """The status of the worker."""
         return self._machine.state
 
     @property
@@ -163,31 +164,31 @@ class BaseWorker:
     # -- for a subclass -----------------------------------------------------------------------------------------
 
     async def _launch(self) -> Awaitable[End | None]:
-        """Start it, and return what completes when it has ended: with an `End`, with None, or by raising.
+        """Start the worker. Return an awaitable that completes at its end with an `End` or None, or raises.
 
-        MUST leave nothing behind when it raises. A stop during the launch cancels it.
+        If this method raises, it MUST leave nothing running. A stop during the launch cancels it.
         """
         raise NotImplementedError
 
     async def _until_ready(self) -> None:
-        """Return when it is ready for work; called after `_launch`, and cancelled by a stop.
+        """Return when the worker is ready. Called after `_launch`, and cancelled by a stop.
 
-        MUST raise `WorkerFailed` when it will not become ready, for instance because it has ended.
+        MUST raise `WorkerFailed` if the worker cannot become ready, for example because it has ended.
         """
 
     def _terminate(self, *, force: bool) -> Awaitable[None] | None:
-        """Ask it to end, or with ``force`` make it end; MUST NOT wait for the end, which completes its life.
+        """Request the end of the worker, or force it if ``force``. MUST NOT wait for the end.
 
-        A plain method if that needs no waiting, and an async one otherwise.
+        An override is a plain function if it does not wait, and an async function otherwise.
         """
         raise NotImplementedError
 
     def _children(self) -> tuple[WorkerState, ...]:
-        """Return the states of workers within it."""
+        """Return the states of the workers inside this one."""
         return ()
 
     def _stack_text(self) -> str:
-        """Return where it hangs, for the log entry that reports it as abandoned."""
+        """Return the place where the worker hangs, for the log entry of an abandoned worker."""
         return repr(self._life)
 
     # -- the life -----------------------------------------------------------------------------------------------
@@ -238,7 +239,7 @@ class BaseWorker:
         if status is not Status.STOPPING:
             self._machine.to(Status.STOPPING)
             if self._starting is not None:
-                # In this turn of the loop, so that the start cannot continue in a worker that stops.
+                # Cancel in this iteration of the loop, so that the start cannot continue in a worker that stops.
                 self._starting.cancel()
                 self._begin_termination()
             elif (asking := self._call_terminate(force=False)) is not None:
@@ -264,10 +265,10 @@ class BaseWorker:
     # -- around it ----------------------------------------------------------------------------------------------
 
     def state(self) -> WorkerState:
-        """Return what is known about it now."""
+        """Return a record of the current state of the worker."""
         return self._state_as(self.name)
 
-    def _state_as(  # each is a field of the record
+    def _state_as(  # each parameter is a field of the record
         self,
         name: str,
         *,
@@ -277,7 +278,7 @@ class BaseWorker:
         health: ProbeResult | None = None,
         changed_at: float = 0.0,
     ) -> WorkerState:
-        """Return its state with the facts of its supervisor, which changed at ``changed_at``."""
+        """Return the state of the worker, with the facts from its supervisor, which last changed at ``changed_at``."""
         ended = self._exit
         return WorkerState(
             name=name,
@@ -319,7 +320,7 @@ class BaseWorker:
     # -- from the start to the end --------------------------------------------------------------------------------
 
     async def _start_up(self) -> WorkerFailed | None:
-        """Start it, in a task of its own: cancelling the caller leaves nothing half started."""
+        """Start the worker, in a separate task: if the caller is cancelled, nothing stays half started."""
         try:
             self._life = asyncio.ensure_future(await self._launch())
             await self._until_ready()
@@ -337,7 +338,7 @@ class BaseWorker:
         return None
 
     def _life_ended(self, _: object) -> None:
-        # A termination that is at work finishes by itself.
+        # A running termination finishes the worker itself.
         if self._termination is None and self._exit is None:
             self._finish(End.of(self._life))
 
@@ -367,7 +368,7 @@ class BaseWorker:
     # -- a stop: ask, wait for the grace period, force, wait a little, and give up ----------------------------------
 
     def _call_terminate(self, *, force: bool) -> asyncio.Future[None] | None:
-        """Call `_terminate`; if that is async, return a future for its completion."""
+        """Call `_terminate`. If it is async, return a future for its completion."""
         try:
             asking = self._terminate(force=force)
         except Exception:  # noqa: BLE001  # logged; the end must come all the same
@@ -379,7 +380,7 @@ class BaseWorker:
         return None
 
     async def _finish_asking(self, asking: asyncio.Future[None] | None, *, force: bool) -> None:
-        """Wait for what `_call_terminate` returned."""
+        """Wait for the future that `_call_terminate` returned."""
         try:
             if asking is not None:
                 await asking
@@ -388,10 +389,10 @@ class BaseWorker:
         self._was_asked = True
 
     def _log_terminate_failed(self, *, force: bool) -> None:
-        _log.exception("%r could not be %s", self.name, "killed" if force else "asked to stop")
+        _log.exception("%s %r failed", "killing" if force else "stopping", self.name)
 
     def _shorten_grace(self, seconds: float) -> None:
-        """End the grace period ``seconds`` from now, unless it ends earlier."""
+        """End the grace period in ``seconds``, unless it ends earlier."""
         if seconds <= 0:
             self._end_grace()
         elif seconds < math.inf:
@@ -410,7 +411,7 @@ class BaseWorker:
             self._begin_termination()
 
     async def _within_grace(self, future: asyncio.Future[Any]) -> bool:
-        """Wait for ``future`` until the grace period is over; return whether it is done."""
+        """Wait for ``future`` until the grace period is over. Return whether the future is done."""
         over = self._grace_over = asyncio.get_running_loop().create_future()
         if self._grace_is_over:
             over.set_result(None)
@@ -422,14 +423,14 @@ class BaseWorker:
         self._termination = asyncio.create_task(self._terminate_all(asking), name=f"stop of {self.name}")
 
     async def _terminate_all(self, asking: asyncio.Future[None] | None) -> None:
-        """End the start, if there is one, and the life, in a task of its own: callers may give up waiting."""
+        """End the start, if one is running, and the life. A separate task, because callers may stop waiting."""
         try:
             if self._starting is not None and not self._starting.done():
                 self._was_abandoned = not await self._within_grace(self._starting)
             if self._life is not None:
                 await self._end_life(self._life, asking)
         except asyncio.CancelledError:
-            # The loop is being closed, and cancels all of its tasks: wait a moment, since callers wait for the end.
+            # The loop is being closed and cancels all of its tasks. Wait a moment, because callers wait for the end.
             if left := {each for each in (self._starting, self._life) if each is not None and not each.done()}:
                 _, alive = await asyncio.wait(left, timeout=self._last_wait)
                 self._was_abandoned = bool(alive)
@@ -439,7 +440,7 @@ class BaseWorker:
                 self._finish(End.of(self._life))
 
     async def _end_life(self, life: asyncio.Future[End | None], asking: asyncio.Future[None] | None = None) -> None:
-        """Ask for the end of ``life``, and force it after the grace period; if it is still alive then, abandon it."""
+        """Request the end of ``life``, force it after the grace period, and abandon it if it is still alive then."""
         if asking is not None or not (self._was_asked or life.done()):
             await self._finish_asking(asking or self._call_terminate(force=False), force=False)
         if await self._within_grace(life):
@@ -449,14 +450,14 @@ class BaseWorker:
         _, alive = await asyncio.wait({life}, timeout=self._last_wait)
         if alive:
             self._was_abandoned = True
-            _log.error("%r cannot be ended and is abandoned: %s", self.name, self._stack_text())
+            _log.error("%r could not be killed and is abandoned: %s", self.name, self._stack_text())
 
 
 # -- settings ----------------------------------------------------------------------------------------------------
 
 
 def _check_name(name: object) -> None:
-    """Raise TypeError for a name that is not a string, ValueError for an empty one."""
+    """Raise TypeError if ``name`` is not a string, and ValueError if it is empty."""
     if not isinstance(name, str):
         raise TypeError(f"a worker's name must be a string, got {name!r}")
     if not name:
@@ -464,26 +465,26 @@ def _check_name(name: object) -> None:
 
 
 def check_number(setting: str, value: object, *, of: str = "") -> None:
-    """Raise TypeError if ``value`` is not a number; the message names its owner ``of``, if that is known."""
+    """Raise TypeError if ``value`` is not a number. The message mentions its owner ``of`` unless that is empty."""
     if not isinstance(value, Real):
         raise TypeError(f"{setting}={value!r}{of and f' of {of!r}'} is not a number; give seconds, such as 5.0")
 
 
 def _check_seconds(setting: str, value: float) -> None:
-    """Raise TypeError if ``value`` is not a number, ValueError if it is NaN or below 0."""
+    """Raise TypeError if ``value`` is not a number, and ValueError if it is NaN or below 0."""
     check_number(setting, value)
     if not value >= 0:
         raise ValueError(f"{setting}={value!r} is not a number of seconds; give 0 or more")
 
 
 def check_env(name: object, value: object) -> None:
-    """Raise ValueError for what no environment can hold, TypeError for what is not a string."""
+    """Raise TypeError if ``name`` or ``value`` is not a string, and ValueError if it is invalid in an environment."""
     if not isinstance(name, str) or not isinstance(value, str):
-        raise TypeError(f"{name!r}: {value!r} in the environment is not text; give strings, such as {{'PORT': '8000'}}")
+        raise TypeError(f"environment variables must be strings, such as {{'PORT': '8000'}}, got {name!r}: {value!r}")
     if not name or "=" in name or "\0" in name:
-        raise ValueError(f"{name!r} cannot name an environment variable; it must not be empty or have '=' or NUL")
+        raise ValueError(f"the name {name!r} of an environment variable must not be empty or contain '=' or NUL")
     if "\0" in value:
-        raise ValueError(f"the value {value!r} of {name!r} has a NUL; no environment can hold that")
+        raise ValueError(f"the value {value!r} of the environment variable {name!r} must not contain NUL")
 
 
 # -- the handover from one life to the next ------------------------------------------------------------------------
@@ -492,14 +493,14 @@ RESUME_ID: Final = "LIFECYCLE_RESUME_ID"
 PREV_EXIT: Final = "LIFECYCLE_PREV_EXIT"
 ATTEMPT: Final = "LIFECYCLE_ATTEMPT"
 
-# The handover of the running task or thread; a process has its environment instead.
+# The handover of the running task or thread. A process reads its environment instead.
 _variables: ContextVar[Mapping[str, str] | None] = ContextVar("lifecycle_handover", default=None)
 
 
 class Handover(Mapping[str, str]):
-    """The variables ``LIFECYCLE_…`` of a worker, as text, and as attributes that are parsed.
+    """The variables ``LIFECYCLE_…`` of a worker, as text and as parsed attributes.
 
-    Without a supervisor there are none, and the attributes are ``""``, 0 and 1.
+    Without a supervisor the mapping is empty, and the attributes are ``""``, 0 and 1.
     """
 
     def __init__(self, variables: Mapping[str, str]) -> None:
@@ -519,33 +520,33 @@ class Handover(Mapping[str, str]):
 
     @property
     def resume_id(self) -> str:
-        """A UUID that stays the same however often the worker is restarted."""
+        """A UUID that stays the same across restarts of the worker."""
         return self.get(RESUME_ID, "")
 
     @property
     def prev_exit(self) -> int:
-        """How the previous life ended: its exit code, minus a signal's number, -1 for an error without a code."""
+        """The exit code of the previous run, a negative signal number, -1 for an error without a code, or 0."""
         return int(self.get(PREV_EXIT, "0"))
 
     @property
     def attempt(self) -> int:
-        """The number of this start; the first is 1."""
+        """The number of this start, from 1."""
         return int(self.get(ATTEMPT, "1"))
 
 
 def handover() -> Handover:
-    """Return the handover of this worker; call it in its task, in its thread, or anywhere in its process."""
+    """Return the handover of this worker. Call it in the worker's task or thread, or anywhere in its process."""
     variables = _variables.get()
     return Handover(os.environ if variables is None else variables)
 
 
 def set_handover(variables: Mapping[str, str]) -> None:
-    """Set what `handover` returns in the running task or thread."""
+    """Set the variables that `handover` returns in the running task or thread."""
     _variables.set(variables)
 
 
 def previous_exit(ended: Exit | None) -> str:
-    """Return the text of ``LIFECYCLE_PREV_EXIT`` for the life after ``ended``."""
+    """Return the text of ``LIFECYCLE_PREV_EXIT`` for the run after ``ended``."""
     if ended is None:
         return "0"
     if ended.exit_code is not None:

@@ -1,6 +1,6 @@
 """The states of a worker, the records that describe it, and the rules that turn its end into an `Exit`.
 
-Everything here is data or a pure function. `lifecycle.workers.base` moves a worker from state to state.
+This module holds only data and pure functions. `lifecycle.workers.base` moves a worker from state to state.
 """
 
 from __future__ import annotations
@@ -39,36 +39,36 @@ __all__ = [
     "stopped_early",
 ]
 
-#: Called with the old and the new status, in the turn of the loop in which it changed; it MUST NOT raise.
+#: Called with the old and the new status in the loop iteration of the change. It MUST NOT raise.
 StatusListener: TypeAlias = "Callable[[Status, Status], None]"
 
 
 class Status(StrEnum):
-    """The state of a worker; the last four are final."""
+    """The status of a worker. The last four values are final."""
 
-    #: Made, and not started.
+    #: Created, but not started.
     CREATED = "created"
-    #: Held back by its supervisor, for instance until a backoff has passed.
+    #: Delayed by its supervisor, for example during a backoff.
     PENDING = "pending"
-    #: `start` was called; not yet ready.
+    #: `start` was called, but the worker is not ready yet.
     STARTING = "starting"
-    #: At work.
+    #: Started and ready.
     RUNNING = "running"
-    #: Suspended; its memory is kept.
+    #: Suspended, with its memory kept.
     SUSPENDED = "suspended"
-    #: Asked to stop.
+    #: Requested to stop.
     STOPPING = "stopping"
-    #: Ended because it was asked to.
+    #: Ended because of a stop request.
     STOPPED = "stopped"
-    #: Ended by itself, without an error.
+    #: Ended on its own, without an error.
     FINISHED = "finished"
-    #: Ended with an error, or could not start.
+    #: Ended with an error, or unable to start.
     FAILED = "failed"
-    #: Did not stop within its grace period and was killed.
+    #: Killed because it did not stop within its grace period.
     KILLED = "killed"
 
 
-#: The states that may follow each state.
+#: The allowed next states of each state.
 TRANSITIONS: Final[Mapping[Status, frozenset[Status]]] = {
     Status.CREATED: frozenset({Status.PENDING, Status.STARTING, Status.STOPPED}),
     Status.PENDING: frozenset({Status.STARTING, Status.STOPPED}),
@@ -82,13 +82,13 @@ TRANSITIONS: Final[Mapping[Status, frozenset[Status]]] = {
     Status.KILLED: frozenset(),
 }
 
-# Sets even where two comparisons would do: looking up a member of an enum costs more than the test in a set.
+# Sets even where two comparisons would do, because looking up an enum member costs more than a test in a set.
 FINAL: Final = frozenset(status for status, targets in TRANSITIONS.items() if not targets)
 UNSTARTED: Final = frozenset({Status.CREATED, Status.PENDING})
 AT_WORK: Final = frozenset({Status.RUNNING, Status.SUSPENDED})
 FAILURES: Final = frozenset({Status.FAILED, Status.KILLED})
 
-# Compared only, and not every system has a name for it.
+# A plain number: it is only compared, and not every system defines the name.
 _SIGKILL: Final = 9
 
 
@@ -100,19 +100,19 @@ class StatusMachine(Machine[Status]):
         self._listeners: tuple[StatusListener, ...] = ()
 
     def listen(self, listener: StatusListener) -> None:
-        """Call ``listener`` at every change from now on."""
+        """Call ``listener`` at every later change."""
         self._listeners = (*self._listeners, listener)
 
     @property
     def moved_at(self) -> float | None:
-        """When it changed last, in seconds since the epoch; None before the first change."""
+        """The time of the last change, in seconds since the epoch; None before the first change."""
         return self._history[-1][3] if self._history else None
 
     def resume(self) -> bool:
-        """Move from SUSPENDED to RUNNING; return False if it is RUNNING already.
+        """Move from SUSPENDED to RUNNING. Return False if the status is already RUNNING.
 
         Raises:
-            InvalidTransition: from any other state, also from STARTING: only the start itself moves on from there.
+            InvalidTransition: from any other state. From STARTING, only the start itself moves on.
         """
         if self._state is Status.RUNNING:
             return False
@@ -120,12 +120,12 @@ class StatusMachine(Machine[Status]):
         return self.to(Status.RUNNING)
 
     def require_suspended(self) -> None:
-        """Raise `InvalidTransition` unless it is suspended."""
+        """Raise `InvalidTransition` unless the worker is suspended."""
         if self._state is not Status.SUSPENDED:
             raise InvalidTransition(f"{self.name!r} is {self._state}; only a suspended worker can be resumed")
 
     def to(self, target: Status, reason: str = "") -> bool:
-        """Move as `Machine.to`, and call the listeners."""
+        """Move to ``target`` as `Machine.to` does, and call the listeners."""
         old = self._state
         moved = super().to(target, reason)
         if moved:
@@ -139,17 +139,17 @@ class StatusMachine(Machine[Status]):
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The raw facts of a worker's end, as its kind saw it; `Exit` is the verdict on them, made by `exit_of`."""
+    """The raw facts of a worker's end. `exit_of` turns them into an `Exit`."""
 
     error: BaseException | None = None
-    #: The exit code of a process, or minus the number of the signal that killed it; else None.
+    #: The exit code of a process, or the negative number of the signal that killed it. None for other workers.
     exit_code: int | None = None
-    #: The last of its stderr.
+    #: The last part of the stderr of a process.
     stderr: str = ""
 
     @classmethod
     def of(cls, life: asyncio.Future[End | None] | None) -> End:
-        """Return how ``life`` ended; an empty record if it never began or has not ended."""
+        """Return the end of ``life``, or an empty record if it never began or has not ended."""
         if life is None or not life.done():
             return cls()
         if life.cancelled():
@@ -161,24 +161,24 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """The end of a worker; there is one for each, and it never changes."""
+    """The end of a worker. Each worker has only one, and it never changes."""
 
     status: Status
-    #: The error, if there was one; None also for a stop that was obeyed.
+    #: The error, or None. Also None after a stop that the worker obeyed.
     error: BaseException | None = None
-    #: The exit code of a process, or minus the number of the signal that killed it; else None.
+    #: The exit code of a process, or the negative number of the signal that killed it. None for other workers.
     exit_code: int | None = None
-    #: The number of the signal that killed a process.
+    #: The number of the signal that killed a process, or None.
     signal: int | None = None
-    #: Seconds from its start to its end.
+    #: Seconds from the start to the end.
     duration: float = 0.0
-    #: The last 4 KiB that a process wrote to stderr.
+    #: The last 4 KiB of the stderr of a process.
     stderr: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """The answer of a health probe."""
+    """The result of a health probe."""
 
     healthy: bool
     message: str = ""
@@ -186,31 +186,31 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """A worker at one moment; ``dataclasses.asdict`` of it can be written as JSON."""
+    """The state of a worker at one moment. ``dataclasses.asdict`` turns it into a dict that JSON can encode."""
 
     name: str
-    #: "process", "task", …
+    #: The kind of worker: ``"process"``, ``"task"``, …
     kind: str
     status: Status
     pid: int | None = None
     exit_code: int | None = None
-    #: The error, as text.
+    #: The error as text.
     error: str | None = None
     restarts: int = 0
-    #: "closed", or "open" for a child that its supervisor has given up.
+    #: ``"closed"``, or ``"open"`` for a child that its supervisor no longer restarts.
     circuit: str = "closed"
-    #: The last probe's answer; None before the first.
+    #: The result of the last probe; None before the first.
     health: ProbeResult | None = None
-    #: Seconds since the epoch, as the two below.
+    #: The time of creation, in seconds since the epoch, as are the next two fields.
     created_at: float = 0.0
-    #: When it was running; None before.
+    #: The time at which the worker was running; None before.
     started_at: float | None = None
-    #: When its status or its health last changed.
+    #: The time of the last change of status or health.
     updated_at: float = 0.0
-    #: Whether it was given up while still alive: it ignored being stopped, and could not be killed.
+    #: True if the worker was abandoned while alive, because neither a stop nor a kill ended it.
     abandoned: bool = False
     children: tuple[WorkerState, ...] = ()
-    #: How the processes of one that has some are held together; None before it starts. See `ProcessWorker`.
+    #: The level of containment of a worker with processes; None before its start. See `ProcessWorker`.
     contain: str | None = None
 
 
@@ -221,20 +221,20 @@ class WorkerState:
 class Circumstances:
     """The circumstances of the end of a worker."""
 
-    #: A stop was asked for.
+    #: True if a stop was requested.
     asked: bool
-    #: It was killed after its grace period.
+    #: True if the worker was killed after its grace period.
     forced: bool = False
-    #: It could not even be killed.
+    #: True if even the kill did not end the worker.
     abandoned: bool = False
-    #: The signal that asked a process to stop.
+    #: The signal that requested the stop of a process.
     sent: int | None = None
-    #: Why it could not start.
+    #: The error of a start that failed.
     start_error: WorkerFailed | None = None
 
 
 def exit_of(name: str, end: End, how: Circumstances, *, duration: float) -> Exit:
-    """Judge ``end``, the end of the worker ``name``."""
+    """Turn ``end``, the end of the worker ``name``, into an `Exit`."""
     if how.start_error is not None:
         status = Status.FAILED
     else:
@@ -245,14 +245,14 @@ def exit_of(name: str, end: End, how: Circumstances, *, duration: float) -> Exit
 
 
 def final_status(end: End, *, asked: bool, forced: bool, sent: int | None = None) -> Status:
-    """Return the final status of a worker with that ``end``; the first rule that fits decides.
+    """Return the final status of a worker with that ``end``. The first matching rule decides.
 
     Args:
-        end: how it ended.
-        asked: whether a stop was asked for.
-        forced: whether it was killed or abandoned after the grace period. A process that ended by itself before the
-            kill reached it was not killed.
-        sent: the signal that asked it to stop, for a process.
+        end: the raw facts of the end.
+        asked: whether a stop was requested.
+        forced: whether the worker was killed or abandoned after the grace period. A process that exited before the
+            kill reached it does not count as killed.
+        sent: the signal that requested the stop of a process.
     """
     if forced and end.exit_code in (None, -_SIGKILL):
         return Status.KILLED
@@ -264,19 +264,19 @@ def final_status(end: End, *, asked: bool, forced: bool, sent: int | None = None
 
 
 def _obeyed(exit_code: int | None, sent: int | None) -> bool:
-    """Return whether a process died of the signal ``sent``, or exited with 128 + ``sent`` as shells do."""
+    """Return whether a process was killed by the signal ``sent``, or exited with 128 + ``sent`` as shells do."""
     return sent is not None and exit_code in (-sent, 128 + sent)
 
 
 def _error(name: str, status: Status, end: End, how: Circumstances) -> BaseException | None:
-    """Return what went wrong with a worker that failed or was killed."""
+    """Return the error of a worker that failed or was killed."""
     if how.start_error is not None:
         return how.start_error
     if status is Status.KILLED:
         return WorkerFailed(f"{name!r} did not stop in time and was {'abandoned' if how.abandoned else 'killed'}")
     if end.error is not None and (stderr := end.stderr.strip()):
-        # The error may be shown without the exit: in a traceback, or in the group with which a supervisor gives up.
-        end.error.add_note(f"the last of its stderr:\n{stderr}")
+        # The error may be shown without the exit: in a traceback, or in the exception group of a supervisor.
+        end.error.add_note(f"the end of its stderr:\n{stderr}")
     return end.error
 
 
@@ -286,18 +286,18 @@ def failed(error: BaseException) -> Exit:
 
 
 def cannot_start(name: str, error: BaseException, *, child: str | None = None) -> WorkerFailed:
-    """Return the error to raise when ``name`` cannot start because of ``error``, perhaps of its ``child``."""
-    since = "" if child is None else f", since its child {child!r} cannot"
+    """Return the error to raise when ``error`` prevents the start of ``name``, or of its ``child``."""
+    since = "" if child is None else f", because its child {child!r} cannot"
     failure = WorkerFailed(f"{name!r} cannot start{since}: {reason_of(error)}")
     failure.__cause__ = error
     return failure
 
 
 def stopped_early(name: str) -> WorkerFailed:
-    """Return the error for callers that wait for a start that a stop has ended."""
+    """Return the error for callers that wait for a start when the worker is stopped."""
     return WorkerFailed(f"{name!r} was stopped before it had started")
 
 
 def as_failure(name: str, error: BaseException) -> WorkerFailed:
-    """Return ``error``, wrapped in a `WorkerFailed` that names the worker unless it is one."""
+    """Return ``error`` if it is a `WorkerFailed`, and otherwise a `WorkerFailed` that wraps it and names the worker."""
     return error if isinstance(error, WorkerFailed) else cannot_start(name, error)

@@ -1,7 +1,7 @@
 """The settings of supervisors and their children, and the rules that follow from them.
 
-Everything here is pure: settings are checked before anything starts, `verdict` and `affected` are truth tables, and the
-clock of `Budget` is an argument.
+Everything in this module is pure. Settings are checked before anything starts, `verdict` and `affected` are truth
+tables, and `Budget` takes the time as an argument.
 """
 
 from __future__ import annotations
@@ -85,16 +85,16 @@ class AutoShutdown(StrEnum):
 
 
 class OnLimit(StrEnum):
-    """The reaction of a supervisor to a budget of restarts that is used up."""
+    """A supervisor's reaction when its restart budget is used up."""
 
-    #: It stops its children and ends FAILED, so that its parent may restart all of it.
+    #: Stop the children and end FAILED, so that the parent may restart the whole supervisor.
     ESCALATE = "escalate"
-    #: It delays the restart until the budget allows it.
+    #: Delay the restart until the budget allows it.
     PAUSE = "pause"
 
 
 class StopOrder(StrEnum):
-    """How a supervisor stops its children."""
+    """The order in which a supervisor stops its children."""
 
     #: In reverse order of the start, one after the other.
     REVERSE = "reverse"
@@ -149,7 +149,7 @@ class Spec:
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
-            raise ValueError(f"a child's name must be a string that is not empty, got {self.name!r}")
+            raise ValueError(f"a child's name must be a non-empty string, got {self.name!r}")
         object.__setattr__(self, "restart", chosen(Restart, self.restart, "restart"))
         self._check_figures()
         self._check_sense()
@@ -168,7 +168,7 @@ class Spec:
         return TaskWorker.kind if is_async(self.child) else "worker"
 
     def make(self) -> object:
-        """Make a worker for it; if its function returns something else, return that."""
+        """Create a worker for the child. If its function returns something else, return that."""
         if not callable(self.child):
             return ProcessWorker(self.name, *self.child, ready=self.ready, **self._grace())
         if is_async(self.child):
@@ -190,51 +190,49 @@ class Spec:
                 allowed = "0 or more" if least == 0 else "above 0"
                 raise ValueError(f"{name}={value!r} of {self.name!r} must be {allowed} seconds")
         if self.failures < 1:
-            raise ValueError(
-                f"failures={self.failures!r} of {self.name!r} would restart it in good health; give 1 or more"
-            )
+            raise ValueError(f"failures={self.failures!r} of {self.name!r} must be 1 or more")
 
     def _check_sense(self) -> None:
         if self.significant and self.restart == Restart.ALWAYS:
             raise ValueError(
-                f"{self.name!r} is significant and always restarted, so its end can never be the end of its "
-                "supervisor; give restart='on_failure' or 'never'"
+                f"{self.name!r} is significant but always restarted, so the supervisor can never end with it; "
+                "give restart='on_failure' or 'never'"
             )
         if self.restart_unhealthy and self.probe_interval is None:
             raise ValueError(f"restart_unhealthy of {self.name!r} needs probe_interval: its health is not probed")
         if self.restart_unhealthy and self.restart == Restart.NEVER:
-            raise ValueError(f"{self.name!r} is never restarted and restart_unhealthy; give restart='on_failure'")
+            raise ValueError(f"restart_unhealthy of {self.name!r} contradicts restart='never'; give 'on_failure'")
 
     def _check_child(self) -> None:
         child: object = self.child
         if inspect.iscoroutine(child):
             child.close()
-            raise TypeError(
-                f"the child of {self.name!r} is a call already made; give the function, without parentheses"
-            )
+            raise TypeError(f"the child {self.name!r} is a coroutine; give the function, without parentheses")
         if isinstance(child, str) or not (callable(child) or isinstance(child, Sequence)):
-            raise TypeError(f"{child!r} cannot be the child {self.name!r}: give {_ACCEPTED}")
+            raise TypeError(f"the child {self.name!r} must be {_ACCEPTED}, got {child!r}")
         if self.is_command or is_async(child):
-            # Made once and thrown away: the constructor of the worker checks the rest.
+            # Create a worker and discard it, because its constructor checks the rest.
             self.make()
         elif callable(child) and required_arguments(child) != 0:
-            raise TypeError(f"{name_of(child)} cannot make {self.name!r}: it has to be called without arguments")
+            raise TypeError(f"{name_of(child)} cannot create {self.name!r}: it must have no required arguments")
         if self.ready is not None and not self.is_command:
-            raise ValueError(f"ready={self.ready!r} of {self.name!r} is for a list of arguments; give it to the worker")
+            raise ValueError(
+                f"ready={self.ready!r} of {self.name!r} needs a list of arguments as the child; give it to the worker"
+            )
 
 
 _ABOVE_0 = 1e-9
 _ACCEPTED = (
-    "an async function, a list of arguments (a string is none), or a function that returns a new worker "
-    "(a worker itself lives only once)"
+    "an async function, a list of arguments (not a string), or a function that returns a new worker "
+    "(not a worker, which runs only once)"
 )
 
 
 def chosen(kind: type[_E], value: str, name: str) -> _E:
-    """Return the member of the enum ``kind`` that ``value`` names.
+    """Return the member of the enum ``kind`` with the value ``value``. ``name`` is the setting for the message.
 
     Raises:
-        ValueError: naming the members.
+        ValueError: if there is no such member. The message lists all members.
     """
     try:
         return kind(value)
@@ -245,23 +243,23 @@ def chosen(kind: type[_E], value: str, name: str) -> _E:
 
 # -- what follows from an end ------------------------------------------------------------------------------------------
 
-#: The exceptions by which a child controls its supervisor.
+#: The exceptions with which a child controls its supervisor.
 CONTROL_EXCEPTIONS: Final = (DoNotRestart, StopTree, SystemExit, KeyboardInterrupt)
 
 
 class Verdict(Enum):
     """The consequence of the end of a child."""
 
-    #: It is restarted, with those that its supervisor's strategy names.
+    #: Restart the child, and the siblings that the strategy of its supervisor includes.
     RESTART = auto()
-    #: It stays as it is.
+    #: Leave the child ended.
     LEAVE = auto()
-    #: The supervisor ends, and its parent, up to the root.
+    #: End the supervisor and all of its parents up to the root.
     ESCALATE = auto()
 
 
 def verdict(restart: Restart | str, ended: Exit) -> Verdict:
-    """Return what follows from the exit ``ended`` of a child."""
+    """Return the consequence of the exit ``ended`` of a child."""
     error = cause_of(ended.error)
     match restart, error, ended.status:
         case _, StopTree() | SystemExit() | KeyboardInterrupt(), _:
@@ -277,14 +275,14 @@ def verdict(restart: Restart | str, ended: Exit) -> Verdict:
 
 
 def cause_of(error: BaseException | None) -> BaseException | None:
-    """Return the control exception that a child raised, also if its worker wrapped it, or else ``error``."""
+    """Return the control exception that a child raised, even if its worker wrapped it. Otherwise, return ``error``."""
     inner = None if error is None else error.__cause__
     wrapped = isinstance(inner, CONTROL_EXCEPTIONS) and not isinstance(error, CONTROL_EXCEPTIONS)
     return inner if wrapped else error
 
 
 def affected(strategy: Strategy, children: Sequence[_T], trigger: _T) -> Sequence[_T]:
-    """Return the children that are stopped, in reverse, and restarted, in order, together with ``trigger``."""
+    """Return the children to stop in reverse order and restart in order when ``trigger`` is restarted."""
     match strategy:
         case Strategy.ONE_FOR_ONE:
             return [trigger]
@@ -297,7 +295,7 @@ def affected(strategy: Strategy, children: Sequence[_T], trigger: _T) -> Sequenc
 def ends_with(auto_shutdown: AutoShutdown, *, significant: bool, others: Iterable[Any]) -> bool:
     """Return whether a supervisor ends with a child that is not restarted.
 
-    ``others`` are the significant children that are still at work.
+    ``others`` are the significant children that are still running.
     """
     match auto_shutdown:
         case AutoShutdown.NEVER:
@@ -310,31 +308,32 @@ def ends_with(auto_shutdown: AutoShutdown, *, significant: bool, others: Iterabl
 
 # -- the budget of restarts --------------------------------------------------------------------------------------------
 
-#: Errors that are kept for the group with which a supervisor gives up.
+#: Maximum errors kept for the exception group that a supervisor raises when it gives up.
 _MAX_ERRORS: Final = 100
 
 
 class Budget:
-    """The restarts that the supervisor or pool ``name`` may still make, and the errors that used them up.
+    """The remaining restarts of the supervisor or pool ``name``, and the errors behind the previous ones.
 
-    Without an ``intensity`` there is no limit. When it is used up, `spend` raises; with ``pauses`` it returns the time
-    from which the restart is allowed.
+    Without an ``intensity``, restarts are unlimited. When the budget is used up, `spend` raises. With ``pauses``,
+    `spend`
+    instead returns the time from which the restart is allowed.
     """
 
     def __init__(self, name: str, intensity: Intensity | None, *, pauses: bool = False) -> None:
         self._name = name
         self._intensity = intensity
         self._pauses = pauses
-        # Newest first; with a pause, some lie in the future.
+        # Newest first. With ``pauses``, some are in the future.
         self._restarts: deque[float] = deque()
         kept = 0 if intensity is None else min(intensity.limit + 1, _MAX_ERRORS)
         self._errors: deque[Exception] = deque(maxlen=kept)
 
     def spend(self, now: float, child: str, error: BaseException) -> float:
-        """Count one restart of ``child`` because of ``error``; return when it may take place.
+        """Count one restart of ``child`` because of ``error``. Return the time from which it is allowed.
 
         Raises:
-            RestartLimitReached: if it may not, and the budget does not pause.
+            RestartLimitReached: if the budget is used up and does not pause.
         """
         if self._intensity is None:
             return now
@@ -359,17 +358,17 @@ class Budget:
 
 
 def _as_exception(child: str, error: BaseException) -> Exception:
-    """Return ``error`` as an exception group can hold it; a cancellation that was not asked for is wrapped."""
+    """Return ``error`` in a form that fits into an exception group. An unrequested cancellation is wrapped."""
     if isinstance(error, Exception):
         return error
-    wrapped = WorkerFailed(f"{child!r} was cancelled, and its supervisor did not ask for it")
+    wrapped = WorkerFailed(f"{child!r} was cancelled, but not by its supervisor")
     wrapped.__cause__ = error
     return wrapped
 
 
 def _allowed_at(intensity: Intensity, restarts: Sequence[float], now: float) -> float:
-    """Return when one more restart fits into the budget; ``restarts``, newest first, may lie in the future."""
+    """Return when the budget allows one more restart. ``restarts`` are newest first, and may be in the future."""
     if len(restarts) < intensity.limit:
         return now
-    # The window is closed: a restart still counts when it is exactly as old as the window is long.
+    # A restart still counts if it is exactly as old as the window is long.
     return max(now, math.nextafter(restarts[intensity.limit - 1] + intensity.within, math.inf))

@@ -1,8 +1,8 @@
-"""How a process gets its command and its standard streams, and how its output becomes lines.
+"""The command and the standard streams of a process, and the splitting of its output into lines.
 
-`ProcessWorker` watches and stops a process by its group, and knows nothing of its streams. A `Stdio` spawns it, as the
-leader of a group of its own, and reads it to the end. Here are pipes and the terminal that is there already;
-`lifecycle.workers.terminals` has a terminal of the child's own. A `Receiver` has no descriptors and no loop: its bytes
+`ProcessWorker` watches and stops a process by its process group, and does not deal with streams. A `Stdio` spawns the
+process as the leader of a new group, and reads its output to the end. This module has pipes and the inherited terminal;
+`lifecycle.workers.terminals` has a new terminal for the child. A `Receiver` has no descriptors and no loop: its bytes
 come from pipes, a terminal or a container engine.
 """
 
@@ -46,13 +46,13 @@ __all__ = [
     "popen",
 ]
 
-#: Bytes a read: small enough that a child that floods us with empty lines does not hold the loop.
+#: Bytes per read: so few that a child that floods its output with empty lines does not block the loop.
 _CHUNK = 16 * 1024
-#: Reads after the end of the process if another process still holds its pipe: as much as the pipe can hold.
+#: Reads after the end of the process if another process still holds its pipe: enough for a full pipe.
 _LAST_READS = 1024 * 1024 // _CHUNK
-#: Seconds to wait for the end of the output once the process group is dead.
+#: Seconds to wait for the end of the output after the process group is dead.
 DRAIN: Final = 0.5
-#: Bytes after which a line without an end is given out in pieces.
+#: Bytes after which an incomplete line is delivered in pieces.
 LIMIT: Final = 4 * 1024 * 1024
 
 Stream: TypeAlias = Literal["stdout", "stderr"]
@@ -63,12 +63,12 @@ Stream: TypeAlias = Literal["stdout", "stderr"]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command with its environment and directory: nothing else is looked up or inherited after this."""
+    """A command with its environment and directory. Nothing else is looked up or inherited later."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: str | None = None
-    #: Descriptors that it inherits besides its streams, under the same numbers.
+    #: Descriptors that the process inherits in addition to its streams, with the same numbers.
     inherit: Sequence[int] = ()
 
 
@@ -76,8 +76,8 @@ def check_argv(name: str, argv: tuple[str | os.PathLike[str], ...]) -> tuple[str
     """Return ``argv`` of the worker ``name`` as strings.
 
     Raises:
-        ValueError: if it is empty, or has a NUL.
-        TypeError: if a part is not a string or a path.
+        ValueError: if ``argv`` or its program is empty, or an argument contains a NUL.
+        TypeError: if an argument is not a string or a path.
     """
     if not argv:
         raise ValueError(f"{name!r} has no command; give its arguments: ProcessWorker({name!r}, 'python', 'app.py')")
@@ -86,24 +86,24 @@ def check_argv(name: str, argv: tuple[str | os.PathLike[str], ...]) -> tuple[str
             raise TypeError(f"{word!r} in the command of {name!r} is not a string or a path")
     found = tuple(os.fspath(word) for word in argv)
     if any("\0" in word for word in found) or not found[0]:
-        raise ValueError(f"the command {found!r} of {name!r} is empty or has a NUL; no program can be started with it")
+        raise ValueError(f"the command {found!r} of {name!r} must have a program and must not contain NUL")
     return found
 
 
 def check_program(command: Command) -> None:
-    """Look for the program before it is passed to `env`, whose error would not name the fault.
+    """Check that the program exists before it is passed to `env`, whose error would not name the cause.
 
     Raises:
-        OSError: if it is not there, may not be executed, or would be taken for a variable.
+        OSError: if the program is missing, is not executable, or looks like a variable assignment.
     """
     program = command.argv[0]
     if "=" in program:
-        raise OSError(errno.EINVAL, f"env would take {program!r} for a variable; call it by another name")
+        raise OSError(errno.EINVAL, f"env would read {program!r} as a variable assignment; rename the program")
     find_program(program, command)
 
 
 def find_program(program: str, command: Command) -> str:
-    """Return the file of ``program`` for the directory and the PATH of ``command``; raise OSError if there is none."""
+    """Return the file of ``program`` for the directory and the PATH of ``command``. Raises OSError if it is missing."""
     at = Path(command.cwd or "", program)
     found = _found(at if os.sep in program else program, command)
     if found is None:
@@ -113,14 +113,14 @@ def find_program(program: str, command: Command) -> str:
 
 
 def fault_of(command: Command, error: OSError) -> str:
-    """Return which part of the command is at fault, and what to do."""
+    """Return which part of the command is wrong, and how to fix it."""
     if command.cwd is not None and error.filename == command.cwd:
-        return f"cwd={command.cwd!r} cannot be entered ({error.strerror}); make it, or give another"
+        return f"cwd={command.cwd!r} cannot be entered ({error.strerror}); create it, or give another"
     program = command.argv[0]
     match error:
         case FileNotFoundError():
             fault = _missing(program, Path(command.cwd or "", program))
-        # The error is the same if a directory of PATH may not be searched.
+        # The error is the same if a directory of PATH is not searchable.
         case PermissionError() if os.sep not in program and _found(program, command, os.F_OK) is None:
             fault = _missing(program, Path(program))
         case PermissionError():
@@ -133,7 +133,7 @@ def fault_of(command: Command, error: OSError) -> str:
 
 
 def _found(program: str | Path, command: Command, mode: int = os.F_OK | os.X_OK) -> str | Path | None:
-    """Return its file, on the PATH that the child will have."""
+    """Return the file of ``program``, found on the PATH of the child, or None."""
     return shutil.which(program, mode, command.env.get("PATH", os.defpath))
 
 
@@ -152,15 +152,15 @@ class Stdio(Protocol):
     """The streams of one process."""
 
     def spawn(self, command: Command) -> int:
-        """Start it as the leader of its own process group and begin to read; return its pid. Raises OSError."""
+        """Start the process as the leader of a new process group, begin to read, and return the pid. Raises OSError."""
         ...
 
     async def drain(self) -> None:
-        """Read what is left, for a bounded time, once the process group is dead; then `close`."""
+        """Read the remaining output for a limited time after the process group is dead, then `close`."""
         ...
 
     def close(self) -> None:
-        """Close every descriptor; any number of times."""
+        """Close every descriptor. Further calls do nothing."""
         ...
 
     def tail(self) -> str:
@@ -170,21 +170,22 @@ class Stdio(Protocol):
 
 @runtime_checkable
 class LineSource(Protocol):
-    """A `Stdio` that reads lines, and passes them on to a listener."""
+    """A `Stdio` that reads lines and passes them on to a listener."""
 
     def listen(self, listener: Callable[[str], object]) -> None:
-        """Call ``listener`` with each line, too, from the start on."""
+        """Call ``listener`` with each line as well, from the start of the process."""
         ...
 
 
 class Pipes:
-    """No input, and a pipe each for stdout and stderr, read line by line; a session of its own.
+    """No input, and one pipe each for stdout and stderr, read line by line. The process gets a new session.
 
-    A slow reader holds the process back through its pipe: only the line that is being read is buffered. ``output`` gets
-    the lines; without it, they are logged to ``log`` at level INFO.
+    A slow reader slows the process down through its pipe, because only the current line is buffered. ``output``
+    receives
+    the lines. Without it, they are logged to ``log`` at level INFO.
 
     Raises:
-        TypeError: for an ``output`` that cannot be called or is async.
+        TypeError: if ``output`` is not callable or is async.
     """
 
     def __init__(self, output: Output | None, log: logging.Logger) -> None:
@@ -192,11 +193,11 @@ class Pipes:
         self._readers: list[Reader] = []
 
     def listen(self, listener: Callable[[str], object]) -> None:
-        """Call ``listener`` with each line, too."""
+        """Call ``listener`` with each line as well."""
         self._receiver.listen(listener)
 
     def spawn(self, command: Command) -> int:
-        """Start it in a new session."""
+        """Start the process in a new session."""
         with ExitStack() as ours, ExitStack() as theirs:
             (out, out_end), (err, err_end) = (pipe(ours, theirs) for _ in range(2))
             pid = popen(command, stdin=subprocess.DEVNULL, stdout=out_end, stderr=err_end, start_new_session=True)
@@ -205,7 +206,7 @@ class Pipes:
         return pid
 
     async def drain(self) -> None:
-        """Read on to the end of both."""
+        """Read both pipes to the end."""
         until = asyncio.get_running_loop().time() + DRAIN
         for reader in self._readers:
             await reader.drain(until)
@@ -224,31 +225,32 @@ class Pipes:
 
 
 class Inherited:
-    """Our own streams, in a process group of its own within our session: a job, as a shell has it.
+    """Our own streams, for a child in a new process group within our session: a job, as in a shell.
 
-    For a child on the real terminal. The caller makes it the foreground group (``os.tcsetpgrp`` with its pid, then
-    SIGCONT to the group, which may have touched the terminal too early) and takes the terminal back.
+    For a child on the real terminal. The caller makes it the foreground group with ``os.tcsetpgrp``, and then sends
+    SIGCONT
+    to the group, which may have used the terminal too early. The caller also takes the terminal back.
     """
 
     def spawn(self, command: Command) -> int:
-        """Start it in a new group."""
+        """Start the process in a new group."""
         return popen(command, process_group=0)
 
     async def drain(self) -> None:
-        """Nothing is read."""
+        """Do nothing: no stream is read."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no descriptor is held."""
 
     def tail(self) -> str:
-        """Return nothing."""
+        """Return an empty string."""
         return ""
 
 
 class Reader:
-    """Reads a descriptor, which it owns, as it becomes readable, at most ``chunk`` bytes at a time.
+    """A reader that owns a descriptor and reads it when it is readable, at most ``chunk`` bytes at a time.
 
-    ``feed(b"")`` is called once, before it is closed.
+    ``feed(b"")`` is called once, before the descriptor is closed.
     """
 
     def __init__(self, fd: int, feed: Callable[[bytes], None], *, chunk: int = _CHUNK) -> None:
@@ -260,7 +262,7 @@ class Reader:
         asyncio.get_running_loop().add_reader(fd, self._read)
 
     async def drain(self, until: float) -> None:
-        """Read to the end; if another process keeps it open, until the time ``until`` of the loop's clock."""
+        """Read to the end, or until the loop time ``until`` if another process keeps the descriptor open."""
         if self._ended.is_set():
             return
         with suppress(TimeoutError):
@@ -272,7 +274,7 @@ class Reader:
         self.close()
 
     def close(self) -> None:
-        """Stop reading and close the descriptor; any number of times."""
+        """Stop reading and close the descriptor. Further calls do nothing."""
         if self._ended.is_set():
             return
         self._ended.set()
@@ -283,7 +285,7 @@ class Reader:
             os.close(self._fd)
 
     def _read(self) -> bool:
-        """Read once; return False if there was nothing."""
+        """Read once. Return False if no data was available."""
         if self._ended.is_set():
             return False
         try:
@@ -291,7 +293,7 @@ class Reader:
         except BlockingIOError:
             return False
         except OSError:
-            # EIO: the other end of a terminal is closed.
+            # EIO means that the other end of a terminal is closed.
             data = b""
         if data:
             self._feed(data)
@@ -301,7 +303,7 @@ class Reader:
 
 
 def pipe(ours: ExitStack, theirs: ExitStack) -> tuple[int, int]:
-    """Return the ends to read and to write, each closed by its stack."""
+    """Return the read end, which ``ours`` closes, and the write end, which ``theirs`` closes."""
     ends = os.pipe()
     ours.callback(os.close, ends[0])
     theirs.callback(os.close, ends[1])
@@ -309,11 +311,11 @@ def pipe(ours: ExitStack, theirs: ExitStack) -> tuple[int, int]:
 
 
 def popen(command: Command, **how: Any) -> int:
-    """Spawn as `subprocess.Popen` does; the caller watches the pid and reaps it."""
+    """Spawn a process as `subprocess.Popen` does, and return its pid. The caller watches and reaps it."""
     process = subprocess.Popen(  # noqa: S603  # the caller chose the command
         command.argv, env=command.env, cwd=command.cwd, pass_fds=command.inherit, **how
     )
-    # The caller reaps it; without a return code Popen would try to, and warn.
+    # The caller reaps the process. Without a return code, Popen would try to, and warn.
     process.returncode = 0
     return process.pid
 
@@ -322,27 +324,25 @@ def popen(command: Command, **how: Any) -> int:
 
 
 class Output(Protocol):
-    """Takes a line, without its end, that a process wrote to ``stream``; called in the loop, so it must be quick."""
+    """Receives each line that a process writes to ``stream``. Called in the loop, so it must be quick."""
 
     def __call__(self, line: str, stream: Stream, /) -> object:
-        """Take one line."""
+        """Receive one line, without its line ending."""
         ...
 
 
 class Receiver:
-    """Cuts the two streams into lines and gives them to ``output``, or without one to ``log`` at level INFO.
+    """Splits the two streams into lines and passes them to ``output``, or logs them to ``log`` at level INFO.
 
-    Of stderr the last 4 KiB are kept.
+    The last 4 KiB of stderr are kept.
 
     Raises:
-        TypeError: for an ``output`` that cannot be called or is async.
+        TypeError: if ``output`` is not callable or is async.
     """
 
     def __init__(self, output: Output | None, log: logging.Logger) -> None:
         if output is not None and not _is_plain(output):
-            raise TypeError(
-                f"output={output!r} is not a plain function of (line, stream); give one, or None for the log"
-            )
+            raise TypeError(f"output must be a plain function of (line, stream), or None for the log, got {output!r}")
         self._log = log
         self._output: Output = self._to_log if output is None else output
         self._listener: Callable[[str], object] | None = None
@@ -351,11 +351,11 @@ class Receiver:
         self._tail = Tail()
 
     def listen(self, listener: Callable[[str], object]) -> None:
-        """Call ``listener`` with each line, too; it MUST NOT raise."""
+        """Call ``listener`` with each line as well. It MUST NOT raise."""
         self._listener = listener
 
     def feed(self, data: bytes, stream: Stream) -> None:
-        """Take the bytes that came on ``stream``, or ``b""`` at its end."""
+        """Process bytes from ``stream``, or ``b""`` at its end."""
         if data and stream == "stderr":
             self._tail.feed(data)
         lines = self._lines[stream]
@@ -370,9 +370,11 @@ class Receiver:
         try:
             self._output(line, stream)
         except Exception:  # noqa: BLE001  # logged
-            # Once: a function that is broken is so for each of a million lines.
+            # Log it only once, because a broken function fails for each of a million lines.
             if not self._has_failed:
-                self._log.exception("%r cannot take output; the line is lost (logged once): %.200r", self._output, line)
+                self._log.exception(
+                    "the output function %r failed; the line is lost (logged once): %.200r", self._output, line
+                )
             self._has_failed = True
         if self._listener is not None:
             self._listener(line)
@@ -382,13 +384,13 @@ class Receiver:
 
 
 class Lines:
-    """Cuts a stream of bytes into lines of text, without their ends.
+    """Splits a stream of bytes into lines of text without line endings.
 
-    Bytes that are not UTF-8 are replaced; a line longer than `LIMIT` bytes comes in pieces.
+    Bytes that are not UTF-8 are replaced. A line longer than `LIMIT` bytes is delivered in pieces.
     """
 
     def __init__(self) -> None:
-        # The parts of the line that is not complete; joined only once, so that long lines stay linear.
+        # The parts of the incomplete line. They are joined only once, so that the time for long lines stays linear.
         self._begun: list[bytes] = []
         self._size = 0
 
@@ -406,7 +408,7 @@ class Lines:
         return lines
 
     def flush(self) -> list[str]:
-        """Return the line that is not complete, if there is one."""
+        """Return the incomplete line, if any."""
         return [_text(rest)] if (rest := self._take()) else []
 
     def _take(self) -> bytes:
@@ -423,7 +425,7 @@ class Tail:
         self._kept = b""
 
     def feed(self, data: bytes) -> None:
-        """Add ``data``, and drop the oldest bytes."""
+        """Add ``data`` and drop the oldest bytes."""
         self._kept = (self._kept + data)[-self._size :]
 
     def __str__(self) -> str:

@@ -154,7 +154,7 @@ async def test_an_exit_has_the_duration_and_the_end_of_stderr(
     assert 0 < exit_.duration <= asyncio.get_running_loop().time() - began
     assert exit_.stderr == "x" * (4096 - 8) + "\nthe end"
     if status == "failed":
-        assert f"the last of its stderr:\n{exit_.stderr}" in "".join(traceback.format_exception(exit_.error))
+        assert f"the end of its stderr:\n{exit_.stderr}" in "".join(traceback.format_exception(exit_.error))
 
 
 async def test_another_signal_stops_it() -> None:

@@ -135,7 +135,7 @@ async def test_unkillable_worker_is_abandoned_and_logged(clock: Clock, caplog: p
 
     assert (exit_.status, worker.state().abandoned) == ("killed", True)
     assert clock.time() - began <= 2 + 1
-    assert "'zombie' cannot be ended and is abandoned" in caplog.text
+    assert "'zombie' could not be killed and is abandoned" in caplog.text
 
 
 # -- starting ---------------------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ async def test_error_of_an_async_terminate_is_logged_and_the_worker_is_killed(
     async with Clumsy(stop_timeout=1) as worker:
         pass
     assert worker.status is Status.KILLED
-    assert "'fake' could not be asked to stop" in caplog.text
+    assert "stopping 'fake' failed" in caplog.text
 
 
 # -- around it ----------------------------------------------------------------------------------------------------

@@ -23,13 +23,13 @@ async def listen(line: str, stream: str) -> None:
         ("", {}, ValueError, "'app' has no image"),
         ("a", {"command": "sleep 1"}, TypeError, "command='sleep 1' of 'app' is not a list of strings"),
         ("a", {"command": ["sleep", 1]}, TypeError, "is not a list of strings"),
-        ("a", {"env": {"A=B": "1"}}, ValueError, "cannot name an environment variable"),
+        ("a", {"env": {"A=B": "1"}}, ValueError, "of an environment variable must not be empty"),
         ("a", {"engine": "var/run/docker.sock"}, ValueError, "engine='var/run/docker.sock' is not an address"),
         ("a", {"engine": "unix://"}, ValueError, "engine='unix://' is not an address"),
         ("a", {"engine": "ssh://host"}, ValueError, "give 'unix:///path/of/its.sock' or 'tcp://host:port'"),
         ("a", {"stop_timeout": -1}, ValueError, "stop_timeout=-1"),
-        ("a", {"output": 3}, TypeError, "is not a plain function"),
-        ("a", {"output": listen}, TypeError, "is not a plain function"),
+        ("a", {"output": 3}, TypeError, "output must be a plain function"),
+        ("a", {"output": listen}, TypeError, "output must be a plain function"),
     ],
 )
 def test_invalid_settings_are_refused_at_once(

@@ -117,7 +117,7 @@ async def test_error_of_terminate_is_logged_and_the_worker_is_killed(
     async with parallel(spec, Spec("a", obedient)) as supervisor:
         pass
     assert (clock.time(), outcomes(supervisor)) == (4, {"clumsy": "killed", "a": "stopped"})
-    assert "'clumsy' could not be asked to stop" in caplog.text
+    assert "stopping 'clumsy' failed" in caplog.text
 
 
 async def test_child_that_is_starting_stops_with_the_others(clock: Clock) -> None:

@@ -588,26 +588,26 @@ async def two(a: int, b: int) -> None: ...
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"name": ""}, "must be a string that is not empty"),
-        ({"child": "sleep 1"}, "a string is none"),
-        ({"child": None}, "cannot be the child"),
-        ({"child": Supervisor("x")}, "a worker itself lives only once"),
+        ({"name": ""}, "must be a non-empty string"),
+        ({"child": "sleep 1"}, "not a string"),
+        ({"child": None}, "must be an async function"),
+        ({"child": Supervisor("x")}, "not a worker, which runs only once"),
         ({"child": []}, "has no command"),
         ({"child": ["sleep", 1]}, "is not a string or a path"),
         ({"child": two}, "no argument, or one"),
-        ({"child": lambda a: a}, "without arguments"),
+        ({"child": lambda a: a}, "no required arguments"),
         ({"restart": "sometimes"}, "restart='sometimes' is unknown; give one of 'always', 'on_failure', 'never'"),
         ({"backoff": 3}, "is not a Backoff"),
         ({"stop_timeout": -1}, "stop_timeout=-1"),
         ({"stop_timeout": "5"}, "stop_timeout='5' of 'a' is not a number; give seconds"),
-        ({"significant": True}, "is significant and always restarted"),
-        ({"ready": "port:80"}, "is for a list of arguments"),
+        ({"significant": True}, "is significant but always restarted"),
+        ({"ready": "port:80"}, "needs a list of arguments"),
         ({"child": ["sleep", "1"], "ready": "port:x"}, "port:x"),
         ({"probe_interval": 0}, "probe_interval=0"),
         ({"probe_timeout": 0}, "probe_timeout=0"),
         ({"failures": 0}, "failures=0"),
         ({"restart_unhealthy": True}, "needs probe_interval"),
-        ({"restart_unhealthy": True, "probe_interval": 1, "restart": "never"}, "never restarted"),
+        ({"restart_unhealthy": True, "probe_interval": 1, "restart": "never"}, "contradicts restart='never'"),
     ],
 )
 async def test_a_spec_that_cannot_work_is_refused_before_anything_starts(
@@ -618,7 +618,7 @@ async def test_a_spec_that_cannot_work_is_refused_before_anything_starts(
 
 
 async def test_a_call_is_no_child() -> None:
-    with pytest.raises(TypeError, match="is a call already made"):
+    with pytest.raises(TypeError, match="is a coroutine; give the function"):
         Spec("a", nothing())  # type: ignore[arg-type]  # the point of the test
 
 

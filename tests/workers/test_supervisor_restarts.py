@@ -44,7 +44,7 @@ async def test_stops_add_up_unless_all_are_stopped_at_once(clock: Clock, fakes: 
 async def test_a_start_that_fails_stops_those_before_it(clock: Clock, fakes: Fakes) -> None:
     fakes.fails["b", 1] = OSError("no disk")
     supervisor = Supervisor("s", *fakes.specs("a b c"))
-    with pytest.raises(WorkerFailed, match=r"'s' cannot start, since its child 'b' cannot: .*no disk"):
+    with pytest.raises(WorkerFailed, match=r"'s' cannot start, because its child 'b' cannot: .*no disk"):
         await supervisor.start()
     assert fakes.take_log() == ["a up", "b cannot", "a down"]
     assert (await supervisor.wait()).status is Status.FAILED
@@ -152,7 +152,7 @@ async def test_a_child_that_swallows_cancellation_is_abandoned_and_the_stop_retu
     asyncio.get_running_loop().call_soon(release.set)
     assert (clock.time(), statuses(supervisor)) == (2, {"mule": "killed"})
     assert supervisor.workers()[0].abandoned
-    assert "'mule' cannot be ended and is abandoned" in caplog.text
+    assert "'mule' could not be killed and is abandoned" in caplog.text
     await clock.settle()
 
 

@@ -321,7 +321,7 @@ class PoolWorker(ProcessWorker):
         if self.rss is not None:
             how += f"; it last had {self.rss / _MIB:.0f} MiB of memory"
         if end.stderr.strip():
-            how += f"\nthe last of its stderr:\n{end.stderr.strip()}"
+            how += f"\nthe end of its stderr:\n{end.stderr.strip()}"
         return WorkerLost(
             f"{message}: {how}", exit_code=end.exit_code, signal=end.signal, rss=self.rss, stderr=end.stderr
         )

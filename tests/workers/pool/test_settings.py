@@ -114,8 +114,8 @@ def test_an_unknown_session_mode_is_refused(mode: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "error", "why"),
     [
-        ({"env": {"A=B": "1"}}, ValueError, "'A=B' cannot name"),
-        ({"env": {"PORT": 8000}}, TypeError, "give strings"),
+        ({"env": {"A=B": "1"}}, ValueError, "'A=B' of an environment variable must not"),
+        ({"env": {"PORT": 8000}}, TypeError, "must be strings, such as"),
         ({"env": {"A": "\0"}}, ValueError, "NUL"),
         ({"cwd": 3}, TypeError, r"Process\(cwd=3\) is not a directory"),
         ({"contain": "jail"}, ValueError, "contain='jail' is unknown"),
@@ -301,7 +301,7 @@ def test_workers_search_modules_where_this_program_does(monkeypatch: pytest.Monk
         ("models:make.<locals>.inner", "move it to the top of a module"),
         ([], "has no command"),
         ([1], "is not a string or a path"),
-        ([""], "is empty"),
+        ([""], "must have a program"),
         (None, "names nothing to call"),
         (b"models:Model", "names nothing to call"),
         ({"models:Model"}, "names nothing to call"),
