@@ -406,11 +406,11 @@ def test_the_programs_of_the_page_on_jobs(start: Callable[..., Running]) -> None
     [text], [daily], [outbox] = (versions(page, f"{name}.py") for name in ("jobs", "daily", "outbox"))
     shown = [block.text for block in blocks(page, "text") if block.mark != "prints"]
     program = start(text)
-    program.until("uploading")
+    program.until("uploading small-cat.jpg\n")
     program.process.kill()
     said = f"$ python jobs.py\n{program.rest(-signal.SIGKILL)}Killed\n"
     program = start(text)
-    program.until("uploaded")
+    program.until("uploaded small-cat.jpg\n")
     assert said + f"$ python jobs.py\n{program.stop()}" == shown[0]
 
     for text, line in ((daily, "report for 20"), (outbox, shown[1])):
