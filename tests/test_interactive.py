@@ -272,7 +272,7 @@ async def test_suspend_and_resume_print_their_results(clock: Clock, said: Any) -
     await router.dispatch(SuspendEvent())
     await router.dispatch(ResumeEvent())
     assert said().splitlines() == [
-        "running already",
+        "already running",
         "suspended; `resume` continues, Ctrl+C quits",
         "already suspended; `resume` continues",
         "resumed",

@@ -1,6 +1,6 @@
 """Control of a running program by commands, from its prompt or from outside.
 
-`commands` has the built-in commands and their handlers, `answers` delivers their replies to the caller.
+`commands` contains the built-in commands and their handlers. `answers` delivers their replies to the caller.
 """
 
 __all__: list[str] = []

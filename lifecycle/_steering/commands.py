@@ -1,6 +1,6 @@
-"""The built-in commands of a program that can be controlled from outside: status, stop, restart, emit and the others.
+"""The built-in commands for controlling a program from outside: status, stop, restart, emit and others.
 
-They are included in its routers. A command that the program registers under the same name, before or later, wins.
+They are included in its routers. A command that the program registers under the same name takes precedence.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ __all__ = [
     "status_text",
 ]
 
-#: Restarts that may run at the same time.
+#: Maximum restarts at the same time.
 _RESTARTS = 20
 
-#: Names of workers that an error message lists.
+#: Maximum worker names in an error message.
 _SHOWN = 20
 
 
 class CommandInstaller:
-    """Includes the built-in commands in every router under ``lifetime`` for a block, also in those that start later."""
+    """Context that includes the built-in commands in all current and later routers under ``lifetime``."""
 
     def __init__(self, lifetime: Lifetime, loop: asyncio.AbstractEventLoop) -> None:
         self._lifetime = lifetime
@@ -51,14 +51,14 @@ class CommandInstaller:
         self._open = False
 
     def __enter__(self) -> None:
-        """Include them."""
+        """Include the commands."""
         self._open = True
         hooks.router_started.connect(self._on_started)
         hooks.router_stopped.connect(self._on_stopped)
         self._install()
 
     def __exit__(self, *_: object) -> None:
-        """Remove them."""
+        """Remove the commands."""
         self._open = False
         hooks.router_started.disconnect(self._on_started)
         hooks.router_stopped.disconnect(self._on_stopped)
@@ -66,7 +66,7 @@ class CommandInstaller:
             self._on_stopped(router)
 
     def _on_started(self, _sender: object, **_: object) -> None:
-        # The lifetime learns of the router from the same announcement, perhaps after this receiver.
+        # The lifetime receives the same announcement, perhaps after this receiver.
         self._loop.call_soon_threadsafe(self._install)
 
     def _on_stopped(self, router: Any, /, **_: object) -> None:
@@ -87,21 +87,21 @@ def routers_of(lifetime: Lifetime) -> tuple[Router, ...]:
 
 
 def has_route_for(router: Router, topic: str) -> bool:
-    """Return whether a route of ``router`` is meant for ``topic``: a catch-all is not, or any logger would be."""
+    """Return whether ``router`` has a route for ``topic`` other than a catch-all, such as that of a logger."""
     prefix = f"{topic.partition('/')[0]}/"
     return any(route.pattern.startswith(prefix) for route in router.explain(topic))
 
 
 def built_in_patterns(router: Router) -> frozenset[str]:
-    """Return the patterns of the routes that only carry out built-in commands."""
+    """Return the patterns of the routes that only implement built-in commands."""
     included = [each for each in router.commands.included if isinstance(each, BuiltInCommands)]
     return frozenset(pattern for each in included for pattern in each.patterns)
 
 
 class BuiltInCommands(Commands):
-    """The built-in commands of one router and the routes that carry them out, for the program under ``lifetime``.
+    """The built-in commands of one router and their routes, for the program under ``lifetime``.
 
-    Several installers may share them; the last to `uninstall` removes them.
+    Several installers may share them. The last call of `uninstall` removes them.
     """
 
     def __init__(self, router: Router, lifetime: Lifetime) -> None:
@@ -121,14 +121,14 @@ class BuiltInCommands(Commands):
         return commands
 
     def install(self) -> None:
-        """Include them in the router, unless another installer has done so."""
+        """Include the commands in the router, unless another installer has done so."""
         self._installers += 1
         if self._installers == 1:
             self._add_all()
             self._router.commands.include(self)
 
     def uninstall(self) -> None:
-        """Remove them from the router, unless another installer uses them."""
+        """Remove the commands from the router, unless another installer uses them."""
         self._installers -= 1
         if self._installers:
             return
@@ -149,7 +149,7 @@ class BuiltInCommands(Commands):
     def _add(
         self, name: str, text: str, handler: Any, *, event: Any = None, complete: Any = None, alone: bool = False
     ) -> None:
-        """Add a command and its route, which conflicts with no other: an exact one of the program comes before it."""
+        """Add a command and its route, which never conflicts: an exact route of the program comes before it."""
         self.add(Command(name, text, event, complete, takes_arguments=not alone))
         pattern = f"command/[{name[0]}]{name[1:]}"
         with suppress(RouteConflict):
@@ -241,7 +241,7 @@ def _lifetime_text(lifetime: Lifetime | None) -> str:
 
 
 def _event_of(args: tuple[str, ...]) -> Topical:
-    """Return the event to emit, or one that `_refuse_emit` handles if the arguments cannot be read."""
+    """Return the event to emit, or an event for `_refuse_emit` if the arguments are invalid."""
     if len(args) in (1, 2) and args[0]:
         with suppress(ValueError, RecursionError):
             return Event(args[0], json.loads(args[1]) if args[1:] else None)
@@ -259,7 +259,7 @@ def _argument(event: CommandEvent, usage: str) -> str:
 
 
 def _refused(text: str) -> Dropped:
-    """Tell the caller why its command is refused; the program has not failed, so the event counts as dropped."""
+    """Reply with the reason for a refusal; the program has not failed, so the event counts as dropped."""
     reply(text)
     return Dropped(text)
 
@@ -269,16 +269,16 @@ def _refused(text: str) -> Dropped:
 
 @dataclass(frozen=True, slots=True)
 class _Restartable:
-    """A child of a supervisor, however deep, or a pool."""
+    """A pool, or a child of a supervisor at any depth."""
 
     name: str
-    #: The names from the root on, joined by slashes.
+    #: The names from the root to the worker, joined by slashes.
     path: str
     restart: Callable[[], Awaitable[object]]
 
 
 def _restartables(components: Iterable[Any]) -> Iterator[_Restartable]:
-    """Yield pools and the children of supervisors; their methods identify both, so that neither is imported here."""
+    """Yield pools and children of supervisors, identified by their methods to avoid importing both packages."""
     for each in components:
         path = getattr(each, "name", None)
         if isinstance(path, str):
@@ -298,7 +298,7 @@ def _children(supervisor: Any, path: str) -> Iterator[_Restartable]:
         below = f"{path}/{state.name}"
         try:
             worker: Any = supervisor[state.name]
-        except KeyError:  # it has not been started, or was removed
+        except KeyError:  # not started yet, or removed
             worker = None
         refresh = _is_async(worker, "refresh") and str(state.status) == "running"
         restart = worker.refresh if refresh else partial(supervisor.restart, state.name)
@@ -311,10 +311,10 @@ def _is_async(thing: Any, method: str) -> bool:
 
 
 def _find(name: str, workers: list[_Restartable]) -> _Restartable:
-    """Return the worker of that path, or the only one of that name.
+    """Return the worker with that path, or the only worker with that name.
 
     Raises:
-        LookupError: listing the workers that there are.
+        LookupError: with a list of the existing workers.
     """
     by_path = [each for each in workers if each.path == name]
     for found in (by_path, [each for each in workers if each.name == name]):
@@ -326,7 +326,7 @@ def _find(name: str, workers: list[_Restartable]) -> _Restartable:
 
 
 def _listed(workers: list[_Restartable]) -> str:
-    # A name may contain characters that a terminal obeys, or look like two names.
+    # A name may contain terminal control characters, or look like two names.
     paths = [each.path if each.path.isprintable() else repr(each.path) for each in workers]
     more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
     return ", ".join(paths[:_SHOWN]) + more

@@ -1,7 +1,7 @@
 """`NatsBridge`: a source of events from other machines, and a relay that sends them this process's events.
 
-`NatsBridge` is the side of the router. `Session` is the life of one connection: stream and consumer, messages in,
-answers out.
+`NatsBridge` is the interface to the router. `Session` is the life of one connection: it sets up the stream and the
+consumer, receives messages and sends answers.
 """
 
 from __future__ import annotations
@@ -49,27 +49,27 @@ _log = logging.getLogger("lifecycle.bridges")
 
 _BACKOFF = Backoff(initial=1.0, maximum=60.0)
 
-#: Events of a pattern that may wait to be published; more wait in the router, before their timeout begins.
+#: Maximum events per pattern that wait to be published. More wait in the router, before their timeout begins.
 _WAITING = 1024
 
-#: Changes of the connection that have not been emitted yet; older ones are dropped.
+#: Maximum changes of the connection that wait to be emitted; older ones are dropped.
 _NEWS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class BridgeState:
-    """A snapshot of a bridge; the counts start when it is made."""
+    """A snapshot of a bridge. The counts start when the bridge is made."""
 
     name: str
     #: Whether the server is reachable.
     up: bool
-    #: Events from the bus that are in this process and not acknowledged.
+    #: Events from the bus in this process that are not acknowledged yet.
     in_flight: int
     #: Events from the bus that were handled, returned for another delivery, or turned into dead letters.
     handled: int
     given_back: int
     dead: int
-    #: Events that the bus has accepted from this process, and those among them that it had before.
+    #: Events from this process that the bus has accepted, and the number of them that it already had.
     published: int
     duplicates: int
 
@@ -77,32 +77,32 @@ class BridgeState:
 class NatsBridge:
     """Shares events with other machines through a stream of NATS JetStream; added to a router with ``add_source``.
 
-    Events that match ``subscribe`` come from the bus, as `BusEvent`, each to one member of ``group``: a process of that
-    group with free capacity. A message is acknowledged only after it has been handled. If a handler fails or no route
-    handles it, the message is delivered again after ``backoff``; after ``max_deliver`` failures it is published under
-    ``dead/<topic>``.
+    Events that match ``subscribe`` come from the bus, as `BusEvent`. Each goes to one member of ``group``: a process of
+    that group with free capacity. A message is acknowledged only after it has been handled. If a handler fails or no
+    route handles it, the message is delivered again after ``backoff``. After ``max_deliver`` failures it is published
+    under ``dead/<topic>``.
 
-    Events that match ``publish`` go to the bus before they go to their routes here: when the `Delivery` is awaited,
-    both have them. Events that match ``subscribe`` too go to the bus only, and come back to one member of the group.
-    Events from the bus are never sent to it again.
+    Events that match ``publish`` go to the bus before they go to their routes here. When the `Delivery` has ended, both
+    have them. Events that also match ``subscribe`` go to the bus only, and come back to one member of the group. Events
+    from the bus are never sent to it again.
 
     Args:
-        url: of the server, or a `NatsServer` for credentials, TLS or several servers.
-        stream: its stream, created if it is missing.
+        url: the server's URL, or a `NatsServer` for credentials, TLS or several servers.
+        stream: name of the server's stream, created if it is missing.
         prefix: the first token of every subject.
         group: the processes that share the work; also the name of the bridge.
         subscribe: patterns of events to receive.
         publish: patterns of events to send.
         max_in_flight: limit for events from the bus in this process, and for events being published. Up to 1,024 more
-            per pattern wait for capacity, within their thirty seconds. With 1 the whole group handles one event at a
-            time, in strict order, failures included.
-        ack_wait: seconds until another member gets the events of a dead one; a long-running handler does not cause
-            this.
-        max_deliver: how often the handlers of an event may fail, counted over all processes of the group. Deliveries
+            per pattern wait for capacity, within their timeout of thirty seconds. With 1, the whole group handles one
+            event at a time, in strict order even after failures.
+        ack_wait: seconds until another member gets the events of a member that died. A long-running handler does not
+            cause this.
+        max_deliver: maximum failures of an event's handlers, counted over all processes of the group. Deliveries
             without a failed handler do not count, such as those to a process that stops or is killed.
         backoff: delay after a failure; its settings for restarts are not used.
-        sync: wait until the server confirms each acknowledgement: slower, with fewer duplicates if the server is
-            killed.
+        sync: wait until the server confirms each acknowledgement, which is slower, but causes fewer duplicates if the
+            server is killed.
 
     Raises:
         ValueError: for names that a server does not accept, and limits that would deliver nothing.
@@ -144,7 +144,7 @@ class NatsBridge:
         self._dedupe = DedupeCache()
         self._session: Session | None = None
         self._router: Router | None = None
-        # Whether the router has removed the bridge: events that match `publish` then stay here.
+        # Whether the router has removed the bridge. Events that match `publish` then stay in this process.
         self._left = False
         self._news: deque[Change] = deque(maxlen=_NEWS)
         self._stirred = asyncio.Event()
@@ -181,7 +181,8 @@ class NatsBridge:
         self._router = router
         patterns = self._settings.publish
         for at, pattern in enumerate(patterns):
-            # The publisher limits events in flight. If a lane did, the timeout of waiting events would not begin.
+            # The publisher limits events in flight. With the limit of a lane, the timeout of waiting events would not
+            # begin.
             add_relay(router, pattern, partial(self._send, earlier=patterns[:at]), concurrency=_WAITING)
 
     async def __aenter__(self) -> Self:
@@ -203,7 +204,7 @@ class NatsBridge:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the connection after a failure; otherwise it is needed until every delivery has ended."""
+        """Close the connection after a failure. Otherwise it is needed until every delivery has ended."""
         if isinstance(error, Exception):
             await self._close()
         else:
@@ -224,7 +225,7 @@ class NatsBridge:
             await asyncio.wait([telling])
 
     def close(self) -> None:
-        """Take no more events from the bus; held events are still handled, and publishing continues."""
+        """Stop receiving events from the bus. Received events are still handled, and publishing continues."""
         if self._session is not None:
             self._session.stop()
 
@@ -244,7 +245,7 @@ class NatsBridge:
     # -- out ---------------------------------------------------------------------------------------------------------
 
     async def _send(self, event: Topical, earlier: tuple[Pattern, ...]) -> bool:
-        """Publish ``event``, and return whether it continues to its route here."""
+        """Publish ``event``, and return whether it continues to its route in this process."""
         topic = event.topic
         if self._left or _stays(event) or (earlier and any(each.matches(topic) for each in earlier)):
             raise NotHandled(f"no route here matches {topic!r}, and it does not go to the bus")
@@ -277,7 +278,7 @@ class NatsBridge:
 
 
 def _stays(event: Topical) -> bool:
-    """Return whether ``event`` came from a bus, describes a bridge, or concerns this process only."""
+    """Return whether ``event`` came from a bus, describes a bridge, or concerns only this process."""
     return isinstance(event, (BusEvent, LeaderEvent)) or (
         isinstance(event, HealthEvent) and event.name.startswith("bridge/")
     )
@@ -316,17 +317,17 @@ class Session:
         # The server's timestamp until which an operator has paused the consumer.
         self._paused = ""
         self._ending = asyncio.Event()
-        # Numbers of the last read of the consumer that was begun, and of the last that was answered.
+        # Numbers of the last read of the consumer that has begun, and of the last one that was answered.
         self._begun = self._seen = 0
         self._looking = asyncio.Lock()
 
     @property
     def in_flight(self) -> int:
-        """The number of messages that are here and not answered."""
+        """The number of unanswered messages in this process."""
         return self._messages.held + len(self._pull.waiting)
 
     async def prepare(self) -> None:
-        """Make the stream and the consumer if they are missing.
+        """Create the stream and the consumer if they are missing.
 
         Raises:
             UnfitServer: if the server cannot be used.
@@ -353,22 +354,24 @@ class Session:
         try:
             await asyncio.wait([work, closed], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            # Handlers are cancelled next: messages that they drop go to other members.
+            # The handlers are cancelled next. Messages that they drop go to other members.
             self._messages.end()
             raise
         finally:
             is_over = work.done()
             await _end(work, closed)
         if not is_over:
-            raise BridgeError(f"the connection to {self.connection.server!r} is closed for good; a new one is needed")
+            raise BridgeError(
+                f"the connection to {self.connection.server!r} is closed permanently; a new one is needed"
+            )
         work.result()
 
     def renew(self) -> None:
-        """Ask for messages again after a reconnect."""
+        """Request messages again after a reconnect."""
         self._pull.renew()
 
     def stop(self) -> None:
-        """Take no more messages from the bus, and let `run` return."""
+        """Stop receiving messages from the bus, and let `run` return."""
         self._messages.end()
         self._ending.set()
         self._pull.stop()
@@ -377,7 +380,7 @@ class Session:
         """Send the last answers after every delivery has ended, and close the connection, within a few seconds."""
         try:
             async with asyncio.timeout(_FINAL_ANSWERS):
-                # Otherwise messages on their way here would be delivered to other members only after `ack_wait`.
+                # Otherwise other members would get messages that are in transit only after `ack_wait`.
                 await self._pull.close()
                 await self._nak_waiting()
                 await self._messages.settle()
@@ -388,7 +391,7 @@ class Session:
             await self.abandon()
 
     async def abandon(self) -> None:
-        """Close at once; unanswered messages are delivered again."""
+        """Close immediately; unanswered messages are delivered again."""
         tasks = [*self._messages.abandon(), *self._background]
         for task in self._background:
             task.cancel()
@@ -421,7 +424,7 @@ class Session:
             await self._messages.keep_alive(self._pull.waiting)
 
     async def _watch(self) -> None:
-        """Follow changes of the group's consumer: other members' patterns, and an operator's pause."""
+        """Follow changes of the group's consumer: patterns of other members, and pauses by an operator."""
         settings = self._settings
         while True:
             await asyncio.sleep(_LOOK)
@@ -432,10 +435,10 @@ class Session:
             except BridgeError as error:
                 _log.warning("%s", error)
             except _server_errors() as error:
-                _log.debug("the group %r cannot be looked at: %r", settings.group, error)
+                _log.debug("the consumer of the group %r cannot be read: %r", settings.group, error)
 
     async def _look(self) -> None:
-        """Read the consumer, and return after a read that began after this call; concurrent calls share one."""
+        """Return after a read of the consumer that began after this call; concurrent calls share one read."""
         begun = self._begun
         async with self._looking:
             if self._seen > begun:
@@ -458,19 +461,19 @@ class Session:
                 group,
             )
         elif self._paused and not paused:
-            _log.info("the group %r is not paused any more", group)
+            _log.info("the group %r is no longer paused", group)
         self._paused = paused
 
     async def _recover(self) -> None:
-        """Make the stream and the consumer again if they are missing."""
+        """Create the stream and the consumer again if they are missing."""
         settings = self._settings
         with suppress(*_server_errors()):
             if await ensure_stream(self.connection, settings.stream, settings.prefix):
-                _log.warning("the stream %r was gone, with its events; it is made again", settings.stream)
+                _log.warning("the stream %r was missing, and its events are lost; it is created again", settings.stream)
             await ensure_consumer(self.connection, settings.stream, self._subscriptions)
 
     async def _unless_ending(self, work: Coroutine[object, object, None]) -> None:
-        """Do ``work``, but no longer than until `stop`."""
+        """Do ``work``, but end it at `stop`."""
         loop = asyncio.get_running_loop()
         task, ending = loop.create_task(work), loop.create_task(self._ending.wait())
         try:

@@ -1,7 +1,7 @@
 """A subclass of nats-py's client that does not hang on a frozen server or on malformed messages.
 
-It is imported when a connection is made. Each workaround was needed with nats-py 2.16 and has a test in
-``test_foreign_messages`` or ``test_outages``: remove those that a newer version no longer needs.
+It is imported when a connection is made. Each workaround is for nats-py 2.16 and has a test in
+``test_foreign_messages`` or ``test_outages``. Remove a workaround that a newer version no longer needs.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ __all__ = ["Client"]
 
 
 class Client(NatsClient):
-    """A client that notices when it is broken, and that can be cancelled."""
+    """A client that detects a broken connection, and that can be cancelled."""
 
     _leaving: asyncio.Task[None]
 
     def abort(self) -> None:
-        """Drop the connection with unsent data: a frozen server would never take it."""
+        """Drop the connection and its unsent data, which a frozen server would never receive."""
         writer: asyncio.StreamWriter | None = getattr(self._transport, "_io_writer", None)
         if writer is not None:
             writer.transport.abort()
@@ -29,13 +29,13 @@ class Client(NatsClient):
     def leave(self) -> None:
         """Connect to another server of the pool."""
         if self.is_connected:
-            # Servers that the cluster announced come after this one in the pool.
+            # Servers that the cluster announced follow this one in the pool.
             self._server_pool.sort(key=lambda server: server is self._current_server)
             self.abort()
             self._leaving = asyncio.get_running_loop().create_task(self.force_reconnect())
 
     async def _process_op_err(self, e: Exception) -> None:
-        # The client would wait until all data is sent before it tries the next server.
+        # Otherwise the client would wait until all data is sent before it tries the next server.
         if not (self.is_closed or self.is_reconnecting):
             self.abort()
         await super()._process_op_err(e)
@@ -74,6 +74,6 @@ class Client(NatsClient):
 
 
 def _cancellations() -> int:
-    """Return how often cancellation of the current task was requested."""
+    """Return the number of cancellation requests for the current task."""
     task = asyncio.current_task()
     return task.cancelling() if task is not None else 0

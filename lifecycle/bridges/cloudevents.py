@@ -1,8 +1,8 @@
 """Events as CloudEvents 1.0: in binary mode on the bus, as structured JSON in files, logs and webhooks.
 
-In binary mode the attributes are headers that begin with ``ce-``, and the body is the data. The attribute
-``datacontenttype`` is the type of the data, as in the NATS protocol binding. ``subject`` is the topic, ``type`` the
-class of the event.
+In binary mode, the attributes are headers that begin with ``ce-``, and the body is the data. The attribute
+``datacontenttype`` is the type of the data, as in the NATS protocol binding. ``subject`` is the topic, and ``type`` is
+the class of the event.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%'
 
 _IS_SAFE = re.compile(r"[!#$&-~]*").fullmatch
 
-#: Attributes that have a field of their own in a `BusEvent`.
+#: Attributes that have their own field in a `BusEvent`.
 _KNOWN = {"specversion", "id", "source", "type", "subject", "time", "datacontenttype"}
 
 
@@ -110,7 +110,7 @@ def to_binary(event: Topical, source: str) -> tuple[dict[str, str], bytes]:
 
 
 def from_binary(topic: str, headers: Mapping[str, str], body: bytes, *, id: str = "", attempt: int = 1) -> BusEvent:  # noqa: A002  # the attribute's name
-    """Return the event of a message from the bus, in binary or structured mode; ``id`` is used if it has none.
+    """Return the event of a message from the bus, in binary or structured mode; ``id`` is the default id.
 
     Raises:
         ValueError: for a body that does not match its content type.
@@ -226,7 +226,7 @@ _ENVELOPE = {"topic", "data", "id", "source", "type", "time", "attempt", "header
 
 
 def payload_of(event: Topical) -> Any:
-    """Return the data of ``event``: its ``data`` if it has no other fields to send, else its fields."""
+    """Return the ``data`` of ``event``, or all its fields if it has others to send."""
     if type(event) is Event:
         return event.data
     fields = _fields(event)
@@ -238,7 +238,7 @@ def payload_of(event: Topical) -> Any:
 def as_json(event: Topical, value: Any) -> str:
     """Return ``value`` as compact JSON.
 
-    Records become objects; paths, dates, enums and UUIDs become their usual text; bytes become base64.
+    Records become objects. Paths, dates, enums and UUIDs become their usual text. Bytes become base64.
 
     Raises:
         Unpublishable: for a value that JSON cannot represent; the error names the event.

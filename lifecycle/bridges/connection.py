@@ -1,7 +1,7 @@
-"""A connection to NATS: how it is made, whether it is up, and when it is closed for good.
+"""A connection to NATS: how it is made, whether it is up, and when it is closed permanently.
 
-The client reconnects by itself when its server is back, with one exception: a closed client stays closed, and its user
-makes a new connection. Bridges and leaders share this module; no other connects.
+The client reconnects when its server is back, unless the client is closed. Its user must then make a new connection.
+Bridges and leaders share this module, and no other module connects.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = ["OLDEST", "Change", "Connection", "NatsServer"]
 
 _log = logging.getLogger("lifecycle.bridges")
 
-#: Older servers silently ignore settings that they do not support.
+#: The minimum version. Older servers silently ignore settings that they do not support.
 OLDEST = (2, 11)
 
 #: Seconds for the first connection, over all servers.
 _PATIENCE = 10.0
 
-#: Seconds until a server that is unreachable is tried again.
+#: Seconds until an unreachable server is tried again.
 _RECONNECT = 0.25
 
 #: Seconds for pending data to be sent, and for the client's tasks to end.
@@ -44,8 +44,8 @@ _LAST_BYTES = _LAST_TASKS = 1.0
 #: Seconds of silence after which the client pings its server; it disconnects after three unanswered pings.
 _PING = 10
 
-#: Seconds without a due answer after which another server is tried, if there is one; doubled each time until a server
-#: answers, up to a minute.
+#: Seconds to wait for an expected answer before another server is tried, if there is one. This time doubles, up to a
+#: minute, until a server answers.
 _UNANSWERED = Backoff(initial=5.0, maximum=60.0)
 
 
@@ -53,9 +53,9 @@ class NatsServer:
     """The addresses of NATS and the credentials for it.
 
     ``urls`` are one or more servers of one cluster: ``nats://host:4222``, or ``tls://…`` for a server that must prove
-    its identity; also several in one text, separated by commas. ``credentials`` is a file that ``nsc`` wrote. ``tls``
-    is a context for a custom authority or a client certificate. A name and a password, or a token, may be part of the
-    URL, which is never logged.
+    its identity. A single string may contain several URLs, separated by commas. ``credentials`` is a file that ``nsc``
+    wrote. ``tls`` is a context for a custom authority or a client certificate. A name and a password, or a token, may
+    be part of the URL, which is never logged.
 
     Raises:
         ValueError: without a URL.
@@ -78,7 +78,7 @@ class NatsServer:
 
     @classmethod
     def of(cls, server: str | NatsServer) -> NatsServer:
-        """Return ``server``, made from a URL if it is one."""
+        """Return ``server`` as a `NatsServer`, which may be given as a URL."""
         return server if isinstance(server, NatsServer) else cls(server)
 
 
@@ -93,8 +93,8 @@ class Change:
 class Connection:
     """One client, from connecting to closing: an async context manager that is entered once.
 
-    Entering raises `UnfitServer` for a server that is too old or has no JetStream, and `BridgeError` if no server could
-    be reached within ten seconds.
+    Entering raises `UnfitServer` for a server that is too old or has no JetStream. It raises `BridgeError` if no server
+    could be reached within ten seconds.
     """
 
     def __init__(self, server: NatsServer, name: str, told: Callable[[Change], None] = lambda _: None) -> None:
@@ -107,11 +107,11 @@ class Connection:
         #: Set when the client is closed, for any reason.
         self.closed: Final = asyncio.Event()
         self._trouble = ""
-        # Whether this process closes it, so that the change is not reported.
+        # True if this process closes the client, so that the change is not reported.
         self._ending = False
-        # The time since which due answers are missing.
+        # The time since which expected answers have been missing.
         self._unanswered: float | None = None
-        # The number of servers that were left since the last answer.
+        # The number of servers that were abandoned since the last answer.
         self._left = 0
         self.js: JetStreamContext
 
@@ -127,7 +127,7 @@ class Connection:
 
     def said(self, word: str) -> object:
         """Return a field of the INFO message that the server sent when the client connected."""
-        # nats-py does not provide it in another way.
+        # nats-py has no public access to it.
         info: dict[str, object] = getattr(self._client, "_server_info", {})
         return info.get(word)
 
@@ -162,14 +162,14 @@ class Connection:
             async with asyncio.timeout(_PATIENCE):
                 await self._client.connect(**self._options())
             self._check()
-            # From here on, the next server of the pool is another one.
+            # From here on, the next server of the pool is a different one.
             self._client.options["dont_randomize"] = True
             self.js = self._client.jetstream()  # pyright: ignore[reportUnknownMemberType]  # of nats-py
         except TimeoutError:
             await self.close()
             raise BridgeError(
                 f"{self.server!r} could not be reached within {_PATIENCE:g} s"
-                f"{self._trouble and ': '}{self._trouble}; start it, or give its right URL"
+                f"{self._trouble and ': '}{self._trouble}; start it, or correct the URL"
             ) from None
         except BaseException:
             await self.close()
@@ -217,7 +217,7 @@ class Connection:
             )
 
     async def close(self) -> None:
-        """Close at once; a second call does nothing."""
+        """Close immediately; a second call has no effect."""
         self._ending = True
         tasks = _tasks_of(self._client)
         with suppress(Exception):
@@ -238,7 +238,7 @@ class Connection:
     async def _failed(self, error: Exception) -> None:
         self._trouble = reason_of(error)
         if not hasattr(self, "js") and "authorization" in self._trouble.lower():
-            # The client would retry indefinitely, and a wrong password does not become right.
+            # The client would retry indefinitely, even with a wrong password.
             raise BridgeError(f"{self.server!r} refuses the connection: {self._trouble}")
         _log.debug("%s: %s", self._name, self._trouble)
 
@@ -252,7 +252,7 @@ class Connection:
         try:
             self._check()
         except UnfitServer as error:
-            _log.error("%s", error)  # a traceback would say nothing
+            _log.error("%s", error)  # a traceback would not help
             self.closed.set()
             return
         self._trouble = ""
@@ -266,7 +266,7 @@ class Connection:
 
 
 def _tasks_of(client: Client) -> set[asyncio.Task[Any]]:
-    """Return the running tasks of the client, which the client itself would not await."""
+    """Return the running tasks of the client, which the client does not await."""
     names = ("_reconnection_task", "_reading_task", "_ping_interval_task", "_flusher_task")
     tasks: list[Any] = [getattr(client, name, None) for name in names]
     subscriptions: dict[int, Any] = getattr(client, "_subs", {})

@@ -1,16 +1,16 @@
 """Messages from the bus: how they are pulled, handled by the router, and answered.
 
 A message is answered when its delivery has ended: acknowledged, returned with a delay, or terminated after a dead
-letter is on the bus. Until then the bridge reports progress to the server every third of ``ack_wait``.
+letter is on the bus. Until then, the bridge reports progress to the server every third of ``ack_wait``.
 
-Failures of handlers lead to a dead letter, and deliveries do not: the server also counts deliveries of messages that
-were prefetched and returned. An event that was delivered far more often than it failed may kill its process, and so may
-any other event that was in the process at the same time. Such events are started one at a time, each counted as failed
-before it starts.
+Only failures of handlers lead to a dead letter. Deliveries do not, because the server also counts deliveries of
+messages that were prefetched and returned. An event that was delivered far more often than it failed may kill its
+process, and so may any other event in the process at that time. Such events are started one at a time, and each is
+counted as failed before it starts.
 
-`Pull` requests as many messages as there is capacity for, through one inbox, and renews requests before the last is
-used up. Long silence, a missing consumer and a new leader all raise `PullFailed`; the caller then restores the consumer
-and opens it again. nats-py's ``fetch`` loses received messages when it is cancelled, and requests missing ones twice.
+`Pull` requests messages for the free capacity, through one inbox, and renews requests before the last one is used up.
+A long silence, a missing consumer and a new leader all raise `PullFailed`. The caller then restores the consumer and
+opens the pull again. nats-py's ``fetch`` loses received messages when it is cancelled, and requests missing ones twice.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ __all__ = ["Counts", "MessageHandler", "Pull", "PullFailed"]
 
 _log = logging.getLogger("lifecycle.bridges")
 
-#: Deliveries without a failure after which an event is started alone.
+#: Deliveries without a failure until an event is started alone.
 _SUSPECT = 20
 
-#: Deliveries without a subscribed member after which an event becomes a dead letter.
+#: Deliveries without a subscribed member until an event becomes a dead letter.
 _UNWANTED = 20
 
-#: Deliveries to members without a subscription after which each is noted, so that the event is not suspected.
+#: Deliveries to members without a subscription until each one is recorded, so that the event is not a suspect.
 _NOTED = 10
 
-#: Delays until an event without a subscription here is delivered again, if possible to another member.
+#: Delays until an event without a subscription in this process is delivered again, if possible to another member.
 _ELSEWHERE = Backoff(initial=0.2, maximum=10.0)
 
 #: Tokens in a reply subject without domain and account.
@@ -81,17 +81,17 @@ class Counts:
 
 
 class _Held:
-    """A message that has not been answered."""
+    """An unanswered message."""
 
     __slots__ = ("is_alone", "key", "message", "past", "topic")
 
     def __init__(self, message: Msg, key: Key, topic: str) -> None:
-        # The latest delivery: an answer to an older delivery of the same event would be too late.
+        # The latest delivery. An answer to an older delivery of the same event would be too late.
         self.message = message
         self.key = key
         self.topic = topic
         self.past = PastAttempts()
-        # Whether a failure was noted before it started.
+        # Whether a failure was recorded before the event started.
         self.is_alone = False
 
     @property
@@ -127,26 +127,26 @@ class MessageHandler:
         self._wants = lru_cache(4096)(settings.is_subscribed)
         # Notified when an event has ended, and when the bridge ends.
         self._changed = Condition()
-        # Each waits for the end of one delivery.
+        # Tasks that each wait for the end of one delivery.
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Whether deliveries that are dropped from now on were dropped because the program ends.
+        #: Whether deliveries are now dropped because the program ends.
         self.is_ending: bool = False
 
     def end(self) -> None:
-        """Treat deliveries that are dropped from now on as dropped because the program ends."""
+        """Attribute deliveries that are dropped from now on to the end of the program."""
         self.is_ending = True
         self._changed.notify_all()
 
     @property
     def held(self) -> int:
-        """The number of messages that were taken and not answered."""
+        """The number of received messages that are not answered yet."""
         return len(self._held)
 
     async def take(self, message: Msg, emit: Emit) -> None:
-        """Emit the event of ``message``; return when the router has it."""
+        """Emit the event of ``message``, and return when the router has it."""
         key, delivered = _known(message.reply)
         if key in self._held:
-            # The server assumed it lost while this process was suspended: its first delivery is still running.
+            # The server assumed that it was lost while this process was suspended. Its first delivery is still running.
             self._held[key].message = message
             return
         topic = as_topic(message.subject, self._settings.prefix)
@@ -173,7 +173,7 @@ class MessageHandler:
             await self._wait_while(lambda: key in self._held)
 
     def _read(self, held: _Held) -> BusEvent | None:
-        """Return the event of a message, or make it a dead letter if it must not be tried."""
+        """Return the event of a message, or make it a dead letter if it must not be tried again."""
         if held.past.failures >= self._settings.max_deliver:
             self._spawn(self._write_dead_letter(held, held.past.reason))
             return None
@@ -185,7 +185,7 @@ class MessageHandler:
             return None
 
     async def _refuse(self, held: _Held, delivered: int) -> None:
-        """Answer an event to which this member does not subscribe: other members may."""
+        """Answer an event to which this member does not subscribe, but others may."""
         topic, subject = held.topic, held.message.subject
         is_wide = self._subscriptions.is_ours(subject)
         elsewhere = self._subscriptions.is_elsewhere(topic)
@@ -212,12 +212,12 @@ class MessageHandler:
         try:
             await self._look()
         except (NatsError, TimeoutError, OSError) as error:
-            _log.debug("the patterns of the group cannot be looked at: %r", error)
+            _log.debug("the patterns of the group cannot be read: %r", error)
             return True
         return self._subscriptions.is_elsewhere(topic)
 
     async def _be_alone(self, held: _Held, delivered: int) -> None:
-        """Wait until no other event runs, and count a failure: the process may not survive to do so afterwards."""
+        """Wait until no other event runs, and count a failure in advance, in case the process does not survive."""
         _log.warning(
             "%s (event %d) was delivered %d times and failed %d times; it may kill its process, and is started alone",
             held.topic,
@@ -230,18 +230,18 @@ class MessageHandler:
         reason = "its process stopped or died while it was handled alone"
         await self._failures.note(held.key, held.past._replace(failures=held.attempt, reason=reason))
         if not self._failures.is_shared:
-            # The next process cannot read the note, so deliveries have to count.
+            # The next process cannot read the record, so deliveries must count.
             held.past = PastAttempts(max(held.past.failures, delivered - _SUSPECT - 1), reason)
 
     async def _wait_while(self, condition: Callable[[], bool]) -> None:
-        """Wait while ``condition`` holds, for at most ``ack_wait`` seconds: a long handler must not block the rest."""
+        """Wait while ``condition`` holds, for ``ack_wait`` seconds at most; a long handler must not block the rest."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.ack_wait):
                 while condition() and not self.is_ending:
                     await self._changed.wait()
 
     async def keep_alive(self, waiting: Iterable[Msg]) -> None:
-        """Report progress to the server for all held messages, and for those in ``waiting``."""
+        """Report progress to the server for all unanswered messages, and for those in ``waiting``."""
         for message in [*waiting, *(held.message for held in self._held.values())]:
             await _said(message.in_progress())
 
@@ -252,7 +252,7 @@ class MessageHandler:
             await asyncio.wait(self._tasks)
         for held in self._held.values():
             if held.is_alone:
-                # It was stopped, and has not failed.
+                # The event was stopped, and has not failed.
                 await self._failures.note(held.key, held.past)
         await self.nak(held.message for held in self._held.values())
         self._held.clear()
@@ -265,7 +265,7 @@ class MessageHandler:
 
     @staticmethod
     async def nak(messages: Iterable[Msg]) -> None:
-        """Return ``messages`` for delivery to other members at once."""
+        """Return ``messages`` for immediate delivery to other members."""
         for message in list(messages):
             await _said(message.nak())
 
@@ -281,7 +281,7 @@ class MessageHandler:
             await delivery
         error = delivery.error
         if isinstance(error, Dropped) and self.is_ending:
-            # No route here handles it; another member's does.
+            # No route of this process handles it, but a route of another member does.
             return
         if error is None or isinstance(error, Dropped):
             await self._accept(held)
@@ -297,10 +297,10 @@ class MessageHandler:
         self._forget(held)
 
     async def _return(self, held: _Held, reason: str) -> None:
-        """Count a failure, and request another delivery, later each time."""
+        """Count a failure, and request another delivery with a growing delay."""
         self._counts.given_back += 1
         if not held.is_alone:
-            # A killed server forgets its count of deliveries, and failures were not read when the event came.
+            # A killed server loses its count of deliveries, and failures were not read when the event arrived.
             held.past = await self._failures.past(held.key)
         delay = self._settings.backoff.delay(held.past.failures)
         _log.info("%s (event %d) is delivered again in %.1f s: %s", held.topic, held.key[0], delay, reason)
@@ -312,7 +312,7 @@ class MessageHandler:
     async def _write_dead_letter(self, held: _Held, reason: str, *, readable: bool = True) -> None:
         """Publish a dead letter, and only then terminate the message."""
         message, topic, settings = held.message, held.topic, self._settings
-        _log.error("%s (event %d of %s) is a dead letter now: %s", topic, held.key[0], settings.stream, reason)
+        _log.error("%s (event %d of %s) is now a dead letter: %s", topic, held.key[0], settings.stream, reason)
         attempts = min(held.attempt, settings.max_deliver)
         if topic.partition("/")[0] != "dead":
             try:
@@ -328,12 +328,12 @@ class MessageHandler:
         self._forget(held)
 
     async def _write(self, kinds: Iterable[DeadLetter]) -> None:
-        """Publish the first of ``kinds`` that the bus accepts; if there is none, only the log records the event."""
+        """Publish the first of ``kinds`` that the bus accepts; if it accepts none, only the log records the event."""
         for letter in kinds:
             try:
                 await self._publisher.publish(*letter)
             except Unpublishable as error:
-                _log.warning("a dead letter takes too much room: %s", error)
+                _log.warning("a dead letter is too large: %s", error)
             else:
                 return
 
@@ -350,7 +350,7 @@ class MessageHandler:
 def _known(reply: str) -> tuple[Key, int]:
     """Return the number, the time and the delivery count of a message from its reply subject.
 
-    nats-py parses more of it, which takes as long as a handler.
+    The parser of nats-py reads more fields, which takes as long as a handler.
     """
     # $JS.ACK, from 2.12 on domain and account, stream, consumer, delivered, number, its number for the consumer, time …
     words = reply.split(".")
@@ -374,7 +374,7 @@ _EXPIRES = 30.0
 #: Seconds between heartbeats of a server without messages, and seconds of silence after which the pull fails.
 _HEARTBEAT, _SILENCE = 2.0, 7.0
 
-#: Seconds for messages to arrive that the server has sent already.
+#: Seconds for messages to arrive that the server has already sent.
 _DRAINING = 1.0
 
 #: Status codes that end a request normally: no messages, expired, all delivered.
@@ -392,9 +392,9 @@ class Pull:
         self._connection = connection
         self._subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{group}"
         self._room = room
-        #: Received and not yet taken.
+        #: Messages that were received but not taken yet.
         self.waiting: deque[Msg] = deque()
-        # Requested and not yet received.
+        # The number of messages that were requested but not received yet.
         self._wanted = 0
         self._stirred = asyncio.Event()
         self._last_seen = 0.0
@@ -416,7 +416,7 @@ class Pull:
         """Return the next message, or None after `stop`.
 
         Raises:
-            PullFailed: if no message will come until it is opened again.
+            PullFailed: if no message will arrive until the pull is opened again.
         """
         while not self._ending:
             if self.waiting:
@@ -444,7 +444,7 @@ class Pull:
         self._stirred.set()
 
     async def close(self) -> None:
-        """Cancel requests; messages that have arrived are in ``waiting``."""
+        """Cancel requests; messages that have arrived stay in ``waiting``."""
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             with suppress(Exception):
@@ -484,7 +484,7 @@ class Pull:
         self._stirred.set()
 
     def _note(self, said: dict[str, str]) -> None:
-        """Record a status message: a request has ended, or is alive."""
+        """Process a status message: a request has ended, or is alive."""
         status, text = said.get("Status", ""), said.get("Description", "")
         if status in ("100", ""):
             return

@@ -1,7 +1,7 @@
-"""The outcomes of earlier deliveries: which events were handled here, and how often the group failed to handle others.
+"""The outcomes of earlier deliveries: events that this process has handled, and failures of the group.
 
-The server counts deliveries, and an event that was only prefetched and given back is delivered too. So the bridge
-counts failures itself. They are kept on the server, in a bucket: the next delivery may go to another process.
+The server counts deliveries, and also delivers events that were only prefetched and returned. So the bridge counts
+failures itself. They are kept in a bucket on the server, because the next delivery may go to another process.
 """
 
 from __future__ import annotations
@@ -26,78 +26,79 @@ _log = logging.getLogger("lifecycle.bridges")
 
 _Value = TypeVar("_Value")
 
-#: A message: its number in the stream, and when it was stored, since a stream that was made again counts from 1.
+#: A message: its number in the stream, and the time when it was stored, since a stream that is created again counts
+#: from 1.
 Key: TypeAlias = tuple[int, str]
 
-#: Events that are remembered, of each kind.
+#: Maximum remembered events of each kind.
 _MOST = 10_000
 
-#: The bucket, its age limit in seconds, and the most events in it; the oldest go first.
+#: The bucket, its age limit in seconds, and the maximum number of events in it; the oldest are removed first.
 BUCKET = "FAILURES"
 _STREAM = f"KV_{BUCKET}"
 _KEPT, _MOST_KEPT = 7 * 24 * 3600.0, 1_000_000
 
-#: Seconds for an answer of the server, and for the bucket to be made.
+#: Seconds for the server to answer, and for the bucket to be created.
 _ANSWER, _MAKING = 2.0, 5.0
 
-#: Seconds without questions after one that was not answered: each would hold up the events behind it.
+#: Seconds without further requests after an unanswered one, because each would delay the following events.
 _QUIET = 30.0
 
 
 class PastAttempts(NamedTuple):
-    """How often an event has failed, and the reason of the last failure."""
+    """The number of failures of an event, and the reason of the last one."""
 
     failures: int = 0
     reason: str = ""
-    #: Deliveries until a member without a subscription returned it: they do not indicate a crash.
+    #: Deliveries that a member without a subscription returned; they do not indicate a crash.
     refused: int = 0
 
 
 class DedupeCache:
-    """Which of the last events were handled by this process, and the failures of others; it outlives a connection."""
+    """The last events that this process has handled, and the failures of others; it outlives a connection."""
 
     def __init__(self) -> None:
-        # Both in the order in which they were noted; the oldest is forgotten first.
+        # Both in order of their recording; the oldest entry is removed first.
         self._handled: dict[Key, None] = {}
         self._failures: dict[Key, PastAttempts] = {}
 
     def past(self, key: Key) -> PastAttempts:
-        """Return the failures that this process has noted."""
+        """Return the failures that this process has recorded."""
         return self._failures.get(key, PastAttempts())
 
     def failed(self, key: Key, past: PastAttempts) -> None:
-        """Note the failures of an event."""
+        """Record the failures of an event."""
         _note(self._failures, key, past)
 
     def handled(self, key: Key) -> None:
-        """Note that an event has come to its end."""
+        """Record that an event has ended."""
         self._failures.pop(key, None)
         _note(self._handled, key, None)
 
     def was_handled(self, key: Key) -> bool:
-        """Return whether the event was handled before: its acknowledgement was lost."""
+        """Return whether the event was already handled, so that only its acknowledgement was lost."""
         return key in self._handled
 
 
 class Failures:
     """The failures of a group's events, in the bucket ``FAILURES`` and in ``dedupe``.
 
-    The bucket is made with the first failure. Where the account does not allow one, each process counts alone. So it
-    does for half a minute after a question that the server did not answer.
+    The bucket is created with the first failure. If the account does not allow a bucket, each process counts alone. It
+    also counts alone for half a minute after a request that the server did not answer.
     """
 
     def __init__(self, connection: Connection, settings: Settings, dedupe: DedupeCache) -> None:
         self._connection = connection
         self._prefix = f"$KV.{BUCKET}.{settings.stream}.{settings.group}"
         self._dedupe = dedupe
-        #: Whether other processes see what is noted.
+        #: Whether other processes see the records.
         self.is_shared: bool = True
-        # Until when the server is not asked, and whether a warning about it was logged.
+        # The time until which no request is sent to the server, and whether a warning about it was logged.
         self._quiet_until = 0.0
         self._is_told = False
 
     async def past(self, key: Key) -> PastAttempts:
-        """Return the failures of an event, as far as the server answers."""
+        """Return the failures of an event, or those known to this process if the server does not answer."""
         known = self._dedupe.past(key)
         if not self._is_asked():
             return known
@@ -141,10 +142,10 @@ class Failures:
 
     def _count_alone(self, reason: object) -> None:
         self.is_shared = False
-        _log.warning("%s; this process counts the failures of its events alone", reason)
+        _log.warning("%s; only failures in this process are counted", reason)
 
     def _note_trouble(self, error: Exception) -> None:
-        """Count alone for a while, or for good if the server denies access, which it does not report in an answer."""
+        """Count alone for a while, or permanently if the server denies access, which no answer reports."""
         trouble = self._connection.trouble
         if isinstance(error, TimeoutError) and "permissions violation" in trouble.lower() and BUCKET in trouble.upper():
             if self.is_shared:
@@ -156,7 +157,7 @@ class Failures:
         self._is_told = True
         _log.log(
             level,
-            "the bucket %r cannot be used (%s); until it can, this process counts the failures of its events alone",
+            "the bucket %r cannot be used (%s); until it can, only failures in this process are counted",
             BUCKET,
             reason_of(error),
         )
@@ -192,7 +193,7 @@ class Failures:
 
 
 def _read(data: bytes | None) -> PastAttempts:
-    """Return the record that `Failures.note` wrote; an empty one if another program wrote the value."""
+    """Return the record that `Failures.note` wrote, or an empty record if another program wrote the value."""
     try:
         said: Any = json.loads(data or b"")
         return PastAttempts(int(said["failures"]), str(said["reason"]), int(said.get("refused", 0)))

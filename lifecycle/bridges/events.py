@@ -32,9 +32,10 @@ class BusEvent(Event):
     type: str = ""
     #: The time of sending, aware; None if the message has none.
     time: datetime | None = None
-    #: 1, plus one for each time that its handlers have failed.
+    #: 1 plus the number of failures of its handlers.
     attempt: int = 1
-    #: Other headers of the message, names in lower case: ``traceparent``, the ``dead-reason`` of a dead letter.
+    #: Other headers of the message, with names in lower case, such as ``traceparent`` and the ``dead-reason`` of a dead
+    #: letter.
     headers: Mapping[str, str] = field(default_factory=lambda: _NONE, hash=False)
 
 
@@ -50,7 +51,7 @@ class LeaderEvent:
     leading: bool
     #: The fencing token: higher than that of every earlier leader.
     token: int
-    #: The reason of the loss.
+    #: The reason for the loss.
     reason: str = ""
     topic: str = field(init=False, repr=False)
 

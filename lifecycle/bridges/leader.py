@@ -1,9 +1,9 @@
-"""`Leader`: a source that emits an event when this process becomes the leader, and when it is not any more.
+"""`Leader`: a source that emits an event when this process becomes the leader, and when it loses the leadership.
 
-`Elector` takes the lease when it is free and keeps it. `LeaseWatcher` decides when asking for the lease is worthwhile:
-as soon as its holder gives it back, or falls silent. It subscribes to the key, which a holder writes three times per
-lease. A watch of the bucket would be a consumer on one node of a cluster, and end silently with that node; a
-subscription comes back with the connection.
+`Elector` takes the lease when it is free and keeps it. `LeaseWatcher` decides when to request the lease: as soon as its
+holder gives it back or falls silent. It subscribes to the key, which a holder writes three times per lease. A watch of
+the bucket would be a consumer on one node of a cluster, and would end silently with that node. A subscription is
+restored with the connection.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["Elector", "Leader", "LeaderState", "LeaseWatcher"]
 
 _log = logging.getLogger("lifecycle.bridges")
 
-#: Characters of a name on the server.
+#: Maximum characters of a name on the server.
 _LONGEST = 200
 
 #: Seconds until an unanswered write is tried again.
@@ -62,20 +62,19 @@ class LeaderState:
 class Leader:
     """Elects one of all processes that have a `Leader` of this name; added to a router with ``add_source``.
 
-    It emits ``leader/<name>/gained`` when this process becomes the leader, and ``leader/<name>/lost`` when it is not
-    any more, both as `LeaderEvent`. The leader has a lease on the server, which it renews three times per period. If a
-    leader dies or is cut off, another follows about a second after the lease has ended. If it stops cleanly, another
-    follows at once: it emits the loss, its handlers end, and then it gives the lease back.
+    It emits ``leader/<name>/gained`` when this process becomes the leader, and ``leader/<name>/lost`` when it loses the
+    leadership, both as `LeaderEvent`. The leader has a lease on the server, which it renews three times per period. If
+    a leader dies or is cut off, another follows about a second after the lease has ended. On a clean stop, it emits the
+    loss, waits for its handlers, and gives the lease back. Another then follows immediately.
 
     A leader that cannot renew its lease gives up before the lease ends, by its own clock. A process that was suspended
     meanwhile has lost the lease before it does anything else: `token` is None, and `put` raises `NotLeader`. Include
-    the token in every other action of a leader, so that its receiver can refuse a token lower than the highest it has
-    seen.
+    the token in every other action of a leader. The receiver can then refuse a token lower than the highest so far.
 
     Args:
-        name: of the leadership; one segment of a topic.
-        url: of the server, or a `NatsServer` for credentials, TLS or several servers.
-        lease: seconds for which a leader may be silent. A cluster that has lost a node is silent for up to seven.
+        name: name of the leadership; one segment of a topic.
+        url: the server's URL, or a `NatsServer` for credentials, TLS or several servers.
+        lease: maximum seconds of silence of a leader. A cluster that has lost a node is silent for up to seven seconds.
 
     Raises:
         ValueError: for a name that is not a segment or is too long, and a lease of less than a second.
@@ -93,9 +92,9 @@ class Leader:
         self._seconds = lease
         self._elector: Elector | None = None
         self._keeper: asyncio.Task[None] | None = None
-        # Events that were not emitted yet: at most a loss and the gain that follows.
+        # Events that were not emitted yet: at most a loss and the following gain.
         self._news: deque[LeaderEvent] = deque()
-        # The token of the last `gained` that no `lost` has followed.
+        # The token of the last `gained` without a `lost` after it.
         self._told_token = 0
         self._closing = False
         self._stirred = asyncio.Event()
@@ -105,7 +104,7 @@ class Leader:
 
     @property
     def token(self) -> int | None:
-        """The fencing token if this process leads now, by its own clock, else None; it grows with each leader."""
+        """The fencing token, which grows with each leader; None if this process does not lead, by its own clock."""
         elector = self._elector
         return elector.lease.token if elector is not None and elector.lease.is_ours else None
 
@@ -119,21 +118,22 @@ class Leader:
     async def put(self, key: str, value: bytes, *, token: int | None = None) -> int:
         """Store ``value`` on the server, if this process is still the leader at the moment of the write.
 
-        The server compares in the same step: if there is another leader, it refuses the write. A server that does not
-        answer is asked again as long as this process has the lease.
+        The server compares in the same step, and refuses the write if there is another leader. If the server does not
+        answer, the write is repeated while this process has the lease.
 
         Args:
-            key: a topic of its own below the leader's name, such as ``last/run``.
+            key: a topic below the leader's name, such as ``last/run``.
             value: any bytes, up to the server's limit for a message.
-            token: the token with which the work began, so that its result is stored only if no other process has led
-                since; None for the present one.
+            token: the token at the start of the work, so that its result is stored only if no other process has led
+                since; None for the current token.
 
         Returns:
-            Its revision, which only grows.
+            The revision of the value; revisions only increase.
 
         Raises:
-            NotLeader: if it does not lead; if an earlier answer was lost, the value may have been written all the same.
-            Unpublishable: for too long a key, and too large a value.
+            NotLeader: if this process does not lead. The value may still have been written if an earlier answer was
+                lost.
+            Unpublishable: if the key is too long or the value too large.
         """
         token = self.token or 0 if token is None else token
         while (elector := self._elector) is not None:
@@ -177,7 +177,7 @@ class Leader:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Give the lease back and disconnect; after a stop the router does so when every delivery has ended."""
+        """Give the lease back and disconnect; after a stop, the router calls this when every delivery has ended."""
         elector, self._elector = self._elector, None
         if elector is None:
             return
@@ -218,7 +218,7 @@ class Leader:
         self._stirred.set()
 
     async def settle(self) -> None:
-        """Do nothing: with this method, the router leaves the source only when every delivery has ended."""
+        """Do nothing; because of this method, the router leaves the source only when every delivery has ended."""
 
     async def _tell(self, emit: Emit, closed: asyncio.Task[object]) -> None:
         assert self._keeper is not None
@@ -230,12 +230,12 @@ class Leader:
             if self._keeper.done():
                 self._keeper.result()
             if closed.done():
-                raise BridgeError(f"the connection to {self._server!r} is closed for good; a new one is needed")
+                raise BridgeError(f"the connection to {self._server!r} is closed permanently; a new one is needed")
             self._stirred.clear()
             await self._stirred.wait()
 
     async def _last_words(self, emit: Emit) -> None:
-        """Emit the loss for a leader that was removed or has failed."""
+        """Emit the loss of a leader that was removed or has failed."""
         assert self._elector is not None
         self._elector.resign()
         self._elector.lease.forget()
@@ -257,7 +257,7 @@ class Leader:
             self._elector.stir()
 
     def _turned(self, token: int, reason: str) -> None:
-        """Queue the event of a gain or loss; a loss and gain that were not emitted in time are dropped."""
+        """Queue the event of a gain or loss; drop a loss and gain that were not emitted in time."""
         if self._closing or token == self._told_token:
             return
         event = LeaderEvent(self.name, leading=bool(token), token=token or self._told_token, reason=reason)
@@ -275,7 +275,10 @@ _RENEWALS, _TRIES = 3, 20
 
 
 class Elector:
-    """Gets the lease and keeps it, in turn; ``told`` gets the token after a gain, 0 and the reason after a loss."""
+    """Gets the lease and keeps it, in turn.
+
+    ``told`` gets the token after a gain, and 0 with the reason after a loss.
+    """
 
     def __init__(self, connection: Connection, name: str, seconds: float, told: Callable[[int, str], None]) -> None:
         self.connection = connection
@@ -287,7 +290,7 @@ class Elector:
         self._ending = False
 
     async def prepare(self) -> None:
-        """Make the bucket if it is missing, and subscribe to the key.
+        """Create the bucket if it is missing, and subscribe to the key.
 
         Raises:
             UnfitServer: if the server cannot be used.
@@ -307,16 +310,16 @@ class Elector:
                 await self.watcher.wait()
 
     def stir(self) -> None:
-        """Ask for the lease again after a reconnect."""
+        """Request the lease again after a reconnect."""
         self.doubt()
         self.watcher.stir()
 
     def doubt(self) -> None:
-        """Renew at once: a write was refused, and the renewal finds out why."""
+        """Renew immediately, to find out why a write was refused."""
         self._stirred.set()
 
     def resign(self) -> None:
-        """Do not lead again after this time; the lease is kept as long as `run` runs."""
+        """Do not lead again after this leadership; the lease is kept while `run` runs."""
         self._ending = True
         self.watcher.stir()
 
@@ -324,7 +327,7 @@ class Elector:
         try:
             holder = await self.lease.take()
         except unanswered() as error:
-            _log.debug("the leader %r cannot ask for its lease: %r", self._name, error)
+            _log.debug("the leader %r cannot request its lease: %r", self._name, error)
             self.connection.missed(reason_of(error))
             return False
         self.connection.answered()
@@ -332,7 +335,7 @@ class Elector:
         return self.lease.is_ours
 
     async def _held(self) -> str:
-        """Renew the lease as long as possible, and return the reason of the loss."""
+        """Renew the lease as long as possible, and return the reason for the loss."""
         seconds = self.lease.seconds
         pause = seconds / _RENEWALS
         while True:
@@ -340,7 +343,7 @@ class Elector:
             if not self.lease.is_ours:
                 return "it could not be renewed in time"
             try:
-                # However slow the server is, the loss must be reported before the lease ends.
+                # Even if the server is slow, the loss must be reported before the lease ends.
                 async with asyncio.timeout(self.lease.left):
                     await self.lease.renew()
                 self.connection.answered()
@@ -359,7 +362,7 @@ class Elector:
 
 _NO_HOLDER = Holder("", "", 0.0)
 
-#: The part of a lease after which a silent holder may be dead: one renewal, and a little.
+#: The part of a lease after which a silent holder may be dead: slightly more than one renewal.
 _SILENCE = 0.4
 
 #: Seconds between two reads of the key of a silent holder; the server ends leases once a second.
@@ -378,17 +381,17 @@ class LeaseWatcher:
         self._stirred = asyncio.Event()
 
     async def listen(self, connection: Connection) -> None:
-        """Receive writes to the key, as long as ``connection`` lives."""
+        """Receive writes to the key while ``connection`` is open."""
         await connection.client.subscribe(self.subject, cb=self._hear)  # pyright: ignore[reportUnknownMemberType]  # of nats-py
 
     def saw(self, holder: Holder) -> None:
-        """Record ``holder`` as the present one."""
+        """Record ``holder`` as the current one."""
         if holder.id != self.holder.id:
             self._last_seen = asyncio.get_running_loop().time()
         self.holder = holder
 
     def stir(self) -> None:
-        """Let `wait` return at once."""
+        """Let `wait` return immediately."""
         self._stirred.set()
 
     async def wait(self) -> None:

@@ -1,8 +1,8 @@
-"""A lease: one key of a bucket on the server, which one process has at a time, as long as it renews it.
+"""A lease: one key of a bucket on the server, held by one process at a time until it stops renewing the lease.
 
-The key expires unless it is renewed in time. Every write names the revision that it follows, and the server refuses it
-if that is not the last. So one of several candidates gets the lease, and a process that was suspended learns that it
-has lost it. Values below the key are fenced in the same way, in the same step.
+The key expires unless it is renewed in time. Every write names the previous revision, and the server refuses the write
+if that is not the last one. So one of several candidates gets the lease, and a process that was suspended learns that
+it has lost it. Values below the key are fenced in the same way, in the same step.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 
-#: The part of a lease that its holder gives up, so that it has stopped before the server gives the lease to another.
+#: The part of a lease that its holder gives up, so that it stops before the server gives the lease to another process.
 _MARGIN = 0.1
 
 #: Seconds for giving the lease back.
@@ -54,7 +54,7 @@ _RELEASE = 1.0
 class Lease:
     """A lease of ``seconds``, for a process that wants it or has it.
 
-    Every write waits for the one before it: each has to name the revision that the previous one made.
+    Each write waits for the previous one, because it must name the revision that this one made.
     """
 
     def __init__(self, connection: Connection, name: str, seconds: float) -> None:
@@ -63,14 +63,14 @@ class Lease:
         self.key: Final = LeaseKey(connection, name, self.me)
         #: The revision with which it was gained: the fencing token.
         self.token: int = 0
-        # The last revision that this process wrote, 0 for none; and the end of the lease by its own clock.
+        # The last revision that this process wrote, 0 for none, and the end of the lease by its own clock.
         self._revision = 0
         self._until = -math.inf
         self._turn = asyncio.Lock()
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process has the lease now, as far as clocks can tell."""
+        """Whether this process has the lease now, as far as clocks show."""
         return self.left > 0
 
     @property
@@ -82,7 +82,7 @@ class Lease:
         """Take the lease if it is free, and return its holder.
 
         Raises:
-            Exception: one of `unanswered`; the write may have succeeded all the same, which the next call finds out.
+            Exception: one of `unanswered`; the write may still have succeeded, which the next call finds out.
         """
         async with self._turn:
             entry = await self.key.read()
@@ -97,10 +97,10 @@ class Lease:
             return self.me
 
     async def renew(self) -> None:
-        """Extend the lease to its whole duration from now on.
+        """Extend the lease to its full duration from now on.
 
         Raises:
-            NotLeader: if another process has the lease, or none.
+            NotLeader: if another process has the lease, or no process.
             Exception: one of `unanswered`.
         """
         async with self._turn:
@@ -112,8 +112,8 @@ class Lease:
         """Write ``value`` if, at that moment and according to the server, this process has the lease of ``token``.
 
         Raises:
-            NotLeader: if it has not.
-            Unpublishable: for too long a key, and a value above the limit for a message.
+            NotLeader: if this process does not have that lease.
+            Unpublishable: for a key that is too long, and a value above the limit for a message.
             Exception: one of `unanswered`.
         """
         async with self._turn:
@@ -127,7 +127,7 @@ class Lease:
         self._revision, self._until = 0, -math.inf
 
     async def release(self) -> None:
-        """Give the lease back, so that another process gets it at once; without an answer it expires."""
+        """Give the lease back, so that another process gets it immediately; without an answer it expires."""
         try:
             with suppress(*unanswered(), Refused):
                 async with asyncio.timeout(_RELEASE), self._turn:
@@ -156,11 +156,11 @@ class Lease:
             self.forget()
             raise NotLeader(f"{entry.holder.place if entry.holder else 'no process'} has the lease")
         if entry.revision == self._revision:
-            raise TimeoutError("another write is still under way")
+            raise TimeoutError("another write is still in progress")
         self._revision = entry.revision
 
     def _end(self, sent: float) -> float:
-        """Return the local end of a lease that was requested at ``sent``: the server counts from a later moment."""
+        """Return the local end of a lease that was requested at ``sent``; the server counts from a later moment."""
         return sent + self.seconds * (1 - _MARGIN)
 
 
@@ -179,14 +179,14 @@ STREAM = f"KV_{BUCKET}"
 #: Maximum seconds for an answer.
 _ANSWER = 2.0
 
-#: Error codes: another revision is the last; another write, perhaps of this process, is in progress.
+#: Error codes: another revision is the last one; another write, perhaps of this process, is in progress.
 _WRONG_SEQUENCE = (10071, 10164)
 
 _EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 
 _OF_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
 
-#: A header of the write that gives a lease back.
+#: A header of the write that returns a lease.
 OPERATION = "KV-Operation"
 
 
@@ -194,7 +194,7 @@ class Holder(NamedTuple):
     """The holder of a lease, as stored in its key."""
 
     id: str
-    #: Its machine and process, for people.
+    #: Its machine and process, for display.
     place: str
     #: The duration of the lease in seconds.
     lease: float
@@ -208,7 +208,7 @@ class Entry(NamedTuple):
 
 
 class Refused(Exception):
-    """The server compared revisions and did not take the write."""
+    """The server compared revisions and rejected the write."""
 
 
 class LeaseKey:
@@ -223,7 +223,7 @@ class LeaseKey:
         return entry.holder is not None and entry.holder.id == self._me.id
 
     async def read(self) -> Entry:
-        """Return the present value of the key."""
+        """Return the current value of the key."""
         from nats.js.errors import NotFoundError
 
         try:
@@ -236,7 +236,7 @@ class LeaseKey:
         """Take or renew the lease if ``expected`` is the last revision, and return the new revision.
 
         Raises:
-            Refused: if it is not.
+            Refused: if ``expected`` is not the last revision.
         """
         me = self._me
         holder = json.dumps({"id": me.id, "place": me.place, "lease": me.lease})
@@ -263,8 +263,8 @@ class LeaseKey:
         """Write ``value`` under ``name``, if ``revision`` is the last of the key.
 
         Raises:
-            Refused: if it is not.
-            Unpublishable: for too long a name, and a value above the limit for a message.
+            Refused: if ``revision`` is not the last one.
+            Unpublishable: for a name that is too long, and a value above the limit for a message.
         """
         subject = as_subject(name, self.subject)
         headers = {_EXPECTED: str(revision), _OF_SUBJECT: self.subject}
@@ -297,7 +297,7 @@ class LeaseKey:
 
 
 def read_holder(value: bytes | None) -> Holder:
-    """Return the holder that a key names; an unknown holder if another program wrote the value."""
+    """Return the holder that a key names, or an unknown holder if another program wrote the value."""
     try:
         said: Any = json.loads(value or b"")
         return Holder(str(said["id"]), str(said["place"]), float(said["lease"]))
@@ -306,10 +306,10 @@ def read_holder(value: bytes | None) -> Holder:
 
 
 async def ensure_bucket(connection: Connection) -> None:
-    """Make the bucket for leases if it is missing, and check it.
+    """Create the bucket for leases if it is missing, and check it.
 
     Raises:
-        UnfitServer: if the existing bucket cannot be used, or none can be made.
+        UnfitServer: if the existing bucket cannot be used, or none can be created.
     """
     if not (connection.said("jetstream") or connection.said("cluster")):
         raise UnfitServer(f"{connection.server!r} has no buckets; start nats-server with --jetstream")
@@ -317,7 +317,7 @@ async def ensure_bucket(connection: Connection) -> None:
 
 
 async def _bucket(connection: Connection, copies: int) -> StreamConfig:
-    """Return the settings of the stream behind the bucket, which is made if it is missing."""
+    """Return the settings of the stream behind the bucket, which is created if it is missing."""
     from nats.js.errors import NotFoundError
 
     try:
@@ -336,5 +336,5 @@ def _compare(config: StreamConfig) -> None:
     for is_so, what in wrong:
         if is_so:
             raise UnfitServer(
-                f"the bucket {BUCKET!r} cannot be used for leases: {what}; delete it, and the next start makes one"
+                f"the bucket {BUCKET!r} cannot be used for leases: {what}; delete it, and the next start creates one"
             )

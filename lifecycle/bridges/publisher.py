@@ -1,8 +1,8 @@
 """Events to the bus: each is sent until the server acknowledges it, always with the same id.
 
-`Publisher` retries. `Acks` receives the acknowledgements of one connection through one inbox and one timer: nats-py's
-``publish`` makes a timer and two futures per event, and its ``publish_async`` has no timeout. Both would cost more than
-the rest of the bridge's work per event.
+`Publisher` retries. `Acks` receives the acknowledgements of one connection through one inbox and one timer. nats-py's
+``publish`` creates a timer and two futures per event, and its ``publish_async`` has no timeout. Both would cost more
+than the rest of the bridge's work per event.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ __all__ = [
 
 _log = logging.getLogger("lifecycle.bridges")
 
-#: Seconds until publishing fails: a cluster that lost its leader needs up to seven, a starting server less.
+#: Seconds until publishing fails. A cluster that lost its leader needs up to seven, and a starting server less.
 PUBLISH_TIMEOUT = 30.0
 
 #: Seconds for one acknowledgement, and between two checks for missing ones.
 _ACK_TIMEOUT, _LOOK = 3.0, 0.5
 
-#: More bytes than the headers of an event have: topics and ids are bounded.
+#: Upper limit for the bytes of an event's headers: topics and ids are bounded.
 _HEADERS = 16_384
 
 _BACKOFF = Backoff(initial=0.1, maximum=2.0, jitter=0.5)
@@ -78,7 +78,7 @@ class Publisher:
         # The task that finds out why no stream answers, and its result.
         self._inquiry: asyncio.Task[None] | None = None
         self._finding = ""
-        #: Acknowledged events, and those among them that the server had before.
+        #: Acknowledged events, and the number of them that the server already had.
         self.published = self.duplicates = 0
 
     async def use(self, connection: Connection) -> None:
@@ -102,17 +102,17 @@ class Publisher:
             await asyncio.wait([inquiry])
 
     def changed(self, *, up: bool) -> None:
-        """Note that the connection came up, or went down with its pending acknowledgements."""
+        """Record that the connection came up, or went down with its pending acknowledgements."""
         if not up and self._acks is not None:
             self._acks.lose()
         if up:
             self._changed.notify_all()
 
     async def publish(self, subject: str, headers: dict[str, str], body: bytes, key: str) -> None:
-        """Publish an event, and return when the server has it; ``key`` identifies it there.
+        """Publish an event, and return when the server has it; ``key`` identifies it on the server.
 
         Raises:
-            NotPublished: if the server did not acknowledge it within 30 seconds, or refuses it; with the reason.
+            NotPublished: if the server refused the event, or did not acknowledge it within 30 seconds; with the reason.
             Unpublishable: for an event above the limit for a message.
         """
         headers["Nats-Msg-Id"] = key
@@ -157,7 +157,7 @@ class Publisher:
             raise self._late(subject, why or _NO_ACK) from None
 
     async def _tried(self, subject: str, headers: dict[str, str], body: bytes) -> str:
-        """Send it once, and return the reason of a failure, or an empty text."""
+        """Send it once, and return the reason of a failure, or an empty string."""
         acks = self._acks
         if acks is None or not acks.connection.is_up:
             return self._no_link()
@@ -169,7 +169,7 @@ class Publisher:
             if connection.is_up:
                 connection.missed(_NO_ACK, seconds=_ACK_TIMEOUT)
             return _NO_ACK
-        except Exception as error:  # noqa: BLE001  # told apart where nats-py is known
+        except Exception as error:  # noqa: BLE001  # distinguished where nats-py is imported
             return _judge(error, subject)
         if answer.final or (answer.stream and answer.stream != self._stream):
             what = answer.refusal or f"it went into the stream {answer.stream!r}"
@@ -180,9 +180,9 @@ class Publisher:
             self.published += 1
             if answer.duplicate:
                 self.duplicates += 1
-                _log.debug("the bus had the event %s already", headers["Nats-Msg-Id"])
+                _log.debug("the bus already had the event %s", headers["Nats-Msg-Id"])
             return ""
-        _log.debug("an event on %s was not taken: %s", subject, answer.refusal)
+        _log.debug("an event on %s was not accepted: %s", subject, answer.refusal)
         if answer.refusal:
             connection.answered()
             return f"the server refuses it: {answer.refusal}"
@@ -191,7 +191,7 @@ class Publisher:
         return self._finding or _NO_STREAM
 
     def _inquire(self, connection: Connection) -> None:
-        """Find out why no stream answers; a missing stream is made again."""
+        """Find out why no stream answers, and create a missing stream again."""
         if self._inquiry is None or self._inquiry.done():
             self._inquiry = asyncio.get_running_loop().create_task(
                 self._find(connection), name="bridge: missing stream"
@@ -209,7 +209,7 @@ class Publisher:
         else:
             self._finding = ""
             if is_new:
-                _log.warning("the stream %r was gone, with its events; it is made again", self._stream)
+                _log.warning("the stream %r was missing, and its events are lost; it is created again", self._stream)
         await asyncio.sleep(_INQUIRY)
 
     def _no_link(self) -> str:
@@ -239,10 +239,10 @@ def _judge(error: Exception, subject: str) -> str:
 def check_size(connection: Connection, subject: str, headers: dict[str, str], body: bytes) -> None:
     """Check that a message is within the server's limit.
 
-    The server counts headers too, and ends the connection of a sender above the limit; nats-py checks the body only.
+    The server also counts headers, and closes the connection of a sender above the limit. nats-py checks only the body.
 
     Raises:
-        Unpublishable: if it is not.
+        Unpublishable: if the message is too large.
     """
     most: int = connection.client.max_payload
     if len(body) + _HEADERS < most:
@@ -261,7 +261,7 @@ class Answer(NamedTuple):
     #: The stream that stored it; empty if it was refused.
     stream: str
     duplicate: bool
-    #: The reason of a refusal, empty if no stream answers; and whether it is permanent.
+    #: The reason of a refusal, empty if no stream answers, and whether the refusal is permanent.
     refusal: str = ""
     final: bool = False
 
@@ -287,8 +287,8 @@ class Acks:
         """Send a message, and wait for the answer.
 
         Raises:
-            TimeoutError: if there is none within three seconds, or the connection ends first.
-            nats.errors.Error: if it cannot be sent.
+            TimeoutError: if no answer arrives within three seconds, or the connection ends first.
+            nats.errors.Error: if the message cannot be sent.
         """
         self._sent += 1
         number, loop = self._sent, asyncio.get_running_loop()
@@ -346,21 +346,22 @@ def _read(message: Msg) -> Answer:
 #: Subject, headers, body and key.
 DeadLetter: TypeAlias = tuple[str, dict[str, str], bytes, str]
 
-#: Characters of a reason that are kept.
+#: Maximum characters of a reason; the rest is cut off.
 LONGEST_REASON = 500
 
 
 def message_key(subject: str, id: str) -> str:  # noqa: A002  # the attribute's name
-    """Return the key by which the server recognises an event: several topics may share an id."""
+    """Return the key by which the server identifies an event, since several topics may share an id."""
     return f"{id} {subject}"
 
 
 def dead_letter(
     message: Msg, topic: str, settings: Settings, *, reason: str, attempts: int, readable: bool
 ) -> Iterator[DeadLetter]:
-    """Return the dead letter of ``message`` and a smaller variant; nothing if its subject would be too long.
+    """Return the dead letter of ``message`` and a smaller variant, or nothing if its subject would be too long.
 
-    It is the same event with the reason of its failure. If it is not ``readable``, its data are the bytes of the body.
+    The dead letter is the same event with the reason of its failure. If the message is not ``readable``, the data are
+    the bytes of the body.
     """
     subject = f"{settings.prefix}.dead.{'.'.join(as_token(segment) for segment in topic.split('/'))}"
     if len(subject) > LONGEST + len("dead."):

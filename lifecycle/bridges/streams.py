@@ -1,7 +1,7 @@
-"""The stream of a bridge and the consumer of its group: made if they are missing, else compared.
+"""The stream of a bridge and the consumer of its group: created if they are missing, otherwise compared.
 
 A server answers with the settings that it applied. That answer reveals a server that ignores a setting, and a stream
-that another program made differently. Both are refused here, before they can lose an event.
+that another program created differently. Both are rejected here, before they can lose an event.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _log = logging.getLogger("lifecycle.bridges")
 
 _Answer = TypeVar("_Answer")
 
-#: Seconds in which the server recognises an id again.
+#: Seconds during which the server recognizes a repeated id.
 _DEDUPE = 120.0
 
-#: Seconds for which a stream that a bridge made keeps its events, handled or not.
+#: Seconds for which a stream that a bridge created keeps its events, handled or not.
 _KEPT = 7 * 24 * 3600.0
 
-#: Replicas of a stream that is made in a cluster.
+#: Replicas of a stream that is created in a cluster.
 _COPIES = 3
 
 #: Maximum unacknowledged events of a group; 1 for strict order.
@@ -62,7 +62,7 @@ _ANSWER, _TRIES, _PAUSE = 3.0, 5, 1.0
 #: Tries between two warnings about a cluster without a leader.
 _WARN_EVERY = 30
 
-#: Error codes: JetStream is disabled, so that waiting is useless; a cluster has fewer servers than requested replicas.
+#: Error codes: JetStream is disabled, so waiting is useless; a cluster has fewer servers than requested replicas.
 _DISABLED, _NO_PEERS = (10039, 10076), 10005
 
 #: The stream of a consumer does not exist.
@@ -71,10 +71,11 @@ _NO_STREAM = 10059
 #: The key of the consumer's metadata with the patterns of all members, each with a stamp that its members renew.
 _PATTERNS = "lifecycle-patterns"
 
-#: Seconds after which the group forgets a pattern that no running member has renewed.
+#: Seconds after which the group drops a pattern that no running member has renewed.
 _FORGOTTEN = 900.0
 
-#: Maximum seconds between two reads by which a stamp ages: in a longer gap, such as an outage, nothing was read.
+#: Maximum seconds between two reads that count towards the age of a stamp. During a longer gap, such as an outage,
+#: nothing was read.
 _GAP = 10.0
 
 #: Minimum seconds between writing a new pattern and the read that shows whether another member has overwritten it.
@@ -123,12 +124,12 @@ class Settings:
             raise ValueError("a bridge that neither subscribes nor publishes does nothing; give it patterns")
 
     def is_subscribed(self, topic: str) -> bool:
-        """Return whether the group subscribes to ``topic``, by the router's patterns: a subject may be less exact."""
+        """Return whether a pattern of the group matches ``topic``; a subject may be less exact."""
         return any(pattern.matches(topic) for pattern in self.subscribe)
 
 
 def patterns_of(word: str, given: Iterable[str | Pattern] | str | Pattern) -> tuple[Pattern, ...]:
-    """Return patterns from their texts; a single one need not be in a list.
+    """Return patterns from their texts; a single text need not be in a list.
 
     Raises:
         InvalidPattern: for an invalid text.
@@ -137,7 +138,7 @@ def patterns_of(word: str, given: Iterable[str | Pattern] | str | Pattern) -> tu
     several = (given,) if isinstance(given, (str, Pattern)) else tuple(given)
     for each in several:
         if not isinstance(each, (str, Pattern)):
-            raise TypeError(f"{word}={given!r}: {each!r} is not a pattern; give texts such as 'deploy/**'")
+            raise TypeError(f"{word}={given!r}: {each!r} is not a pattern; give strings such as 'deploy/**'")
     return tuple(each if isinstance(each, Pattern) else Pattern(each) for each in dict.fromkeys(several))
 
 
@@ -153,10 +154,10 @@ class Group:
 
 
 async def ensure_stream(connection: Connection, name: str, prefix: str) -> bool:
-    """Make the stream for the subjects of ``prefix`` unless there is one, and return whether it was made.
+    """Create the stream for the subjects of ``prefix`` if it is missing, and return whether it was created.
 
     Raises:
-        UnfitServer: when the existing stream cannot be used, or none can be made.
+        UnfitServer: when the existing stream cannot be used, or none can be created.
     """
     if not (connection.said("jetstream") or connection.said("cluster")):
         raise UnfitServer(f"{connection.server!r} has no streams; start nats-server with --jetstream")
@@ -166,10 +167,10 @@ async def ensure_stream(connection: Connection, name: str, prefix: str) -> bool:
 
 
 async def replicated(connection: Connection, make: Callable[[int], Awaitable[_Answer]], what: str) -> _Answer:
-    """Return the result of ``make`` with three copies in a cluster, or with one if the cluster refuses three.
+    """Return the result of ``make`` with three copies in a cluster, or with one if the cluster rejects three.
 
     Raises:
-        UnfitServer: when the server refuses one copy too.
+        UnfitServer: when the server also rejects one copy.
     """
     from nats.js.errors import APIError
 
@@ -184,9 +185,9 @@ async def replicated(connection: Connection, make: Callable[[int], Awaitable[_An
 
 
 async def patiently(connection: Connection, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
-    """Return the result of ``ask``; repeat it until a leader answers.
+    """Return the result of ``ask``, and repeat it until a leader answers.
 
-    A single server gets a few tries. For a cluster there is no limit: at the first start it has no leader until enough
+    A single server gets a few tries. A cluster has no limit, because it has no leader at its first start until enough
     of its servers are up.
 
     Raises:
@@ -221,7 +222,7 @@ async def patiently(connection: Connection, ask: Callable[[], Awaitable[_Answer]
 
 
 async def _stream(connection: Connection, name: str, prefix: str, copies: int) -> tuple[StreamConfig, bool]:
-    """Return the settings of the stream, and whether it had to be made."""
+    """Return the settings of the stream, and whether it had to be created."""
     from nats.js.api import RetentionPolicy, StorageType, StreamConfig
     from nats.js.errors import NotFoundError
 
@@ -256,11 +257,11 @@ def _compare_stream(config: StreamConfig, name: str, prefix: str) -> None:
 
 
 class Subscriptions:
-    """The patterns that the members of a group subscribe to together, from which the consumer's filter is made.
+    """The patterns to which the members of a group subscribe together; they define the consumer's filter.
 
-    They are kept in the consumer's metadata. A starting member adds its own patterns, and running members renew the
-    stamps of theirs. A pattern whose stamp stays the same for a quarter of an hour has no member any more, and is
-    removed. So a restarting member of an older version removes no pattern of a newer one.
+    They are kept in the consumer's metadata. A starting member adds its patterns, and running members renew the stamps
+    of theirs. A pattern whose stamp has not changed for 15 minutes has no member any more, and is removed. So a
+    restarting member of an older version does not remove a pattern of a newer one.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -269,10 +270,10 @@ class Subscriptions:
         self._settings = settings
         self._own = {each.text: each for each in settings.subscribe}
         self._own_filters = filters(settings.subscribe, settings.prefix)
-        # By pattern: its stamp, and when this process first read that.
+        # By pattern: its stamp, and the time when this process first read that stamp.
         self._stamps: dict[str, tuple[str, float]] = {}
         self._others: dict[str, Pattern] = {}
-        # Filters of a consumer that another program made: no pattern explains them.
+        # Filters of a consumer that another program created, which no pattern explains.
         self._strange: dict[str, float] = {}
         # The filter of the consumer; empty for everything.
         self._got: list[str] = []
@@ -281,7 +282,7 @@ class Subscriptions:
         self._read_at: float | None = None
 
     def read(self, config: ConsumerConfig) -> None:
-        """Take over the metadata and the filter of the consumer."""
+        """Adopt the metadata and the filter of the consumer."""
         now = asyncio.get_running_loop().time()
         self._skip(now)
         stamps = _stamps_of(config)
@@ -311,18 +312,18 @@ class Subscriptions:
         self._others, self._strange = others, strange
 
     def is_due(self) -> bool:
-        """Return whether the consumer must be written: own stamps are missing or old, or others are out of date."""
+        """Return whether the consumer must be written, because a stamp is missing or out of date."""
         now = asyncio.get_running_loop().time()
         renewed = now - _FORGOTTEN / 3
         own = self.is_complete() and all(self._stamps[text][1] > renewed for text in self._own)
         return not own or bool(self._out_of_date(now))
 
     def group(self) -> Group:
-        """Renew the own stamps, remove what is out of date, and return the settings of the consumer."""
+        """Renew this member's stamps, remove entries that are out of date, and return the settings of the consumer."""
         now = asyncio.get_running_loop().time()
         if gone := self._out_of_date(now):
             _log.warning(
-                "the group %r does not get %s any more: for %g minutes no member has subscribed to it",
+                "the group %r no longer gets %s: no member has subscribed to it for %g minutes",
                 self._settings.group,
                 ", ".join(gone),
                 _FORGOTTEN / 60,
@@ -355,7 +356,7 @@ class Subscriptions:
         return all(text in self._stamps and self._is_got(pattern) for text, pattern in self._own.items())
 
     def _skip(self, now: float) -> None:
-        """Exclude the time in which nothing was read: members that could not renew their stamps may be back soon."""
+        """Exclude time without a read, since members that could not renew their stamps may be back soon."""
         gap = 0.0 if self._read_at is None else max(0.0, now - self._read_at - _GAP)
         self._read_at = now
         if gap:
@@ -366,10 +367,10 @@ class Subscriptions:
             self._strange = {each: since + gap for each, since in self._strange.items()}
 
     def _warn_of_loss(self, stamps: Mapping[str, str]) -> None:
-        """Warn about own patterns that the group had and has lost."""
+        """Warn about patterns of this member that the group had and has lost."""
         if gone := [text for text in self._own if text in self._stamps and text not in stamps]:
             _log.warning(
-                "another member had removed %s from the group %r, and this member adds it again; events that were sent "
+                "another member removed %s from the group %r, and this member adds it again; events that were sent "
                 "meanwhile may not come to the group",
                 ", ".join(gone),
                 self._settings.group,
@@ -390,7 +391,7 @@ class Subscriptions:
 
 
 def _stamps_of(config: ConsumerConfig) -> dict[str, str]:
-    """Return the patterns of all members with their stamps; none if another program wrote the metadata."""
+    """Return the patterns of all members with their stamps, or none if another program wrote the metadata."""
     try:
         said: Any = json.loads((config.metadata or {}).get(_PATTERNS, "{}"))
     except ValueError:
@@ -411,13 +412,13 @@ def _filters_of(config: ConsumerConfig) -> list[str]:
 
 
 async def ensure_consumer(connection: Connection, stream: str, subscriptions: Subscriptions) -> None:
-    """Make the consumer of the group, or update it for its members.
+    """Create the consumer of the group, or update it for its members.
 
-    The server does not compare revisions of a consumer: if two members start together, the second may overwrite the
+    The server does not compare revisions of a consumer. If two members start together, the second may overwrite the
     patterns of the first. So this function reads new patterns again before it returns.
 
     Raises:
-        UnfitServer: if the server refuses it, or made it with other settings.
+        UnfitServer: if the server rejects the consumer, or created it with other settings.
     """
     from nats.js.errors import APIError, NotFoundError
 
@@ -483,5 +484,5 @@ def _compare_consumer(got: ConsumerConfig, group: Group) -> None:
         if is_now != asked:
             raise UnfitServer(
                 f"the server made the group {group.name!r} with {setting}={is_now!r} where {asked!r} was asked for; "
-                "it is too old, or something between changes requests"
+                "the server is too old, or a proxy changes requests"
             )

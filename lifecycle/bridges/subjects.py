@@ -1,9 +1,9 @@
-"""Conversion of topics to NATS subjects and back, and the subjects to which a pattern has to subscribe.
+"""Conversion of topics to NATS subjects and back, and the subjects to which a pattern must subscribe.
 
-A segment becomes a token: letters, digits, ``-`` and ``_`` are kept, every other byte of its UTF-8 becomes ``=`` and
+A segment becomes a token. Letters, digits, ``-`` and ``_`` are kept, every other byte of its UTF-8 becomes ``=`` and
 two hexadecimal digits, and an empty segment becomes ``=``. Such a token is valid in a subject and in a key of a bucket.
-Patterns that a subject cannot express (``fo*``, ``**`` that is not last) become the narrowest wider filter, and the
-subscriber matches the topic again.
+Patterns that a subject cannot express (``fo*``, ``**`` that is not last) become the narrowest filter that includes
+them, and the subscriber matches the topic again.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["LONGEST", "as_subject", "as_token", "as_topic", "covers", "filters", "widest"]
 
-#: Maximum characters of a subject: a server disconnects a client that sends one of 4,096.
+#: Maximum characters of a subject. A server disconnects a client that sends one of 4,096.
 LONGEST = 1024
 
-#: Topics whose conversion is cached, each way.
+#: Maximum cached topics, in each direction.
 _KEPT = 4096
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+").fullmatch
@@ -76,7 +76,7 @@ def filters(patterns: Iterable[Pattern], prefix: str) -> list[str]:
 
 
 def widest(subjects: Iterable[str]) -> list[str]:
-    """Return those of ``subjects`` that no other covers, sorted; a server refuses overlapping filters."""
+    """Return the ``subjects`` that no other one covers, sorted, because a server rejects overlapping filters."""
     wanted = set(subjects)
     return sorted(one for one in wanted if not any(covers(other, one) for other in wanted if other != one))
 

@@ -1,7 +1,7 @@
 """Handlers for common events: suspend and resume, reload, shut down, call a pool, start a flow, escalate.
 
-Each is an object that is called with an event, so it can be registered like any handler. It drives functions, or
-objects with ``suspend()`` and ``resume()``, ``call()`` or ``start()``, and imports no worker, pool or flow.
+Each handler is a callable object, so it can be registered like any function. It works with functions, or with any
+object that has ``suspend()`` and ``resume()``, ``call()`` or ``start()``. It does not import workers, pools or flows.
 """
 
 from lifecycle.handlers.reload import ReloadHandler, ReloadState

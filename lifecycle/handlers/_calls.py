@@ -1,4 +1,4 @@
-"""Calls of a user's function: async or plain, with as many of the offered arguments as it takes."""
+"""Calls of user functions: async or plain, with as many of the offered arguments as they take."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "adapted", "trimmed"]
 
-#: A user's function after `adapted`: always awaited, and called with all arguments that are offered.
+#: A user function after `adapted`: always awaited, and called with all offered arguments.
 Call: TypeAlias = "Callable[..., Awaitable[Any]]"
 
 
 def adapted(fn: Callable[..., Any], role: str, *offered: str, default: int = 0) -> Call:
-    """Return ``fn`` as an async function of the arguments named ``offered``, or as many of the first as it takes.
+    """Return ``fn`` as an async function that takes all ``offered`` arguments and passes on as many as ``fn`` takes.
 
-    A function without a signature, as some written in C (`dict.update`), gets ``default`` of them.
+    A function without a signature, such as some functions written in C (`dict.update`), gets ``default`` arguments.
 
     Raises:
         TypeError: when ``fn`` cannot be called with any number of them; the message contains its ``role``.
@@ -34,7 +34,7 @@ def adapted(fn: Callable[..., Any], role: str, *offered: str, default: int = 0) 
 
 
 def trimmed(fn: Callable[..., Any], role: str, *offered: str, default: int = 0) -> Callable[..., Any]:
-    """Return ``fn`` as `adapted` does, but a coroutine that it returns is not awaited."""
+    """Return ``fn`` as `adapted` does, without awaiting a coroutine that it returns."""
     if not callable(fn):
         raise TypeError(f"{fn!r} cannot be {role}: give a function, async or plain")
     taken = _taken(fn, role, offered, default)
@@ -42,7 +42,7 @@ def trimmed(fn: Callable[..., Any], role: str, *offered: str, default: int = 0) 
 
 
 def _taken(fn: Callable[..., Any], role: str, offered: tuple[str, ...], default: int) -> int:
-    """Return how many of the offered arguments ``fn`` takes, at most."""
+    """Return the maximum number of offered arguments that ``fn`` takes."""
     try:
         signature = inspect.signature(fn)
     except ValueError:

@@ -29,48 +29,50 @@ _T = TypeVar("_T")
 class ReloadState:
     """The state of a `ReloadHandler`."""
 
-    #: How many reloads have succeeded; 0 is the version that the program started with.
+    #: Number of successful reloads; 0 means the version at the program's start.
     generation: int
-    #: ``""`` before the first, then ``"ok"`` or the error of the last, such as ``"ValueError: no such key"``.
+    #: Result of the last reload: ``""`` before the first, then ``"ok"`` or an error such as ``"ValueError: no such
+    #: key"``.
     last_result: str
-    #: Duration of the last, in seconds.
+    #: Duration of the last reload, in seconds.
     duration: float
-    #: Whether one is running.
+    #: Whether a reload is running.
     running: bool
 
 
 class _Run:
-    """One reload: its event, and its result for all callers that share it."""
+    """One reload: its event, and the result for all callers that share it."""
 
     def __init__(self, event: Topical) -> None:
-        #: The newest of its events.
+        #: The newest event.
         self.event = event
         #: Whether ``prepare`` has returned, and its result.
         self.prepared = False
         self.new: Any = None
         self.ended = asyncio.Event()
         self.error: Exception | None = None
-        #: The caller that ran it was cancelled, so it has no result.
+        #: True if the caller that ran it was cancelled, so there is no result.
         self.given_up = False
 
 
 class ReloadHandler:
-    """Reloads in two steps, each async or plain: on any failure the old version stays, and the error is raised.
+    """Reloads in two steps, each async or plain. If a step fails, the old version stays, and the error is raised.
 
     ``prepare`` makes the new version (parse, connect) and returns it; it may take the event. ``commit``, if given, gets
-    the result of ``prepare`` and puts it in use: this should be one step. If ``commit`` fails, or times out after
-    ``prepare`` returned, ``rollback`` gets the same and discards it. A plain function as ``prepare`` alone is enough;
-    then it is the commit as well.
+    the result of ``prepare`` and puts it in use, which should be one step. If ``commit`` fails, or times out after
+    ``prepare`` returned, ``rollback`` gets the same result and discards it. A plain function is sufficient as
+    ``prepare`` alone; it is then the commit as well.
 
-    A plain ``prepare`` that is followed by a ``commit`` runs in a thread, so that it may block. All else runs in the
-    loop, so no other task sees half of a plain ``commit``.
+    A plain ``prepare`` that is followed by a ``commit`` runs in a thread, so it may block. All other functions run in
+    the event loop, so no other task sees a plain ``commit`` half done.
 
-    ``prepare`` and ``commit`` together have ``timeout`` seconds, and ``rollback`` the same again (None: no limit; a
-    function that blocks the loop cannot be timed out). A thread that times out continues: the next reload waits for it,
-    and its result is discarded.
+    ``prepare`` and ``commit`` together have ``timeout`` seconds, and ``rollback`` has the same again. None means no
+    limit. A function that blocks the loop cannot be timed out. A thread that times out continues: the next reload waits
+    for it, and its result is discarded.
 
-    Only one reload runs at a time. Calls that come meanwhile share one more, which gets the newest event. The route's
-    ``concurrency`` limits the calls at a time: with 1 they run one after the other, with 100 so many share one reload.
+    Only one reload runs at a time. Calls during a reload share the next one, which gets the newest event. The
+    ``concurrency`` of the route limits simultaneous calls: with 1 they run one after the other, with 100 up to 100
+    calls share one reload.
 
     Raises:
         TypeError: when one of them is not a function of at most one argument.
@@ -92,9 +94,9 @@ class ReloadHandler:
         self._commit, self._rollback = _taker(commit, "commit"), _taker(rollback, "rollback")
         self._timeout = timeout
         self._current: _Run | None = None
-        # Requested while another runs; it has not begun, so further calls share it.
+        # The reload that was requested during the current one; it has not begun, so further calls share it.
         self._next: _Run | None = None
-        # Waits for a thread that timed out, to discard its result.
+        # The task that waits for a thread that timed out, to discard its result.
         self._late: asyncio.Task[None] | None = None
         self._generation, self._result, self._duration = 0, "", 0.0
 
@@ -102,14 +104,14 @@ class ReloadHandler:
         return f"<ReloadHandler: generation {self._generation}, {self._result or 'never reloaded'}>"
 
     def state(self) -> ReloadState:
-        """Return generation, last result and its duration."""
+        """Return the generation, the last result and its duration."""
         return ReloadState(self._generation, self._result, self._duration, self._current is not None)
 
     async def __call__(self, event: Topical) -> None:
         """Reload, or wait for the reload that is shared with this event.
 
         Raises:
-            TimeoutError: when it took too long; the old version stays.
+            TimeoutError: when the reload took too long; the old version stays.
         """
         while self._next is not None:
             run = self._next
@@ -122,7 +124,7 @@ class ReloadHandler:
         await self._lead(_Run(event))
 
     async def _lead(self, run: _Run) -> None:
-        """Run a reload for all callers that come before it begins."""
+        """Run a reload for all callers that arrive before it begins."""
         self._next = run
         try:
             if self._current is not None:
@@ -160,7 +162,7 @@ class ReloadHandler:
             self._duration = clock() - began
 
     async def _swap(self, run: _Run) -> None:
-        """Both steps, or neither."""
+        """Prepare and commit, or change nothing."""
         try:
             await self._in_time(self._prepare_and_commit(run))
         except BaseException as error:
@@ -175,7 +177,7 @@ class ReloadHandler:
                 return await work
         except TimeoutError as error:
             if limit.expired():
-                raise TimeoutError(f"it was not done within {self._timeout:g} s") from error
+                raise TimeoutError(f"the reload was not done within {self._timeout:g} s") from error
             raise
 
     async def _prepare_and_commit(self, run: _Run) -> None:
@@ -197,17 +199,17 @@ class ReloadHandler:
             raise
 
     async def _discard(self, job: asyncio.Task[Any]) -> None:
-        """Discard a result that comes too late."""
+        """Discard a result that arrives too late."""
         await asyncio.wait({job})
         if job.cancelled():
             return
         if job.exception() is None:
             await self._roll_back(job.result(), TimeoutError("prepare returned too late"))
         else:
-            _log.info("prepare failed after it was given up: %r", job.exception())
+            _log.info("prepare failed after its timeout: %r", job.exception())
 
     async def _roll_back(self, new: Any, error: BaseException) -> None:
-        """Discard ``new``; a further error is logged, and noted on ``error``."""
+        """Discard ``new``; log a further error, and add it to ``error`` as a note."""
         if self._rollback is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""Ending the program: `ShutdownHandler` at once, `TerminateHandler` after suspending, `Escalator` step by step."""
+"""Ending the program: `ShutdownHandler` immediately, `TerminateHandler` after suspending, `Escalator` step by step."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _log = logging.getLogger("lifecycle.handlers")
 
 
 class ShutdownHandler:
-    """Calls ``fn``, async or plain, with the event if it takes one; then shuts the current lifetime down.
+    """Calls ``fn``, async or plain, with the event if it takes one, and then shuts down the current lifetime.
 
-    Once: events after the first are ignored, also while ``fn`` runs. The lifetime is shut down even if ``fn`` fails,
-    and the error is raised. Outside a lifetime only ``fn`` is called.
+    Only the first event has an effect, even while ``fn`` runs. The lifetime is shut down even if ``fn`` fails, and the
+    error is raised. Outside a lifetime, the handler only calls ``fn``.
 
     Raises:
         TypeError: when ``fn`` is not a function of at most one argument.
@@ -41,7 +41,7 @@ class ShutdownHandler:
         self.called: bool = False
 
     async def __call__(self, event: Topical) -> None:
-        """Shut down, the first time."""
+        """Shut down at the first call, and ignore later calls."""
         if self.called:
             return
         self.called = True
@@ -63,12 +63,12 @@ def _shut_lifetime_down() -> None:
 
 
 class TerminateHandler:
-    """Suspends, so that state is saved, then shuts down.
+    """Suspends, so that state is saved, and then shuts down.
 
-    ``suspend`` is a `SuspendHandler`, anything else with ``suspend()``, or a handler, which gets a `SuspendEvent`;
-    ``shutdown`` is a handler and gets a `ShutdownEvent`; either may be None. If ``suspend`` fails, ``shutdown`` is
-    still called, and the errors of both are raised as one `ExceptionGroup`, also if there is only one.
-    With ``continue_on_failure=False`` the error of ``suspend`` is raised as it is and nothing is shut down.
+    ``suspend`` is a `SuspendHandler`, another object with ``suspend()``, or a handler, which gets a `SuspendEvent`.
+    ``shutdown`` is a handler and gets a `ShutdownEvent`. Either may be None. If ``suspend`` fails, ``shutdown`` is
+    still called. All errors are raised as one `ExceptionGroup`, even a single one. With ``continue_on_failure=False``,
+    the error of ``suspend`` is raised unchanged, and nothing is shut down.
 
     Raises:
         TypeError: for a handler that is not a callable of one argument.
@@ -101,7 +101,7 @@ class TerminateHandler:
 
 
 def _suspending(suspend: Any) -> AsyncHandler | None:
-    """Return ``suspend`` as a handler; its method, if it has one, since a repeated event may return early."""
+    """Return ``suspend`` as a handler; prefer its method, since a repeated event may return early."""
     if suspend is None:
         return None
     method = getattr(suspend, "suspend", None)
@@ -112,11 +112,11 @@ def _suspending(suspend: Any) -> AsyncHandler | None:
 
 
 class Escalator:
-    """Gives events to ``primary``, and to ``fallback`` from the moment it escalates.
+    """Passes events to ``primary``, and to ``fallback`` once it has escalated.
 
-    It escalates when ``primary`` raises `NotHandled` (the same event then goes to ``fallback``; `Dropped` is intended
-    and changes nothing), or, with ``window``, on a second event within ``window`` seconds of the one before it, also
-    while ``primary`` is still handling that one. Any other error of ``primary`` is raised and changes nothing.
+    It escalates when ``primary`` raises `NotHandled`; the same event then goes to ``fallback``. With ``window``, it
+    also escalates on a second event within ``window`` seconds of the previous one, even while ``primary`` is still
+    handling that event. Any other error of ``primary``, including `Dropped`, is raised and has no further effect.
 
     `reset` starts again with ``primary``. A `SuspendHandler` as ``primary`` calls it after each successful resume. If
     another object has ``when_resumed``, pass it ``escalator.reset``.
@@ -143,12 +143,12 @@ class Escalator:
         return f"<Escalator from {self._names}{', escalated' if self.escalated else ''}>"
 
     def reset(self) -> None:
-        """Give the next event to ``primary`` again."""
+        """Pass the next event to ``primary`` again."""
         self.escalated = False
         self._last = -math.inf
 
     async def __call__(self, event: Topical) -> None:
-        """Handle ``event``; errors of the handler that got it are raised."""
+        """Handle ``event``, and raise the errors of the handler that got it."""
         if self._is_second():
             self.escalated = True
         if not self.escalated:

@@ -26,14 +26,14 @@ _F = TypeVar("_F", bound="Callable[..., Any]")
 
 
 class Suspendable(Protocol):
-    """An object that can suspend and resume its work; both methods async or plain."""
+    """An object that can suspend and resume its work. Both methods may be async or plain."""
 
     def suspend(self) -> Any:
-        """Save state and take no more work; return once that is done."""
+        """Save state, stop taking work, and return when both are done."""
         ...
 
     def resume(self) -> Any:
-        """Continue; return once that is done."""
+        """Continue, and return when that is done."""
         ...
 
 
@@ -65,19 +65,19 @@ _INTERRUPTS = ("signal/interrupt", "lifecycle/interrupt")
 
 
 class _Request:
-    """A requested transition; it begins when those before it have ended."""
+    """A requested transition, which begins when all earlier ones have ended."""
 
     def __init__(self, target: _State, before: _Request | None) -> None:
         self.target = target
         self.before = before
         self.task = asyncio.current_task()
         self.ended = asyncio.Event()
-        #: Its error; a cancellation of one caller is not raised in callers that joined.
+        #: Its error. The cancellation of one caller is not raised in the callers that joined.
         self.error: Exception | None = None
         self.succeeded = False
 
     async def wait_turn(self) -> None:
-        """Wait for those before; one that was cancelled while it waited leaves its predecessor to this one."""
+        """Wait for all earlier requests; a request that was cancelled while waiting hands on its predecessor."""
         while self.before is not None:
             await self.before.ended.wait()
             self.before = self.before.before
@@ -86,17 +86,20 @@ class _Request:
 class SuspendHandler:
     """Runs suspend and resume hooks, on events of ``lifecycle/suspend`` and ``lifecycle/resume``.
 
-    Hooks, async or plain, run one after the other in the order of registration, both ways: register the work first and
-    messages to the user last. They have ``timeout`` seconds for a transition (None: no limit; a hook that blocks the
-    loop cannot be timed out). If a hook fails, is timed out or cancelled, the ones before it are rolled back, the
-    latest first. The state does not change then, and the error is raised. Objects added by `manage` are rolled back by
-    their other method; the n-th hook of `on_suspend` is rolled back by the n-th of `on_resume`, and vice versa.
+    Hooks, async or plain, run one after the other in the order of registration, in both directions. Register the work
+    first and messages to the user last. The hooks of a transition have ``timeout`` seconds together. None means no
+    limit. A hook that blocks the loop cannot be timed out.
 
-    Events for the current state, or for a transition in progress, are ignored. The opposite transition, requested while
-    hooks run, follows afterwards.
+    If a hook fails, times out or is cancelled, the earlier hooks are rolled back in reverse order. The state then does
+    not change, and the error is raised. Objects added by `manage` are rolled back by their other method. The n-th hook
+    of `on_suspend` is rolled back by the n-th of `on_resume`, and vice versa.
 
-    Ctrl+C (``signal/interrupt``, ``lifecycle/interrupt``) suspends too, but is `NotHandled` once suspended or
-    suspending, so that an `Escalator` can go further. So is every other event.
+    Events for the current state, or for a transition in progress, are ignored. If the opposite transition is requested
+    while hooks run, it follows afterwards.
+
+    Ctrl+C (``signal/interrupt``, ``lifecycle/interrupt``) also suspends. Once suspended or suspending, the handler
+    raises `NotHandled` for it, so that an `Escalator` can take the next step. It also raises `NotHandled` for every
+    other event.
 
     Raises:
         ValueError: unless ``timeout`` is None or above 0.
@@ -108,7 +111,7 @@ class SuspendHandler:
         self._timeout = timeout
         self._hooks = _Hooks("suspend", "resume")
         self._machine = Machine("suspend handler", _TABLE, _State.RUNNING)
-        # The latest transition that was requested; done or not.
+        # The latest requested transition, finished or not.
         self._last: _Request | None = None
         self._when_resumed: list[Callable[[], object]] = []
 
@@ -131,7 +134,7 @@ class SuspendHandler:
         """Suspend and resume each of ``suspendables``.
 
         Raises:
-            TypeError: for what has no ``suspend()`` and ``resume()``.
+            TypeError: for an object without ``suspend()`` and ``resume()``.
         """
         for each in suspendables:
             if not (callable(getattr(each, "suspend", None)) and callable(getattr(each, "resume", None))):
@@ -147,7 +150,7 @@ class SuspendHandler:
 
     @property
     def suspended(self) -> bool:
-        """Whether the last successful transition was to suspend; still true while resuming."""
+        """Whether the last successful transition was a suspension; still true while resuming."""
         return self._machine.state in (_State.SUSPENDED, _State.RESUMING)
 
     @property
@@ -165,33 +168,33 @@ class SuspendHandler:
         """Run the transition that ``event`` requests, or ignore a duplicate.
 
         Raises:
-            NotHandled: for an event that requests neither; for Ctrl+C when suspended or suspending.
+            NotHandled: for an event that requests no transition, and for Ctrl+C when suspended or suspending.
         """
         target = _TARGETS.get(event.topic)
         if event.topic in _INTERRUPTS:
             target = _State.SUSPENDED
             if self._planned() is target:
-                raise NotHandled(f"{event.topic!r} finds the program {self._machine.state} already")
+                raise NotHandled(f"the program is already {self._machine.state}")
         if target is None:
-            raise NotHandled(f"a SuspendHandler does nothing on {event.topic!r}")
+            raise NotHandled(f"a SuspendHandler does not handle {event.topic!r}")
         if self._planned() is not target:
             await self._run(target)
 
     async def suspend(self) -> None:
-        """Suspend; return once suspended, also if that was in progress.
+        """Suspend, or join a suspension in progress, and return when suspended.
 
         Raises:
-            LifecycleError: from inside a hook of this handler, which would wait for itself.
+            LifecycleError: when called from a hook of this handler, which would wait for itself.
             TimeoutError: when the hooks took too long.
         """
         await self._reach(_State.SUSPENDED)
 
     async def resume(self) -> None:
-        """Resume; return once running, also if that was in progress. Raises as `suspend` does."""
+        """Resume, or join a resume in progress, and return when running. Raises the same errors as `suspend`."""
         await self._reach(_State.RUNNING)
 
     def _pending(self) -> _Request | None:
-        """Return the latest requested transition that has not ended; skip those cancelled while they waited."""
+        """Return the latest unfinished request, without those cancelled while they waited."""
         last = self._last
         while last is not None and last.ended.is_set():
             last = last.before
@@ -203,7 +206,7 @@ class SuspendHandler:
         return pending.target if pending else _State.SUSPENDED if self.suspended else _State.RUNNING
 
     async def _reach(self, target: _State) -> None:
-        """Run the transition, or join the caller that does; take over if that is cancelled."""
+        """Run the transition, or join the caller that runs it, and take over if that caller is cancelled."""
         while self._planned() is target:
             pending = self._pending()
             if pending is None:
@@ -212,7 +215,7 @@ class SuspendHandler:
             await pending.ended.wait()
             if pending.error is not None:
                 raise pending.error
-            if pending.succeeded:  # later requests do not matter here
+            if pending.succeeded:  # later requests are irrelevant here
                 return
         await self._run(target)
 
@@ -244,7 +247,7 @@ class SuspendHandler:
             pending = pending.before
 
     async def _transition(self, target: _State) -> None:
-        """Run the hooks, all or none; if a transition before this one failed, there may be nothing to do."""
+        """Run all hooks or none; return if the state is already ``target`` because an earlier transition failed."""
         old = self._machine.state
         if old is target:
             return
@@ -262,7 +265,7 @@ class SuspendHandler:
 
 
 class _Hook:
-    """A function in a transition, and the one that undoes it."""
+    """A function of a transition, and the hook that undoes it."""
 
     def __init__(self, fn: Callable[..., Any], role: str) -> None:
         self.name = name_of(fn)
@@ -271,14 +274,14 @@ class _Hook:
 
 
 class _Hooks:
-    """The hooks of the transition ``there`` and of the one ``back``, each in the order of registration."""
+    """The hooks of the transitions ``there`` and ``back``, each in the order of registration."""
 
     def __init__(self, there: str, back: str) -> None:
         self._opposite = {there: back, back: there}
         self._hooks: dict[str, list[_Hook]] = {there: [], back: []}
 
     def add(self, way: str, fn: Callable[..., Any]) -> None:
-        """Call ``fn`` for ``way``; it and the first hook of the other way that has no partner undo each other.
+        """Add ``fn`` for ``way``, and pair it with the first unpaired hook of the other way; each undoes the other.
 
         Raises:
             TypeError: when it cannot be called without arguments.
@@ -291,14 +294,14 @@ class _Hooks:
                 return
 
     def add_pair(self, there: Callable[..., Any], back: Callable[..., Any]) -> None:
-        """Call one for either way; they undo each other."""
+        """Add one hook for each way; each undoes the other."""
         pair = [_Hook(fn, f"{way}()") for way, fn in zip(self._hooks, (there, back), strict=True)]
         pair[0].undo, pair[1].undo = pair[1], pair[0]
         for hooks, hook in zip(self._hooks.values(), pair, strict=True):
             hooks.append(hook)
 
     async def run(self, way: str, *, timeout: float | None) -> None:
-        """Call all for ``way`` within ``timeout`` seconds; if one fails, undo those before it."""
+        """Call all hooks for ``way`` within ``timeout`` seconds; if one fails, undo the earlier ones."""
         done: list[_Hook] = []
         try:
             async with asyncio.timeout(timeout):
@@ -311,7 +314,7 @@ class _Hooks:
 
 
 async def _roll_back(done: list[_Hook], error: BaseException, timeout: float | None) -> None:
-    """Undo ``done``, the latest first; further errors are logged and noted on ``error``."""
+    """Undo ``done`` in reverse order; further errors are logged and added to ``error`` as notes."""
     for hook in reversed(done):
         if hook.undo is None:
             continue

@@ -1,4 +1,4 @@
-"""Handlers that pass an event on as work: `FlowHandler` starts a flow, `PoolHandler` makes a call into a pool."""
+"""Handlers that turn events into work: `FlowHandler` starts a flow, and `PoolHandler` calls a function in a pool."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["Callee", "FlowHandler", "Flowing", "PoolHandler", "Starter"]
 
 
 class Flowing(Protocol):
-    """A flow that was started, such as a `lifecycle.flows.Run`."""
+    """A started flow, such as a `lifecycle.flows.Run`."""
 
     async def stored(self) -> Self:
-        """Wait until it is stored."""
+        """Wait until the flow is stored."""
         ...
 
     def __await__(self) -> Generator[Any, None, Any]:
-        """Wait for its result."""
+        """Wait for the result."""
         ...
 
 
@@ -33,7 +33,7 @@ class Starter(Protocol):
     """An object that starts flows, such as `lifecycle.flows.Flows`."""
 
     def start(self, flow: Any, /, *, id: str | None, **store: Any) -> Flowing:  # noqa: A002  # as flows have it
-        """Start ``flow``; the same ``id`` again is the same flow."""
+        """Start ``flow``; a repeated ``id`` refers to the same flow."""
         ...
 
     def asks(self, flow: Any, /) -> Collection[str]:
@@ -42,18 +42,19 @@ class Starter(Protocol):
 
 
 class FlowHandler:
-    """Starts ``flow`` with ``flows`` for each event, and returns the run as soon as it is stored.
+    """Starts ``flow`` with ``flows`` for each event, and returns the run when it is stored.
 
-    From then on the flow survives a crash, so the source of the event may forget it. The handler does not wait for the
+    From then on, the flow survives a crash, so the source may acknowledge the event. The handler does not wait for the
     end of the flow, but its caller can await the run. A flow that fails is stored as failed, and logged.
 
-    An event with an ``id``, such as a webhook, starts one flow with that id. The same event again, after a crash or
-    because its sender repeats it, finds that flow, and continues it if it is unfinished. Each event without an id
-    starts a flow of its own. One event for two flows needs two ids, and so a custom handler that sets them.
+    An event with an ``id``, such as a webhook, starts a flow with that id. If the same event arrives again, after a
+    crash or from the sender, it finds that flow, and continues it if it is unfinished. Each event without an id starts
+    a new flow. To start two flows for one event, write a handler that gives them two ids.
 
-    The flow gets the values that its tasks take by name and none of them provides: a key of the event's ``data``, if
-    that is a mapping, or a field of the event, or ``topic``; and under the name ``event`` all of its fields. Paths and
-    times become text, and so do bytes, which are decoded as UTF-8. (``id`` is that of the flow: `current_task` has it.)
+    The flow gets the values that its tasks take by name and that no task provides. A value is a key of the event's
+    ``data``, if that is a mapping, or a field of the event, or ``topic``. The value ``event`` is a mapping of all
+    fields. Paths and times become text, and bytes are decoded as UTF-8. ``id`` is the id of the flow, which
+    `current_task` contains.
 
     Raises:
         TypeError: for flows that cannot start a flow, and for a flow of another type.
@@ -62,7 +63,7 @@ class FlowHandler:
 
     def __init__(self, flows: Starter, flow: Any) -> None:
         if not (callable(getattr(flows, "start", None)) and callable(getattr(flows, "asks", None))):
-            raise TypeError(f"{flows!r} cannot start a flow; give Flows, or something else with start and asks")
+            raise TypeError(f"expected Flows, or another object with start() and asks(), got {flows!r}")
         self._flows = flows
         self._flow = flow
         self._names = frozenset(flows.asks(flow))
@@ -74,9 +75,10 @@ class FlowHandler:
         """Start the flow.
 
         Raises:
-            FlowError: for values that cannot be stored, or are missing; `JournalError` when the store fails.
+            FlowError: for missing values, or values that cannot be stored.
+            JournalError: when the store fails.
         """
-        # An event that comes again is the same, though a field of it may differ, such as the time.
+        # A repeated event is the same even if a field differs, such as the time.
         start = getattr(self._flows, "repeat", self._flows.start)
         return await cast("Flowing", start(self._flow, id=_id(event), **self._values(event))).stored()
 
@@ -98,7 +100,7 @@ def _id(event: Topical) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """Return ``value`` in a form that every serializer of flows can store, if its type is known here."""
+    """Return ``value`` in a form that every serializer of flows can store, if its type is supported here."""
     if isinstance(value, (bytes, bytearray)):
         return value.decode("utf-8", "backslashreplace")
     if isinstance(value, (date, datetime)):
@@ -109,28 +111,28 @@ def _plain(value: Any) -> Any:
 
 
 class Callee(Protocol):
-    """An object that takes calls by name, such as a `lifecycle.workers.pool.Pool`."""
+    """An object that accepts calls by name, such as a `lifecycle.workers.pool.Pool`."""
 
     def call(self, function: str, event: dict[str, Any], /) -> Awaitable[Any]:
-        """Call ``function`` with the event as data, and return its result."""
+        """Call ``function`` with the event as its argument, and return the result."""
         ...
 
 
 class PoolHandler:
     """Calls ``name`` in ``pool`` for each event, and waits for the result.
 
-    The function gets the event as data, for any codec of the pool: a mapping of its fields and its topic, with paths as
-    text. Its result is the handler's result, and its errors are raised, also `PoolBusy` and `RemoteError`. A
-    cancelled handler cancels the call. The route's ``concurrency`` limits its calls in the pool at a time.
+    The function gets a mapping of the event's fields and topic, with paths as text, which any codec can encode. Its
+    result is the result of the handler. Its errors are raised, as are `PoolBusy` and `RemoteError`. If the handler is
+    cancelled, the call is cancelled too. The ``concurrency`` of the route limits its simultaneous calls in the pool.
 
     Raises:
-        TypeError: for a pool that has no ``call``, or a name that is not a string.
+        TypeError: for a pool without ``call``, or a name that is not a string.
         ValueError: for an empty name.
     """
 
     def __init__(self, pool: Callee, name: str) -> None:
         if not callable(getattr(pool, "call", None)):
-            raise TypeError(f"{pool!r} cannot be called into; give a Pool, or something else with call(name, event)")
+            raise TypeError(f"expected a Pool, or another object with call(name, event), got {pool!r}")
         if not isinstance(name, str):
             raise TypeError(
                 f"a function's name must be a string, got {name!r}; give one that the pool's workers define"
@@ -146,7 +148,7 @@ class PoolHandler:
 
 
 def _as_data(event: Topical) -> dict[str, Any]:
-    """Return the fields of ``event`` and its topic by name, with paths as text: no codec but pickle's has them."""
+    """Return the fields and topic of ``event``, with paths as text: only the pickle codec supports paths."""
     values = {name: _without_paths(getattr(event, name)) for name in _fields(event)}
     return values | {"topic": event.topic}
 

@@ -1,6 +1,6 @@
-"""A program with a prompt: built-in commands, and Ctrl+C that does the mildest thing first.
+"""Programs with a prompt: built-in commands, and Ctrl+C that takes the mildest possible step first.
 
-``routers`` connects sources, routes and handlers; ``interrupts`` has the steps of Ctrl+C.
+``routers`` connects sources, routes and handlers. ``interrupts`` implements the steps of Ctrl+C.
 """
 
 from lifecycle.interactive.routers import new_interactive_router

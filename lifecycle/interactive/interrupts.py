@@ -32,10 +32,10 @@ _AGAIN = 2.0
 
 
 class InterruptPolicy:
-    """The handler of Ctrl+C: it takes the mildest step that is possible.
+    """The handler of Ctrl+C, which takes the mildest possible step.
 
-    It clears a half-typed line of ``keyboard``, else cancels the commands of ``running``, else calls ``interrupt``, or
-    suspends ``suspender``, or asks for a second press; the next step is to quit.
+    Ctrl+C clears a half-typed line of ``keyboard``. If the line is empty, it cancels the commands of ``running``. If no
+    command runs, it calls ``interrupt``, suspends ``suspender``, or asks for a second press. The next step is to quit.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class InterruptPolicy:
         self._keyboard = keyboard
         self._running = running
         self._suspender = suspender
-        # The suspension that Ctrl+C requested last.
+        # The suspension that was last requested by Ctrl+C.
         self._requested: Delivery | None = None
         self._interrupt = None if interrupt is None else as_async(interrupt)
         first: Handler = self._ask_for_another
@@ -85,7 +85,7 @@ class InterruptPolicy:
         if requested is not None and (not requested.done or requested.error is not None):
             raise NotHandled("the requested suspension has not ended, or has failed")
         if suspender.state() in ("suspended", "suspending"):
-            raise NotHandled("suspended already")
+            raise NotHandled("already suspended")
         self._requested = await self._router.emit(SuspendEvent())
         _press_handled()
 
@@ -104,19 +104,22 @@ class InterruptPolicy:
 
 
 def _forget_press() -> None:
-    """Do not count this Ctrl+C towards force exit: it cleared a line or cancelled a command."""
+    """Exclude this Ctrl+C from the count for a forced exit, because it cleared a line or cancelled a command."""
     if (life := current_life.get(None)) is not None:
         life.escalation.uncount()
 
 
 def _press_handled() -> None:
-    """Count this Ctrl+C as the first of the two that quit, whatever was pressed before it."""
+    """Count this Ctrl+C as the first of the two that quit, regardless of earlier presses."""
     if (life := current_life.get(None)) is not None:
         life.escalation.handled()
 
 
 class Signals(SignalSource):
-    """SIGINT and SIGTERM; ``on_shutdown`` is called if a signal began the shutdown before the router had its event."""
+    """Source of SIGINT and SIGTERM.
+
+    ``on_shutdown`` is called if a signal began the shutdown before the router received its event.
+    """
 
     def __init__(self, on_shutdown: Callable[[], Awaitable[None]]) -> None:
         super().__init__(signal.SIGINT, signal.SIGTERM)
@@ -132,13 +135,13 @@ class RunningCommands:
     """The commands that are running, each in a task that Ctrl+C can cancel."""
 
     def __init__(self) -> None:
-        # In the order in which they began.
+        # In order of their start.
         self._running: list[asyncio.Task[Any]] = []
-        # Those of them that Ctrl+C has cancelled.
+        # The tasks that Ctrl+C has cancelled.
         self._cancelled: set[asyncio.Task[Any]] = set()
 
     def track(self, handler: AsyncHandler) -> AsyncHandler:
-        """Run commands in tasks of their own; a middleware."""
+        """Run each command in its own task; a middleware."""
 
         @functools.wraps(handler, updated=())
         async def tracked(event: Topical) -> None:
@@ -166,7 +169,7 @@ class RunningCommands:
                 await asyncio.wait({task})
 
     def cancel(self) -> bool:
-        """Cancel all that run, the oldest first; return whether there were any."""
+        """Cancel all running commands, the oldest first, and return whether there were any."""
         running = [task for task in self._running if task not in self._cancelled]
         self._cancelled.update(running)
         for task in running:

@@ -1,4 +1,4 @@
-"""`new_interactive_router`: the sources, routes and handlers of an interactive program."""
+"""The sources, routes and handlers of an interactive program: `new_interactive_router`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["new_interactive_router"]
 
-#: Characters of an unknown line that are repeated in the answer.
+#: Maximum characters of an unknown line that the answer repeats.
 _SHOWN = 60
 
 
@@ -88,13 +88,13 @@ def new_interactive_router(  # noqa: PLR0913  # one function wires a whole progr
         router.add_source(Signals(actions.replace_signal_event))
         router.handle("signal/terminate", actions.quit)
     if keyboard is not None:
-        # After the signals: once the prompt is shown, Ctrl+C must work.
+        # The keyboard starts after the signals: once the prompt is shown, Ctrl+C must work.
         router.add_source(keyboard)
     if default is not None:
         router.handle("input/line", default)
     router.handle("input/unknown", unknown or _answer_unknown)
     router.handle("input/eof", actions.end_of_input)
-    # The least specific pattern for them: any handler that the program registers comes first.
+    # The least specific pattern, so that any handler of the program comes first.
     router.handle("lifecycle/**", _answer_unrouted, lane="lifecycle")
     return router
 
@@ -142,7 +142,7 @@ class _Actions:
         self._shutdown = shutdown if isinstance(shutdown, ShutdownHandler) else ShutdownHandler(shutdown)
 
     def help(self, _: Topical) -> None:
-        """List the commands, each with the first line of its help."""
+        """Print all commands, each with the first line of its help."""
         table = [(", ".join((each.name, *each.aliases)), each.help.strip()) for each in self._router.commands]
         width = max(len(words) for words, _ in table)
         reply("\n".join(f"{words:{width}}  {''.join(text.splitlines()[:1])}".rstrip() for words, text in table))
@@ -167,13 +167,13 @@ class _Actions:
         """Resume, and print the result."""
         assert self.suspender is not None
         if not self.suspender.suspended and not self.suspender.transitioning:
-            say("running already")
+            say("already running")
             return
         await _reported("resuming", self.suspender(event))
         say("resumed")
 
     async def quit(self, event: Topical) -> None:
-        """Shut down, or stop the router if there is no lifetime; later lines are not obeyed."""
+        """Shut down, or stop the router if there is no lifetime; later lines are ignored."""
         if self._keyboard is not None:
             self._keyboard.discard_rest()
             with suppress(RouteNotFound):
@@ -187,19 +187,19 @@ class _Actions:
                 self._router.stop()
 
     async def replace_signal_event(self) -> None:
-        """If a signal began the shutdown, shut down as its event would, which may have come too late for the router."""
+        """Handle the signal that began the shutdown, because its event may be too late for the router."""
         signum = current().signum
         if signum is not None:
             await self._shutdown(ShutdownEvent(signal.Signals(signum).name))
 
     async def end_of_input(self, _: Topical) -> None:
-        """Quit, unless a pipe had no line at all: services are started with an empty stdin."""
+        """Quit, unless the input is a pipe without any line: services are started with an empty stdin."""
         if self._keyboard is None or self._keyboard.is_terminal or self._keyboard.lines:
             await self._router.dispatch(ShutdownEvent("end of input"))
 
 
 async def _reported(what: str, doing: Awaitable[None]) -> None:
-    """Await ``doing``; an error is printed at the prompt, and raised for the log."""
+    """Await ``doing``; print an error at the prompt, and raise it for the log."""
     try:
         await doing
     except Exception as error:

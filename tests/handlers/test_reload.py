@@ -123,7 +123,7 @@ async def test_a_reload_that_times_out_keeps_the_old_version(clock: Clock) -> No
         await handler(EVENT)
     assert clock.time() == 30
     assert config.now == 0
-    assert handler.state().last_result == "TimeoutError: it was not done within 30 s"
+    assert handler.state().last_result == "TimeoutError: the reload was not done within 30 s"
 
 
 async def test_calls_during_a_reload_share_one_more(clock: Clock) -> None:

@@ -179,7 +179,7 @@ async def test_an_outage_does_not_count_towards_the_time_after_which_a_pattern_i
                     await asyncio.sleep(0.01)
                     later = (await js.consumer_info(stream, "g")).config
     assert later.filter_subjects == [f"{prefix}.a.*", f"{prefix}.b.*"]
-    assert "does not get b/* any more" not in caplog.text
+    assert "no longer gets b/*" not in caplog.text
 
 
 async def test_a_member_adds_its_pattern_again_when_another_has_removed_it_and_warns(
@@ -195,7 +195,7 @@ async def test_a_member_adds_its_pattern_again_when_another_has_removed_it_and_w
         await js.add_consumer(
             stream, config.evolve(filter_subjects=[f"{prefix}.a.*"], filter_subject=None, metadata=only)
         )
-        await until(lambda: "another member had removed b/* from the group 'g'" in caplog.text)
+        await until(lambda: "another member removed b/* from the group 'g'" in caplog.text)
     async with running(there), by_hand(server) as js:
         await until(lambda: receiver.state().up)
         config = (await js.consumer_info(stream, "g")).config
@@ -241,7 +241,7 @@ async def test_events_to_which_no_member_subscribes_any_more_become_dead_letters
             [_, letter] = await dead.wait(2)
     assert (letter.topic, letter.data) == ("dead/b/x", 7)
     assert letter.headers["dead-reason"] == "no member of the group subscribes to it any more"
-    assert "the group 'g' does not get b/* any more" in caplog.text
+    assert "the group 'g' no longer gets b/*" in caplog.text
 
 
 async def test_a_group_that_an_operator_paused_is_reported(
