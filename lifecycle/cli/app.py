@@ -145,7 +145,7 @@ class Arguments(argparse.Namespace):
     main: Callable[[Arguments], int]
     #: The words after ``--``.
     command: tuple[str, ...]
-    #: The error for words after ``--`` if the command takes none; ``{}`` stands for the words.
+    #: The error for words after ``--``, with ``{}`` for the words; empty if the command takes them.
     no_command: str = ""
     #: Components that run with the command of `watch`.
     beside: tuple[object, ...] = ()
@@ -249,7 +249,7 @@ def _add_up(commands: Any) -> None:
         "--file",
         type=_typed(options.path),
         metavar="FILE",
-        help="read this Procfile, or this file whose name ends in .toml",
+        help="read this file: tables if its name ends in .toml, otherwise a Procfile",
     )
     output = parser.add_argument_group("output")
     output.add_argument(

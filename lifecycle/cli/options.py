@@ -197,7 +197,7 @@ def address(text: str) -> Address:
 
 
 def port(text: str) -> int:
-    """Read a TCP port; 0 stands for any free port."""
+    """Read a TCP port; 0 means any free port."""
     if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > _HIGHEST_PORT:
         raise ValueError("give a port from 0 (any that is free) to 65535")
     return int(text)

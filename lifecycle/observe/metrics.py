@@ -218,7 +218,7 @@ def _has_error(arguments: Mapping[str, Any]) -> bool:
 HISTOGRAMS: Final = (
     Histogram(
         "lifecycle.handler.duration",
-        "Seconds per handler call that returned.",
+        "Duration of handler calls that returned, in seconds.",
         ("pattern",),
         hooks.handler_finished,
         lambda _, given: (given["pattern"] or "",),
@@ -226,7 +226,7 @@ HISTOGRAMS: Final = (
     ),
     Histogram(
         "lifecycle.pool.call.wait",
-        "Seconds per call spent waiting for a worker of the pool.",
+        "Time that pool calls waited for a worker, in seconds.",
         ("pool", "function"),
         hooks.call_finished,
         lambda pool, given: (pool.name, given["function"]),
@@ -234,7 +234,7 @@ HISTOGRAMS: Final = (
     ),
     Histogram(
         "lifecycle.pool.call.duration",
-        "Seconds per call spent running in a worker of the pool.",
+        "Time that pool calls ran in a worker, in seconds.",
         ("pool", "function"),
         hooks.call_finished,
         lambda pool, given: (pool.name, given["function"]),
