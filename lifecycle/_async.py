@@ -1,4 +1,4 @@
-"""Additions to asyncio: a condition without a lock, a wait with a limit, and cancellation handled with care."""
+"""Additions to asyncio: a condition without a lock, a wait with a limit, and safe handling of cancellation."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _T = TypeVar("_T")
 
 
 class Condition:
-    """A condition without a lock, for one event loop: `notify_all` wakes every waiter, and each looks again."""
+    """A condition without a lock, for one event loop. `notify_all` wakes every waiter, and each checks again."""
 
     def __init__(self) -> None:
-        #: Number of notifications so far: a caller that finds the same number as before has missed none.
+        #: Number of notifications so far. A caller that finds the same number as before has missed none.
         self.notified: int = 0
         self._waiters: list[asyncio.Future[None]] = []
 
@@ -39,14 +39,14 @@ class Condition:
         try:
             await waiter
         finally:
-            # A waiter that was notified is no longer in the list; searching for it would cost a thousand waiters a
+            # A waiter that was notified is not in the list any more. Searching for it would cost a thousand waiters a
             # thousand steps each.
             if waiter.cancelled() and waiter in self._waiters:
                 self._waiters.remove(waiter)
 
 
 async def wait_within(seconds: float, event: asyncio.Event) -> bool:
-    """Wait for ``event`` for at most ``seconds``; return whether it was set."""
+    """Wait for ``event`` for at most ``seconds``, and return whether it was set."""
     try:
         async with asyncio.timeout(seconds):
             return await event.wait()
@@ -55,28 +55,28 @@ async def wait_within(seconds: float, event: asyncio.Event) -> bool:
 
 
 def is_async(fn: object) -> TypeGuard[Callable[..., Awaitable[Any]]]:
-    """Return whether calling ``fn``, a function or a callable object, gives an awaitable."""
+    """Return whether calling ``fn``, a function or a callable object, returns an awaitable."""
     # For a class, `__call__` would be that of its instances.
     call = None if isinstance(fn, type) else getattr(fn, "__call__", None)  # noqa: B004  # its kind is needed
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(call)
 
 
 def was_cancelled() -> bool:
-    """Return whether the running task was cancelled; user code may also raise CancelledError by itself."""
+    """Return whether the running task was cancelled. User code may also raise CancelledError without a cancellation."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def cancel_later(cancelled: asyncio.CancelledError) -> None:
-    """Let a cancellation of the running task that was caught take effect at its next await."""
+    """Raise a caught cancellation of the running task again at its next await."""
     task = asyncio.current_task()
     assert task is not None, "only a task can be cancelled"
-    # A cancellation now would end a task that returns without another await, and lose its result.
+    # An immediate cancellation would end a task that returns without another await, and lose its result.
     asyncio.get_running_loop().call_soon(_cancel_again, task, *cancelled.args)
 
 
 def _cancel_again(task: asyncio.Task[Any], *message: Any) -> None:
-    # The cancellation may have been withdrawn, as a timeout does when its block ends.
+    # The cancellation may have been withdrawn, as by a timeout at the end of its block.
     if not task.done() and task.cancelling():
         # The count of requests stays the same, so that timeouts and task groups recognise theirs.
         task.uncancel()
@@ -84,7 +84,7 @@ def _cancel_again(task: asyncio.Task[Any], *message: Any) -> None:
 
 
 async def shield(work: asyncio.Future[_T]) -> _T:
-    """Wait for ``work`` even if the caller is cancelled; the cancellation is raised when it has ended."""
+    """Wait for ``work`` even if the caller is cancelled. The cancellation is raised when the work has ended."""
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
         try:

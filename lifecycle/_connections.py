@@ -30,29 +30,29 @@ if TYPE_CHECKING:
 
 __all__ = ["NEVER", "Acceptor", "Connection", "Connections"]
 
-#: Bytes that are parsed at once, and seconds that one connection may parse per turn of the loop. Chunks of one byte
+#: Bytes that are parsed at a time, and seconds that one connection may parse per turn of the loop. Chunks of one byte
 #: cost a thousand times as much as large ones, and asyncio reads 256 KiB at a time.
 _PIECE: Final = 2048
 _TURN: Final = 0.00025
-#: Seconds per turn for all connections of a server with more data than that, one after the other.
+#: Seconds per turn that all connections of a server with more data may parse, one after the other.
 _ALL: Final = 0.001
 
-#: Bytes on the wire that a body may have per byte of content, plus an allowance. Chunks of one byte have six.
+#: Maximum bytes on the wire per byte of content of a body, plus an allowance. Chunks of one byte have six.
 _RATIO: Final = 3
 _FRAMING: Final = 16 * 1024
 
 #: Seconds for a refused client to read its answer and stop sending before the connection is closed.
 _LINGER: Final = 1.0
-#: The same while the server ends.
+#: The same while the server is closing.
 _LAST_LINGER: Final = 0.1
 
-#: Seconds for a client's TLS handshake under any load; other clients wait to be accepted meanwhile.
+#: Seconds for a client's TLS handshake, even under load. Other clients wait to be accepted meanwhile.
 _HANDSHAKE: Final = 0.25
 
 #: Connections that are accepted per turn of the loop.
 _BURST: Final = 32
 
-#: Seconds until an acceptor retries if it cannot accept, for instance for lack of descriptors, and seconds between two
+#: Seconds until an acceptor retries if it cannot accept, for example without free descriptors, and seconds between two
 #: log lines about that.
 _PAUSE: Final = 0.1
 _QUIET: Final = 60.0
@@ -68,13 +68,13 @@ _servers: Final[WeakSet[Connections]] = WeakSet()
 
 
 class Connection(web.RequestHandler):
-    """aiohttp's protocol for one client, which shares the loop with the others however fast its client sends.
+    """aiohttp's protocol for one client. It shares the loop fairly, even if a client sends quickly.
 
     Args:
         connections: those of the server, which are notified of changes.
         manager: aiohttp's server.
-        refusal: makes the answer to malformed input, from a status and the reason.
-        log: where internal errors are logged.
+        refusal: creates the answer to malformed input, from a status and the reason.
+        log: the logger for internal errors.
         settings: those of aiohttp's protocol.
     """
 
@@ -103,9 +103,9 @@ class Connection(web.RequestHandler):
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
         **settings: object,
     ) -> None:
-        # aiohttp declares each by name.
+        # aiohttp declares each of them.
         super().__init__(manager, loop=connections.loop, **settings)  # type: ignore[arg-type]
-        #: Makes the transport, and is done when there is one; for TLS that includes the handshake.
+        #: The task that creates the transport, including the TLS handshake.
         self.accepting: asyncio.Task[None] | None = None
         self._connections = connections
         self._refusal = refusal
@@ -125,20 +125,20 @@ class Connection(web.RequestHandler):
     # -- the life of a request ----------------------------------------------------------------------------------------
 
     def begin(self, request: web.BaseRequest) -> None:
-        """Note that the headers of ``request`` have arrived."""
+        """Record that the headers of ``request`` have arrived."""
         self._connections.got(self)
         if not request.content.is_eof():
             self._body, self._body_before, self._wire = request.content, request.content.total_bytes, 0
 
     def end(self) -> None:
-        """Note that it is answered; the next request may come."""
+        """Record that the request is answered, so that the next one may arrive."""
         self._body = None
         self._connections.wait_for(self)
 
     async def linger(self) -> None:
-        """Wait up to a second until the client has read its answer and disconnected; discard the rest of its body.
+        """Wait up to a second until the client has read its answer and disconnected, and discard the rest of its body.
 
-        A socket that is closed with unread data discards the answer.
+        Closing a socket with unread data would discard the answer.
         """
         transport = self.transport
         if transport is None:
@@ -159,7 +159,7 @@ class Connection(web.RequestHandler):
             self._gone.set_result(None)
 
     def cut(self) -> None:
-        """Abort the connection: a client that does not read would delay a graceful close indefinitely."""
+        """Abort the connection, because a client that does not read would delay a graceful close indefinitely."""
         self._held.clear()
         if self.transport is not None:
             self.transport.abort()
@@ -185,7 +185,7 @@ class Connection(web.RequestHandler):
         if self._deaf:
             return
         if self._held or len(data) > _PIECE:
-            # Called without data, aiohttp parses what its parser has kept.
+            # Called without data, aiohttp parses the data that its parser has kept.
             if not data:
                 super().data_received(data)
                 return
@@ -204,7 +204,7 @@ class Connection(web.RequestHandler):
         self._feeding = False
         until = perf_counter() + _TURN
         while self._held and self.transport is not None:
-            # A paused parser keeps its input, and continues by itself.
+            # A paused parser keeps its input, and continues without another call.
             size = len(self._held) if self._is_full else _PIECE
             piece = bytes(self._held[:size])
             del self._held[:size]
@@ -253,7 +253,7 @@ class Connection(web.RequestHandler):
         if status >= 500:  # noqa: PLR2004  # the family of server errors
             self._log.error("a request failed: %r", exc, exc_info=exc)
         else:
-            self._log.info("refused what is no HTTP from %s: %s", request.remote, type(exc).__name__)
+            self._log.info("refused malformed HTTP from %s: %s", request.remote, type(exc).__name__)
         if request.writer.output_size > 0:
             raise ConnectionError("the answer had begun when the request failed")
         answer = self._refusal(status, "internal error" if status >= 500 else "the request is malformed")  # noqa: PLR2004
@@ -262,11 +262,13 @@ class Connection(web.RequestHandler):
 
 
 class Connections:
-    """The connections of one server; at most half of the descriptors of the process, together with other servers.
+    """The connections of one server. Together with other servers, they use at most half of the process's descriptors.
 
     After connecting, or after an answer, a client has ``timeout`` seconds to send the headers of a request; a TLS
-    handshake counts as well. At most ``most`` may wait at a time. One more disconnects the client that has waited
-    longest, so that many slow clients cannot keep a quick one out. One timer serves all.
+    handshake
+    counts as well. At most ``most`` may wait at a time. A further one disconnects the client that has waited longest,
+    so
+    that many slow clients cannot keep a quick one out. One timer serves all.
     """
 
     def __init__(self, *, timeout: float) -> None:
@@ -275,14 +277,14 @@ class Connections:
         self._most = share_of_descriptors(4, least=16, most=10_000)
         self._most_open = share_of_descriptors(2, least=32, most=100_000)
         self._all: set[Connection] = set()
-        # The time since which each waits; all have the same timeout, so the first expires next.
+        # The time since which each waits. All have the same timeout, so the first expires next.
         self._waiting: dict[Connection, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._new: set[Connection] = set()
-        # Connections with more data to parse in their order, and the scheduled call that parses it.
+        # Connections with more data to parse, in order, and the scheduled call that parses it.
         self._hungry: dict[Connection, None] = {}
         self._feeding: asyncio.Handle | None = None
-        #: Whether the server ends, and waits for no client longer than necessary.
+        #: Whether the server is closing, and waits for no client longer than necessary.
         self.ending = False
         #: Set while every connection has had a request.
         self.all_asked = asyncio.Event()
@@ -311,7 +313,7 @@ class Connections:
         _open.discard(connection)
 
     def got(self, connection: Connection) -> None:
-        """Note that the headers of a request have arrived."""
+        """Record that the headers of a request have arrived."""
         self._waiting.pop(connection, None)
         self._new.discard(connection)
         if not self._new:
@@ -323,13 +325,13 @@ class Connections:
             self._wait(connection)
 
     def time_to_room(self, seconds: float) -> float:
-        """Return the seconds until another client may be accepted, so that each waiting one had ``seconds``."""
+        """Return the seconds until another client may be accepted, so that each waiting one has had ``seconds``."""
         if not self._waiting or (len(self._waiting) < self._most and len(_open) < self._most_open):
             return 0.0
         return max(0.0, next(iter(self._waiting.values())) + seconds - self.loop.time())
 
     def make_room(self) -> None:
-        """End the connection that has waited longest for a request, of any server in this loop.
+        """End the connection that has waited longest for a request, among all servers in this loop.
 
         If each server ended its own, the clients of one server would keep out those of all others.
         """
@@ -338,7 +340,7 @@ class Connections:
 
     @property
     def waiting_since(self) -> float:
-        """The time since which the longest waiting connection waits."""
+        """The time since which the connection that has waited longest is waiting."""
         return next(iter(self._waiting.values()), math.inf)
 
     def cut_longest(self) -> None:
@@ -353,7 +355,7 @@ class Connections:
             connection.hurry()
 
     def feed_later(self, connection: Connection) -> None:
-        """Let it parse in the next turn of the loop, or a later one if others are queued."""
+        """Let the connection parse in the next turn of the loop, or a later one if others are queued."""
         self._hungry[connection] = None
         if self._feeding is None:
             self._feeding = self.loop.call_soon(self._feed)
@@ -413,14 +415,14 @@ class Acceptor:
     """Accepts connections at listening sockets, which it owns.
 
     asyncio's own server would log a thousand errors per second when no descriptor is left, and does not report clients
-    whose TLS handshake has not ended.
+    whose TLS handshake is in progress.
 
     Args:
-        sockets: where to listen.
+        sockets: the listening sockets.
         connections: those of the server.
-        protocol: makes the protocol of one connection.
+        protocol: creates the protocol of one connection.
         context: for TLS.
-        handshake: seconds that a TLS handshake may take.
+        handshake: maximum seconds of a TLS handshake.
     """
 
     def __init__(
@@ -506,6 +508,6 @@ class Acceptor:
     def _accepted(self, connection: Connection, client: socket.socket, _: asyncio.Task[None]) -> None:
         connection.accepting = None
         if connection.transport is None:
-            # It never had a transport, or has lost it already.
+            # It never had a transport, or has already lost it.
             self._connections.forget(connection)
             client.close()

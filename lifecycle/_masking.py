@@ -1,8 +1,8 @@
-"""Masking of secrets in everything that leaves the process: the page, the control socket, diagrams, spans, lists.
+"""Masking of secrets in everything that leaves the process: the dashboard, the control socket, diagrams, spans, lists.
 
-There is one definition of a secret: a value whose name is that of a password, a token or the like. A name is compared
-word by word, so that ``author``, ``keyboard`` and ``tokenizer`` are not secret. In free text, a name is what stands
-before ``=`` or ``:``, or an option such as ``--password``.
+There is one definition of a secret: a value with the name of a password, a token or the like. A name is compared word
+by word, so that ``author``, ``keyboard`` and ``tokenizer`` are not secret. In free text, a name is the word before
+``=`` or ``:``, or an option such as ``--password``.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = ["HIDDEN", "Limits", "error_masked", "is_number", "is_secret", "masked
 #: Replaces a secret.
 HIDDEN = "***"
 
-#: Characters of a text that is remembered with its masked form: the state repeats its errors at each look.
+#: Maximum characters of a text that is cached with its masked form, because a state repeats its errors.
 _REMEMBERED = 1000
 
 #: The words of a name, also of one in camel case: ``dbAuthToken`` is "db auth token".
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _BETWEEN = re.compile(r"[\W_]+")
-#: The keys that are secret, by the word before.
+#: Keys that are secret, by the word before.
 _KEYS = "api|private|access|signing|encryption|ssh|account|master|shared|service"
 _SECRET = re.compile(
     rf"""passw(?:or)?d | passphrase | pass\ phrase | passcode | pwd | secret(?!ar) | tokens?\b | credential | apikey
@@ -45,7 +45,7 @@ _SECRET = re.compile(
       | \b(?:{_KEYS})\ ?keys?\b""",
     re.VERBOSE,
 )
-#: Last words of names that are about a secret: ``token_type``, ``session_timeout``, ``AuthError``.
+#: Last words of names that describe a secret without containing it: ``token_type``, ``session_timeout``, ``AuthError``.
 _ABOUT = re.compile(
     r"""\b(?: error | exception | warning | lost | failed | failure | invalid | expired | expires | expiry | missing
             | denied | refused | required | mismatch | timeout | ttl | count | length | size | limit | type | method
@@ -54,13 +54,13 @@ _ABOUT = re.compile(
     re.VERBOSE,
 )
 
-#: A text in quotes, which may be escaped, as in a repr within a repr. A text that was cut has no end.
+#: A text in quotes, which may be escaped, as in a repr within a repr. A text that was cut has no closing quote.
 _QUOTED = (
     r"""(?: b?(?P<quote>\\*+(?:"{3}|'{3}|["'])) (?: (?!(?P=quote)) (?: \\\\\\. | \\. | . ) )*+ (?:(?P=quote))? )"""
 )
 
-#: A name, and what separates it from its value. A name begins where a word does, so that a text is read once.
-#: An option of a command, or the first of a pair, is followed by a comma.
+#: A name and the separator before its value. A name begins at the start of a word, so that a text is read once. After
+#: an option of a command, or the first item of a pair, the separator is a comma.
 _NAMED = re.compile(
     rf"""(?<![\w.-])(?<!//)(?<!/etc/) (?P<name> (?: (?:{_KEYS})\  )? [\w.-]++ )
          (?P<between> \\*+["']?\]?\s* (?: => | [=:] )(?!//) \s* | \\*+["'],\s* | ["']?\s+ )""",
@@ -72,28 +72,28 @@ _VALUE = re.compile(
 )
 _BRACKET = re.compile(rf"{_QUOTED} | (?P<opens> [\[({{] ) | [\])}}]", re.VERBOSE | re.DOTALL)
 _BEARER = re.compile(r"\b(bearer\s+)(?!token|auth|scheme)[\w.~+/=-]{6,}", re.IGNORECASE)
-#: Headers whose value goes to the end of the line.
+#: Headers with a value up to the end of the line.
 _HEADER = re.compile(
     rf"""(\b(?:cookie|authorization)\\*+["']?\s*:\s*) (?: {_QUOTED} | [^\r\n]+ )""",
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
-#: A private key in the form in which files have it.
+#: A private key in the form that files contain.
 _PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
-#: The password in an address, also in one that is cut within it, or a token in place of the user; keys in a query.
+#: The password in a URL, even if the URL is cut within it; a token in place of the user; keys in a query.
 _ADDRESS = re.compile(r"(://[^\s:/@]*:)[^\s/]+(?=@|…)|(://)[^\s:/@]{20,}(?=@)|([?&](?:key|sig)=)[^\s&]+", re.IGNORECASE)
 
 #: The collections that `masked_values` walks through.
 _COLLECTIONS = (Mapping, list, tuple, AbstractSet)
 #: Characters that count as one value.
 _LINE = 100
-#: Characters of a name that are looked at, the last ones.
+#: Maximum characters of a name that are checked, from its end.
 _NAME = 200
-#: Characters of a number that is not taken for a secret in a sentence such as "session 7 ended".
+#: Maximum characters of a number that is not regarded as a secret in a sentence such as "session 7 ended".
 _NUMBER = 4
 
 
 def is_secret(name: str) -> bool:
-    """Whether a value of that name must not be shown."""
+    """Return whether a value with that name must not be shown."""
     return _is_secret(name[-_NAME:])
 
 
@@ -104,7 +104,7 @@ def _is_secret(name: str) -> bool:
 
 
 def masked(text: str) -> str:
-    """``text`` with ``***`` in place of each secret in it."""
+    """Return ``text`` with ``***`` in place of each secret."""
     return _masked(text) if len(text) > _REMEMBERED else _remembered(text)
 
 
@@ -126,20 +126,20 @@ def error_masked(error: BaseException, length: int = sys.maxsize) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of a value `masked_values` returns."""
+    """The amount of a value that `masked_values` returns."""
 
-    #: Lists and objects that are nested deeper are left out.
+    #: Maximum depth of nested lists and objects.
     depth: int = 100
-    #: Characters of each text.
+    #: Maximum characters of each text.
     text: int = sys.maxsize
-    #: Items of each list or object.
+    #: Maximum items of each list or object.
     items: int = sys.maxsize
-    #: Values in all; a long text counts as several.
+    #: Maximum number of values in total; a long text counts as several.
     values: int = sys.maxsize
 
 
-def masked_values(value: Any, name: str = "", *, limits: Limits = Limits()) -> Any:  # it is frozen
-    """Return ``value`` as JSON has it, with its secrets masked; ``name`` is the name that it stands under.
+def masked_values(value: Any, name: str = "", *, limits: Limits = Limits()) -> Any:  # the default is frozen
+    """Return ``value`` as JSON data, with its secrets masked. ``name`` is the key of the value.
 
     Records and mappings become dictionaries, other collections lists, and any other object its text.
     """
@@ -147,7 +147,7 @@ def masked_values(value: Any, name: str = "", *, limits: Limits = Limits()) -> A
 
 
 class _Walker:
-    """Masks one value, and counts the values in it: one that refers to itself many times would not end."""
+    """Masks one value, and counts the values in it, since one that contains itself many times would not end."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -190,7 +190,7 @@ class _Walker:
 
 
 def _fields(value: Any) -> dict[str, Any] | None:
-    """Return the fields of a record; None for anything else."""
+    """Return the fields of a record; None for other objects."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return None
     return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
@@ -205,13 +205,13 @@ def is_number(value: Any) -> bool:
 
 
 def _option_names(items: Sequence[Any]) -> list[str]:
-    """For each of ``items``, which may be the arguments of a command, the option before it, or an empty text."""
+    """Yield the option before each of ``items``, which may be the arguments of a command, or an empty text."""
     before = ["", *items][: len(items)]
     return [each if isinstance(each, str) and each.startswith("-") else "" for each in before]
 
 
 def _assignments_masked(text: str) -> str:
-    """``text`` with the value after each secret name masked."""
+    """Return ``text`` with the value after each secret name masked."""
     parts: list[str] = []
     at = 0
     for found in _NAMED.finditer(text):
@@ -225,7 +225,7 @@ def _assignments_masked(text: str) -> str:
 
 
 def _is_assigned(named: re.Match[str], value: str) -> bool:
-    """Whether it is the value of that name, or the next word of a sentence such as "the token expired"."""
+    """Return whether this is the value of the name, and not the next word of a sentence such as "the token expired"."""
     between = named["between"].strip("\\\"' \t\r\n")
     if between == ",":
         return named["name"].startswith("-") or named.string[: named.start()].rstrip("b\\\"'").endswith("(")
@@ -237,7 +237,7 @@ def _is_assigned(named: re.Match[str], value: str) -> bool:
 
 
 def _end_of(text: str, at: int) -> int:
-    """Where the value ends of which the part up to ``at`` was read: behind its brackets, as of a list or a call."""
+    """Return the end of the value that was read up to ``at``: after its closing brackets, as of a list or a call."""
     if text[at : at + 1] not in ("(", "[", "{"):
         return at
     depth = 0

@@ -28,7 +28,7 @@ _LAST_PORT = 65_535
 #: Connections that may wait to be accepted; the system may allow fewer.
 _QUEUE = 4096
 
-#: A process that may connect may send, so only our user may.
+#: Only our user may connect, because every process that connects may send commands.
 _MODE = 0o600
 
 
@@ -63,7 +63,7 @@ def url_of(scheme: str, host: str, port: int) -> str:
 def share_of_descriptors(part: int, *, least: int, most: int) -> int:
     """Return one ``part``-th of the file descriptors that this process may open, within bounds."""
     try:
-        import resource  # not everywhere
+        import resource  # not available on every system
     except ImportError:
         return least
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -71,10 +71,10 @@ def share_of_descriptors(part: int, *, least: int, most: int) -> int:
 
 
 class SocketFile:
-    """A socket that listens at ``path``, where only our user may connect.
+    """Return a socket that listens at ``path``, where only our user may connect.
 
     Raises:
-        OSError: if the path is not free, for instance because another process listens there.
+        OSError: if the path is not free, for example because another process listens there.
     """
 
     def __init__(self, path: str) -> None:
@@ -94,7 +94,7 @@ class SocketFile:
             raise
 
     def remove(self) -> None:
-        """Remove the file, unless another has taken its place; the socket must be open, or its number may be reused."""
+        """Remove the file, unless another one has replaced it. The socket must be open, or its inode may be reused."""
         with suppress(OSError):
             if _identity(self._path) == self._identity:
                 os.unlink(self._path)  # noqa: PTH108  # as above
@@ -109,7 +109,7 @@ class Peer:
 
 
 def peer(connection: socket.socket) -> Peer | None:
-    """Return the process at the other end, or None where the system does not provide it."""
+    """Return the process at the other end, or None if the system does not provide it."""
     if not hasattr(socket, "SO_PEERCRED"):
         return None
     pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
@@ -117,16 +117,16 @@ def peer(connection: socket.socket) -> Peer | None:
 
 
 def is_forsaken(connection: socket.socket) -> bool:
-    """Return whether the listening process has ended and a child that it forked holds the socket without answering."""
+    """Return whether the listening process has ended, and a forked child holds the socket without answering."""
     listener = peer(connection)
-    # A process of another pid namespace has no number here.
+    # A process of another pid namespace has no pid here.
     return listener is not None and listener.pid > 0 and has_ended(listener.pid)
 
 
 def has_ended(pid: int) -> bool:
     """Return whether no process has this pid."""
     try:
-        with suppress(PermissionError):  # it lives, under another user
+        with suppress(PermissionError):  # it runs under another user
             os.kill(pid, 0)
     except ProcessLookupError:
         return True

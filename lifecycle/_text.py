@@ -16,7 +16,7 @@ def shorten(text: str, length: int = 80) -> str:
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Escape the characters of ``text`` that a terminal could obey, except those in ``keep``."""
+    """Escape the characters of ``text`` that a terminal could interpret, except those in ``keep``."""
     if text.isprintable():
         return text
     return "".join(

@@ -28,11 +28,11 @@ __all__ = [
     "stream_handlers",
 ]
 
-#: The name of the worker whose function runs here.
+#: The name of the worker whose function is running.
 current_worker: ContextVar[str] = ContextVar("lifecycle_worker", default="")
-#: The id of the flow whose task runs here.
+#: The id of the flow whose task is running.
 current_flow: ContextVar[str] = ContextVar("lifecycle_flow", default="")
-#: The span that runs here, as a W3C ``traceparent``.
+#: The current span, as a W3C ``traceparent``.
 current_span: ContextVar[str] = ContextVar("lifecycle_traceparent", default="")
 
 _NO_MESSAGE = "(its message cannot be read"
@@ -43,7 +43,7 @@ def name_of(fn: object) -> str:
     while isinstance(fn, functools.partial):
         fn = fn.func
     name = getattr(fn, "__qualname__", None)
-    # Some objects have an attribute of every name, of any type.
+    # Some objects have every attribute, of any type.
     return name if isinstance(name, str) and name else type(fn).__qualname__
 
 
@@ -54,7 +54,7 @@ def error_text(error: BaseException) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """Return the message of an error, also if its ``__str__`` raises."""
+    """Return the message of an error, even if its ``__str__`` raises."""
     try:
         return str(error)
     except Exception as worse:  # noqa: BLE001  # the original error matters, not this one

@@ -3,22 +3,22 @@
 LifecycleError
 ├── NotHandled                  no handler took the event, or a handler passed it on
 │   ├── Dropped                 counted and given up on purpose: a full queue, a superseded run
-│   └── InvalidTopic            (ValueError) a topic that is no topic
+│   └── InvalidTopic            (ValueError) an invalid topic
 ├── InvalidPattern              (ValueError) a pattern that cannot be read
 ├── RouteConflict               the same pattern, command or name a second time
 ├── RouteNotFound               (KeyError) nothing is registered under that pattern
 ├── RouterRunning               the router is running already
-├── LaneFull                    a lane is full, and waiting is impossible or not wanted
+├── LaneFull                    a lane is full, and waiting is impossible or was not requested
 ├── SourceFailed                a source could not start
 ├── SourceClosed                an event was given to a source that is closed
 ├── Interrupted                 the lifetime began to stop while waiting
-├── InvalidTransition           a move of a state machine that its table does not have
+├── InvalidTransition           a transition that the table of a state machine does not allow
 │   └── InvalidState            (also FlowError) the same for flows and jobs
 ├── WorkerFailed                a worker ended, or could not start, with an error
 │   └── PoolFailed              (also PoolError) the pool gave up
-├── RestartLimitReached         a supervisor's budget of restarts is spent
-├── DoNotRestart                raised by a child: it is not to be started again
-├── StopTree                    raised by a child: its supervisors are to end, up to the root
+├── RestartLimitReached         a supervisor exceeded its restart limit
+├── DoNotRestart                raised by a child: do not restart it
+├── StopTree                    raised by a child: stop its supervisors, up to the root
 ├── JournalError                a journal cannot be opened, read or written
 ├── VerificationError           a webhook's signature is missing, wrong or too old
 ├── PoolError
@@ -31,9 +31,9 @@ LifecycleError
 │   └── SessionLost             the worker of the session has ended
 ├── BridgeError
 │   ├── NotLeader               a write of a process that is not the leader
-│   ├── NotPublished            an event was not taken by the bus in time
+│   ├── NotPublished            the bus did not acknowledge an event in time
 │   ├── Unpublishable           (ValueError) an event that the bus can never carry
-│   └── UnfitServer             the server, or what it was asked for, cannot do what the bridge promises
+│   └── UnfitServer             the server is too old, or cannot set up what a bridge needs
 └── FlowError
     ├── InvalidState
     ├── MissingDependencies     nothing provides what a task requires
@@ -89,15 +89,15 @@ __all__ = [
 
 
 class LifecycleError(Exception):
-    """The root of every error that this library raises."""
+    """The base class of all errors that this library raises."""
 
 
 class NotHandled(LifecycleError):
-    """No handler took the event. Raised by a handler, it passes the event to the next most specific route."""
+    """No handler took the event. If a handler raises it, the next most specific route gets the event."""
 
 
 class Dropped(NotHandled):
-    """The event was dropped on purpose and counted; it is not passed on to another route."""
+    """The event was dropped on purpose and counted. It is not passed on to another route."""
 
     #: Whether it was dropped for a newer event.
     superseded: bool = False
@@ -118,7 +118,7 @@ class RouteConflict(LifecycleError):
 class RouteNotFound(LifecycleError, KeyError):
     """Nothing is registered under that pattern."""
 
-    # KeyError shows the repr of its argument, which hides a message that was written for people.
+    # KeyError shows the repr of its argument, which makes a message hard to read.
     def __str__(self) -> str:
         return Exception.__str__(self)
 
@@ -130,7 +130,7 @@ class RouterRunning(LifecycleError):
 class LaneFull(LifecycleError):
     """A lane is full: raised by ``emit_nowait``, and by ``emit`` if the handler would wait for itself.
 
-    An event that a handler passes on fails with it, if that handler would wait for itself.
+    Passing an event on fails with this error too, if the handler would wait for itself.
     """
 
 
@@ -143,11 +143,11 @@ class SourceClosed(LifecycleError):
 
 
 class Interrupted(LifecycleError):
-    """The lifetime began to stop while waiting."""
+    """The lifetime began to stop during a wait."""
 
 
 class InvalidTransition(LifecycleError):
-    """A move of a state machine that its table does not have."""
+    """A transition that the table of a state machine does not allow."""
 
 
 class WorkerFailed(LifecycleError):
@@ -155,13 +155,13 @@ class WorkerFailed(LifecycleError):
 
 
 class RestartLimitReached(LifecycleError):
-    """A supervisor used up its budget of restarts; the cause is a group of the last errors."""
+    """A supervisor exceeded its restart limit. The cause is a group of the last errors."""
 
 
 class DoNotRestart(LifecycleError):
-    """Raised by a child of a supervisor: it is not restarted, whatever its policy is.
+    """Raised by a child of a supervisor: it is not restarted, regardless of its policy.
 
-    Raised while the child starts, it means that there is nothing to run: the supervisor continues without it.
+    Raised during the start of the child, it means that there is nothing to run: the supervisor continues without it.
     """
 
 
@@ -170,24 +170,24 @@ class StopTree(LifecycleError):
 
 
 class JournalError(LifecycleError):
-    """A journal is closed, or its file cannot be opened, read or written; the message has the remedy."""
+    """A journal is closed, or its file cannot be opened, read or written. The message has the remedy."""
 
 
 class VerificationError(LifecycleError):
-    """A signature is missing, malformed, wrong or too old; the message never contains a secret."""
+    """A signature is missing, malformed, wrong or too old. The message never contains a secret."""
 
 
 class PoolError(LifecycleError):
-    """The root of what a pool of worker processes raises."""
+    """The base class of errors of a pool."""
 
 
 class RemoteError(PoolError):
-    """The called function raised in its worker process; the cause carries the remote traceback.
+    """The called function raised in its worker process. The cause contains the remote traceback.
 
     Args:
         type: the name of the exception's class, with its module unless that is ``builtins``.
         message: the message of the exception.
-        traceback: the remote traceback as text; empty where there is none.
+        traceback: the remote traceback as text; empty if there is none.
     """
 
     def __init__(self, type: str, message: str, traceback: str = "") -> None:  # noqa: A002  # its name is promised
@@ -195,7 +195,7 @@ class RemoteError(PoolError):
         self.type = type
         self.message = message
         self.traceback = traceback
-        # Python shows a cause before the error: the traceback of the other process is read as one's own.
+        # Python shows a cause before the error, so the traceback of the other process appears in its usual place.
         self.__cause__: BaseException | None = RemoteTraceback(traceback) if traceback else None
 
     def __str__(self) -> str:
@@ -203,20 +203,20 @@ class RemoteError(PoolError):
 
 
 class RemoteTraceback(PoolError):
-    """The traceback of another process, as text; the cause of a `RemoteError`, never raised itself."""
+    """The traceback of another process as text. It is the cause of a `RemoteError`, and is never raised itself."""
 
     def __str__(self) -> str:
         return f'\n"""\n{self.args[0]}"""'
 
 
 class WorkerLost(PoolError):
-    """The worker process died while it worked on the call.
+    """The worker process died during the call.
 
     Args:
         message: a description of its end.
         exit_code: its exit code, if it exited.
-        signal: the number of the signal that killed it, if one did.
-        rss: bytes of memory that it last reported, if it did.
+        signal: the number of the signal that killed it, if any.
+        rss: the last reported memory in bytes, if any.
         stderr: the end of its standard error.
     """
 
@@ -241,7 +241,7 @@ class PoolBusy(PoolError):
 
 
 class PoolFailed(PoolError, WorkerFailed):
-    """The pool gave up: its workers die faster than its intensity allows; see the cause."""
+    """The pool gave up because its workers died faster than its restart limit allows; see the cause."""
 
 
 class PoolClosed(PoolError):
@@ -253,31 +253,31 @@ class SessionLost(PoolError):
 
 
 class BridgeError(LifecycleError):
-    """The root of what bridges to other machines raise; itself: there is no connection, or it is gone for good."""
+    """The base class of errors of bridges. Raised itself if there is no connection, or if it is permanently lost."""
 
 
 class NotLeader(BridgeError):
-    """A write of a process that is not the leader, or no longer: refused by the server, or not even sent."""
+    """A write of a process that is not the leader, or no longer. The server refused it, or it was not sent."""
 
 
 class NotPublished(BridgeError):
-    """The bus did not acknowledge an event in time; should it have it, it knows it by its id when it comes again."""
+    """The bus did not acknowledge an event in time. If the bus has stored it, it detects a repetition by the id."""
 
 
 class Unpublishable(BridgeError, ValueError):
-    """An event that the bus can never carry: too long a topic, too much data, or data that is not JSON."""
+    """An event that the bus can never carry: its topic is too long, or its data is too large or not JSON."""
 
 
 class UnfitServer(BridgeError):
-    """The server is too old, or cannot set up what a bridge needs; the message has the remedy."""
+    """The server is too old, or cannot set up what a bridge needs. The message has the remedy."""
 
 
 class FlowError(LifecycleError):
-    """The root of what flows and jobs raise."""
+    """The base class of errors of flows and jobs."""
 
 
 class InvalidState(InvalidTransition, FlowError):
-    """A move of a flow, task, retry or job that its table does not have."""
+    """A transition of a flow, task, retry or job that its table does not allow."""
 
 
 class MissingDependencies(FlowError):
@@ -293,4 +293,4 @@ class StepFailed(FlowError):
 
 
 class ClaimLost(FlowError):
-    """Another owner has taken the job or flow; late writes of this one are refused."""
+    """Another owner has taken the job or flow. Late writes of this one are refused."""

@@ -45,17 +45,17 @@ Change = Literal["added", "modified", "deleted"]
 
 
 class Topical(Protocol):
-    """Anything with a topic: slash-separated, never read as a pattern."""
+    """An object with a topic: words separated by slashes. A topic is never read as a pattern."""
 
     @property
     def topic(self) -> str:
-        """The subject of the event, which alone decides which handler gets it."""
+        """The subject of the event. It alone decides which handler receives the event."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened: a topic, and data of any kind."""
+    """An event: a topic, and data of any type."""
 
     topic: str
     data: Any = None
@@ -65,7 +65,7 @@ def topics_of(kind: type[Any]) -> str:
     """Return the pattern that matches the topics of all events of class ``kind``.
 
     Raises:
-        TypeError: when the class does not define the topics of its events.
+        TypeError: if the class does not define the topics of its events.
     """
     declared = getattr(kind, "topics", None)
     if isinstance(declared, str):
@@ -75,22 +75,22 @@ def topics_of(kind: type[Any]) -> str:
         if isinstance(topic, str):
             return topic
     raise TypeError(
-        f"{kind.__qualname__} does not say which topics its events have; "
+        f"{kind.__qualname__} does not define the topics of its events; "
         'give it a class attribute such as topics = "mail/*", or register a pattern instead of the class'
     )
 
 
 def _settle(event: object, **computed: object) -> None:
-    """Fill in the fields of a frozen record that follow from the others."""
+    """Set the fields of a frozen record that follow from the others."""
     for name, value in computed.items():
         object.__setattr__(event, name, value)
 
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """An event without data: all events of one class are equal."""
+    """An event without data. All events of one class are equal."""
 
-    # Making a dataclass is slow, so seven classes share this one.
+    # Creating a dataclass is slow, so seven classes share this one.
 
 
 def _refuse(_self: object, name: str, _value: object = None) -> None:
@@ -106,14 +106,14 @@ setattr(_Word, "__delattr__", _refuse)  # noqa: B010
 
 
 class SuspendEvent(_Word):
-    """Suspend: keep state, stop taking on work."""
+    """A request to suspend: keep state, and accept no more work."""
 
     __slots__ = ()
     topic = "lifecycle/suspend"
 
 
 class ResumeEvent(_Word):
-    """Resume after a suspension."""
+    """A request to resume after a suspension."""
 
     __slots__ = ()
     topic = "lifecycle/resume"
@@ -121,35 +121,35 @@ class ResumeEvent(_Word):
 
 @dataclass(frozen=True, slots=True)
 class ShutdownEvent:
-    """End the program cleanly."""
+    """A request to end the program cleanly."""
 
     reason: str = ""
     topic: str = field(default="lifecycle/shutdown", init=False, repr=False)
 
 
 class TerminateEvent(_Word):
-    """Suspend, so that state is saved, then end."""
+    """A request to suspend, so that state is saved, and then end."""
 
     __slots__ = ()
     topic = "lifecycle/terminate"
 
 
 class ReloadEvent(_Word):
-    """Read the configuration again."""
+    """A request to read the configuration again."""
 
     __slots__ = ()
     topic = "lifecycle/reload"
 
 
 class InterruptEvent(_Word):
-    """Ctrl+C, captured: it did not begin the shutdown."""
+    """A captured Ctrl+C, which did not begin the shutdown."""
 
     __slots__ = ()
     topic = "lifecycle/interrupt"
 
 
 class ClearLineEvent(_Word):
-    """A half-typed line was given up by Ctrl+C."""
+    """Ctrl+C discarded a half-typed line."""
 
     __slots__ = ()
     topic = "lifecycle/clear-line"
@@ -168,7 +168,7 @@ _SIGNAL_TOPICS = {
 
 @dataclass(frozen=True, slots=True)
 class SignalEvent:
-    """The operating system sent a signal, such as SIGTERM.
+    """A signal of the operating system, such as SIGTERM.
 
     Raises:
         ValueError: for a number that is not a signal on this system.
@@ -177,7 +177,7 @@ class SignalEvent:
     topics: ClassVar[str] = "signal/*"
 
     signum: int
-    #: The system's name: ``SIGTERM``.
+    #: The name of the signal: ``SIGTERM``.
     name: str = field(init=False)
     topic: str = field(init=False, repr=False)
 
@@ -188,14 +188,14 @@ class SignalEvent:
 
 
 def _signal_name(signum: int) -> str:
-    """The system's name; Python names no real-time signal but the first and the last."""
+    """Return the system's name. Python names only the first and the last real-time signal."""
     first, last = getattr(Signals, "SIGRTMIN", 0), getattr(Signals, "SIGRTMAX", 0)
     return f"SIGRTMIN+{signum - first}" if first < signum < last else Signals(signum).name
 
 
 @dataclass(frozen=True, slots=True)
 class CommandEvent:
-    """A registered command was given, with its arguments split as a shell does."""
+    """A registered command, with its arguments split as by a shell."""
 
     topics: ClassVar[str] = "command/*"
 
@@ -217,9 +217,9 @@ class LineEvent:
 
 @dataclass(frozen=True, slots=True)
 class UnknownCommandEvent:
-    """A line that is not a command: its first word, or all of it if that word takes no arguments.
+    """An unknown command: the first word of a line, or the whole line if that word takes no arguments.
 
-    ``known`` are the words that are commands, sorted.
+    ``known`` contains the known commands, sorted.
     """
 
     command: str
@@ -236,7 +236,7 @@ class EndOfInputEvent(_Word):
 
 @dataclass(frozen=True, slots=True)
 class TickEvent:
-    """A timer fired; ``time`` is aware, ``count`` starts at 1 and skips ticks that were missed."""
+    """A tick of a timer. ``time`` is timezone-aware. ``count`` starts at 1, and missed ticks count."""
 
     topics: ClassVar[str] = "tick/**"
 
@@ -254,7 +254,7 @@ _FILE_TOPICS = {"added": "file/added", "modified": "file/modified", "deleted": "
 
 @dataclass(frozen=True, slots=True)
 class FileEvent:
-    """A watched file appeared, changed or vanished.
+    """A watched file was added, modified or deleted.
 
     Raises:
         ValueError: for any other change.
@@ -269,7 +269,7 @@ class FileEvent:
     def __post_init__(self) -> None:
         topic = _FILE_TOPICS.get(self.change)
         if topic is None:
-            raise ValueError(f"{self.change!r} is no change to a file; give added, modified or deleted")
+            raise ValueError(f"{self.change!r} is not a file change; give added, modified or deleted")
         object.__setattr__(self, "topic", topic)
 
 
@@ -298,7 +298,7 @@ class HealthEvent:
 
 @dataclass(frozen=True, slots=True)
 class WebhookEvent:
-    """An HTTP request that was accepted; header names are in lower case, ``id`` names the delivery."""
+    """An accepted HTTP request. Header names are in lower case, and ``id`` identifies the delivery."""
 
     topics: ClassVar[str] = "webhook/**"
 
@@ -315,21 +315,21 @@ class WebhookEvent:
         _settle(self, topic=f"webhook/{path}" if path else "webhook")
 
     def text(self) -> str:
-        """The body as text; bytes that are not UTF-8 are replaced."""
+        """The body as text. Bytes that are not UTF-8 are replaced."""
         return self.body.decode("utf-8", "replace")
 
     def json(self) -> Any:
-        """The body as JSON.
+        """Return the body as JSON.
 
         Raises:
-            ValueError: for a body that is not JSON.
+            ValueError: if the body is not JSON.
         """
         import json
 
         return json.loads(self.body)
 
 
-#: The largest number of segments and characters of a path below ``status/`` in a valid topic.
+#: Maximum segments and characters of a path below ``status/`` in a valid topic.
 _PATH_SEGMENTS, _PATH_SIZE = 63, 1017
 
 

@@ -86,8 +86,8 @@ class Hook(Signal):
     def __init__(self, name: str, doc: str) -> None:
         super().__init__(doc)
         self.name = name
-        # All receivers, if each is held strongly and called for every sender: looking them up for each announcement
-        # costs more than most of them do. And how many there were at that time.
+        # All receivers, if each is held strongly and called for every sender. Looking them up for each announcement
+        # costs more than most of them do. Also their number at that time.
         self._plain: tuple[Callable[..., object], ...] = ()
         self._decided_for = 0
 
@@ -95,7 +95,7 @@ class Hook(Signal):
         """Call ``receiver(sender, **arguments)`` at every announcement; usable as a decorator.
 
         Raises:
-            TypeError: for an async function; an announcement does not wait.
+            TypeError: for an async function, because an announcement does not wait.
         """
         if inspect.iscoroutinefunction(receiver):
             raise TypeError(f"{receiver!r} is async, and hooks.{self.name} does not wait; connect a plain function")
@@ -118,12 +118,12 @@ class Hook(Signal):
     def _look_up(self, sender: Any) -> tuple[Callable[..., object], ...]:
         """Return the receivers for ``sender``, unless all are called for every sender."""
         if len(self.receivers) != self._decided_for:
-            # One that was held weakly is gone.
+            # A weakly held receiver is gone.
             self._gather()
         return self._plain or tuple(self.receivers_for(sender))
 
     def announce(self, sender: Any, **arguments: Any) -> None:
-        """Call every receiver, logging what they raise; returns at once where there is none."""
+        """Call every receiver, and log the errors that they raise. Returns immediately without receivers."""
         if not self.receivers:
             return
         for receiver in self._plain or self._look_up(sender):

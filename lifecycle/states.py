@@ -1,7 +1,7 @@
-"""State machines: legal moves, ignored moves, history, and one announcement per change.
+"""State machines: legal transitions, ignored ones, history, and one announcement per change.
 
-Workers, pool workers, flows and jobs share it. A machine does not know the meaning of its states: do not add behaviour
-here, add it to the owner of the machine.
+Workers, pool workers, flows and jobs share it. A machine does not know the meaning of its states. Do not add behaviour
+here; add it to the owner of the machine.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ S = TypeVar("S", bound=str)
 
 @dataclass(frozen=True, slots=True)
 class Transition(Generic[S]):
-    """One change of state, as it happened."""
+    """One change of state that happened."""
 
     old: S
     new: S
-    #: The reason, in a word or two; empty if the state is enough.
+    #: The reason in a word or two; empty if the state is enough.
     reason: str
-    #: When, in seconds since the epoch.
+    #: The time, in seconds since the epoch.
     at: float
     #: Seconds in ``old``.
     duration: float
 
 
 class Machine(Generic[S]):
-    """A state that only moves as its table allows.
+    """A state that changes only as its table allows.
 
-    ``table`` maps each state to the states that may follow it; a state without any is final. ``ignored`` holds
-    pairs ``(from, to)`` that are legal requests and change nothing, such as stopping twice. The last
-    ``history`` changes are kept.
+    ``table`` maps each state to the states that may follow it; a state without any is final. ``ignored`` contains pairs
+    ``(from, to)`` that are legal requests and change nothing, such as stopping twice. The last ``history`` changes are
+    kept.
 
     Raises:
-        ValueError: for a table that mentions a state it has no row for.
+        ValueError: if the table mentions a state without a row.
     """
 
     def __init__(  # a table, its start, and its name
@@ -67,7 +67,7 @@ class Machine(Generic[S]):
         self._error = error
         self._state = initial
         self._since = _now()
-        # The fields of transitions, oldest first: few are ever read, and there are thousands of machines.
+        # The fields of transitions, oldest first. Few are ever read, and there are thousands of machines.
         self._history: list[tuple[S, S, str, float, float]] = []
         self._kept = history
         # Notified at every change, once a task has waited for one.
@@ -92,14 +92,14 @@ class Machine(Generic[S]):
         return tuple(Transition(*each) for each in self._history)
 
     def can(self, target: S) -> bool:
-        """Return whether ``to(target)`` would move or be ignored, rather than raise."""
+        """Return whether ``to(target)`` would change the state or be ignored, and not raise."""
         return target in self._table[self._state] or (self._state, target) in self._ignored
 
     def to(self, target: S, reason: str = "") -> bool:
-        """Move to ``target``; False if the move is ignored.
+        """Change to ``target``. Returns False if the transition is ignored.
 
         Raises:
-            InvalidTransition: naming both states and what would be legal.
+            InvalidTransition: with both states, and the legal ones.
         """
         old = self._state
         row = self._table[old]
@@ -121,10 +121,10 @@ class Machine(Generic[S]):
         return True
 
     async def reach(self, *states: S) -> S:
-        """Wait until it is in one of ``states``, and return which; a state passed through meanwhile counts too.
+        """Wait until the state is one of ``states``, and return it. States passed through during the wait count too.
 
         Raises:
-            InvalidTransition: once it is in a final state that is none of them.
+            InvalidTransition: if it reaches another final state.
         """
         while self._state not in states:
             if self.is_final:
@@ -139,7 +139,7 @@ class Machine(Generic[S]):
         return self._state
 
     def _after(self, last: tuple[S, S, str, float, float] | None) -> list[S]:
-        """The states entered since the change ``last``, as far as history reaches."""
+        """Return the states entered since the change ``last``, as far as the history reaches."""
         entered: list[S] = []
         for moved in reversed(self._history):
             if moved is last:
@@ -153,7 +153,7 @@ def _names(states: Collection[str]) -> str:
 
 
 def _now() -> float:
-    """The clock of the running loop, so that tests can bend it; the process's clock outside one."""
+    """Return the clock of the running loop, so that tests can control it, or that of the process outside a loop."""
     try:
         return asyncio.get_running_loop().time()
     except RuntimeError:

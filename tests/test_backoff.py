@@ -77,5 +77,5 @@ def test_counting_a_restart_takes_constant_time() -> None:
 
 @pytest.mark.parametrize(("limit", "within"), [(-1, 5), (1, 0), (1, -1)])
 def test_an_invalid_budget_is_refused(limit: int, within: float) -> None:
-    with pytest.raises(ValueError, match="no budget"):
+    with pytest.raises(ValueError, match="not a restart limit"):
         Intensity(limit, within)

@@ -1,8 +1,8 @@
-"""A program's life: `run` it, work in its background, and end it in order.
+"""The life of a program: `run` it, start background tasks, and stop everything in order.
 
-``runs`` has `run` and the block `lifetime`, ``mains`` the things that `run` accepts, ``lifetimes`` the lifetime itself,
-and ``tasks`` the functions that run under it. A signal enters in ``signals``. ``stopping`` has the shutdown in its
-order, and ``force`` the end of a process that does not stop.
+``runs`` contains `run` and the block `lifetime`, ``mains`` the objects that `run` accepts, ``lifetimes`` the lifetime
+itself, and ``tasks`` the functions that run under it. ``signals`` handles signals. ``stopping`` is the shutdown in its
+order, and ``force`` ends a process that does not stop.
 """
 
 from lifecycle.errors import Interrupted, WorkerFailed

@@ -1,7 +1,7 @@
-"""A forced exit, and what it needs: alarms, stack dumps, messages on stderr and the modes of the terminal.
+"""A forced exit and its tools: alarms, stack dumps, messages on stderr and the modes of the terminal.
 
 Everything here works while the event loop is blocked. An alarm may be set inside a signal handler, where taking a lock
-of `threading` could wait for the code that was interrupted. So alarms use the functions of `_thread` alone.
+of `threading` could wait for the code that was interrupted. So alarms only use functions of `_thread`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if sys.platform != "win32":
 
 __all__ = ["Alarm", "Terminal", "dump_stacks", "force_exit", "stacks", "tell_terminal"]
 
-#: Seconds that the receivers of `hooks.forced_exit` get at most: they run while any lock may be held.
+#: Maximum seconds for the receivers of `hooks.forced_exit`, which run while any lock may be held.
 _GRACE = 0.25
 
 _STATUS = 1
@@ -63,7 +63,7 @@ class Alarm:
     """
 
     def __init__(self, seconds: float, action: Callable[[], None]) -> None:
-        # The first is held until the alarm is cancelled, the second until its thread has ended.
+        # The first lock is held until the alarm is cancelled, the second until its thread has ended.
         self._cancelled = _thread.allocate_lock()
         self._over = _thread.allocate_lock()
         self._cancelled.acquire()
@@ -71,7 +71,8 @@ class Alarm:
         try:
             _thread.start_new_thread(self._wait, (min(seconds, _thread.TIMEOUT_MAX), action))
         except RuntimeError:
-            # The system has no thread left. A shutdown without a deadline, or an exit without a backstop, still ends.
+            # The system cannot start another thread. A shutdown without a deadline, or an exit without an alarm, still
+            # ends.
             self._over.release()
 
     def cancel(self) -> None:
@@ -118,7 +119,7 @@ def _write_stderr(text: str) -> None:
 
 
 def _write_to_descriptor(text: str) -> None:
-    """Write to descriptor 2: a prompt's `sys.stderr` holds text back until the loop prints it above the prompt."""
+    """Write to descriptor 2, because a prompt's `sys.stderr` delays text until the loop prints it above the prompt."""
     if sys.__stderr__ is None:
         return  # the process was started without stderr, so descriptor 2 may be any file, such as a database
     with suppress(OSError):
@@ -142,7 +143,7 @@ def _tasks(loop: asyncio.AbstractEventLoop) -> str:
 
 
 def _stack(task: asyncio.Task[Any]) -> str:
-    """Where ``task`` waits, down to the innermost await: asyncio itself shows only the outermost."""
+    """Return where ``task`` waits, down to the innermost await. asyncio itself shows only the outermost."""
     lines: list[str] = []
     waiting: Any = task.get_coro()
     while waiting is not None:
@@ -166,7 +167,7 @@ class Terminal:
 
     @contextmanager
     def kept(self) -> Generator[None]:
-        """Restore the present modes at the end of the block."""
+        """Restore the current modes at the end of the block."""
         self._remember()
         try:
             yield
@@ -185,7 +186,7 @@ class Terminal:
                 termios.tcsetattr(self._fd, termios.TCSANOW, self._modes)
 
     def _remember(self) -> None:
-        # stdin may be None, closed, or something without a descriptor.
+        # stdin may be None, closed, or an object without a descriptor.
         with suppress(AttributeError, OSError, ValueError):
             self._fd = sys.stdin.fileno()
             if sys.platform != "win32" and os.isatty(self._fd):

@@ -1,7 +1,7 @@
-"""`Lifetime`: why a program stops, what runs under it, and the functions that find it from anywhere below.
+"""`Lifetime`: the reason why a program stops, its tasks and workers, and the functions that find the current lifetime.
 
-`Lifetime` is the public part. `Life` is the internal one: it has the first cause of the stop, the waits for it, and
-all that has to end before the lifetime does. Signals come from ``signals``; ``stopping`` carries the shutdown out.
+`Lifetime` is the public class. `Life` is the internal one: it holds the first cause of the stop, the waits for it, and
+everything that must end before the lifetime does. ``signals`` delivers signals, and ``stopping`` runs the shutdown.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ current_life: ContextVar[Life] = ContextVar("lifecycle_current_life")
 
 
 class Reason(StrEnum):
-    """Why a program stops; the first cause wins."""
+    """The reason why a program stops. The first cause wins."""
 
-    #: It does not stop.
+    #: The program is not stopping.
     NONE = "none"
     #: Ctrl+C.
     INTERRUPT = "interrupt"
-    #: SIGTERM, or the terminal went away.
+    #: SIGTERM, or the terminal was closed.
     TERMINATE = "terminate"
     #: `shutdown` was called.
     CANCEL = "cancel"
@@ -78,7 +78,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a lifetime treats signals, and how long its end may take; `run` documents each setting.
+    """The treatment of signals, and the time limits of the shutdown. `run` documents each setting.
 
     Raises:
         ValueError: for a negative number.
@@ -214,8 +214,8 @@ class Lifetime:
     def on_flush(self, hook: _H) -> _H:
         """Run ``hook`` after the shutdown hooks, to send metrics and records; usable as a decorator.
 
-        It differs from `on_shutdown` in one way: a hook that exceeds ``hook_timeout``, or the time that the shutdown
-        has left, is cancelled. A punctual exit takes precedence over metrics.
+        It differs from `on_shutdown` in one way: a hook that exceeds ``hook_timeout``, or the remaining time of the
+        shutdown, is cancelled. A punctual exit takes precedence over metrics.
 
         Raises:
             RuntimeError: if the shutdown hooks have run already.
@@ -335,63 +335,63 @@ class _Notifier(Protocol):
 
 
 class Life:
-    """The internal part of a lifetime. `begin` and all it calls are safe in threads and in signal handlers."""
+    """The internal part of a lifetime. `begin` and the methods it calls are safe in threads and in signal handlers."""
 
     def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop, outer: Life | None = None) -> None:
         self.settings = settings
         self.loop = loop
         self.lifetime: Final = Lifetime(self)
-        #: Whether signals reach it through the outer one, which counts them for both.
+        #: Whether signals reach this lifetime through the outer one, which counts them for both.
         self.is_governed: bool = outer is not None and outer.hears_signals
         self.escalation: Escalation = outer.escalation if outer and self.is_governed else Escalation(settings)
         self.background: Final = _BackgroundTasks(self)
         self.shutdown_hooks: Final = ShutdownHooks(self.lifetime, settings.hook_timeout)
-        #: Hooks that run after those, and send measurements.
+        #: Hooks that run after those, to send metrics.
         self.flush_hooks: Final = ShutdownHooks(self.lifetime, settings.hook_timeout, cut=True)
         self.deadline: Final = Deadline(self)
         self.workers: Final = StartedWorkers(self)
         #: Components with a state.
         self.components: Final = _Components(self)
         self.outer = outer
-        #: Lifetimes inside this one: they learn of its end.
+        #: Lifetimes inside this one, whose shutdown begins with this one's.
         self.inner: list[Life] = []
-        #: Whether signals reach it, directly or through an outer one.
+        #: Whether signals reach this lifetime, directly or through an outer one.
         self.hears_signals: bool = self.is_governed
-        #: Whether another program runs the event loop and gets the signals.
+        #: Whether another program runs the event loop and receives the signals.
         self.is_embedded = False
-        #: The routers that run under it, and whatever else drains.
+        #: Routers and other components that drain.
         self.draining: Final = Draining(self)
-        #: Called in the loop once the shutdown has begun.
+        #: Called in the loop when the shutdown has begun.
         self.interrupt: Callable[[], None] = _nothing
-        #: Notifies systemd, if it runs the program.
+        #: Notifies systemd, if systemd runs the program.
         self.notifier: _Notifier | None = None
-        #: Whether all mains have started; a block has none.
+        #: Whether all mains have started. A block has none.
         self.is_up: bool = False
         self.reason: Reason = Reason.NONE
         self.signum: int | None = None
-        # The waits for the stop, in the order in which they began.
+        # Code that waits for the stop, in the order of the calls.
         self._stop_waits: dict[asyncio.Future[None], None] = {}
         self._has_begun = False
-        # The first cause is the one that draws the first number: drawing is atomic, and takes no lock.
+        # The first cause is the one that draws the first number. Drawing is atomic, and takes no lock.
         self._causes = itertools.count()
         #: Whether it is too late for more tasks and hooks.
         self.over: bool = False
-        #: When it began, in seconds since the epoch.
+        #: The start, in seconds since the epoch.
         self.started_at: float = time.time()
-        #: The context of code that the lifetime calls by itself.
+        #: The context for functions that the lifetime calls.
         self.context: contextvars.Context = contextvars.copy_context()
 
     # -- readiness ------------------------------------------------------------------------------------------------
 
     def up(self) -> None:
-        """All mains have started."""
+        """Record that all mains have started."""
         self.is_up = True
         if self.notifier is not None:
             self.notifier.ready()
 
     @property
     def ready(self) -> bool:
-        """`Lifetime.ready`."""
+        """See `Lifetime.ready`."""
         if not self.is_up or self.reason is not Reason.NONE or (self.outer is not None and not self.outer.ready):
             return False
         return all(router.state().running for router in self.draining.routers)
@@ -421,7 +421,7 @@ class Life:
         self.begin(Reason.INTERRUPT if signum == signal.SIGINT else Reason.TERMINATE, signum)
 
     def next_step(self) -> str:
-        """How the user can end the program by force, as the end of a message; empty if that is impossible."""
+        """Return how the user can force the exit, as the end of a message; empty if that is impossible."""
         escalation = self.escalation
         left = escalation.limit() - escalation.count
         if not escalation.limit():
@@ -429,26 +429,26 @@ class Life:
         return f"; press Ctrl+C {'again' if left <= 1 else f'{left} more times'} to force"
 
     def call_soon(self, callback: Callable[..., None], *args: Any) -> None:
-        """Call in the loop, from anywhere; not at all once the loop is closed."""
+        """Call a function in the loop, from any thread. Does nothing once the loop is closed."""
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(callback, *args, context=self.context)
 
     def _begun(self) -> None:
         self._has_begun = True
-        # A copy: a plain function may wait in a thread, in a loop of its own.
+        # A copy, because a plain function may wait in a thread with its own loop.
         for wait in tuple(self._stop_waits):
             if not wait.done():
                 wait.set_result(None)
         if self.notifier is not None:
             self.notifier.stopping(self.reason)
-        # If the outer lifetime stops too, it ends this one, at its place in the outer shutdown.
+        # If the outer lifetime stops too, it ends this one in the order of its own shutdown.
         if self.outer is None or self.outer.reason is Reason.NONE:
-            # After the waits for the stop: a `sleep` in the block is interrupted rather than cancelled.
+            # After the waits for the stop, so that a `sleep` in the block is interrupted rather than cancelled.
             self.loop.call_soon(self.loop.call_later, self.draining.delay(self.deadline.left_for_work), self.interrupt)
 
     @contextmanager
     def stop_awaited(self) -> Generator[asyncio.Future[None]]:
-        """Give the block a future that is done when the shutdown has begun."""
+        """Give the block a future that completes when the shutdown has begun."""
         wait: asyncio.Future[None] = self.loop.create_future()
         if self._has_begun:
             wait.set_result(None)
@@ -459,7 +459,7 @@ class Life:
             del self._stop_waits[wait]
 
     async def wait_stopping(self) -> None:
-        """Return when the shutdown has begun."""
+        """Wait until the shutdown has begun."""
         with self.stop_awaited() as wait:
             await wait
 
@@ -467,7 +467,7 @@ class Life:
 
     @contextmanager
     def as_current(self) -> Generator[None]:
-        """Make it the current lifetime of the running task."""
+        """Make this the current lifetime of the running task."""
         token = current_life.set(self)
         self.context = contextvars.copy_context()
         disconnect = self.workers.connect(), self.draining.connect(), self.components.connect()
@@ -481,56 +481,57 @@ class Life:
                 each()
             if self.outer is not None:
                 self.outer.inner.remove(self)
-            with suppress(ValueError):  # a framework may leave the block in another context than it entered it
+            # a framework may leave the block in another context than the one in which it entered
+            with suppress(ValueError):
                 current_life.reset(token)
 
     def is_here(self) -> bool:
-        """Whether code that runs here runs under it, and in its loop."""
+        """Whether the calling code runs under this lifetime, and in its loop."""
         return self.is_current() and self.in_loop()
 
     def is_current(self) -> bool:
-        """Whether code that runs here runs under it, in any thread."""
+        """Whether the calling code runs under this lifetime, in any thread."""
         return current_life.get(None) is self
 
     def in_loop(self) -> bool:
-        """Whether this is the thread of its loop, and runs in it."""
+        """Whether the calling thread is running the lifetime's loop."""
         try:
             return asyncio.get_running_loop() is self.loop
         except RuntimeError:
             return False
 
     def context_below(self) -> contextvars.Context:
-        """The running context, with this as the current lifetime: `Lifetime.go` can be called from elsewhere."""
+        """Return the current context with this as its lifetime, because `Lifetime.go` can be called from outside."""
         context = contextvars.copy_context()
         if context.get(current_life) is not self:
             context.run(current_life.set, self)
         return context
 
     def all_routers(self) -> tuple[RouterLike, ...]:
-        """The routers that run under it, and under the lifetimes inside it."""
+        """The routers that run under this lifetime and under the lifetimes inside it."""
         return (*self.draining.routers, *(router for inner in self.inner for router in inner.all_routers()))
 
     def routers_for(self, topic: str) -> tuple[RouterLike, ...]:
-        """Those of `all_routers` that have a route made for ``topic``."""
+        """Return the routers among `all_routers` that have a specific route for ``topic``."""
         return tuple(router for router in self.all_routers() if has_route_for(router, topic))
 
     @property
     def had_router(self) -> bool:
-        """Whether a router has run under it, or runs in a lifetime inside it."""
+        """Whether a router has run under this lifetime, or is running in a lifetime inside it."""
         return self.draining.had_router or any(inner.had_router for inner in self.inner)
 
     def all_components(self) -> tuple[object, ...]:
-        """`Lifetime.components`."""
+        """See `Lifetime.components`."""
         return (*self.components(), *(each for inner in self.inner for each in inner.all_components()))
 
     def close(self) -> None:
-        """Accept no more tasks and hooks: they would never run."""
+        """Refuse further tasks and hooks, because they would never run."""
         self.over = True
         self.shutdown_hooks.close()
         self.flush_hooks.close()
 
     def state(self) -> LifetimeState:
-        """`Lifetime.state`."""
+        """See `Lifetime.state`."""
         routed = self.reason is Reason.NONE and bool(self.routers_for("signal/interrupt"))
         return LifetimeState(
             reason=self.reason,
@@ -556,11 +557,11 @@ class _Components:
 
     def __init__(self, life: Life) -> None:
         self._life = life
-        # By identity, each with the number of times it was opened: a component may be opened for several kinds of work.
+        # By identity, with the number of times each was opened: a component may be opened for several kinds of work.
         self._open: dict[int, tuple[object, int]] = {}
 
     def connect(self) -> Callable[[], None]:
-        """Begin to collect them, and return a function that ends that."""
+        """Begin to collect components, and return a function that ends it."""
         opening, closing = (
             (hooks.component_opened, hooks.router_started),
             (hooks.component_closed, hooks.router_stopped),
@@ -579,17 +580,17 @@ class _Components:
         return disconnect
 
     def __call__(self) -> tuple[object, ...]:
-        """Those that are open now."""
+        """The open components."""
         return tuple(component for component, _ in self._open.values())
 
     def _opened(self, sender: object, **_: object) -> None:
-        """Add the sender, which is the component that opens, also of a router's hook."""
+        """Add the sender, which is the opened component, also for hooks of routers."""
         if self._life.is_here():
             times = self._open[id(sender)][1] if id(sender) in self._open else 0
             self._open[id(sender)] = sender, times + 1
 
     def _closed(self, sender: object, **_: object) -> None:
-        """Remove the sender; a component that was opened here may be closed anywhere."""
+        """Remove the sender. A component that was opened here may be closed anywhere."""
         times = self._open.pop(id(sender))[1] if id(sender) in self._open else 1
         if times > 1:
             self._open[id(sender)] = sender, times - 1
@@ -599,7 +600,7 @@ class _Components:
 
 
 class _BackgroundTasks:
-    """The tasks of `go`. A crash of one is reported, and ends nothing else."""
+    """The tasks of `go`. The crash of a task is reported, and ends nothing else."""
 
     def __init__(self, life: Life) -> None:
         self._life = life
@@ -609,7 +610,7 @@ class _BackgroundTasks:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of those that run."""
+        """The names of the running tasks."""
         return tuple(sorted(task.get_name() for task in self._running))
 
     def start(
@@ -619,7 +620,7 @@ class _BackgroundTasks:
         on_error: Callable[[BaseException], object] | None,
         name: str | None,
     ) -> asyncio.Task[Any]:
-        """`Lifetime.go`: run ``fn(*args)`` in a task of its own."""
+        """Run ``fn(*args)`` in a new task; see `Lifetime.go`."""
         check_callable(fn)
         life, label = self._life, name or name_of(fn)
         if not life.in_loop():
@@ -635,7 +636,7 @@ class _BackgroundTasks:
         return task
 
     async def cancel(self, timeout: float | None = None) -> None:
-        """Cancel all, also those started meanwhile, and wait; after ``timeout``, log the names of the rest."""
+        """Cancel all tasks, including new ones, and wait for them. After ``timeout``, log the names of the rest."""
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         asked: set[asyncio.Task[Any]] = set()
@@ -666,7 +667,7 @@ class _BackgroundTasks:
                 await self._report(name, error, on_error)
             raise
         except Interrupted:
-            raise  # like a cancellation: the lifetime stops
+            raise  # like a cancellation, because the lifetime stops
         except Exception as error:
             await self._report(name, error, on_error)
             raise
@@ -690,16 +691,16 @@ class _BackgroundTasks:
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Keep asyncio from logging an error that has been reported."""
+    """Prevent asyncio from logging an error that has been reported."""
     if not task.cancelled():
         task.exception()
 
 
 async def call_anywhere(fn: Callable[..., Any], *args: Any) -> Any:
-    """Return the result of ``fn``: an async function runs here, a plain one in a thread, so it cannot block the loop.
+    """Return the result of ``fn``. An async function runs here, a plain one in a thread, so it cannot block the loop.
 
-    A thread cannot be cancelled. When the caller is, this waits until ``fn`` has returned, and lets the cancellation
-    through then; if ``fn`` raised, its error comes out instead. If the thread has not begun, ``fn`` is not called.
+    A thread cannot be cancelled. If the caller is cancelled, this waits until ``fn`` has returned, and then raises the
+    cancellation, or the error of ``fn``. If the thread has not begun, ``fn`` is not called.
     """
     if inspect.iscoroutinefunction(fn):
         return await fn(*args)
@@ -709,7 +710,8 @@ async def call_anywhere(fn: Callable[..., Any], *args: Any) -> Any:
         try:
             return None if given_up else fn(*args)
         except StopIteration as error:
-            # A future does not accept it, so the wait would never end; a coroutine converts it in the same way.
+            # A future does not accept StopIteration, so the wait would never end. A coroutine converts it in the same
+            # way.
             raise RuntimeError(f"{name_of(fn)} raised StopIteration") from error
 
     context = contextvars.copy_context()
@@ -734,6 +736,6 @@ def check_callable(fn: object) -> None:
     """
     if inspect.iscoroutine(fn):
         fn.close()
-        raise TypeError(f"{fn!r} is a call already made; give the function, and its arguments after it")
+        raise TypeError(f"{fn!r} is a coroutine; give the function, and its arguments after it")
     if not callable(fn):
         raise TypeError(f"{fn!r} cannot be called; give a function, async or plain, and its arguments after it")

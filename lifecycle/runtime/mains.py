@@ -1,4 +1,4 @@
-"""Mains: the things that `run` accepts, by their shape: async functions, routers, workers, objects with ``run()``."""
+"""Mains: the kinds of objects that `run` accepts: async functions, routers, workers, objects with ``run()``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ AnyMain: TypeAlias = "Callable[[], Coroutine[Any, Any, object]] | _Runs | _Works
 
 
 class Main:
-    """One thing to run: a coroutine function, cancelled to stop it."""
+    """One component of a program: a coroutine function that is cancelled to stop it."""
 
     #: Whether the program is complete when it returns.
     completes: ClassVar[bool] = False
@@ -56,7 +56,7 @@ class Main:
         self.name = name
         self._work = work
         self._task: asyncio.Task[None] | None = None
-        # Whether it was asked to stop: a cancellation is an error otherwise.
+        # Whether it was requested to stop. Otherwise a cancellation is an error.
         self._asked = False
         #: Set once the next main may start.
         self.started: Final = asyncio.Event()
@@ -76,7 +76,7 @@ class Main:
         return self._task
 
     async def stop(self, left: Callable[[], float]) -> None:
-        """Ask it to end, and wait for at most ``left()`` seconds; log its name if it has not ended then."""
+        """Request its end, and wait for at most ``left()`` seconds. Log its name if it has not ended then."""
         self._asked = True
         if self.task.done():
             return
@@ -86,7 +86,7 @@ class Main:
             _log.warning("%s does not stop; the shutdown continues without it", self.name)
 
     async def over(self) -> None:
-        """Wait until it has ended, however long that takes."""
+        """Wait without a time limit until it has ended."""
         await asyncio.wait({self.task})
 
     async def _ask(self, _left: Callable[[], float]) -> None:
@@ -105,19 +105,19 @@ class Main:
         except asyncio.CancelledError as error:
             if not self._asked:
                 self.error = error
-        # SystemExit and KeyboardInterrupt too: the shutdown is carried out first, then they come out of run().
+        # Includes SystemExit and KeyboardInterrupt: run() raises them after the shutdown.
         except BaseException as error:  # noqa: BLE001
             self.error = error
 
 
 class FunctionMain(Main):
-    """The program's own function: when it returns, the program is complete."""
+    """The program's own function. When it returns, the program is complete."""
 
     completes: ClassVar[bool] = True
 
 
 class AnnouncedMain(Main):
-    """A main with ``wait_running()``, such as a router: the next main waits for it, so that it misses no event."""
+    """A main with ``wait_running()``, such as a router. The next main waits for it, so that it misses no event."""
 
     def __init__(self, name: str, thing: Any) -> None:
         super().__init__(name, thing.run)
@@ -133,7 +133,7 @@ class AnnouncedMain(Main):
                 raise error from None
             raise
         else:
-            # It may return when it is cancelled, and its start has failed all the same.
+            # It may return although it was cancelled, but its start has failed.
             if was_cancelled() and not self._asked and (error := _error_of(up)) is not None:
                 raise error
             return value
@@ -141,10 +141,10 @@ class AnnouncedMain(Main):
             up.remove_done_callback(self._check_start)
             up.cancel()
             await asyncio.wait({up})
-            _error_of(up)  # retrieved: if another error comes out, asyncio need not complain about this one
+            _error_of(up)  # retrieved, so that asyncio does not report it if another error is raised
 
     def _check_start(self, _: asyncio.Task[None]) -> None:
-        """End the main if nothing will announce its start, for which the next main would wait indefinitely."""
+        """End the main if it will never announce its start, for which the next main would wait indefinitely."""
         if not self.started.is_set():
             self.task.cancel()
 
@@ -158,7 +158,7 @@ def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
 
 
 class WorkerMain(Main):
-    """A worker or supervisor: started, awaited, stopped. If it ends FAILED or KILLED, that is an error."""
+    """A worker or supervisor: started, awaited, stopped. Its end as FAILED or KILLED is an error."""
 
     def __init__(self, name: str, worker: Any) -> None:
         super().__init__(name, worker.wait)
@@ -170,7 +170,7 @@ class WorkerMain(Main):
             self.task.cancel()
 
     async def _live(self) -> Any:
-        # A worker that is not a `BaseWorker` need not announce itself; see `BaseWorker.supervised`.
+        # A worker that is not a `BaseWorker` need not announce its start; see `BaseWorker.supervised`.
         if hasattr(self._worker, "supervised"):
             return await self._run()
         hooks.component_opened.announce(self._worker, component=self._worker)
@@ -199,7 +199,7 @@ def as_main(thing: Any) -> Main:
     """Return the main that runs ``thing``.
 
     Raises:
-        TypeError: with the value given, and the values that are accepted.
+        TypeError: with the given value, and the accepted ones.
     """
     _refuse_mistakes(thing)
     if all(is_async(getattr(thing, name, None)) for name in ("start", "stop", "wait")):
@@ -226,10 +226,10 @@ _ACCEPTED = (
 
 
 def _refuse_mistakes(thing: Any) -> None:
-    """Reject values that only look runnable; the message names the forgotten step."""
+    """Reject values that only seem runnable. The message names the missing step."""
     if inspect.iscoroutine(thing):
         thing.close()
-        raise TypeError(f"{thing!r} is a call already made; give the function itself, without parentheses")
+        raise TypeError(f"{thing!r} is a coroutine; give the function itself, without parentheses")
     if inspect.isclass(thing):
         raise TypeError(f"{thing.__qualname__} is a class; give an instance of it: {thing.__qualname__}(…)")
     if inspect.isfunction(thing) and not inspect.iscoroutinefunction(thing):
@@ -243,15 +243,16 @@ def _refuse_arguments(fn: Callable[..., Any], given: object) -> None:
         raise TypeError(
             f"{given!r} cannot be run: {error}; a main is called without arguments (functools.partial gives them)"
         ) from None
-    except ValueError:  # it has no signature: the call will show
+    except ValueError:  # without a signature, the call itself will show
         return
 
 
 class Auxiliary:
-    """Base of servers and observers that are open during ``async with`` or as a main of `run`, such as a probe server.
+    """Base class of servers and observers that are open during ``async with`` or as a main of `run`.
 
-    It saves its subclasses the same few lines, and is not required: `run` accepts any object with ``run()``, waits for
-    its ``wait_running()`` if there is one, and ends when only mains with ``auxiliary`` are left.
+    It is optional: `run` accepts any object with ``run()``, waits for its ``wait_running()`` if there is one, and ends
+    when
+    only mains with ``auxiliary`` are left.
     """
 
     #: For `run`: a program ends when only auxiliary mains are left.
@@ -262,14 +263,14 @@ class Auxiliary:
 
     def __init__(self) -> None:
         self._up = asyncio.Event()
-        # Closed when the block is left.
+        # Closed at the end of the block.
         self._held = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         """Open it.
 
         Raises:
-            RuntimeError: when it is open already.
+            RuntimeError: if it is already open.
         """
         if self._up.is_set():
             raise RuntimeError(f"{self!r} {self._taken}")
@@ -287,7 +288,7 @@ class Auxiliary:
         await self._leave()
 
     async def run(self) -> None:
-        """Be open until cancelled; `run` calls this."""
+        """Stay open until cancelled. `run` calls this."""
         async with self:
             await asyncio.Event().wait()
 
@@ -296,7 +297,7 @@ class Auxiliary:
         await self._up.wait()
 
     async def _open(self, held: AsyncExitStack) -> None:
-        """Acquire its resources; register their release in ``held``, so that a failure half-way releases them too."""
+        """Acquire its resources. Register their release in ``held``, so that a failure releases the earlier ones."""
         raise NotImplementedError
 
     async def _leave(self) -> None:

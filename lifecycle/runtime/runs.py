@@ -31,11 +31,11 @@ _T = TypeVar("_T")
 
 _log = logging.getLogger("lifecycle.runtime")
 
-#: Seconds between two looks: the code that started a child has at least one interval to wait for it.
+#: Seconds between two checks. The code that started a child has at least this long to wait for it.
 _ORPHAN_GRACE = 1.0
 
 
-def run(  # the settings of a program, each by its name
+def run(  # keyword settings of a program
     *mains: AnyMain,
     force_exit: int = 1,
     cancel_on_interrupt: bool | None = None,
@@ -86,9 +86,10 @@ def run(  # the settings of a program, each by its name
     with ExitStack() as held:
         held.enter_context(signal_registry().terminal.kept())
         runner = asyncio.Runner(loop_factory=loop_factory)
-        held.callback(runner.close)  # also when what follows fails; closing twice does nothing
+        held.callback(runner.close)  # even if the following code fails; closing twice does nothing
         life = Life(settings, runner.get_loop())
-        # Closed in reverse order: Ctrl+C still forces, and the deadline holds, while the loop's threads are joined.
+        # Closed in reverse order: while the loop's threads are joined, Ctrl+C still forces an exit, and the deadline
+        # still applies.
         held.callback(life.deadline.close)
         held.enter_context(receiving_signals(life))
         held.enter_context(_reaping_orphans(runner.get_loop()))
@@ -98,7 +99,7 @@ def run(  # the settings of a program, each by its name
 
 
 def _drive(life: Life, work: Coroutine[Any, Any, _T]) -> _T:
-    """Run ``work`` to its end, even if something stops the loop before, such as a SystemExit in a task."""
+    """Run ``work`` to its end, even if the loop is stopped before, for example by a SystemExit in a task."""
     task = life.loop.create_task(work, name="lifecycle run")
     escaped: list[BaseException] = []
     while not task.done():
@@ -106,10 +107,10 @@ def _drive(life: Life, work: Coroutine[Any, Any, _T]) -> _T:
             life.loop.run_until_complete(task)
         except BaseException as error:
             if not task.done():
-                escaped.append(error)  # raised below, once the shutdown is carried out
+                escaped.append(error)  # raised below, after the shutdown
                 life.begin(Reason.STOP)
             elif not escaped and not task.cancelled() and error is task.exception():
-                raise  # the traceback is complete only the first time that a task raises its error
+                raise  # only the first time that a task raises its error, the traceback is complete
     if escaped:
         raise escaped[0] from None if task.cancelled() else task.exception()
     return task.result()
@@ -137,7 +138,7 @@ class _Program:
         self._ended: list[Main] = []
 
     async def live(self) -> Any:
-        """Run from the first start to the last stop."""
+        """Run all mains, from the first start to the last stop."""
         with self._life.as_current():
             stopping = asyncio.create_task(self._life.wait_stopping(), name="lifecycle stopping")
             try:
@@ -152,7 +153,7 @@ class _Program:
         return self._outcome()
 
     async def _start(self, main: Main, stopping: asyncio.Task[None]) -> None:
-        """Start ``main`` and wait until the next may start, unless the program is ending already."""
+        """Start ``main`` and wait until the next may start, unless the program is already ending."""
         self._check_complete()
         if self._life.reason is not Reason.NONE:
             return
@@ -167,22 +168,22 @@ class _Program:
         await asyncio.wait({started})
 
     def _report_started(self) -> None:
-        """Report the start, also of a program that is complete at once."""
+        """Report the start, even if the program is complete immediately."""
         if self._life.reason is Reason.NONE and all(main.error is None for main in self._begun):
             self._life.up()
 
     async def _until_complete(self, stopping: asyncio.Task[None]) -> None:
         self._check_complete()
         while self._life.reason is Reason.NONE and not self._is_idle():
-            # A main may be done before its callback has run: only the main itself can end the wait.
+            # A main may be done before its callback has run, so only the main itself can end the wait.
             unseen = [main.task for main in self._begun if main not in self._ended]
             await asyncio.wait({*unseen, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            # Let the callbacks of mains that ended together with it run as well.
+            # Let the callbacks of mains that ended at the same time run as well.
             await asyncio.sleep(0)
             self._check_complete()
 
     def _is_idle(self) -> bool:
-        """Whether all mains have ended that the program continues for."""
+        """Whether all mains that keep the program running have ended."""
         needed = [main for main in self._begun if not main.auxiliary] or self._begun
         return all(main in self._ended for main in needed)
 
@@ -209,9 +210,9 @@ class _Program:
 
 
 def lifetime(*, signals: bool = True) -> AbstractAsyncContextManager[Lifetime]:
-    """Return an async context manager with a `Lifetime`; leaving its block carries out the shutdown.
+    """Return an async context manager with a `Lifetime`. The end of its block runs the shutdown.
 
-    Use it where an event loop runs already. The shutdown has the order and the time limits of `run`. A signal or
+    Use it if an event loop is already running. The shutdown has the order and the time limits of `run`. A signal or
     `shutdown` cancels the block, as a timeout would, and the block then ends without an error. Inside another lifetime,
     the outer one receives the signals, and its shutdown begins the inner one's.
 
@@ -230,7 +231,7 @@ class _Block:
 
     async def __aenter__(self) -> Lifetime:
         if self._life is not None:
-            raise RuntimeError("a lifetime has one life; call lifetime() again for another")
+            raise RuntimeError("a lifetime runs only once; call lifetime() again for a new one")
         outer = current_life.get(None)
         self._life = life = Life(Settings(), asyncio.get_running_loop(), outer)
         self._body = _Body()
@@ -248,14 +249,14 @@ class _Block:
     ) -> bool:
         assert self._life is not None, "a block is left after it was entered"
         with self._held:
-            # A sleep that the stop has interrupted is not an error of the block either.
+            # A sleep that the stop has interrupted is not an error of the block.
             clean = await self._body.leave(error) or isinstance(error, Interrupted)
             self._life.begin(Reason.TIMEOUT if isinstance(error, TimeoutError) else Reason.STOP)
             await conclude(self._life)
         return clean
 
     def _interrupt(self) -> None:
-        """Cancel the block for a cause from elsewhere."""
+        """Cancel the block for an external cause."""
         life = self._life
         assert life is not None, "only a block that was entered is interrupted"
         if self._body.cancel() and life.is_embedded and life.outer is None:
@@ -276,19 +277,19 @@ class _Body:
         self._left = False
 
     def cancel(self) -> bool:
-        """Cancel the block, unless it has been left; return whether it was cancelled."""
+        """Cancel the block, unless it has ended, and return whether it was cancelled."""
         if self._task is None or self._left:
             return False
         self._cancelled = True
         return self._task.cancel()
 
     async def leave(self, error: BaseException | None) -> bool:
-        """Cancel nothing from now on; return whether ``error`` is the cancellation of this lifetime alone."""
+        """Cancel nothing from now on. Return whether ``error`` is only the cancellation by this lifetime."""
         self._left = True
         if not self._cancelled or self._task is None:
             return False
         if not isinstance(error, asyncio.CancelledError):
-            # It may not have arrived yet, and must not hit what comes after the block.
+            # It may not have been raised yet, and must not cancel the code after the block.
             try:
                 await asyncio.sleep(0)
             except asyncio.CancelledError:
@@ -319,7 +320,7 @@ def _reaping_orphans(loop: asyncio.AbstractEventLoop) -> Generator[None]:
 
 
 class _Reaper:
-    """Reaps zombies that no code waits for.
+    """Reaps zombies for which no code waits.
 
     It does not reap a child before the code that started it can. A child with a `subprocess.Popen` (or that of
     `multiprocessing`) that has not seen its end is left alone, and any other is left for at least a second.
@@ -328,21 +329,21 @@ class _Reaper:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
-        # Zombies at the last look that may be orphans; those that are still zombies at the next look are.
+        # Zombies of the last check that may be orphans. Those that are still zombies at the next check are.
         self._suspects: set[int] = set()
 
     def wake(self, _signum: int) -> None:
-        """A child has ended."""
+        """Handle the end of a child."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.schedule)
 
     def schedule(self) -> None:
-        """Look in a second, unless a look is scheduled already."""
+        """Schedule a check in a second, unless one is scheduled."""
         if self._timer is None:
             self._timer = self._loop.call_later(_ORPHAN_GRACE, self._look)
 
     def cancel(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -361,20 +362,20 @@ class _Reaper:
 
 
 def _zombies() -> Iterator[int]:
-    """Children of this process that have ended and were not waited for."""
+    """Return the children of this process that have ended and were not waited for."""
     from pathlib import Path  # slow to import, and few programs are PID 1
 
     me = str(os.getpid())
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            # "pid (name) state parent …"; the name may hold anything.
+            # "pid (name) state parent …". The name may contain any character.
             state, parent = entry.read_text("utf-8", "replace").rpartition(")")[2].split()[:2]
             if state == "Z" and parent == me:
                 yield int(entry.parent.name)
 
 
 def _asked_for() -> set[int]:
-    """The children that a Popen of this program waits for."""
+    """Return the children that a Popen of this program waits for."""
     from multiprocessing import popen_fork
 
     kinds = (subprocess.Popen, popen_fork.Popen)

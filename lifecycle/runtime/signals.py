@@ -1,7 +1,7 @@
-"""Signals: the one owner of the process's handlers, the sense of each signal, and their effect on a lifetime.
+"""Signals: the single owner of the process's handlers, the choice of an action for each signal, and its effect.
 
-`SignalRegistry` shares the handlers among any number of receivers. `Escalation` judges each signal of a lifetime, from
-the first Ctrl+C to a forced exit, by numbers alone. `receiving_signals` connects the two for one lifetime.
+`SignalRegistry` shares the handlers among any number of receivers. `Escalation` chooses the action for each signal of a
+lifetime, from the first Ctrl+C to a forced exit, by counting. `receiving_signals` connects the two for one lifetime.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _log = logging.getLogger("lifecycle.runtime")
 
 _SIGHUP: int | None = getattr(signal, "SIGHUP", None)
 
-#: Timers fire up to this much early, in seconds.
+#: Timers fire up to this many seconds early.
 _TICK = 1e-6
 
 #: Called in the main thread at any point of the program: it must be quick, take no lock, and not raise.
@@ -61,26 +61,26 @@ class SignalRegistry:
     installed for the first receiver, and the previous handlers are restored after the last one.
     """
 
-    #: Seconds between two checks for handlers that a library has replaced: the system does not report that.
+    #: Seconds between two checks for handlers that a library has replaced, which the system does not report.
     check_every: ClassVar[float | None] = 1.0
 
     def __init__(self) -> None:
-        # Tuples that are replaced, never changed: a signal may come at any point of the code below.
+        # Tuples that are replaced, never changed, because a signal may arrive at any point of the code below.
         self._receivers: dict[int, tuple[Receiver, ...]] = {}
         self._sources: dict[int, tuple[Receiver, ...]] = {}
-        # The handlers found when the signals were taken.
+        # The handlers before the signals were taken.
         self._before: dict[int, Any] = {}
-        #: A process has one terminal, as it has one handler per signal.
+        #: A process has one terminal, and one handler per signal.
         self.terminal: Final = Terminal()
 
     def can_take(self, signum: int) -> bool:
-        """Whether a new receiver would be called; outside the main thread, only if the signal is already taken."""
+        """Return whether a new receiver would be called. Outside the main thread, the signal must be taken already."""
         return signum in self._before or threading.current_thread() is threading.main_thread()
 
     def take(self, signums: Iterable[int], receive: Receiver, *, source: bool = False) -> Callable[[], None]:
-        """Call ``receive`` with each of ``signums`` that comes, and return a function that ends that.
+        """Call ``receive`` with each arriving signal of ``signums``, and return a function that ends it.
 
-        ``source`` marks a receiver that makes events of signals. Signals that cannot be taken are left out.
+        ``source`` marks a receiver that turns signals into events. Signals that cannot be handled are left out.
         """
         taken = [signum for signum in signums if self.can_take(signum)]
         self.retake()
@@ -98,11 +98,11 @@ class SignalRegistry:
         return release
 
     def has_source(self, signum: int) -> bool:
-        """Whether a receiver makes events of this signal."""
+        """Return whether a receiver turns this signal into events."""
         return bool(self._sources.get(signum))
 
     def retake(self) -> None:
-        """Install the handlers that a library has replaced again; its own are not called any more."""
+        """Reinstall the handlers that a library has replaced. The library's handlers are no longer called."""
         if threading.current_thread() is threading.main_thread():
             for signum in self._before:
                 if not self._holds(signum):
@@ -119,11 +119,11 @@ class SignalRegistry:
             signal.raise_signal(signum)
 
     def end_process(self, status: int) -> None:
-        """End the process now, without any cleaning up."""
+        """End the process immediately, without any cleanup."""
         os._exit(status)
 
     def has_terminal(self) -> bool:
-        """Whether the process has a controlling terminal."""
+        """Return whether the process has a controlling terminal."""
         try:
             os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
         except OSError:
@@ -131,10 +131,10 @@ class SignalRegistry:
         return True
 
     def is_ignored(self, signum: int) -> bool:
-        """Whether the process was started with this signal ignored, as nohup does."""
+        """Return whether the process was started with this signal ignored, as nohup does."""
         return signum not in self._before and signal.getsignal(signum) is signal.SIG_IGN
 
-    # The system's part, which a test replaces.
+    # The calls to the system, which a test replaces.
 
     def _install(self, signum: int) -> Any:
         return signal.signal(signum, self.deliver)
@@ -143,7 +143,7 @@ class SignalRegistry:
         return signal.getsignal(signum) == self.deliver
 
     def _restore(self, signum: int, before: Any) -> None:
-        # None stands for a handler that was not installed from Python and cannot be put back.
+        # None means a handler that was not installed from Python and cannot be restored.
         if self._holds(signum):
             signal.signal(signum, signal.SIG_DFL if before is None else before)
 
@@ -169,7 +169,7 @@ def signal_registry() -> SignalRegistry:
 
 def replace_registry(registry: SignalRegistry) -> SignalRegistry:
     """Use ``registry`` from now on, for a test, and return the previous one."""
-    global _registry  # the one global state of the library: the system has one handler per signal
+    global _registry  # the only global state of the library, because the system has one handler per signal
     before, _registry = _registry, registry
     return before
 
@@ -180,18 +180,18 @@ def replace_registry(registry: SignalRegistry) -> SignalRegistry:
 class SignalAction(Enum):
     """The effect of a signal on a lifetime."""
 
-    #: It is counted, and has no other effect.
+    #: The signal is counted, and has no other effect.
     COUNT = auto()
-    #: It is sent to the routers, and the program continues.
+    #: The routers receive it, and the program continues.
     CAPTURE = auto()
     #: The shutdown begins.
     STOP = auto()
-    #: The process ends at once.
+    #: The process ends immediately.
     FORCE = auto()
 
 
 class Escalation:
-    """Counts the signals of a series, and chooses the action for each. It computes only, and calls no system function.
+    """Counts the signals of a series, and chooses the action for each. It calls no system function.
 
     A series ends after ``reset_after`` seconds without a signal, but never once the program is stopping.
     """
@@ -199,17 +199,17 @@ class Escalation:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._last = -math.inf
-        # Whether a router took a SIGINT of this series: it may need two of its own, and the next ones force.
+        # Whether a router handled a SIGINT of this series. The router may need two of them, and the next ones force.
         self._taken = False
-        # How many of the counted presses have been handled: one at most.
+        # The number of counted presses that have been handled: one at most.
         self._handled = 0
-        #: Signals in the present series, without the presses that were handled before the last one.
+        #: Signals in the current series, without the presses that were handled before the last one.
         self.count: int = 0
 
     def limit(self, *, routed: bool = False) -> int:
-        """The number in the series at which the process is ended by force; 0: never.
+        """Return the number of the signal in the series that forces the exit; 0 means never.
 
-        ``routed``: a running router would take a SIGINT now.
+        If ``routed``, a running router would handle a SIGINT now.
         """
         patience, wanted = self._settings.force_exit, self._settings.cancel_on_interrupt
         if patience == 0:
@@ -219,9 +219,10 @@ class Escalation:
         return max(patience, 2)
 
     def judge(self, signum: int, *, routed: bool, handled: bool = False, stopping: bool, now: float) -> SignalAction:
-        """Count a signal that came at ``now``, and return its effect.
+        """Count a signal that arrived at ``now``, and return its effect.
 
-        ``routed``: a running router has a route for this SIGINT; ``handled``: one has a route for `InterruptEvent`.
+        If ``routed``, a running router has a route for this SIGINT. If ``handled``, one has a route for
+        `InterruptEvent`.
         """
         if not stopping and now - self._last >= self._settings.reset_after - _TICK:
             self.reset()
@@ -243,7 +244,7 @@ class Escalation:
         self._taken = False
 
     def handled(self) -> None:
-        """Note that a press was handled: of such presses only the last counts, as the first of the router's two."""
+        """Record that a press was handled. Of such presses only the last counts, as the first of the router's two."""
         self.count -= self._handled
         self._handled = min(1, self.count)
 
@@ -257,7 +258,7 @@ class Escalation:
         wanted = self._settings.cancel_on_interrupt
         if wanted is not None:
             return not wanted
-        # From 2 on, the first press may ask for another; if no route takes it, it begins the shutdown.
+        # From 2 on, the router may handle the first press. If no route handles it, the shutdown begins.
         return routed or (handled and self._settings.force_exit >= 2)  # noqa: PLR2004
 
 
@@ -282,13 +283,13 @@ def receiving_signals(life: Life) -> Generator[None]:
 
 
 class _LifetimeSignals:
-    """Carries out the actions that `Escalation` chooses."""
+    """Performs the actions that `Escalation` chooses."""
 
     def __init__(self, life: Life) -> None:
         self._life = life
         self._registry = signal_registry()
         self._keeping: asyncio.TimerHandle | None = None
-        # As at the start: once the terminal has gone away, it is not the controlling terminal any more.
+        # The state at the start: after the terminal was closed, it is no longer the controlling terminal.
         self._had_terminal = self._registry.has_terminal()
 
     @property
@@ -299,7 +300,7 @@ class _LifetimeSignals:
         return signums
 
     def receive(self, signum: int) -> None:
-        """Act on a signal; called inside signal handlers, so work that can wait is left to the loop."""
+        """Handle a signal. It runs inside signal handlers, so the loop does the work that can wait."""
         life = self._life
         stopping = life.stopping
         if signum == _SIGHUP and self._hang_up(signum, stopping=stopping):
@@ -316,11 +317,11 @@ class _LifetimeSignals:
         elif action is SignalAction.STOP:
             life.begin_for_signal(signum)
         elif action is SignalAction.CAPTURE:
-            # Checked now: a source that starts in a moment has not had this signal.
+            # Checked now, because a source that starts in a moment has not received this signal.
             life.call_soon(self._capture, self._registry.has_source(signal.SIGINT), handled)
 
     def keep(self) -> None:
-        """Install the handlers again from time to time, in case a library has replaced them."""
+        """Reinstall the handlers periodically, in case a library has replaced them."""
         if self._registry.check_every is not None:
             self._registry.retake()
             self._keeping = self._life.loop.call_later(self._registry.check_every, self.keep)
@@ -330,13 +331,13 @@ class _LifetimeSignals:
             self._keeping.cancel()
 
     def _hang_up(self, signum: int, *, stopping: bool) -> bool:
-        """Send SIGHUP to its routes, or let routers reload if there is no terminal; return whether it was taken."""
+        """Send SIGHUP to its routes, or let routers reload if there is no terminal. Return whether one handled it."""
         life = self._life
         routed = bool(life.routers_for("signal/hangup"))
         if routed:
             life.call_soon(self._announce, signum, life.escalation.count)
             life.call_soon(self._route, signum, self._registry.has_source(signum))
-        # During a stop the routers may have ended already; SIGHUP still does not count towards a forced exit.
+        # During a stop the routers may have ended already. SIGHUP still does not count towards a forced exit.
         reloads = not self._had_terminal and bool(life.all_routers() or (stopping and life.had_router))
         if reloads:
             life.call_soon(self._reload)
@@ -355,7 +356,7 @@ class _LifetimeSignals:
             tell_terminal(f"no route takes this Ctrl+C{self._life.next_step()}")
 
     def _route(self, signum: int, sent_by_source: bool) -> None:
-        """Send a signal to the routers with a route made for it, unless a source makes events of it."""
+        """Send a signal to the routers with a specific route for it, unless a source turns it into events."""
         event = SignalEvent(signum)
         if not sent_by_source:
             _send(self._life.routers_for(event.topic), event)
@@ -365,7 +366,7 @@ class _LifetimeSignals:
 
 
 def _send(routers: Iterable[RouterLike], *events: Topical) -> None:
-    """Send ``events`` to each router; an event without a route, or without space in a lane, is not an error."""
+    """Send ``events`` to each router. An event without a route, or without space in a lane, is not an error."""
     for router in routers:
         for event in events:
             try:

@@ -1,4 +1,4 @@
-"""The shutdown, in its order and under one deadline: what drains, which workers are stopped, which hooks run."""
+"""The shutdown in its order and under one deadline: draining, stopping workers, running hooks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class MainLike(Protocol):
     """The part of a main that the shutdown uses."""
 
     async def stop(self, left: Callable[[], float]) -> None:
-        """Ask it to end, and wait for at most ``left()`` seconds."""
+        """Request its end, and wait for at most ``left()`` seconds."""
         ...
 
     async def over(self) -> None:
@@ -55,19 +55,19 @@ class MainLike(Protocol):
 
 
 async def conclude(life: Life, mains: Sequence[MainLike] = ()) -> None:
-    """Carry the shutdown out, even if the caller is cancelled; the cancellation comes out at the end.
+    """Run the shutdown, even if the caller is cancelled. The cancellation is raised at the end.
 
     Routers drain. Mains stop, last first, each followed by the workers it started. Background tasks are cancelled and
-    awaited. Shutdown hooks run, then measurements are sent. A part that does not end in its time is named in the log
-    and left behind, so that the hooks run in any case. It is awaited at the end, until the process is ended by force.
+    awaited. Shutdown hooks run, then metrics are sent. A part that does not end in time is named in the log and left
+    behind, so that the hooks run in any case. It is awaited at the end, until the exit is forced.
     """
     work = _conclude(life, mains)
-    # A framework may leave a block in another context than it entered it.
+    # A framework may leave a block in another context than the one in which it entered.
     await shield(life.loop.create_task(work, name="lifecycle shutdown", context=life.context))
 
 
 async def _conclude(life: Life, mains: Sequence[MainLike]) -> None:
-    # All waits for the stop end before anything is cancelled; a wait that has just ended needs one turn of the loop.
+    # All waits for the stop end before any task is cancelled. A wait that has just ended needs one turn of the loop.
     await life.wait_stopping()
     await asyncio.sleep(0)
     await life.draining.drain(life.deadline.left_for_work)
@@ -90,40 +90,40 @@ async def _conclude(life: Life, mains: Sequence[MainLike]) -> None:
 
 
 class Deadline:
-    """The deadline of the whole shutdown. It holds even if the loop is blocked, and limits every other time-out."""
+    """The deadline of the whole shutdown. It works even if the loop is blocked, and limits every other timeout."""
 
     def __init__(self, life: Life) -> None:
         self._life = life
-        # When the process is ended by force, by the loop's clock.
+        # The time of the forced exit, by the loop's clock.
         self._at = math.inf
         self._alarms: list[Alarm] = []
         # The first to draw a number dumps: the loop, or the alarm if the loop is blocked.
         self._dumps = itertools.count()
 
     def set(self) -> None:
-        """Start the clock; safe in threads and in signal handlers."""
+        """Start the clock. Safe in threads and in signal handlers."""
         self._at = self._life.loop.time() + self._life.settings.exit_timeout
         self._alarms.append(Alarm(self._life.settings.exit_timeout, self._force))
 
     def left(self) -> float:
-        """Seconds until the process is ended by force."""
+        """Seconds until the forced exit."""
         return max(0.0, self._at - self._life.loop.time())
 
     def left_for_work(self) -> float:
-        """Seconds that routers, mains, workers and tasks may still take: a fifth of all is kept for the hooks."""
+        """Seconds that are left for routers, mains, workers and tasks. A fifth of all is reserved for the hooks."""
         whole = self._life.settings.exit_timeout
         return math.inf if math.isinf(whole) else max(0.0, self.left() - whole / 5)
 
     def expect_end(self) -> Callable[[], None]:
-        """Dump stacks if the end takes longer than ``shutdown_timeout``; return a function that calls that off."""
+        """Dump stacks if the end takes longer than ``shutdown_timeout``. Return a function that cancels this."""
         seconds = self._life.settings.shutdown_timeout
         timer = self._life.loop.call_later(seconds, self._dump)
-        # The alarm works while the loop is blocked, and after it has ended while its threads have not.
+        # The alarm works while the loop is blocked, and after its end while its threads are still running.
         self._alarms.append(Alarm(seconds, self._dump))
         return timer.cancel
 
     def close(self) -> None:
-        """Cancel all alarms: the lifetime has ended."""
+        """Cancel all alarms, because the lifetime has ended."""
         while self._alarms:
             self._alarms.pop().cancel()
 
@@ -141,14 +141,14 @@ class Deadline:
 
 
 class Drainable(Protocol):
-    """A component that ends by itself when asked to: ``run`` returns after `stop`."""
+    """A component that ends on request: ``run`` returns after `stop`."""
 
     async def run(self) -> object:
         """Run until `stop`."""
         ...
 
     def stop(self) -> None:
-        """Let `run` drain and end."""
+        """Request that `run` drains and ends."""
         ...
 
 
@@ -156,7 +156,7 @@ class RouterLike(Drainable, Protocol):
     """The part of a router that the runtime uses."""
 
     def explain(self, topic: str) -> Sequence[Any]:
-        """The routes for ``topic``; each has a ``pattern``."""
+        """Return the routes for ``topic``. Each has a ``pattern``."""
         ...
 
     def emit_nowait(self, event: Topical) -> object:
@@ -164,12 +164,12 @@ class RouterLike(Drainable, Protocol):
         ...
 
     def state(self) -> Any:
-        """It is ``running`` once its sources have started."""
+        """The state, which is ``running`` once its sources have started."""
         ...
 
 
 def has_route_for(router: RouterLike, topic: str) -> bool:
-    """Whether it has a route for ``topic``, except catch-alls such as ``**``: a logger must not block Ctrl+C."""
+    """Return whether it has a route for ``topic``, except catch-alls such as ``**``. A logger must not block Ctrl+C."""
     kind = f"{topic.partition('/')[0]}/"
     try:
         return any(str(info.pattern).startswith(kind) for info in router.explain(topic))
@@ -178,44 +178,44 @@ def has_route_for(router: RouterLike, topic: str) -> bool:
 
 
 def _as_router(thing: Any) -> RouterLike | None:
-    """``thing``, if it is a router by its shape."""
+    """Return ``thing`` if it has the methods of a router."""
     shaped = all(callable(getattr(thing, name, None)) for name in ("explain", "emit_nowait", "run", "state", "stop"))
     return thing if shaped and not inspect.isclass(thing) else None
 
 
 class Draining:
-    """Drains mains that can, and every router whose start `hooks.router_started` announces."""
+    """Drains mains that support it, and every router whose start `hooks.router_started` announces."""
 
     def __init__(self, life: Life) -> None:
         self._life = life
-        # The key is done when the component has ended.
+        # The future completes when the component has ended.
         self._running: dict[asyncio.Future[Any], Drainable] = {}
         #: Whether a router has ever run.
         self.had_router: bool = False
-        # The delays asked for, in seconds.
+        # The requested delays in seconds.
         self._delays: list[float] = []
-        # When the delay ends, by the loop's clock; None before the stop.
+        # The end of the delay, by the loop's clock; None before the stop.
         self._until: float | None = None
 
     def connect(self) -> Callable[[], None]:
-        """Begin to adopt routers, and return a function that ends that."""
+        """Begin to adopt routers, and return a function that ends it."""
         hooks.router_started.connect(self._router_started)
         return lambda: hooks.router_started.disconnect(self._router_started)
 
     def add(self, drainable: Drainable, ended: asyncio.Future[Any]) -> None:
-        """Drain it first in a shutdown; a router also gets signals until ``ended`` is done."""
+        """Drain the component first in a shutdown. A router also receives signals until ``ended`` is done."""
         self._running[ended] = drainable
         self.had_router |= _as_router(drainable) is not None
         ended.add_done_callback(self._running.pop)
 
     @property
     def routers(self) -> tuple[RouterLike, ...]:
-        """The routers that run."""
+        """The running routers."""
         return tuple(router for each in tuple(self._running.values()) if (router := _as_router(each)))
 
     @contextmanager
     def delayed(self, seconds: float) -> Generator[None]:
-        """During the block, delay a stop by ``seconds``, for instance until a load balancer has noticed."""
+        """During the block, delay a stop by ``seconds``, for example until a load balancer has noticed."""
         self._delays.append(seconds)
         try:
             yield
@@ -223,8 +223,8 @@ class Draining:
             self._delays.remove(seconds)
 
     def delay(self, left: Callable[[], float]) -> float:
-        """Seconds for which everything still continues as before the stop, at most ``left()``."""
-        # A program that has never been ready needs no delay.
+        """Return the seconds for which the program continues unchanged after the stop, at most ``left()``."""
+        # A program that was never ready needs no delay.
         if not self._delays or not self._life.is_up:
             return 0.0
         now = self._life.loop.time()
@@ -233,7 +233,7 @@ class Draining:
         return min(max(0.0, self._until - now), left())
 
     async def drain(self, left: Callable[[], float]) -> None:
-        """Let all end by themselves, after the longest delay: sources stop, windows flush, lanes run empty."""
+        """Drain all components after the longest delay: sources stop, debounce windows flush, lanes become empty."""
         if (delay := self.delay(left)) > 0:
             await asyncio.sleep(delay)
         running = dict(reversed(tuple(self._running.items())))
@@ -249,7 +249,7 @@ class Draining:
     def _router_started(self, _sender: object, *, router: Any, **_: object) -> None:
         if not self._life.is_here() or any(each is router for each in self._running.values()):
             return
-        # Not the task that runs it: that task may have more to do afterwards.
+        # Not the task that runs it, which may have more to do afterwards.
         ended: asyncio.Future[Any] = self._life.loop.create_future()
         self.add(router, ended)
 
@@ -265,10 +265,10 @@ class Draining:
 
 _FINAL = frozenset({"stopped", "finished", "failed", "killed"})
 
-#: Seconds that a killed worker has to be gone.
+#: Seconds until a killed worker must be gone.
 _KILL_GRACE = 2.0
 
-#: The main under which code runs, so that the workers it started can be stopped right after it.
+#: The current main, so that the workers it started can be stopped right after it.
 starter: ContextVar[object] = ContextVar("lifecycle_starter", default=None)
 
 
@@ -277,7 +277,7 @@ class _Stoppable(Protocol):
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The name for messages."""
         ...
 
     @property
@@ -286,7 +286,7 @@ class _Stoppable(Protocol):
         ...
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Return when it has ended; the shortest time-out of several calls counts."""
+        """Wait until it has ended. The shortest timeout of several calls counts."""
         ...
 
 
@@ -296,25 +296,25 @@ class StartedWorkers:
     def __init__(self, life: Life) -> None:
         self._life = life
         self._workers: list[tuple[_Stoppable, object]] = []
-        # The length at which ended workers are dropped: twice the number that was left the last time.
+        # The length at which ended workers are removed: twice the number that was left the last time.
         self._crowded = 16
 
     def connect(self) -> Callable[[], None]:
-        """Begin to adopt workers, and return a function that ends that."""
+        """Begin to adopt workers, and return a function that ends it."""
         hooks.worker_started.connect(self._adopt)
         return lambda: hooks.worker_started.disconnect(self._adopt)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of those that have not ended."""
+        """The names of the workers that have not ended."""
         return tuple(worker.name for worker, _ in self._workers if not _is_over(worker))
 
     async def stop(self, started_by: object, left: Callable[[], float]) -> None:
-        """Stop the workers that this main started, last first; None stands for all remaining workers."""
+        """Stop the workers that this main started, last first; with None, all remaining workers."""
         mine = [worker for worker, by in self._workers if started_by is None or by is started_by]
         supervised = self._supervised()
         for worker in reversed(mine):
-            # A supervisor stops its children itself, and would restart a child that is stopped by others.
+            # A supervisor stops its children, and would restart a child that other code stopped.
             if not _is_over(worker) and worker not in supervised:
                 await stop_worker(worker, left)
 
@@ -333,7 +333,7 @@ class StartedWorkers:
             supervisor: Any = worker
             if callable(getattr(supervisor, "workers", None)) and not _is_over(worker):
                 for state in supervisor.workers():
-                    # A child that is about to be restarted has no worker until it is made.
+                    # A child that is about to be restarted has no worker yet.
                     with suppress(KeyError):
                         children.append(supervisor[state.name])
         return children
@@ -344,7 +344,7 @@ def _is_over(worker: _Stoppable) -> bool:
 
 
 async def stop_worker(worker: _Stoppable, left: Callable[[], float]) -> None:
-    """Stop it within its own grace period, cut to the time that the shutdown has left; errors are logged."""
+    """Stop the worker within its own grace period, limited to the remaining time of the shutdown. Errors are logged."""
     calls = [asyncio.ensure_future(worker.stop())]
     await asyncio.wait(calls, timeout=left())
     if not calls[0].done():
@@ -370,16 +370,16 @@ class _Runnable(Protocol):
         ...
 
 
-#: A shutdown hook: a function without arguments, async or plain, or an object with such a ``run``.
+#: A shutdown hook: a function without arguments, async or plain, or an object with such a method ``run``.
 Hook: TypeAlias = Callable[[], object] | _Runnable
 
 
 class ShutdownHooks:
-    """Hooks of one lifetime: each runs once, last in, first out, isolated from the errors of the others."""
+    """Hooks of one lifetime. Each runs once, last in, first out, isolated from the errors of the others."""
 
     def __init__(self, sender: object, patience: float, *, cut: bool = False) -> None:
         self._sender = sender
-        # Seconds after which a hook that still runs is named in the log, and, with ``cut``, cancelled.
+        # Seconds after which a running hook is named in the log, and, with ``cut``, cancelled.
         self._patience, self._cut = patience, cut
         self._hooks: list[tuple[str, Callable[[], object]]] = []
         self._closed = False
@@ -388,11 +388,11 @@ class ShutdownHooks:
         return len(self._hooks)
 
     def add(self, hook: Hook) -> None:
-        """Run ``hook`` before those that were added earlier.
+        """Run ``hook`` before the hooks that were added earlier.
 
         Raises:
-            RuntimeError: once they have run.
-            TypeError: for a hook that cannot be called.
+            RuntimeError: if the hooks have run.
+            TypeError: if the hook cannot be called.
         """
         if self._closed:
             raise RuntimeError(f"the shutdown hooks have run; it is too late to add {hook!r}")
@@ -403,15 +403,15 @@ class ShutdownHooks:
         self._hooks.append((name_of(call), call))
 
     def discard(self, hook: Callable[[], object]) -> None:
-        """Do not run ``hook``, if it has not run yet."""
+        """Remove ``hook``, if it has not run yet."""
         self._hooks = [each for each in self._hooks if each[1] != hook]
 
     def close(self) -> None:
-        """Accept no more: they would never run."""
+        """Refuse further hooks, because they would never run."""
         self._closed = True
 
     async def run(self, left: Callable[[], float]) -> None:
-        """Run all, also those added meanwhile; ``left`` returns the seconds that the shutdown still has."""
+        """Run all hooks, including those added meanwhile. ``left`` returns the remaining seconds of the shutdown."""
         while self._hooks:
             name, call = self._hooks.pop()
             await self._run_one(name, call, min(self._patience, left()))
@@ -432,13 +432,13 @@ class ShutdownHooks:
             _log.error("the shutdown hook %s failed: %r", name, error, exc_info=error)
         duration = loop.time() - began
         timer.cancel()
-        if duration > patience:  # it blocked the loop, so the timer could not fire
+        if duration > patience:  # the hook blocked the loop, so the timer could not fire
             slow.warn()
         hooks.hook_finished.announce(self._sender, hook=name, duration=duration, error=failure)
 
 
 class _SlowHook:
-    """Warns of a hook that takes long, once."""
+    """Warns once about a slow hook."""
 
     def __init__(self, name: str, patience: float) -> None:
         self._name, self._patience, self._warned = name, patience, False

@@ -1,7 +1,7 @@
-"""Notifications to systemd: the program is ready, reloads, has a loop that turns, or stops.
+"""Notifications to systemd: the program is ready, reloads, is alive, or stops.
 
 `run` sends them if a service manager has set NOTIFY_SOCKET, in the format of sd_notify(3). Sending never waits and
-never raises. The variables are removed from the environment meanwhile: they are meant for this process, and a child
+never raises. Meanwhile the variables are removed from the environment: they are meant for this process, and a child
 that inherited them could send notifications in its name.
 """
 
@@ -30,19 +30,19 @@ _log = logging.getLogger("lifecycle.runtime")
 
 _VARIABLES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
-#: Seconds by which each request extends systemd's time-out for a shutdown; two requests are sent in that time.
+#: Seconds by which each request extends systemd's timeout for a shutdown. Two requests are sent in that time.
 _EXTENSION: Final = 10.0
 
-#: Most notifications that wait for the manager to read; beyond that, the oldest are dropped.
+#: Maximum notifications that wait for the manager to read. Beyond that, the oldest are dropped.
 _MOST_WAITING: Final = 32
 
-#: Characters of an error in a status.
+#: Maximum characters of an error in a status.
 _TOLD: Final = 200
 
 
 @contextmanager
 def notifying(life: Life) -> Generator[None]:
-    """Notify the service manager of ``life`` during the block, if there is one that has asked for it."""
+    """Notify the service manager of ``life`` during the block, if it has requested notifications."""
     taken = {name: os.environ.pop(name) for name in _VARIABLES if name in os.environ}
     channel = _connect(taken.get("NOTIFY_SOCKET", ""))
     notifier = None
@@ -57,7 +57,7 @@ def notifying(life: Life) -> Generator[None]:
 
 
 def reloading() -> AbstractContextManager[object]:
-    """Return a block during which the current program reloads."""
+    """Return a block during which the program reports a reload."""
     life = current_life.get(None)
     while life is not None:
         if life.notifier is not None:
@@ -80,17 +80,17 @@ class Notifier:
             self._every(watchdog / 2, "WATCHDOG=1")
 
     def ready(self) -> None:
-        """Everything has started."""
+        """Report that everything has started."""
         self._is_up = True
         self._outbox.post("READY=1", "STATUS=running")
 
     @contextmanager
     def reloading(self) -> Generator[None]:
-        """Report a reload during the block; of several at once, the start of the first and the end of the last."""
+        """Report a reload during the block. Of overlapping ones, report the first start and the last end."""
         status = "STATUS=running"
         self._reloads += 1
         if self._is_up and self._reloads == 1:
-            # Not the loop's clock: systemd compares it with its own.
+            # Not the loop's clock, because systemd compares it with its own.
             now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
             self._outbox.post("RELOADING=1", f"MONOTONIC_USEC={now}", "STATUS=reloading")
         try:
@@ -98,7 +98,7 @@ class Notifier:
         except BaseException as error:
             from lifecycle._masking import error_masked  # reloads rarely fail
 
-            # In one line: the next would be a field of its own.
+            # In one line, because the next line would be another field.
             told = " ".join(error_masked(error).split())[:_TOLD]
             status = f"STATUS=running; the last reload failed: {told}"
             raise
@@ -108,14 +108,14 @@ class Notifier:
                 self._outbox.post("READY=1", status)
 
     def stopping(self, reason: Reason) -> None:
-        """The shutdown has begun; while the loop turns, ask systemd to wait for its end."""
+        """Report that the shutdown has begun. While the loop runs, request more time from systemd."""
         self._is_up = False
         extension = f"EXTEND_TIMEOUT_USEC={_EXTENSION * 1e6:.0f}"
         self._outbox.post("STOPPING=1", f"STATUS=stopping: {reason}", extension)
         self._every(_EXTENSION / 2, extension)
 
     def close(self) -> None:
-        """Send no more."""
+        """Stop sending."""
         for timer in self._timers.values():
             timer.cancel()
         self._outbox.close()
@@ -144,7 +144,7 @@ class _Outbox:
             self._flush()
 
     def repeat(self, notice: str) -> None:
-        """`post` a notification that is useless later: drop it if others wait."""
+        """Post a notification that is useless later: drop it if others wait."""
         if not self._waiting:
             self.post(notice)
 
@@ -174,7 +174,7 @@ class _Outbox:
 
 
 def _connect(address: str) -> socket.socket | None:
-    """The socket to the service manager, if there is one."""
+    """Return the socket of the service manager, if there is one."""
     if not address:
         return None
     if not address.startswith(("/", "@")) or not hasattr(socket, "AF_UNIX"):
@@ -192,7 +192,7 @@ def _connect(address: str) -> socket.socket | None:
 
 
 def _watchdog(given: dict[str, str]) -> float | None:
-    """Seconds within which the manager expects a keep-alive; None if it expects none, or none of this process."""
+    """Return the seconds within which the manager expects a keep-alive of this process; None if it expects none."""
     if given.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
     text = given.get("WATCHDOG_USEC", "0")

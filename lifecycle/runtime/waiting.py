@@ -24,7 +24,7 @@ class Lines(Protocol[_T_co]):
     """A source of lines, such as an `asyncio.StreamReader`."""
 
     def readline(self) -> Awaitable[_T_co]:
-        """The next line, empty at the end."""
+        """Return the next line; empty at the end."""
         ...
 
 
@@ -67,7 +67,7 @@ async def read_line(stream: Lines[_T], *, mode: Literal["shield", "strict"] = "s
     given: object = stream
     if isinstance(given, io.IOBase):
         raise TypeError(f"{stream!r} blocks while it reads; give an asyncio.StreamReader, or use InputSource")
-    # A cancellation that is due arrives here, before a line is taken: a reader that never has to wait can be cancelled.
+    # A pending cancellation is raised here, before a line is taken, so that a reader that never waits can be cancelled.
     await asyncio.sleep(0)
     reading = asyncio.ensure_future(stream.readline())
     stopped, cancelled = await _wait_for(reading)
@@ -78,14 +78,14 @@ async def read_line(stream: Lines[_T], *, mode: Literal["shield", "strict"] = "s
             raise cancelled
         cancel_later(cancelled)
     if reading.cancelled():
-        raise Interrupted("the program began to stop before a line came")
+        raise Interrupted("the program began to stop before a line arrived")
     if mode == "strict":
-        raise Interrupted("a line that came with a stop or a cancellation was discarded") from reading.exception()
+        raise Interrupted("a line that arrived with a stop or a cancellation was discarded") from reading.exception()
     return reading.result()
 
 
 async def _wait_for(reading: asyncio.Future[Any]) -> tuple[bool, asyncio.CancelledError | None]:
-    """Wait for ``reading``, or cancel it at a stop or a cancellation of the caller; return which of these came."""
+    """Wait for ``reading``, or cancel it at a stop or a cancellation of the caller. Return which of these happened."""
     life = current_life.get(None)
     cancelled: asyncio.CancelledError | None = None
     with nullcontext(reading) if life is None else life.stop_awaited() as stop:
@@ -94,7 +94,7 @@ async def _wait_for(reading: asyncio.Future[Any]) -> tuple[bool, asyncio.Cancell
         except asyncio.CancelledError as error:
             cancelled = error
         stopped = life is not None and stop.done()
-    # The read may still bring a line, so a cancellation has to wait until it has ended.
+    # The read may still return a line, so a cancellation must wait until it has ended.
     while not reading.done():
         reading.cancel()
         try:

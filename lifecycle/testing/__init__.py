@@ -1,6 +1,6 @@
 """Tools for tests of a program: virtual time, a router that runs for a block, a handler that records events.
 
-With pytest, ask for the fixture ``clock`` and the test runs in virtual time.
+With pytest, request the fixture ``clock`` to run a test in virtual time.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def __dir__() -> list[str]:
 
 
 class Recorder:
-    """A handler that keeps every event it is given, in ``events``."""
+    """A handler that stores every event in ``events``."""
 
     def __init__(self) -> None:
         self.events: list[Any] = []
 
     def __call__(self, event: Any) -> None:
-        """Keep ``event``."""
+        """Store ``event``."""
         self.events.append(event)
 
     @property
@@ -64,7 +64,7 @@ class ManualSource:
             self._emit = self._failure = None
 
     async def send(self, event: Topical) -> Delivery:
-        """Emit ``event``, once the router runs this source."""
+        """Emit ``event`` when the router runs this source."""
         while self._emit is None:
             started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(started)
@@ -72,14 +72,14 @@ class ManualSource:
         return await self._emit(event)
 
     def fail(self, error: BaseException) -> None:
-        """Let the source raise ``error``."""
+        """Make the source raise ``error``."""
         assert self._failure is not None, "the source does not run"
         self._failure.set_exception(error)
 
 
 @asynccontextmanager
 async def running(router: Router) -> AsyncGenerator[Router]:
-    """Run ``router`` for a block: it has started when the block begins, and has drained when it ends.
+    """Run ``router`` during a block. It has started when the block begins, and has drained when it ends.
 
     An error of `Router.run` is raised from the block.
     """
@@ -96,7 +96,7 @@ async def running(router: Router) -> AsyncGenerator[Router]:
         task.cancel()
         await asyncio.wait([task])
         if not task.cancelled():
-            task.exception()  # the error of the block is the one that comes out
+            task.exception()  # the error of the block is raised instead
         raise
     finally:
         started.cancel()

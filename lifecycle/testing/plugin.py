@@ -1,4 +1,4 @@
-"""The pytest plugin: a test that asks for the fixture `clock` runs in virtual time.
+"""The pytest plugin: a test that requests the fixture `clock` runs in virtual time.
 
 It works with pytest-asyncio (1.5 or newer), which runs the tests.
 """
@@ -20,7 +20,7 @@ __all__ = ["clock", "pytest_asyncio_loop_factories", "recorder", "signals"]
 
 @pytest.hookimpl(optionalhook=True, trylast=True)
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Give tests that use `clock` a `VirtualLoop`, all others the usual loop."""
+    """Give tests that use `clock` a `VirtualLoop`, and all others the usual loop."""
     if "clock" in getattr(item, "fixturenames", ()):
         from lifecycle.testing.virtual import VirtualLoop
 
@@ -38,7 +38,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def recorder() -> Recorder:
-    """A handler that keeps every event: ``recorder.events``."""
+    """A handler that stores every event: ``recorder.events``."""
     from lifecycle.testing import Recorder
 
     return Recorder()
@@ -46,7 +46,7 @@ def recorder() -> Recorder:
 
 @pytest.fixture
 def signals() -> Iterator[FakeSignals]:
-    """Signals that the system never sends: ``signals.send(SIGTERM)``; forced exits are kept in ``signals.exits``."""
+    """Signals sent by the test: ``signals.send(SIGTERM)``. Forced exits are stored in ``signals.exits``."""
     from lifecycle.testing import FakeSignals
 
     with FakeSignals() as fake:

@@ -17,19 +17,20 @@ __all__ = ["FakeSignals"]
 class FakeSignals(SignalRegistry):
     """Replaces the system's signals inside a ``with`` block, also in virtual time.
 
-    Lifetimes and signal sources that begin inside the block receive the signals of `send`. A forced exit is recorded in
-    ``exits`` instead of ending the test. ``terminal`` defines whether there is a controlling terminal, on which the
-    meaning of SIGHUP depends.
+    Lifetimes and signal sources that start inside the block receive the signals of `send`. A forced exit is recorded in
+    ``exits`` instead of ending the test. ``terminal`` sets whether there is a controlling terminal, which determines
+    the
+    meaning of SIGHUP.
     """
 
-    # No other code can take these signals away, and a timer would keep virtual time going.
+    # No other code can take these signals away, and a timer would advance virtual time.
     check_every: ClassVar[float | None] = None
 
     def __init__(self, *, terminal: bool = False) -> None:
         super().__init__()
         self._terminal = terminal
         self._real: SignalRegistry | None = None
-        #: The statuses of forced exits; the real process would have ended at the first.
+        #: The statuses of forced exits. A real process would have ended at the first one.
         self.exits: list[int] = []
 
     def __enter__(self) -> Self:
@@ -43,10 +44,10 @@ class FakeSignals(SignalRegistry):
         replace_registry(self._real)
 
     def send(self, signum: int = signal.SIGINT) -> None:
-        """Let ``signum`` arrive now.
+        """Deliver ``signum`` now.
 
         Raises:
-            LookupError: if no receiver has taken it; it would have ended the real process.
+            LookupError: if there is no receiver. The signal would have ended a real process.
         """
         if not self._receivers.get(signum):
             name = signal.Signals(signum).name
@@ -54,19 +55,19 @@ class FakeSignals(SignalRegistry):
         self.deliver(signum)
 
     def can_take(self, signum: int) -> bool:
-        """Any signal, in any thread."""
+        """Accept any signal, in any thread."""
         return signum in signal.valid_signals()
 
     def end_process(self, status: int) -> None:
-        """Note that the process would have ended."""
+        """Record that the process would have ended."""
         self.exits.append(status)
 
     def has_terminal(self) -> bool:
-        """As the test wants it."""
+        """Return the setting of the test."""
         return self._terminal
 
     def is_ignored(self, signum: int) -> bool:  # noqa: ARG002  # as the system's
-        """Nothing is."""
+        """Return False: no signal is ignored."""
         return False
 
     def _install(self, signum: int) -> Any:  # noqa: ARG002  # as the system's
@@ -76,4 +77,4 @@ class FakeSignals(SignalRegistry):
         return True
 
     def _restore(self, signum: int, before: Any) -> None:
-        """There is nothing to give back."""
+        """Do nothing: no handler was replaced."""

@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
 
-#: Seconds below which two times are the same.
+#: Two times that differ by fewer seconds are equal.
 _HAIR = 1e-6
 
 #: The resolution that asyncio assumes for its clock.
@@ -33,23 +33,23 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self._virtual_now = 0.0
-        # Jobs in threads that will call back: the clock stands while there are any.
+        # Running jobs in threads that will call back. While there are any, the clock stops.
         self._jobs = 0
         super().__init__(_JumpingSelector(self))
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+        """Return the virtual seconds since the loop was created."""
         return self._virtual_now
 
     def run_in_executor(self, executor: Any, func: Callable[[*_Ts], _T], *args: *_Ts) -> asyncio.Future[_T]:
-        """As asyncio's, but the clock does not jump while the job runs."""
+        """Run a job as asyncio does, and stop the clock while it runs."""
         self._jobs += 1
         future = super().run_in_executor(executor, func, *args)
         future.add_done_callback(self._job_done)
         return future
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ARG002  # asyncio's signature
-        """As asyncio's, but it waits for threads in real time, as long as they need."""
+        """Shut down as asyncio does, but wait for threads in real time, without a limit."""
         self._jobs += 1
         try:
             await super().shutdown_default_executor()
@@ -57,16 +57,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._jobs -= 1
 
     def jump(self, seconds: float) -> bool:
-        """Set the clock forward, unless a thread is at work; the selector calls this when all is quiet."""
+        """Advance the clock, unless a thread is working. The selector calls this when nothing is ready."""
         if self._jobs:
             return False
         then = self._virtual_now + seconds
-        # The timer's own time, if that is meant: a sum may be slightly off, and a task that is woken slightly too early
-        # and sleeps again would find that no time passes.
+        # Use the timer's own time if it is close: a sum may be slightly off, and a task that wakes slightly too early
+        # and sleeps again would find that no time has passed.
         timers: list[asyncio.TimerHandle] = getattr(self, "_scheduled")  # noqa: B009  # asyncio has no public name for it
         if timers and abs(timers[0].when() - then) < _HAIR:
             then = timers[0].when()
-            # Once the clock is too large to tell a nanosecond, a timer is due only past its time.
+            # When the clock is too large to represent a nanosecond, a timer is due only after its time.
             if then + _RESOLUTION == then:
                 then = math.nextafter(then, math.inf)
         self._virtual_now = then
@@ -74,7 +74,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     @property
     def busy(self) -> bool:
-        """Whether callbacks other than the running one are ready."""
+        """Return whether callbacks other than the running one are ready."""
         return bool(self._ready)  # type: ignore[attr-defined]  # asyncio has no public name for it
 
     def _job_done(self, _: object) -> None:
@@ -82,7 +82,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Looks whether anything real is ready; if not, jumps instead of waiting."""
+    """Checks real descriptors; if none is ready, it advances the clock instead of waiting."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
@@ -101,20 +101,20 @@ class Clock:
     """The clock of a test in virtual time."""
 
     def time(self) -> float:
-        """Seconds since the test's loop was made."""
+        """Return the seconds since the test's loop was created."""
         return asyncio.get_running_loop().time()
 
     async def advance(self, seconds: float) -> None:
-        """Let ``seconds`` pass: everything due by then has run, in order, when this returns."""
+        """Advance by ``seconds``. When this returns, everything due by then has run, in order."""
         await asyncio.sleep(seconds)
         await self.settle()
 
     async def settle(self) -> None:
-        """Let everything run that is ready now, and what follows from it, without time passing."""
+        """Run everything that is ready now, and its consequences, without advancing the clock."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop), "this test does not run in virtual time; request the fixture `clock`"
         for _ in range(10_000):
             if not loop.busy:
                 return
             await asyncio.sleep(0)
-        raise RuntimeError("the program never comes to rest: something schedules itself again and again")
+        raise RuntimeError("the program never becomes idle: a callback keeps scheduling itself")

@@ -169,7 +169,7 @@ def test_an_event_class_matches_the_topics_of_its_events() -> None:
     assert [info.pattern for info in router.explain("lifecycle/suspend")] == ["lifecycle/suspend"]
     assert [info.pattern for info in router.explain("mail/new")] == ["mail/new"]
     router.remove(Order)
-    with pytest.raises(TypeError, match="int does not say which topics"):
+    with pytest.raises(TypeError, match="int does not define the topics"):
         router.on(int)(Recorder())  # type: ignore[arg-type]  # refused by checkers too
     with pytest.raises(InvalidPattern):
         router.on("[")(Recorder())

@@ -126,7 +126,7 @@ def assert_quiet(caplog: pytest.LogCaptureFixture, above: int = logging.INFO) ->
     assert [record.getMessage() for record in caplog.records if record.levelno > above] == []
 
 
-# -- what is no HTTP, and what is hardly HTTP --------------------------------------------------------------------
+# -- malformed HTTP -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ async def test_a_non_function_is_refused_and_a_coroutine_is_closed(clock: Clock,
 
     with pytest.raises(TypeError, match="cannot be called"):
         await hand_over("poll")
-    with pytest.raises(TypeError, match="a call already made"):
+    with pytest.raises(TypeError, match="is a coroutine"):
         await hand_over(fail())
 
 

@@ -105,7 +105,7 @@ async def test_settle_raises_when_a_program_never_becomes_idle(clock: Clock) -> 
         handle[:] = [loop.call_soon(again)]
 
     again()
-    with pytest.raises(RuntimeError, match="never comes to rest"):
+    with pytest.raises(RuntimeError, match="never becomes idle"):
         await clock.settle()
     handle[0].cancel()
 
