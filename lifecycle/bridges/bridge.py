@@ -177,7 +177,7 @@ class NatsBridge:
         if self._router is router:
             return
         if self._router is not None:
-            raise ValueError(f"{self!r} belongs to {self._router!r} already; make a second bridge")
+            raise ValueError(f"{self!r} already belongs to {self._router!r}; make a second bridge")
         self._router = router
         patterns = self._settings.publish
         for at, pattern in enumerate(patterns):
@@ -284,7 +284,7 @@ def _stays(event: Topical) -> bool:
     )
 
 
-#: Seconds for the last answers to be sent.
+#: Seconds for sending the last answers.
 _FINAL_ANSWERS = 4.0
 
 #: Seconds between two reads of the consumer, which other members and operators may change.
@@ -294,7 +294,7 @@ _RETRY = Backoff(initial=0.1, maximum=2.0)
 
 
 class Session:
-    """The work of a bridge over one connection, from its start to its end."""
+    """The work of a bridge during one connection."""
 
     def __init__(
         self, connection: Connection, settings: Settings, publisher: Publisher, counts: Counts, dedupe: DedupeCache
@@ -314,7 +314,7 @@ class Session:
         )
         self._pull = Pull(connection, settings.stream, settings.group, self._room)
         self._background: list[asyncio.Task[None]] = []
-        # The server's timestamp until which an operator has paused the consumer.
+        # The server's timestamp for the end of an operator's pause.
         self._paused = ""
         self._ending = asyncio.Event()
         # Numbers of the last read of the consumer that has begun, and of the last one that was answered.

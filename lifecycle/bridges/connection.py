@@ -38,7 +38,7 @@ _PATIENCE = 10.0
 #: Seconds until an unreachable server is tried again.
 _RECONNECT = 0.25
 
-#: Seconds for pending data to be sent, and for the client's tasks to end.
+#: Seconds for sending pending data, and for ending the client's tasks.
 _LAST_BYTES = _LAST_TASKS = 1.0
 
 #: Seconds of silence after which the client pings its server; it disconnects after three unanswered pings.

@@ -368,13 +368,13 @@ async def _said(answer: Awaitable[object]) -> None:
         _log.debug("an answer to the bus was lost: %r", error)
 
 
-#: Seconds that a request stays with the server.
+#: Seconds until a request expires on the server.
 _EXPIRES = 30.0
 
 #: Seconds between heartbeats of a server without messages, and seconds of silence after which the pull fails.
 _HEARTBEAT, _SILENCE = 2.0, 7.0
 
-#: Seconds for messages to arrive that the server has already sent.
+#: Seconds to wait for messages that the server has already sent.
 _DRAINING = 1.0
 
 #: Status codes that end a request normally: no messages, expired, all delivered.

@@ -70,7 +70,7 @@ class Lease:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process has the lease now, as far as clocks show."""
+        """Whether this process has the lease now, as far as the clocks show."""
         return self.left > 0
 
     @property
@@ -97,7 +97,7 @@ class Lease:
             return self.me
 
     async def renew(self) -> None:
-        """Extend the lease to its full duration from now on.
+        """Renew the lease for its full duration.
 
         Raises:
             NotLeader: if another process has the lease, or no process.
@@ -117,7 +117,7 @@ class Lease:
             Exception: one of `unanswered`.
         """
         async with self._turn:
-            # The lease may have been lost and gained again since, with another leader in between.
+            # The lease may have been lost and regained, with another leader in between.
             if not self.is_ours or self.token != token:
                 raise NotLeader(f"{key!r} was not written: this process is not the leader")
             return await self._insist(lambda: self.key.put(key, value, self._revision))

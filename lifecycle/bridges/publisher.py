@@ -112,7 +112,7 @@ class Publisher:
         """Publish an event, and return when the server has it; ``key`` identifies it on the server.
 
         Raises:
-            NotPublished: if the server refused the event, or did not acknowledge it within 30 seconds; with the reason.
+            NotPublished: if the server refused the event, or did not acknowledge it within 30 seconds.
             Unpublishable: for an event above the limit for a message.
         """
         headers["Nats-Msg-Id"] = key

@@ -65,7 +65,7 @@ def as_subject(topic: str, prefix: str) -> str:
 
 @lru_cache(_KEPT)
 def as_topic(subject: str, prefix: str) -> str:
-    """Return the topic of ``subject``; subjects that other programs encoded are read as far as possible."""
+    """Return the topic of ``subject``; subjects of other programs are decoded as far as possible."""
     words = subject.removeprefix(f"{prefix}.").split(".")
     return "/".join("" if word == "=" else _ESCAPED.sub(_unescape, word) for word in words)
 

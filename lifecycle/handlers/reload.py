@@ -66,7 +66,7 @@ class ReloadHandler:
     A plain ``prepare`` that is followed by a ``commit`` runs in a thread, so it may block. All other functions run in
     the event loop, so no other task sees a plain ``commit`` half done.
 
-    ``prepare`` and ``commit`` together have ``timeout`` seconds, and ``rollback`` has the same again. None means no
+    ``prepare`` and ``commit`` together have ``timeout`` seconds, and ``rollback`` has the same time. None means no
     limit. A function that blocks the loop cannot be timed out. A thread that times out continues: the next reload waits
     for it, and its result is discarded.
 

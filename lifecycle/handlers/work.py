@@ -57,8 +57,8 @@ class FlowHandler:
     `current_task` contains.
 
     Raises:
-        TypeError: for flows that cannot start a flow, and for a flow of another type.
-        FlowError: for a flow that cannot run.
+        TypeError: if ``flows`` cannot start a flow, or ``flow`` is not a flow.
+        FlowError: if the flow cannot run.
     """
 
     def __init__(self, flows: Starter, flow: Any) -> None:

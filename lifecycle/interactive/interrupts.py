@@ -132,7 +132,7 @@ class Signals(SignalSource):
 
 
 class RunningCommands:
-    """The commands that are running, each in a task that Ctrl+C can cancel."""
+    """The running commands, each in a task that Ctrl+C can cancel."""
 
     def __init__(self) -> None:
         # In order of their start.

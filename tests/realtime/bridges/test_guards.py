@@ -169,7 +169,7 @@ def test_invalid_patterns_and_urls_are_refused() -> None:
 def test_a_bridge_belongs_to_one_router() -> None:
     bridge = NatsBridge("nats://x", group="g", publish=("a",))
     Router("first").add_source(bridge)
-    with pytest.raises(ValueError, match=r"belongs to .*first.* already"):
+    with pytest.raises(ValueError, match=r"already belongs to .*first"):
         Router("second").add_source(bridge)
 
 
