@@ -19,7 +19,7 @@ Call: TypeAlias = "Callable[..., Awaitable[Any]]"
 def adapted(fn: Callable[..., Any], role: str, *offered: str, default: int = 0) -> Call:
     """Return ``fn`` as an async function that takes all ``offered`` arguments and passes on as many as ``fn`` takes.
 
-    A function without a signature, such as some functions written in C (`dict.update`), is called with ``default`` arguments.
+    A function without a signature, such as some in C (`dict.update`), is called with ``default`` arguments.
 
     Raises:
         TypeError: when ``fn`` cannot be called with any number of them; the message contains its ``role``.
