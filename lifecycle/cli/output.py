@@ -124,7 +124,7 @@ def _write(stream: TextIO | None, text: str) -> bool:
 
 def without_output(text: str) -> str:
     """Return the error of a process without its last lines, which have been shown already."""
-    return text.partition("; its last words:\n")[0]
+    return text.partition("; the end of its stderr:\n")[0]
 
 
 def signal_name(number: int) -> str:

@@ -1,9 +1,8 @@
-"""How processes are watched, signalled and reaped: the only module that knows the system.
+"""Functions that watch, signal and reap processes. This is the only module that depends on the operating system.
 
-Linux reports an end through a pidfd. Without pidfds (macOS, an old kernel, a sandbox that forbids them) a thread for
-each process waits instead, and members of a group that outlive their leader get no grace period, since they cannot be
-watched. Both ways have been run on Linux; macOS has not been tried. Windows has no process groups to kill, so no
-process is started there.
+Linux reports an end through a pidfd. Without pidfds (macOS, an old kernel, a sandbox that forbids them), one thread per
+process waits instead. Group members that outlive their leader then get no grace period, because they cannot be watched.
+Both ways are tested on Linux, but not on macOS. Windows has no process groups to kill, so no process is started there.
 """
 
 from __future__ import annotations
@@ -42,34 +41,34 @@ __all__ = [
 ]
 
 
-#: Seconds for members of a group that were killed to be gone.
+#: Seconds to wait until killed members of a group are gone.
 _LAST_WAIT: Final = 1.0
-#: Seconds for a signal that stops to take effect, and between two checks whether it has, at first and at most.
+#: Maximum seconds until a stop signal takes effect, and the first and longest pause between checks.
 _STOPS: Final = 5.0
 _FIRST_PAUSE: Final = 0.001
 _LONGEST_PAUSE: Final = 0.05
-#: Turns of the loop after which a batch begins even if more requests come.
+#: Iterations of the loop after which a batch begins even if more requests arrive.
 _MAX_TURNS: Final = 32
 
 
 class Coalescer(Generic[_T, _R]):
-    """Calls ``work`` once for all requests of the same moment, in each loop.
+    """Calls ``work`` once per loop for all requests that arrive together.
 
-    A batch begins when the loop has gone round without another request: at once, if it is quiet. With a ``thread``, the
-    work is done in a thread of that name, and the requests that come meanwhile are the next batch. The threads of the
-    loop's executor may all be busy with the program's own work. Every caller gets the result of its batch, or its
-    error. A request that was cancelled before its batch began is left out.
+    A batch begins after one iteration of the loop without another request. With a ``thread``, the work runs in a new
+    thread of that name, because all threads of the loop's executor may be busy. Requests that arrive while it runs form
+    the next batch. Every caller receives the result or the error of its batch. A request that is cancelled before its
+    batch begins is skipped.
     """
 
     def __init__(self, work: Callable[[Sequence[_T]], _R], *, thread: str | None = None) -> None:
         self._work = work
         self._thread = thread
-        # The requests of the next batch, in each loop in which a batch is due or at work.
+        # The requests of the next batch, for each loop with a scheduled or running batch.
         self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, _Batch[_T, _R]]
         self._waiting = WeakKeyDictionary()
 
     def submit(self, item: _T) -> asyncio.Future[_R]:
-        """Add ``item`` to the next batch; the future completes with the result."""
+        """Add ``item`` to the next batch, and return a future for the result."""
         loop = asyncio.get_running_loop()
         caller: asyncio.Future[_R] = loop.create_future()
         if (waiting := self._waiting.get(loop)) is not None:
@@ -94,7 +93,7 @@ class Coalescer(Generic[_T, _R]):
 
     def _run(self, loop: asyncio.AbstractEventLoop, batch: _Batch[_T, _R]) -> None:
         outcome = self._outcome(batch)
-        # The loop may be closed by now; then no caller waits any more.
+        # If the loop is closed by now, no caller is waiting.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(self._done, loop, batch, outcome)
 
@@ -123,13 +122,13 @@ class Coalescer(Generic[_T, _R]):
 
 
 def require_groups() -> None:
-    """Raise OSError where processes cannot be held in groups."""
+    """Raise OSError if this system has no process groups."""
     if sys.platform == "win32":
         raise OSError("process workers need POSIX process groups, which Windows does not have")
 
 
 async def process_end(pid: int) -> None:
-    """Wait until the child ``pid`` has ended; it is not reaped, so no other process can have its number yet."""
+    """Wait until the child ``pid`` has ended. The child is not reaped, so that no other process can get its pid yet."""
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -144,9 +143,9 @@ async def process_end(pid: int) -> None:
 
 
 async def group_end(pgid: int) -> None:
-    """Wait until the group ``pgid`` has no member but its leader; returns at once where members cannot be watched.
+    """Wait until only the leader is left in the group ``pgid``. Return immediately if members cannot be watched.
 
-    The leader must not have been reaped, or others must be in the group: its number must not be used again meanwhile.
+    The leader must not have been reaped, unless other members exist. Otherwise another group could get the same id.
     """
     seen: set[int] = {pgid}
     while new := [pid for pid in (await _listings.submit(pgid))[pgid] if pid not in seen]:
@@ -161,7 +160,7 @@ async def group_end(pgid: int) -> None:
 
 
 async def group_gone(pgid: int) -> None:
-    """Wait up to a second for the members of a group that were killed; its leader may have been reaped."""
+    """Wait up to a second for the killed members of a group to end. Its leader may have been reaped."""
     if _group_exists(pgid):
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WAIT):
@@ -169,7 +168,7 @@ async def group_gone(pgid: int) -> None:
 
 
 def _group_exists(pgid: int) -> bool:
-    """Return whether the group has members; zombies count."""
+    """Return whether the group has members, including zombies."""
     try:
         os.killpg(pgid, 0)
     except ProcessLookupError:
@@ -180,16 +179,16 @@ def _group_exists(pgid: int) -> bool:
 
 
 def signal_group(pgid: int, signum: int) -> None:
-    """Send ``signum`` to every member of the group; nothing happens if the group is gone."""
+    """Send ``signum`` to every member of the group. Does nothing if the group is gone."""
     # macOS raises EPERM for a group of zombies.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pgid, signum)
 
 
 async def stopped(pid: int | None, wanted: Callable[[], bool]) -> None:
-    """Wait until the child ``pid``, which was sent SIGSTOP, is stopped or has ended, while that is ``wanted``.
+    """Wait until the child ``pid``, which received SIGSTOP, is stopped or has ended, or ``wanted`` returns False.
 
-    It is polled for a limited time, since a process that waits for a disk stops only after that.
+    The child is polled for a limited time, because a process in disk I/O stops only after that I/O.
     """
     until, pause = asyncio.get_running_loop().time() + _STOPS, _FIRST_PAUSE
     while pid is not None and wanted() and asyncio.get_running_loop().time() < until:
@@ -203,14 +202,15 @@ def _is_stopped(pid: int) -> bool:
     try:
         return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
-        # Other code reaped it.
+        # Other code has reaped the child.
         return True
 
 
 def exit_code(pid: int) -> int | None:
-    """Return the exit code of the child ``pid``, which has ended, or minus the signal that killed it.
+    """Return the exit code of the child ``pid``, which has ended, or the negative number of the signal that killed it.
 
-    None if it is lost: other code reaped the child, or the program ignores SIGCHLD. The child is not reaped.
+    Return None if the code is lost, because other code reaped the child or the program ignores SIGCHLD. The child is
+    not reaped.
     """
     try:
         result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -228,7 +228,7 @@ def reap(pid: int) -> None:
 
 
 def _list_members(wanted: Sequence[int]) -> dict[int, list[int]]:
-    """Return the members of the groups ``wanted``; none without /proc."""
+    """Return the members of the groups ``wanted``. The lists are empty without /proc."""
     groups: dict[int, list[int]] = {pgid: [] for pgid in wanted}
     with suppress(FileNotFoundError):
         for entry in os.listdir("/proc"):  # noqa: PTH208  # a thousand Path objects for nothing
@@ -237,7 +237,7 @@ def _list_members(wanted: Sequence[int]) -> dict[int, list[int]]:
     return groups
 
 
-# Concurrent requests share one look at /proc, so that a hundred workers that end at once stay linear.
+# Concurrent requests share one scan of /proc, so that the cost stays linear when a hundred workers end together.
 _listings: Coalescer[int, dict[int, list[int]]] = Coalescer(_list_members)
 
 
@@ -249,7 +249,7 @@ def _group_of(pid: int) -> int | None:
 
 
 def _open_member(pid: int, pgid: int) -> int | None:
-    """Return a pidfd of a member; its group is checked again once the number cannot pass to another process."""
+    """Return a pidfd of a member, or None. The group is checked with the pidfd open, when the pid cannot be reused."""
     try:
         fd = os.pidfd_open(pid)
     except (AttributeError, OSError):
@@ -278,7 +278,7 @@ async def _thread_end(pid: int) -> None:
     def wait() -> None:
         with suppress(ChildProcessError):
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        # The loop may be closed by now; then no caller waits any more.
+        # If the loop is closed by now, no caller is waiting.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(_resolve, ended)
 
@@ -292,7 +292,7 @@ def _resolve(future: asyncio.Future[None]) -> None:
 
 
 def signal_name(signum: int) -> str:
-    """Return SIGTERM for 15, and the bare number for a signal that has no name."""
+    """Return the name of a signal, such as SIGTERM for 15, or its number if it has no name."""
     try:
         return signal.Signals(signum).name
     except ValueError:

@@ -2,8 +2,7 @@
 
 `Worker` is the interface that a supervisor needs, and `BaseWorker` is the usual way to implement it. Supervisors decide
 on restarts and backoff. The end of this module holds the settings that all kinds of workers check, and the handover
-from
-one run of a child to the next.
+from one run of a child to the next.
 """
 
 from __future__ import annotations
@@ -191,7 +190,7 @@ class BaseWorker:
         """Return the place where the worker hangs, for the log entry of an abandoned worker."""
         return repr(self._life)
 
-    # -- the life -----------------------------------------------------------------------------------------------
+    # -- start and end -----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Start the worker, and return when it is running and ready. Cancelling the call stops the worker.
@@ -262,7 +261,7 @@ class BaseWorker:
     ) -> None:
         await self.stop()
 
-    # -- around it ----------------------------------------------------------------------------------------------
+    # -- state and settings --------------------------------------------------------------------------------------------
 
     def state(self) -> WorkerState:
         """Return a record of the current state of the worker."""
@@ -487,7 +486,7 @@ def check_env(name: object, value: object) -> None:
         raise ValueError(f"the value {value!r} of the environment variable {name!r} must not contain NUL")
 
 
-# -- the handover from one life to the next ------------------------------------------------------------------------
+# -- the handover from one run to the next ------------------------------------------------------------------------
 
 RESUME_ID: Final = "LIFECYCLE_RESUME_ID"
 PREV_EXIT: Final = "LIFECYCLE_PREV_EXIT"

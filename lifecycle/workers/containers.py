@@ -1,8 +1,8 @@
-"""A container run as a worker: created, followed and removed at an engine that speaks Docker's API, as Podman does.
+"""A container that runs as a worker, through an engine with Docker's API, such as Docker or Podman.
 
-`ContainerWorker` has the life, `EngineContainer` the calls to the engine and what their answers mean. At the end of the
-module: where the engine is. The guard process that removes the container when this program is killed is in
-`lifecycle.workers.containment`.
+`ContainerWorker` is the worker. `EngineContainer` calls the engine and interprets its answers. The end of this module
+finds the address of the engine. `lifecycle.workers.containment` has the guard process that removes the container when
+this program is killed.
 """
 
 from __future__ import annotations
@@ -51,25 +51,25 @@ __all__ = [
 
 _log = logging.getLogger("lifecycle.workers")
 
-#: Seconds for output that is still on its way when the container has ended.
+#: Seconds to wait for the remaining output after the end of the container.
 _DRAIN: Final = 5.0
-#: The labels of a container, by which it is found at the engine.
+#: Labels that identify a container at the engine.
 _NAME_LABEL: Final = "lifecycle.worker"
 _OWNER_LABEL: Final = "lifecycle.owner"
 _RESUME_LABEL: Final = "lifecycle.resume_id"
-#: Shells and engines report the end by a signal as this plus its number.
+#: Offset that shells and engines add to a signal number to form an exit status.
 _SIGNALLED: Final = 128
-#: Seconds for an answer that takes the engine little work.
+#: Maximum seconds for requests that are little work for the engine.
 _ANSWER: Final = 10.0
-#: Seconds for a removal, which deletes a file system.
+#: Maximum seconds for a removal, which deletes a file system.
 _REMOVAL: Final = 60.0
-#: The status that aiodocker sets if there was no answer.
+#: The status that aiodocker sets if the engine did not answer.
 _NO_ANSWER: Final = 900
 _STDERR: Final = 2
 #: The prefix of the address of an engine on this machine.
 _UNIX: Final = "unix://"
 _SCHEMES: Final = (_UNIX, "tcp://", "http://", "https://", "npipe://")
-#: Seconds for the first answer of an engine.
+#: Maximum seconds for the first answer of an engine.
 _PING: Final = 30.0
 
 
@@ -138,7 +138,7 @@ class ContainerWorker(BaseWorker):
         return None if self._at is None else self._at.name
 
     def _state_as(self, name: str, **known: Any) -> WorkerState:
-        """Return its state with the facts of its supervisor."""
+        """Return the state of the worker with the facts from its supervisor and the level of containment."""
         return replace(super()._state_as(name, **known), contain=self._level)
 
     async def suspend(self) -> None:
@@ -154,7 +154,7 @@ class ContainerWorker(BaseWorker):
             if self.status is Status.SUSPENDED:
                 return
             at = self._at_engine(Status.RUNNING, "suspended")
-            # Set before the pause: a stop that comes meanwhile has to unpause it, or it would not get the signal.
+            # Set this before the pause: a stop during the pause must unpause the container so that it gets the signal.
             self._paused = True
             try:
                 await at.pause()
@@ -189,14 +189,14 @@ class ContainerWorker(BaseWorker):
 
     def _at_engine(self, status: Status, change: str) -> EngineContainer:
         if self._at is None or self.status is not status:
-            raise InvalidTransition(f"{self.name!r} is {self.status} and cannot be {change}; it has to be {status}")
+            raise InvalidTransition(f"{self.name!r} is {self.status} and cannot be {change}; it must be {status}")
         return self._at
 
     def _raise_if_refused(self, change: str, error: BaseException) -> None:
         if isinstance(error, EngineRefused | EngineLost):
             raise InvalidTransition(f"{self.name!r} cannot be {change}: its engine answered: {error}") from error
 
-    # -- the life -----------------------------------------------------------------------------------------------
+    # -- start and end -----------------------------------------------------------------------------------------------
 
     async def _launch(self) -> Awaitable[End]:
         try:
@@ -217,7 +217,7 @@ class ContainerWorker(BaseWorker):
         guarded = self._guard.add(at.name, _socket_of(self._address))
         self._level = Level.GUARD if guarded else Level.DETACHED
         if resume_id := self._env.get(RESUME_ID):
-            # Of an earlier life that was not removed because the engine was away.
+            # Remove a container of an earlier run that could not be removed because the engine was down.
             await at.remove_labelled(_RESUME_LABEL, resume_id)
         await at.create(self._config())
         self._stop_signal = await at.stop_signal()
@@ -246,8 +246,8 @@ class ContainerWorker(BaseWorker):
         try:
             await self._at.kill(signal.SIGKILL if force else self._stop_signal or signal.SIGTERM)
         except (EngineRefused, EngineLost) as error:
-            # As a rule it has ended meanwhile, or the engine has; `_watch` reports either.
-            _log.debug("the engine sends %r no signal: %s", self.name, error)
+            # Usually, the container or the engine has just ended. `_watch` reports both.
+            _log.debug("the engine could not send a signal to %r: %s", self.name, error)
 
     async def _unpause(self, at: EngineContainer) -> None:
         with suppress(EngineRefused, EngineLost):
@@ -255,7 +255,7 @@ class ContainerWorker(BaseWorker):
         self._paused = False
 
     async def _watch(self, at: EngineContainer) -> End:
-        """Wait for the end of the container and of its output, and remove it."""
+        """Wait for the end of the container and of its output, and remove the container."""
         reading = asyncio.create_task(at.read(self._receiver.feed), name=f"output of {self.name}")
         ended: ContainerEnd | None = None
         failure = ""
@@ -263,11 +263,11 @@ class ContainerWorker(BaseWorker):
             ended = await at.ended()
             await asyncio.wait({reading}, timeout=_DRAIN)
         except EngineRefused as error:
-            failure = f"{self.name!r} is gone, its container {at.name} was removed from outside: {error}"
+            failure = f"{self.name!r} is gone: its container {at.name} was removed from outside: {error}"
         except EngineLost as error:
             failure = (
-                f"the engine at {self._address} went away ({error}); {self.name!r} was running, and its container "
-                f"{at.name} may live on: look for it when the engine is back"
+                f"the connection to the engine at {self._address} was lost ({error}); {self.name!r} was running. "
+                f"Its container {at.name} may still run: check it when the engine is back"
             )
         finally:
             reading.cancel()
@@ -276,9 +276,9 @@ class ContainerWorker(BaseWorker):
                 self._receiver.feed(b"", stream)
             removed = await self._clear(at)
         if ended is not None and ended.code != 0 and not removed and self.status is not Status.STOPPING:
-            # A removal kills the container first, and its end is seen before it is gone.
+            # A removal from outside kills the container first, so its end is reported before the removal.
             failure = (
-                f"{self.name!r} is gone, its container {at.name} was removed from outside and ended with status "
+                f"{self.name!r} is gone: its container {at.name} was removed from outside and ended with status "
                 f"{ended.code}"
             )
         if ended is None or failure:
@@ -287,11 +287,11 @@ class ContainerWorker(BaseWorker):
         return End(failure_of(self.name, ended), code, self._receiver.tail())
 
     async def _clear(self, at: EngineContainer) -> bool:
-        """Remove the container and close the connection; return False if it was removed by others before."""
+        """Remove the container and close the connection. Return False if it had been removed from outside."""
         try:
             return await at.remove()
         except (EngineRefused, EngineLost) as error:
-            _log.warning("the container %s of %r could not be removed, and is left: %s", at.name, self.name, error)
+            _log.warning("the container %s of %r could not be removed and remains: %s", at.name, self.name, error)
             return True
         finally:
             await at.close()
@@ -305,22 +305,22 @@ def _words(name: str, command: Sequence[str]) -> list[str]:
 
 
 def container_name(name: str) -> str:
-    """Return a unique name for the container of the worker ``name``, which engines accept."""
+    """Return a unique name, valid at engines, for the container of the worker ``name``."""
     return f"{re.sub('[^a-zA-Z0-9_.-]+', '-', name).lstrip('_.-')[:40] or 'worker'}-{secrets.token_hex(6)}"
 
 
 def failure_of(name: str, ended: ContainerEnd) -> WorkerFailed | None:
-    """Return what is wrong with an end, unless a stop was asked for."""
+    """Return the error for the end of a container, or None. It applies unless a stop was requested."""
     if ended.code == 0:
         return None
     if ended.out_of_memory:
         return WorkerFailed(f"{name!r} ran out of memory and was killed; it ended with status {ended.code}")
     if ended.code == _SIGNALLED + signal.SIGKILL:
-        return WorkerFailed(f"{name!r} was killed, since its status is {ended.code} (signal 9), perhaps out of memory")
+        return WorkerFailed(f"{name!r} was killed by signal 9 (status {ended.code}), perhaps out of memory")
     if ended.code - _SIGNALLED in signal.valid_signals():
         signum = ended.code - _SIGNALLED
         return WorkerFailed(
-            f"{name!r} ended with status {ended.code}, as of signal {signum} ({_posix.signal_name(signum)})"
+            f"{name!r} ended with status {ended.code}, as after signal {signum} ({_posix.signal_name(signum)})"
         )
     return WorkerFailed(f"{name!r} exited with status {ended.code}")
 
@@ -333,29 +333,29 @@ class EngineRefused(Exception):
 
 
 class EngineLost(Exception):
-    """The engine did not answer; the message has the reason."""
+    """The engine did not answer. The message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerEnd:
     """The end of a container, as the engine reports it."""
 
-    #: Of its first process; 128 + n if that died of signal n, or exited with that status.
+    #: The exit status of the first process; 128 + n if it was killed by signal n or exited with that status.
     code: int
     out_of_memory: bool = False
 
 
 class EngineContainer:
-    """The container ``name`` at an engine; `close` it at the end.
+    """The container ``name`` at an engine. Call `close` at the end.
 
-    The order of the calls is that of ``docker run``: a client that attaches before the start misses nothing, and Podman
-    forgets the exit code of a container to which a client attaches after its end. Nor does the engine remove it by
-    itself: Podman may lose the exit code then, and whether it ran out of memory.
+    The calls have the same order as in ``docker run``. The client attaches before the start, so that it misses no
+    output: Podman forgets the exit code of a container if a client attaches after its end. Automatic removal by the
+    engine is not used, because Podman may then lose the exit code and the out-of-memory flag.
     """
 
     def __init__(self, docker: Docker, name: str) -> None:
         self.name = name
-        # Its types are incomplete.
+        # The types of aiodocker are incomplete.
         self._docker: Any = docker
         self._there = self._docker.containers.container(name)
         self._attached: Attached | None = None
@@ -366,34 +366,34 @@ class EngineContainer:
         return cls(await _client(address), name)
 
     async def create(self, config: Mapping[str, Any]) -> None:
-        """Create it, from an image that is pulled first if it is not there, and attach to its output.
+        """Pull the image if it is missing, create the container, and attach to its output.
 
         Raises:
-            EngineRefused: for an image that cannot be pulled, a name that is taken, …
-            EngineLost: if the engine goes away.
+            EngineRefused: if, for example, the image cannot be pulled or the name is already in use.
+            EngineLost: if the engine does not answer.
         """
         async with _answers(None):
             if not await self._has_image(config["Image"]):
                 await self._pull(config["Image"])
             await _settled(self._docker.containers.create(dict(config), name=self.name))
             attached: Attached = self._there.attach(stdout=True, stderr=True)
-            # Set before it is connected: it is closed however far it comes.
+            # Set this before connecting, so that `close` also closes a partial connection.
             self._attached = attached
             await attached.__aenter__()
 
     async def start(self) -> None:
-        """Start it. Raises EngineRefused, for instance where its command does not exist, or EngineLost."""
+        """Start the container. Raises EngineLost, or EngineRefused if, for example, its command does not exist."""
         async with _answers(None):
             await self._there.start()
 
     async def stop_signal(self) -> int:
-        """Return the stop signal of its image."""
+        """Return the stop signal of the image."""
         async with _answers():
             found = await self._there.show()
         return signal_number(found["Config"].get("StopSignal"))
 
     async def read(self, feed: Callable[[bytes, Stream], None]) -> None:
-        """Pass its output to ``feed``, until its end."""
+        """Pass the output to ``feed`` until its end."""
         assert self._attached is not None, "it was created"
         with suppress(EngineLost):
             async with _answers(None):
@@ -402,39 +402,39 @@ class EngineContainer:
                         feed(message.data, "stderr" if message.stream == _STDERR else "stdout")
 
     async def ended(self) -> ContainerEnd:
-        """Wait for its end, however long that takes. Raises EngineRefused if it is gone by then, or EngineLost."""
+        """Wait for the end of the container, without a limit. Raises EngineLost, or EngineRefused if it was removed."""
         async with _answers(None):
             await self._there.wait()
-        # For a container that was removed meanwhile, Podman reports status 0 above.
+        # If the container was removed during the wait, Podman reports status 0 above.
         async with _answers():
             state = (await self._there.show())["State"]
         return ContainerEnd(state["ExitCode"], state.get("OOMKilled", False))
 
     async def kill(self, signum: int) -> None:
-        """Send its first process a signal. Raises EngineRefused, also where it does not run, or EngineLost."""
+        """Send a signal to the first process. Raises EngineLost, or EngineRefused, for example if it has ended."""
         async with _answers():
             await self._there.kill(signal=str(signum))
 
     async def pause(self) -> None:
-        """Freeze it. Raises EngineRefused if the engine cannot, or EngineLost."""
+        """Freeze the container. Raises EngineLost, or EngineRefused if the engine cannot do this."""
         async with _answers():
             await _settled(self._there.pause())
 
     async def unpause(self) -> None:
-        """Unfreeze it. Raises EngineRefused or EngineLost."""
+        """Unfreeze the container. Raises EngineRefused or EngineLost."""
         async with _answers():
             await _settled(self._there.unpause())
 
     async def remove(self) -> bool:
-        """Kill it if it lives, and remove it; return False if others have, or are at it.
+        """Kill the container if necessary, and remove it. Return False if another client removes or has removed it.
 
         Raises:
-            EngineRefused, EngineLost: if it is left.
+            EngineRefused, EngineLost: if the container was not removed.
         """
         return await self._remove(self.name)
 
     async def remove_labelled(self, label: str, value: str) -> None:
-        """Remove containers of earlier lives, which have this label. Raises EngineRefused or EngineLost."""
+        """Remove containers of earlier runs that have this label. Raises EngineRefused or EngineLost."""
         async with _answers():
             filters = json.dumps({"label": [f"{label}={value}"]})
             found = await self._docker.containers.list(all=True, filters=filters)
@@ -444,7 +444,7 @@ class EngineContainer:
     async def close(self) -> None:
         """Close the connection to the engine."""
         if self._attached is not None:
-            # aiodocker asserts that there still is a connection, which the engine may have closed.
+            # aiodocker asserts that the connection is still open, but the engine may have closed it.
             with suppress(AssertionError):
                 await self._attached.close()
         await self._docker.close()
@@ -465,7 +465,7 @@ class EngineContainer:
             async with _answers(None):
                 await self._docker.images.pull(image)
         except EngineRefused as error:
-            raise EngineRefused(f"there is no image {image!r}, and it cannot be pulled: {error}") from error
+            raise EngineRefused(f"the image {image!r} does not exist and cannot be pulled: {error}") from error
 
     async def _remove(self, name: str) -> bool:
         from aiodocker import DockerError
@@ -482,7 +482,7 @@ class EngineContainer:
 
 @asynccontextmanager
 async def _answers(timeout: float | None = _ANSWER) -> AsyncGenerator[None]:
-    """Translate the errors of an engine that has ``timeout`` seconds to answer."""
+    """Translate errors of the engine, which has ``timeout`` seconds to answer."""
     from aiodocker import DockerError
     from aiohttp import ClientError
 
@@ -498,7 +498,7 @@ async def _answers(timeout: float | None = _ANSWER) -> AsyncGenerator[None]:
 
 
 async def _settled(request: Awaitable[object]) -> None:
-    """Wait for ``request``, also if cancelled: an operation of the engine can only be undone once it is done."""
+    """Wait for ``request``, even if cancelled, because an operation of the engine must be complete to be undone."""
     asked = asyncio.ensure_future(request)
     try:
         await asyncio.shield(asked)
@@ -510,11 +510,11 @@ async def _settled(request: Awaitable[object]) -> None:
 
 
 def signal_number(stop_signal: str | None) -> int:
-    """Return the number of an image's stop signal: "SIGINT", "INT", "2" or, in most cases, none."""
+    """Return the number of an image's stop signal, such as ``"SIGINT"``, ``"INT"`` or ``"2"``; SIGTERM for None."""
     text = (stop_signal or "").upper().removeprefix("SIG")
     if text.isascii() and text.isdigit():
         return int(text)
-    # Others, such as RTMIN+3, differ between systems.
+    # Other names, such as RTMIN+3, differ between systems.
     return int(getattr(signal, f"SIG{text}", signal.SIGTERM))
 
 
@@ -522,13 +522,13 @@ def signal_number(stop_signal: str | None) -> int:
 
 
 def _check_address(address: str, setting: str = "engine") -> str:
-    """Return ``address``, the value of ``setting``, as a URL; a path is that of a socket. Raises ValueError."""
+    """Return ``address``, the value of ``setting``, as a URL. A path is that of a socket. Raises ValueError."""
     if address.startswith("/"):
         return _UNIX + address
     scheme = next((each for each in _SCHEMES if address.startswith(each)), None)
     if scheme is None or address == scheme:
         raise ValueError(
-            f"{setting}={address!r} is not an address of an engine; give 'unix:///path/of/its.sock' or 'tcp://host:port'"
+            f"{setting}={address!r} is not the address of an engine; give 'unix:///path/of/its.sock' or 'tcp://host:port'"
         )
     return address
 
@@ -537,7 +537,7 @@ def engine_address(engine: str | None) -> str:
     """Return the address of the engine: ``engine``, else ``DOCKER_HOST``, else the first socket that exists.
 
     Raises:
-        WorkerFailed: if there is none; the message names the sockets that were tried.
+        WorkerFailed: if no engine was found. The message lists the sockets that were tried.
     """
     if engine is None and (address := os.environ.get("DOCKER_HOST")):
         try:
@@ -551,19 +551,19 @@ def engine_address(engine: str | None) -> str:
         if _is_socket(path):
             return _UNIX + path
     raise WorkerFailed(
-        f"there is no engine's socket at {', '.join(paths)}; a container worker needs the extra 'docker' of "
+        f"no socket of an engine exists at {', '.join(paths)}; a container worker needs the extra 'docker' of "
         "lifecycle-control, and Docker or `podman system service` running; engine='unix:///path/of/its.sock' or "
         "DOCKER_HOST sets another address"
     )
 
 
 def _socket_of(address: str) -> str | None:
-    """Return the path of the engine's socket, if it is on this machine."""
+    """Return the path of the engine's socket if it is on this machine, else None."""
     return address.removeprefix(_UNIX) if address.startswith(_UNIX) else None
 
 
 async def _client(address: str) -> Docker:
-    """Return a client of the engine at ``address``, which has answered; the caller closes it.
+    """Return a client of the engine at ``address``, which has answered. The caller closes the client.
 
     Raises:
         WorkerFailed: if aiodocker is not installed, or the engine does not answer.
@@ -591,7 +591,7 @@ async def _client(address: str) -> Docker:
 
 
 async def _api_version(docker: Docker) -> str:
-    """Return the version of the engine's API; asking Podman for its full version takes far longer."""
+    """Return the version of the engine's API. Requesting the full version from Podman takes far longer."""
     async with asyncio.timeout(_PING), docker.session.get(f"{docker.docker_host}/_ping") as answer:
         answer.raise_for_status()
         version = answer.headers.get("Api-Version")
@@ -599,7 +599,7 @@ async def _api_version(docker: Docker) -> str:
 
 
 def _sockets() -> list[str]:
-    """Return the sockets of engines, in the order in which they are tried."""
+    """Return the possible sockets of engines, in the order to try them."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     own = [f"{runtime}/podman/podman.sock"] if runtime else []
     return ["/var/run/docker.sock", *own, "/run/podman/podman.sock"]

@@ -1,6 +1,6 @@
-"""A program run as a worker: the leader of a process group that lives and ends as one.
+"""A program that runs as a worker, in a process group that ends as a whole.
 
-`stdio` sets up and reads its streams, `_posix` notices its end, and `containment` ends what has left the group.
+`stdio` sets up and reads its streams, `_posix` detects its end, and `containment` ends processes that left the group.
 """
 
 from __future__ import annotations
@@ -113,14 +113,14 @@ class ProcessWorker(BaseWorker):
                 )
             self._stdio.listen(self._ready.search)
         self._containment = Containment(name, Level.wanted(contain, detached=detached))
-        # The number of the group, until the leader is reaped: then it may pass to another group.
+        # The process group, until its leader is reaped. After that, another group may get this id.
         self._group: int | None = None
         for key, value in (env or {}).items():
             check_env(key, value)
             self._env[key] = value
 
     def _state_as(self, name: str, **known: Any) -> WorkerState:
-        """Return its state with the facts of its supervisor."""
+        """Return the state of the worker with the facts from its supervisor and the level of containment."""
         return replace(super()._state_as(name, **known), contain=self._containment.level)
 
     async def suspend(self) -> None:
@@ -138,7 +138,7 @@ class ProcessWorker(BaseWorker):
         try:
             await _posix.stopped(self._group, lambda: self.status is Status.SUSPENDED)
         except asyncio.CancelledError:
-            # Meanwhile it may have been asked to stop, or have ended.
+            # The worker may have been stopped or have ended in the meantime.
             if self._machine.state is Status.SUSPENDED:
                 await self.resume()
             raise
@@ -164,13 +164,13 @@ class ProcessWorker(BaseWorker):
         if group:
             self._signal(signum)
         elif self._containment.level is Level.PIDNS:
-            # Between us and the command are the processes that hold it, which ignore signals.
+            # The processes between us and the command, which hold the namespace, ignore signals.
             self._signal(signum)
         elif self._group is not None:
             with suppress(ProcessLookupError):
                 os.kill(self._group, signum)
 
-    # -- the life -----------------------------------------------------------------------------------------------
+    # -- start and end -----------------------------------------------------------------------------------------------
 
     async def _launch(self) -> Awaitable[End]:
         command = Command(self._argv, {**os.environ, **_span(), **self._env}, self._cwd, self._inherit)
@@ -193,7 +193,7 @@ class ProcessWorker(BaseWorker):
         return self._watch(self._pid)
 
     async def _undo(self, pid: int) -> None:
-        """Kill a process that was started, but cannot be held."""
+        """Kill a process that was started but cannot be contained."""
         self._close()
         self._signal(signal.SIGKILL)
         await self._group_life(pid)
@@ -221,13 +221,13 @@ class ProcessWorker(BaseWorker):
             self._containment.remember_descendants(self._group)
         if force:
             self._containment.kill()
-        # A stopped group would not get the signal.
+        # A suspended group does not react to the stop signal.
         self._signal(signal.SIGKILL if force else signal.SIGCONT)
         if not force and self._stop_signal is not None:
             self._signal(self._stop_signal)
 
     async def _watch(self, pid: int) -> End:
-        """The life of the process, to the end of its group and of its output."""
+        """Wait for the end of the process, its group and its output."""
         try:
             code = await self._group_life(pid)
             await self._stdio.drain()
@@ -241,33 +241,33 @@ class ProcessWorker(BaseWorker):
             self._ready.close()
 
     async def _group_life(self, pid: int) -> int | None:
-        """Wait for the end of the leader, and kill what is left of all of it; return the exit code."""
+        """Wait for the end of the leader, kill all remaining processes of the worker, and return the exit code."""
         try:
             return await self._reaped(pid)
         finally:
             await self._containment.clear()
 
     async def _reaped(self, pid: int) -> int | None:
-        """Wait for the end of the leader, kill what is left of its group, and reap it; return its exit code.
+        """Wait for the end of the leader, kill the rest of its group, reap the leader, and return its exit code.
 
-        Until it is reaped, which comes last for this reason, no other group can have its number.
+        The leader is reaped last, because no other group can get the same id before.
         """
         kill, empty = True, False
         try:
             await _posix.process_end(pid)
-            # At once: while its group ends, other code of this program that reaps orphans may reap the leader.
+            # Read the exit code now: while the group ends, other code in this program may reap the leader.
             code = _posix.exit_code(pid)
             if self.status is Status.STOPPING:
                 empty = self._containment.is_empty()
                 if not empty:
-                    # Each member had the signal; it has until the grace period ends, when `_terminate` kills it.
+                    # Each member received the signal and has the rest of the grace period. Then `_terminate` kills it.
                     await _posix.group_end(pid)
-            # A detached one may leave processes behind, unless it is asked to end.
+            # A detached worker may leave processes behind, unless it is stopped.
             kill = self.status is Status.STOPPING or self._containment.level is not Level.DETACHED
             if kill:
                 self._signal(signal.SIGKILL)
         except asyncio.CancelledError:
-            # The loop is being closed over a worker that was not stopped.
+            # The loop is being closed, and the worker was not stopped.
             if self._containment.level is not Level.DETACHED:
                 self._signal(signal.SIGKILL)
                 await _posix.process_end(pid)
@@ -276,7 +276,7 @@ class ProcessWorker(BaseWorker):
             self._group = None
             await self._containment.reap(pid)
         if kill and not empty:
-            # When a worker has ended, its processes are gone.
+            # A worker counts as ended only when all of its processes are gone.
             await _posix.group_gone(pid)
         return code
 
@@ -286,13 +286,13 @@ class ProcessWorker(BaseWorker):
 
 
 def _span() -> dict[str, str]:
-    """Return the variable for the current span, as W3C defines it; OpenTelemetry reads it in many languages."""
+    """Return the W3C variable for the current span, which OpenTelemetry reads in many languages."""
     traceparent = current_span.get()
     return {"TRACEPARENT": traceparent} if traceparent else {}
 
 
 def _fault_of_exit(name: str, code: int | None) -> WorkerFailed | None:
-    """Return what is wrong with an exit code, unless a stop was asked for."""
+    """Return the error for an exit code, or None. It applies unless a stop was requested."""
     if code == 0:
         return None
     if code is None:

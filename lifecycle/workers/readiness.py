@@ -1,6 +1,7 @@
-"""When a process counts as ready: the ``ready=`` of `ProcessWorker`, and the wait for it.
+"""The conditions for the ``ready=`` of `ProcessWorker`, which define when a process counts as ready.
 
-There is a class for each way: a line of output, a port that accepts, a URL that answers, a notice in systemd's form.
+Each condition is a class: a line of output, a port that accepts connections, a URL that answers, or a notification as
+for systemd.
 """
 
 from __future__ import annotations
@@ -34,33 +35,33 @@ if TYPE_CHECKING:
 __all__ = ["Line", "Readiness", "not_ready", "parse_ready"]
 
 
-#: Characters of its stderr that are shown; its `Exit` has more.
+#: Characters of stderr shown in the message. The `Exit` of the process has more.
 _STDERR_SHOWN: Final = 1000
 
 
 class Readiness:
-    """When one process counts as ready; it serves one life. As text it completes "it did not …"."""
+    """A condition for one run of a process. Its text completes "it did not …"."""
 
-    #: Why it is not ready yet, if that is known.
+    #: The reason why the process is not ready yet, if known.
     reason: str = ""
 
     def prepare(self, command: Command) -> Command:
-        """Prepare for the start of ``command``, and return what is to be started. Raises OSError."""
+        """Prepare for the start of ``command``, and return the command to start. Raises OSError."""
         return command
 
     def reached(self, is_ours: Callable[[int], bool]) -> Awaitable[object]:
-        """Complete when it is ready; ``is_ours`` recognises the worker's processes. The caller may cancel it."""
+        """Complete when the process is ready. ``is_ours`` recognizes pids of the worker. The caller may cancel this."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Close what it holds open, once the process has ended or was not started; any number of times."""
+        """Close all open descriptors after the process has ended or failed to start. Further calls do nothing."""
 
 
 def parse_ready(text: str) -> Readiness:
     """Return the condition that ``text`` describes, for one process.
 
     Raises:
-        ValueError: for anything else.
+        ValueError: if ``text`` describes no condition.
     """
     try:
         return _read(text)
@@ -82,27 +83,27 @@ def _read(text: object) -> Readiness:
         case ["http" | "https", _]:
             return Url(str(text))
         case _:
-            raise ValueError("its kind is unknown")
+            raise ValueError("unknown kind")
 
 
 def not_ready(name: str, ready: Readiness, life: asyncio.Future[End | None], timeout: float) -> WorkerFailed:
-    """Return the error for the worker ``name``, which is not ready after ``timeout`` seconds, or has ended before."""
+    """Return the error for the worker ``name`` that ended early or is not ready after ``timeout`` seconds."""
     reason = f"; {ready.reason}" if ready.reason else ""
     if not life.done():
         return WorkerFailed(
             f"{name!r} did not {ready} within {timeout:g} s and was stopped{reason}; "
-            "give it a longer start timeout if it is slow"
+            "set a longer start timeout if it is slow"
         )
     end = End.of(life)
     how = "exited with status 0" if end.error is None else str(end.error).removeprefix(f"{name!r} ")
-    stderr = f"; its last words:\n{_last(end.stderr)}" if end.stderr.strip() else ""
+    stderr = f"; the end of its stderr:\n{_last(end.stderr)}" if end.stderr.strip() else ""
     failed = WorkerFailed(f"{name!r} ended before it was ready: it {how}, and did not {ready}{reason}{stderr}")
     failed.__cause__ = end.error
     return failed
 
 
 def _last(text: str) -> str:
-    """Return the end of ``text``, from the beginning of a line on if possible."""
+    """Return the end of ``text``, without a partial first line if possible."""
     end = text[-_STDERR_SHOWN:]
     whole = end.partition("\n")[2].strip()
     return whole if len(text) > _STDERR_SHOWN and whole else end.strip()
@@ -110,15 +111,15 @@ def _last(text: str) -> str:
 
 # -- a line of output --------------------------------------------------------------------------------------------------
 
-#: Characters of a line that are searched: an expression may take a time that grows with their square.
+#: Maximum characters searched per line, because the search time of an expression may grow with their square.
 _SEARCHED: Final = 4096
 
 
 class Line(Readiness):
-    """Ready when a line that it writes, to either stream, matches the regular expression ``pattern``.
+    """Ready when the process writes a line that matches the regular expression ``pattern``, to stdout or stderr.
 
     Raises:
-        ValueError: for a pattern that is not a regular expression.
+        ValueError: if ``pattern`` is not a regular expression.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -134,14 +135,14 @@ class Line(Readiness):
         return f"write a line that matches {self._pattern.pattern!r}"
 
     def search(self, line: str) -> None:
-        """Search one line of output; once a line has matched, later ones cost nothing."""
+        """Search one line of output. After the first match, later lines are ignored."""
         if self._found is None or self._found.done():
             return
         if self._pattern.search(line, 0, _SEARCHED):
             self._found.set_result(None)
 
     def prepare(self, command: Command) -> Command:
-        """Search from the first line on."""
+        """Begin the search with the first line."""
         self._found = asyncio.get_running_loop().create_future()
         return command
 
@@ -157,17 +158,17 @@ _MAX_PORT: Final = 65_535
 
 
 class Port(Readiness):
-    """Ready when something that was not there before accepts TCP connections on port ``number`` of 127.0.0.1 or ::1.
+    """Ready when a new listener accepts TCP connections on port ``number`` of 127.0.0.1 or ::1.
 
     Raises:
-        ValueError: for a text that is not the number of a port.
+        ValueError: if ``number`` is not a port number.
     """
 
     reason: str = ""
 
     def __init__(self, number: str) -> None:
         if not (number.isascii() and number.isdigit()) or not 0 < int(number) <= _MAX_PORT:
-            raise ValueError(f"N is a number from 1 to {_MAX_PORT}")
+            raise ValueError(f"N must be a number from 1 to {_MAX_PORT}")
         self.number: int = int(number)
         self._listeners = _Listeners(self.number)
 
@@ -175,12 +176,12 @@ class Port(Readiness):
         return f"accept connections on 127.0.0.1:{self.number}"
 
     def prepare(self, command: Command) -> Command:
-        """Remember the sockets that listen there already."""
+        """Remember the sockets that already listen on the port."""
         self._listeners.remember()
         return command
 
     async def reached(self, is_ours: Any) -> None:  # noqa: ARG002  # another process may rightly listen for it
-        """Poll it."""
+        """Poll the port until it accepts connections."""
         await _poll(self._answers)
 
     async def _answers(self) -> bool:
@@ -195,7 +196,7 @@ class Port(Readiness):
             with socket.socket(family) as probe:
                 probe.setblocking(False)
                 await asyncio.get_running_loop().sock_connect(probe, (host, self.number))
-                # If nothing listens, the system may give the probe this very port, and it connects to itself.
+                # If nothing listens, the probe may get this port as its own, and connect to itself.
                 return bool(probe.getsockname() != probe.getpeername())
         except OSError:
             return False
@@ -203,16 +204,16 @@ class Port(Readiness):
 
 # -- a URL -------------------------------------------------------------------------------------------------------------
 
-#: Seconds for one answer: a server that accepts connections before it can serve may have lost one.
+#: Seconds per request. A server that accepts connections before it is ready may lose a request.
 _ANSWER_TIMEOUT: Final = 5.0
 _PORTS: Final = {"http": 80, "https": 443}
 
 
 class Url(Readiness):
-    """Ready when a GET of ``url`` is answered with a status of 200 to 399; a redirection is not followed.
+    """Ready when a GET of ``url`` returns a status from 200 to 399. Redirects are not followed.
 
     Raises:
-        ValueError: for a text that is not a URL.
+        ValueError: if ``url`` is not a URL.
     """
 
     reason: str = ""
@@ -220,9 +221,9 @@ class Url(Readiness):
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         if not parts.hostname or any(each.isspace() for each in url):
-            raise ValueError("a URL has a host, and no spaces")
+            raise ValueError("a URL must have a host and no spaces")
         self._url = url
-        # Without a password, for messages.
+        # The URL for messages, without a password.
         self._shown = url.replace(f"{parts.netloc}", parts.netloc.rpartition("@")[2], 1)
         port = parts.port or _PORTS[parts.scheme]
         self._listeners = _Listeners(port) if _is_here(parts.hostname) else None
@@ -231,13 +232,13 @@ class Url(Readiness):
         return f"answer {self._shown} with a status below 400"
 
     def prepare(self, command: Command) -> Command:
-        """Remember the sockets that listen there already, if it is on this machine."""
+        """Remember the sockets that already listen on the port, if the URL is on this machine."""
         if self._listeners is not None:
             self._listeners.remember()
         return command
 
     async def reached(self, is_ours: Any) -> None:  # noqa: ARG002  # as for a port
-        """Poll it."""
+        """Poll the URL until it answers."""
         import aiohttp
 
         connector = aiohttp.TCPConnector(force_close=True)
@@ -269,29 +270,29 @@ def _is_here(host: str) -> bool:
     return address.is_loopback or address.is_unspecified
 
 
-# -- a notice ----------------------------------------------------------------------------------------------------------
+# -- a notification ----------------------------------------------------------------------------------------------------
 
 _VARIABLE: Final = "NOTIFY_SOCKET"
-#: Bytes of a notice; systemd, too, ignores what is longer.
+#: Maximum bytes of a notification. Like systemd, we ignore longer ones.
 _SIZE: Final = 4096
-#: Notices that are read in one turn of the loop, so that a flood of them does not block it.
+#: Maximum notifications read per iteration of the loop, so that a flood does not block the loop.
 _AT_ONCE: Final = 32
-#: Characters of a status that are shown.
+#: Maximum characters of a status that are shown.
 _STATUS_SHOWN: Final = 200
-#: Pid, user and group of the sender.
+#: The pid, user and group of the sender.
 _SENDER: Final = struct.Struct("3i")
 
 
 class Notice(Readiness):
-    """Ready when one of the worker's processes sends ``READY=1`` to NOTIFY_SOCKET.
+    """Ready when one of the worker's processes sends ``READY=1`` to NOTIFY_SOCKET. Linux only.
 
-    The process is given a socket as NOTIFY_SOCKET, by sd_notify(3). Its name is abstract: nothing is left of it however
-    this program ends, and a process that has changed its user, its root or its mounts reaches it. Any process may send
-    to it, so the system is asked for the sender, and only the worker's own processes count. Linux only.
+    The process receives the address of a socket in NOTIFY_SOCKET, as in sd_notify(3). The address is abstract. It
+    therefore leaves no file behind, and a process that has changed its user, root or mounts can reach it. Because any
+    process can send to the socket, the kernel provides the pid of the sender, and only processes of the worker count.
 
-    The rest of the protocol is read, to the end of the process, and ignored. As with systemd, a sender that has ended
-    before its notice is read cannot be identified, and is ignored; the leader always is there, and `systemd-notify`
-    waits.
+    Other messages of the protocol are read until the end of the process, and ignored. As with systemd, a sender that
+    has ended before its message is read cannot be identified, and is ignored. The leader always exists at that time,
+    and `systemd-notify` waits.
     """
 
     reason: str = ""
@@ -305,19 +306,19 @@ class Notice(Readiness):
         return f"send READY=1 to ${_VARIABLE}"
 
     def prepare(self, command: Command) -> Command:
-        """Open the socket, and set it in the environment."""
+        """Open the socket, and set its address in the environment."""
         if not hasattr(socket, "SO_PASSCRED"):
-            raise OSError(errno.ENOTSUP, f"only Linux identifies the sender to a {_VARIABLE}")
+            raise OSError(errno.ENOTSUP, f"{_VARIABLE} needs Linux, which identifies senders")
         name = f"lifecycle-{secrets.token_hex(16)}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
-        # Before it has a name: what is sent earlier would be without credentials.
+        # Set this before the socket has a name, because earlier messages would have no credentials.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._socket.bind(f"\0{name}")
         return replace(command, env={**command.env, _VARIABLE: f"@{name}"})
 
     def reached(self, is_ours: Callable[[int], bool]) -> asyncio.Future[None]:
-        """Complete when ``READY=1`` has come; later notices are read as well, since their senders wait for that."""
+        """Complete after ``READY=1``. Later messages are read too, because their senders wait for that."""
         assert self._socket is not None, "it was prepared"
         loop = asyncio.get_running_loop()
         self._is_ours = is_ours
@@ -338,7 +339,7 @@ class Notice(Readiness):
             if self._socket is None:
                 return
             try:
-                # There is no space for descriptors that are sent along, so the system closes them.
+                # The buffer has no space for descriptors sent with the message, so the kernel closes them.
                 data, more, flags, _ = self._socket.recvmsg(_SIZE, socket.CMSG_SPACE(_SENDER.size))
             except BlockingIOError:
                 return
@@ -353,11 +354,11 @@ class Notice(Readiness):
         if not is_ready and status is None:
             return
         if not (sender and self._is_ours(sender)):
-            self.reason = f"process {sender}, which is gone or not its own, sent one; that is ignored"
+            self.reason = f"a message from process {sender} was ignored, because it is gone or not one of its own"
         elif is_ready:
             self._ready.set_result(None)
         elif status is not None:
-            self.reason = f"it said {status.decode(errors='replace')[:_STATUS_SHOWN]!r}"
+            self.reason = f"its status was {status.decode(errors='replace')[:_STATUS_SHOWN]!r}"
 
 
 def _none(_: int) -> bool:
@@ -365,22 +366,22 @@ def _none(_: int) -> bool:
 
 
 def _sender(ancillary: list[tuple[int, int, bytes]]) -> int:
-    """Return the pid of the sender, as the kernel tells it; 0 if it is not visible here."""
+    """Return the pid of the sender from the kernel, or 0 if the pid is not visible here."""
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
             return int(_SENDER.unpack(data)[0])
     return 0
 
 
-# -- polling, and who listens on a port --------------------------------------------------------------------------------
+# -- polling, and the listeners on a port ------------------------------------------------------------------------------
 
-#: Seconds between the first two checks, and at most between two.
+#: Seconds between the first two checks, and the maximum between any two.
 _FIRST_PAUSE: Final = 0.01
 _LONGEST_PAUSE: Final = 0.2
 
 
 async def _poll(check: Callable[[], Awaitable[bool]]) -> None:
-    """Call ``check``, at growing intervals, until it returns True."""
+    """Call ``check`` at growing intervals until it returns True."""
     pause = _FIRST_PAUSE
     while not await check():
         await asyncio.sleep(pause)
@@ -390,7 +391,7 @@ async def _poll(check: Callable[[], Awaitable[bool]]) -> None:
 _SOCKET_TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
 _LISTENING: Final = "0A"
 _MAPPED: Final = bytes(10) + b"\xff\xff"
-#: The addresses that are reached at 127.0.0.1 or ::1.
+#: Addresses of listeners that accept connections to 127.0.0.1 or ::1.
 _LOCAL: Final = {
     address
     for four in (bytes(4), bytes([127, 0, 0, 1]))
@@ -399,11 +400,11 @@ _LOCAL: Final = {
 
 
 class _Listeners:
-    """The sockets that listen on ``port``, and those of them that did so before a start.
+    """The sockets that listen on ``port``, and the subset that already existed before a start.
 
-    They tell apart another process that answers on the port. Sockets are identified by their inodes, as Linux shows
-    them. Their owners are not compared: another process may rightly listen, such as a container engine that publishes
-    the port.
+    With this record, an answer from another process on the port is recognized. Sockets are identified by their inodes,
+    as Linux shows them. Their owners are not compared, because another process may listen legitimately, such as a
+    container engine that publishes the port.
     """
 
     def __init__(self, port: int) -> None:
@@ -411,17 +412,17 @@ class _Listeners:
         self._before: set[str] = set()
 
     def remember(self) -> None:
-        """Remember the sockets of now: they do not belong to what is started next."""
+        """Remember the current sockets, which do not belong to the next process."""
         self._before = set(_listening(self._port))
 
     def objection(self) -> str:
-        """Return why an answer from the port does not count, or an empty string if it does.
+        """Return the reason why an answer from the port does not count, or an empty string if it counts.
 
-        It counts if the system shows no listener at all, as outside Linux, or behind a redirection.
+        An answer counts if the system shows no listener at all, as outside Linux or behind port forwarding.
         """
         now = set(_listening(self._port))
         if now and now <= self._before:
-            return "what answers there has listened since before the start"
+            return "the listener on that port already existed before the start"
         return ""
 
 
@@ -439,6 +440,6 @@ def _listening(port: int) -> Iterator[str]:
 
 
 def _packed(address: str) -> bytes:
-    """Return an address in network order; /proc shows each of its words in the byte order of this machine."""
+    """Return an address in network order. In /proc, each word of it has the byte order of this machine."""
     words = (int(address[start : start + 8], 16) for start in range(0, len(address), 8))
     return b"".join(word.to_bytes(4, sys.byteorder) for word in words)

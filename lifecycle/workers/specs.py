@@ -241,7 +241,7 @@ def chosen(kind: type[_E], value: str, name: str) -> _E:
         raise ValueError(f"{name}={value!r} is unknown; give one of {known}") from None
 
 
-# -- what follows from an end ------------------------------------------------------------------------------------------
+# -- the consequences of an end ----------------------------------------------------------------------------------------
 
 #: The exceptions with which a child controls its supervisor.
 CONTROL_EXCEPTIONS: Final = (DoNotRestart, StopTree, SystemExit, KeyboardInterrupt)
@@ -316,8 +316,7 @@ class Budget:
     """The remaining restarts of the supervisor or pool ``name``, and the errors behind the previous ones.
 
     Without an ``intensity``, restarts are unlimited. When the budget is used up, `spend` raises. With ``pauses``,
-    `spend`
-    instead returns the time from which the restart is allowed.
+    `spend` instead returns the time from which the restart is allowed.
     """
 
     def __init__(self, name: str, intensity: Intensity | None, *, pauses: bool = False) -> None:

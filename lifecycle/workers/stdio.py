@@ -181,8 +181,7 @@ class Pipes:
     """No input, and one pipe each for stdout and stderr, read line by line. The process gets a new session.
 
     A slow reader slows the process down through its pipe, because only the current line is buffered. ``output``
-    receives
-    the lines. Without it, they are logged to ``log`` at level INFO.
+    receives the lines. Without it, they are logged to ``log`` at level INFO.
 
     Raises:
         TypeError: if ``output`` is not callable or is async.
@@ -228,8 +227,7 @@ class Inherited:
     """Our own streams, for a child in a new process group within our session: a job, as in a shell.
 
     For a child on the real terminal. The caller makes it the foreground group with ``os.tcsetpgrp``, and then sends
-    SIGCONT
-    to the group, which may have used the terminal too early. The caller also takes the terminal back.
+    SIGCONT to the group, which may have used the terminal too early. The caller also takes the terminal back.
     """
 
     def spawn(self, command: Command) -> int:

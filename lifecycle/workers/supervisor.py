@@ -1,6 +1,7 @@
-"""`Supervisor`: a worker that keeps others running, by the rules of Erlang/OTP.
+"""`Supervisor`: a worker that keeps other workers running, by the rules of Erlang/OTP.
 
-This is its API and the block of ``async with``. `lifecycle.workers.supervision.loop` decides about the children.
+This module has the API and the ``async with`` block. `lifecycle.workers.supervision.loop` makes the decisions about
+children.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Supervisor(BaseWorker):
     """
 
     kind: ClassVar[str] = "supervisor"
-    # Children that are killed have a second each, all at once; those below them, too.
+    # Killed children have one second each, all at the same time, and so do the children below them.
     _last_wait: ClassVar[float] = 5.0
 
     def __init__(  # the names are promised; each has a default
@@ -77,7 +78,7 @@ class Supervisor(BaseWorker):
         auto_shutdown: AutoShutdown | Literal["never", "any_significant", "all_significant"] = AutoShutdown.NEVER,
         stop_order: StopOrder | Literal["reverse", "parallel"] = StopOrder.REVERSE,
     ) -> None:
-        # Its children have grace periods of their own, which add up.
+        # The grace periods of the children add up.
         super().__init__(name, stop_timeout=math.inf)
         if not isinstance(intensity, Intensity | None):
             raise TypeError(f"intensity={intensity!r} is not an Intensity; give Intensity(5, within=30)")
@@ -93,9 +94,9 @@ class Supervisor(BaseWorker):
             auto_shutdown=chosen(AutoShutdown, auto_shutdown, "auto_shutdown"),
             stop_order=chosen(StopOrder, stop_order, "stop_order"),
         )
-        # A supervisor above publishes its own changes there, too.
+        # A parent supervisor also publishes its changes there.
         self._watches = self._loop.watches
-        # The task in the block of `async with`, how many cancellations it had when it came in, and whether one is ours.
+        # The task in the `async with` block, its number of cancellations on entry, and whether one since then is ours.
         self._block: asyncio.Task[Any] | None = None
         self._cancelled_before = 0
         self._interrupted = False
@@ -104,10 +105,10 @@ class Supervisor(BaseWorker):
         self.on_change(self._publish)
 
     def __getitem__(self, name: str) -> Worker:
-        """Return the worker of the child ``name``, now or last.
+        """Return the current or last worker of the child ``name``.
 
         Raises:
-            KeyError: if there is no such child, or it has not been started yet.
+            KeyError: if no child has this name, or it has not been started yet.
         """
         child = self._loop.child(name)
         if child.worker is None:
@@ -117,7 +118,7 @@ class Supervisor(BaseWorker):
     def __contains__(self, name: object) -> bool:
         return name in self._loop.children
 
-    # -- by hand ----------------------------------------------------------------------------------------------------
+    # -- changes to children -------------------------------------------------------------------------------------------
 
     async def add(self, spec: Spec) -> None:
         """Add a child after the others, and return when it has started.
@@ -162,7 +163,7 @@ class Supervisor(BaseWorker):
         """
         self._loop.child(name)
         if self._idle:
-            raise InvalidTransition(f"{self.name!r} is {self.status}; start it before a child of it is restarted")
+            raise InvalidTransition(f"{self.name!r} is {self.status}; start it before you restart a child")
         await self._by_hand(self._loop.restart, name)
 
     async def stop_child(self, name: str) -> None:
@@ -183,17 +184,15 @@ class Supervisor(BaseWorker):
 
     @property
     def _idle(self) -> bool:
-        """Whether its loop does not run."""
+        """True if the supervisor's loop is not running."""
         return self.status in UNSTARTED or self.status in FINAL
 
     async def _by_hand(self, operation: Callable[[Any], Awaitable[asyncio.Future[None] | None]], on: Any) -> None:
         if self.status is Status.STOPPING or self.status in FINAL:
-            raise InvalidTransition(
-                f"the supervisor {self.name!r} is {self.status}; nothing can be done with it any more"
-            )
+            raise InvalidTransition(f"the supervisor {self.name!r} is {self.status} and accepts no more changes")
         await self._loop.by_hand(operation, on)
 
-    # -- all of them --------------------------------------------------------------------------------------------------
+    # -- all children --------------------------------------------------------------------------------------------------
 
     async def suspend(self) -> None:
         """Suspend the children that can be suspended, in reverse order. Idempotent.
@@ -238,7 +237,7 @@ class Supervisor(BaseWorker):
 
     def workers(self) -> tuple[WorkerState, ...]:
         """Return the state of each child, in the order of their starts."""
-        # Without a frame of its own: supervisors may be nested as deep as the stack is.
+        # `map` needs no additional frame: supervisors may be nested as deeply as the stack allows.
         return tuple(map(Child.state, self._loop.children.values()))
 
     def watch(self) -> Watch:
@@ -252,7 +251,7 @@ class Supervisor(BaseWorker):
         return watch
 
     def _begin_watch(self) -> None:
-        """Count earlier changes as announced, here and in the supervisors below."""
+        """Treat earlier changes as announced, here and in the supervisors below."""
         self._watches.used = True
         for child in self._loop.children.values():
             child.announce()
@@ -261,14 +260,14 @@ class Supervisor(BaseWorker):
 
     def _publish(self, old: Status, new: Status) -> None:
         if self._watches.used:
-            # A supervisor above publishes this change itself.
+            # A parent supervisor publishes this change itself.
             self._watches.publish(StatusEvent(self.name, old, new, self.state()), up=False)
         if new in FINAL:
             self._watches.close()
 
     _children = workers
 
-    # -- the life -----------------------------------------------------------------------------------------------------
+    # -- start and end -------------------------------------------------------------------------------------------------
 
     async def _launch(self) -> Awaitable[End]:
         return self._loop.begin()
@@ -289,7 +288,7 @@ class Supervisor(BaseWorker):
         if (task := asyncio.current_task()) is not None:
             self._block, self._cancelled_before = task, task.cancelling()
         if self._loop.error is not None:
-            # It failed before the block could begin.
+            # The supervisor failed before the block could begin.
             await self.__aexit__(None, None, None)
         return self
 
@@ -298,15 +297,15 @@ class Supervisor(BaseWorker):
     ) -> None:
         """Stop the children. Raise the error with which the supervisor failed, unless the body raised its own."""
         block, self._block = self._block, None
-        # In another task, the cancellation is not for us to take back.
+        # In another task, we must not undo the cancellation.
         ours = self._interrupted and block is asyncio.current_task()
         late: asyncio.CancelledError | None = None
         left = 0
         try:
             await self.stop()
         except asyncio.CancelledError as cancelled:
-            # Since the first was ours, this is the first from outside, and the children are stopped all the same. Or it
-            # is ours again: a task group in the body passes it on.
+            # The first cancellation was ours. This one either comes from outside, and the children must still be
+            # stopped, or it is ours again, passed on by a task group in the body.
             if block is None or not ours or block.cancelling() > self._cancelled_before + 2:
                 raise
             late = cancelled
@@ -324,7 +323,7 @@ class Supervisor(BaseWorker):
             raise failure
 
     def _interrupt_block(self) -> None:
-        """Cancel the body of the block: it must not continue as if the children ran."""
+        """Cancel the body of the block, because it must not continue without the children."""
         if self._block is not None and not self._interrupted:
             self._interrupted = True
             self._block.cancel(f"the supervisor {self.name!r} failed")

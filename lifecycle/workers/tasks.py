@@ -1,4 +1,4 @@
-"""Functions run as workers: an async function as a task, a plain one in a thread, and the gate that suspends tasks."""
+"""Functions that run as workers: an async function as a task, a plain one in a thread. Also the gate for tasks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TaskWorker(BaseWorker):
     """
 
     kind: ClassVar[str] = "task"
-    # After its grace period, one more turn of the loop shows whether the second cancellation ended it.
+    # After the grace period, one more iteration of the loop shows whether the second cancellation ended the task.
     _last_wait: ClassVar[float] = 0.0
 
     def __init__(self, name: str, fn: Work, *, stop_timeout: float = 10.0) -> None:
@@ -72,7 +72,7 @@ class TaskWorker(BaseWorker):
         gate = self._require_gate()
         if self.status is Status.RUNNING:
             await self._closed(gate)
-        # Meanwhile another call may have suspended it, too.
+        # Another call may have suspended the task in the meantime.
         if self._machine.state is not Status.SUSPENDED:
             self._machine.to(Status.SUSPENDED)
 
@@ -86,7 +86,7 @@ class TaskWorker(BaseWorker):
         if self._gate is not None:
             self._gate.resume()
 
-    # -- the life -----------------------------------------------------------------------------------------------
+    # -- start and end -----------------------------------------------------------------------------------------------
 
     async def _launch(self) -> Awaitable[End]:
         self._task = asyncio.create_task(self._run(), name=self.name)
@@ -111,13 +111,13 @@ class TaskWorker(BaseWorker):
         return repr(self._life) if self._task is None else _task_stack(self._task)
 
     async def _closed(self, gate: Gate) -> None:
-        """Wait until the gate is closed or the worker is over, whichever comes first."""
+        """Wait until the gate is closed or the worker has ended, whichever comes first."""
         assert self._life is not None, "what runs has a life"
         closing: asyncio.Future[None] = asyncio.create_task(gate.suspend(), name=f"suspension of {self.name}")
         try:
             await asyncio.wait(_both(closing, self._life), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # Of no effect on one that is done.
+            # No effect if the future is done.
             closing.cancel()
             await asyncio.wait({closing})
         if self._life.done():
@@ -151,7 +151,7 @@ class ThreadWorker(BaseWorker):
     """
 
     kind: ClassVar[str] = "thread"
-    # Forcing does nothing to a thread, so there is nothing to wait for.
+    # A thread cannot be forced to end, so waiting would be useless.
     _last_wait: ClassVar[float] = 0.0
 
     def __init__(self, name: str, fn: Callable[[threading.Event], object], *, stop_timeout: float = 10.0) -> None:
@@ -168,7 +168,7 @@ class ThreadWorker(BaseWorker):
 
         def run() -> None:
             end = context.run(self._work)
-            # The loop may be closed by now; then no caller waits any more.
+            # If the loop is closed by now, no caller is waiting.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(_settle, life, end)
 
@@ -206,12 +206,12 @@ class Gate:
     def __init__(self) -> None:
         self._open = asyncio.Event()
         self._open.set()
-        # The tasks that came by and have not ended, and those of them that are held now.
+        # The tasks that have reached the gate and have not ended, and the subset that is held now.
         self._loops: set[asyncio.Task[Any]] = set()
         self._held: set[asyncio.Task[Any]] = set()
-        # Whether a loop ever came: before that, it is unknown whether all are held.
+        # True after the first loop has arrived. Before that, it is unknown whether all loops are held.
         self._known = False
-        # Set whenever a caller that waits for all loops has to check again.
+        # Set when a caller that waits for all loops must check again.
         self._moved = asyncio.Event()
         self._waiting = 0
 
@@ -230,7 +230,7 @@ class Gate:
         if task not in self._loops:
             self._enrol(task)
         if self._open.is_set():
-            # Otherwise a loop that awaits nothing else would keep other tasks from closing the gate.
+            # Otherwise, a loop that awaits nothing else would prevent other tasks from closing the gate.
             await asyncio.sleep(0)
         while not self._open.is_set():
             await self._stay(task)
@@ -261,7 +261,7 @@ class Gate:
 
     def resume(self) -> None:
         """Open the gate, so that every loop continues. Idempotent."""
-        # Those that were held are on their way: a suspension that follows waits until they come by again.
+        # The held loops now continue. The next suspension waits until they reach the gate again.
         self._held.clear()
         self._open.set()
         self._moved.set()
@@ -297,12 +297,12 @@ def _both(*futures: asyncio.Future[Any]) -> tuple[asyncio.Future[Any], ...]:
 
 def _takes_gate(name: str, fn: Any) -> bool:
     if not callable(fn) or not is_async(fn):
-        raise TypeError(f"{fn!r} is not an async function; {name!r} needs one, of no argument or of a Gate")
+        raise TypeError(f"{name!r} needs an async function of no argument or of a Gate, got {fn!r}")
     count = required_arguments(fn)
     if count not in (0, 1):
         raise TypeError(
-            f"{name_of(fn)} cannot be called by {name!r}: it has to take no argument, or one: a Gate "
-            "(functools.partial gives it others)"
+            f"{name!r} cannot call {name_of(fn)}, which must take no argument or only a Gate "
+            "(use functools.partial for others)"
         )
     return count == 1
 
@@ -315,32 +315,32 @@ def _settle(life: asyncio.Future[End], end: End) -> None:
 def _check(name: str, fn: Any) -> None:
     if not callable(fn) or is_async(fn):
         raise TypeError(
-            f"{fn!r} is not a plain function; {name!r} needs one, of a threading.Event (TaskWorker runs async)"
+            f"{name!r} needs a plain function of a threading.Event, got {fn!r} (TaskWorker runs async functions)"
         )
     if not _takes_one(fn):
         raise TypeError(
-            f"{name_of(fn)} cannot be called by {name!r}: it has to take one argument, the threading.Event that is "
-            "set to stop it (functools.partial gives it others)"
+            f"{name!r} cannot call {name_of(fn)}, which must take one argument, the threading.Event that is "
+            "set to stop it (use functools.partial for others)"
         )
 
 
-# -- what a function has to be given ---------------------------------------------------------------------------------
+# -- arguments of functions ---------------------------------------------------------------------------------
 
 
 def _takes_one(fn: Callable[..., Any]) -> bool:
-    """Return whether ``fn`` can be called with one positional argument, as far as its signature shows."""
+    """Return whether ``fn`` accepts one positional argument, as far as its signature shows."""
     try:
         inspect.signature(fn).bind(None)
     except TypeError:
         return False
     except ValueError:
-        # Some functions that are written in C have no signature.
+        # Some C functions have no signature.
         return True
     return True
 
 
 def required_arguments(fn: Callable[..., Any]) -> int | None:
-    """Return how many positional arguments ``fn`` requires; None if it requires keywords, or cannot be inspected."""
+    """Return the number of required positional arguments; None for required keywords or an unknown signature."""
     try:
         parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):
@@ -354,11 +354,11 @@ def required_arguments(fn: Callable[..., Any]) -> int | None:
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-# -- where a task or a thread that does not end hangs ----------------------------------------------------------------
+# -- stacks of tasks and threads that do not end ----------------------------------------------------------------
 
 
 def _task_stack(task: asyncio.Task[Any]) -> str:
-    """Return the stack of ``task``, outermost call first, down to what it waits for."""
+    """Return the stack of ``task``, outermost call first, including the awaitables that it waits for."""
     lines: list[str] = []
     awaited: Any = task.get_coro()
     while awaited is not None:

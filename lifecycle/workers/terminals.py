@@ -1,7 +1,7 @@
-r"""A terminal of the child's own: a `Stdio` for programs that check whether they have one.
+r"""A pseudo-terminal for a child: a `Stdio` for programs that check whether they run in a terminal.
 
-The child leads a new session with this controlling terminal: colours, ``/dev/tty``, window size and job
-control work as in a real one. Its output is passed on as bytes, since a screen is not made of lines::
+The child leads a new session with this controlling terminal. Colours, ``/dev/tty``, window size and job control work as
+in a real terminal. Output is passed on as bytes, because a screen does not consist of lines::
 
     terminal = Terminal(sys.stdout.buffer.write, rows=24, columns=80)
     worker = ProcessWorker("app", "python", "app.py", stdio=terminal)
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 __all__ = ["Terminal"]
 
 _log = logging.getLogger("lifecycle.workers")
-#: Python ignores these, and a child would inherit that.
+#: Signals that Python ignores. A child would inherit that.
 _IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 class Terminal:
     """A pseudo-terminal for one process.
 
-    ``output`` gets what the process writes, as it comes; it is called in the loop, and if it raises, that is logged.
-    A reader that is slow holds the process back.
+    ``output`` receives the bytes of the process when they arrive. It is called in the loop, and its errors are logged.
+    A slow ``output`` slows the process down.
     """
 
     def __init__(self, output: Callable[[bytes], object], *, rows: int = 24, columns: int = 80) -> None:
@@ -49,23 +49,23 @@ class Terminal:
         self._tail = Tail()
         self._listener: Callable[[str], object] | None = None
         self._lines = Lines()
-        # Our side of it, and its reader, while the process lives. The reader owns the descriptor.
+        # Our side of the terminal, and its reader, while the process runs. The reader owns the descriptor.
         self._ours: int | None = None
         self._reader: Reader | None = None
-        # One writer at a time: the bytes of two must not mix, and a descriptor has one callback.
+        # One writer at a time, because the bytes of two must not mix and a descriptor has only one callback.
         self._writing = asyncio.Lock()
         self._room: asyncio.Future[None] | None = None
 
     def resize(self, rows: int, columns: int) -> None:
-        """Set the size; a process that runs gets SIGWINCH."""
+        """Set the size of the terminal. A running process receives SIGWINCH."""
         self._size = (rows, columns)
         if self._ours is not None:
             termios.tcsetwinsize(self._ours, self._size)
 
     async def write(self, data: bytes) -> None:
-        """Type ``data`` into it; waits while the process does not read.
+        """Write ``data`` as terminal input. Wait while the process does not read.
 
-        Data for a process that has not started, or has ended, is lost.
+        Data for a process that has not started or has ended is lost.
         """
         async with self._writing:
             while data and self._ours is not None:
@@ -74,16 +74,16 @@ class Terminal:
                 except BlockingIOError:
                     await self._wait_for_room(self._ours)
                 except OSError:
-                    return  # the process has hung up
+                    return  # the process has closed the terminal
 
     def listen(self, listener: Callable[[str], object]) -> None:
-        """Call ``listener`` with each line, too, from the start on."""
+        """Call ``listener`` with each line as well, from the start of the process."""
         self._listener = listener
 
     # -- as a Stdio -----------------------------------------------------------------------------------------------
 
     def spawn(self, command: Command) -> int:
-        """Start it as the leader of a session on this terminal."""
+        """Start the process as the leader of a session on this terminal."""
         ours, theirs = os.openpty()
         try:
             termios.tcsetwinsize(ours, self._size)
@@ -97,17 +97,17 @@ class Terminal:
         return pid
 
     async def drain(self) -> None:
-        """Read on to the end."""
+        """Read the output to its end."""
         if self._reader is not None:
             await self._reader.drain(asyncio.get_running_loop().time() + DRAIN)
 
     def close(self) -> None:
-        """Stop reading, and release callers that write."""
+        """Stop reading, and release callers that are writing."""
         if self._reader is not None:
             self._reader.close()
 
     def tail(self) -> str:
-        """Return the end of all output: on a terminal, errors are not separate."""
+        """Return the end of all output. On a terminal, stderr is not separate."""
         return str(self._tail)
 
     def _take(self, data: bytes) -> None:
@@ -122,11 +122,13 @@ class Terminal:
             self._output(data)
         except Exception:  # noqa: BLE001  # logged
             if not self._has_failed:
-                _log.exception("%r cannot take output; %d bytes are lost (logged once)", self._output, len(data))
+                _log.exception(
+                    "the output function %r failed; %d bytes are lost (logged once)", self._output, len(data)
+                )
             self._has_failed = True
 
     def _hang_up(self) -> None:
-        """Drop the descriptor, which the reader is about to close: its number may be reused then."""
+        """Forget the descriptor, which the reader is about to close, because its number may be reused afterwards."""
         if self._room is not None and self._ours is not None:
             asyncio.get_running_loop().remove_writer(self._ours)
             self._room.cancel()
@@ -152,8 +154,8 @@ def _resolve(future: asyncio.Future[None]) -> None:
 def _spawn(command: Command, terminal: str) -> int:
     """Start ``command`` as the leader of a new session with ``terminal``.
 
-    The first terminal that a session's leader opens becomes the session's own. Popen can open nothing in the child;
-    posix_spawn can, after setsid, at the same price. It cannot change the directory, which ``env -C`` does.
+    The first terminal that a session leader opens becomes the controlling terminal. Popen cannot open files in the
+    child. posix_spawn can do this after setsid, at the same cost. It cannot change the directory, so ``env -C`` does.
     """
     argv = list(command.argv)
     if command.cwd is not None:
@@ -170,7 +172,7 @@ def _spawn(command: Command, terminal: str) -> int:
             (os.POSIX_SPAWN_DUP2, 0, 1),
             (os.POSIX_SPAWN_DUP2, 0, 2),
             *((os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable() if fd not in command.inherit),
-            # To itself: it is inherited from then on.
+            # Duplicating a descriptor onto itself makes it inheritable.
             *((os.POSIX_SPAWN_DUP2, fd, fd) for fd in command.inherit),
         ],
         setsid=True,
@@ -179,7 +181,7 @@ def _spawn(command: Command, terminal: str) -> int:
 
 
 def _inheritable() -> list[int]:
-    """Return the descriptors that a child would inherit besides the standard streams."""
+    """Return the descriptors that a child would inherit in addition to the standard streams."""
     found: list[int] = []
     for entry in os.listdir("/dev/fd"):  # noqa: PTH208  # names are all that is wanted
         fd = int(entry)

@@ -162,7 +162,7 @@ async def test_a_kill_from_outside_is_a_failure_and_mentions_memory(engine: Engi
             await container.kill(signal="SIGKILL")
         end = await ended(worker)
     assert (end.status, end.exit_code) == (Status.FAILED, 137)
-    assert "(signal 9), perhaps out of memory" in str(end.error)
+    assert "signal 9 (status 137), perhaps out of memory" in str(end.error)
 
 
 async def test_an_out_of_memory_kill_is_reported(engine: Engine) -> None:
@@ -280,7 +280,7 @@ async def test_suspended_it_is_frozen_until_it_is_resumed(engine: Engine) -> Non
         await worker.resume()
         assert worker.state().status is Status.RUNNING
         assert not (await details(engine, worker))["State"]["Paused"]
-    with pytest.raises(InvalidTransition, match="'web 1' is stopped and cannot be suspended; it has to be running"):
+    with pytest.raises(InvalidTransition, match="'web 1' is stopped and cannot be suspended; it must be running"):
         await worker.suspend()
 
 
@@ -317,7 +317,8 @@ async def test_a_missing_command_is_reported_with_the_engines_message(engine: En
 async def test_an_image_that_is_not_to_be_had_is_named(engine: Engine) -> None:
     worker = ContainerWorker("web", "missing.invalid/app:1", engine=engine.address)
     with pytest.raises(
-        WorkerFailed, match=r"'web' .* no image 'missing\.invalid/app:1', and it cannot be pulled: .*blocked"
+        WorkerFailed,
+        match=r"'web' .* the image 'missing\.invalid/app:1' does not exist and cannot be pulled: .*blocked",
     ):
         await worker.start()
 
@@ -347,8 +348,8 @@ async def test_an_engine_that_goes_away_is_reported_and_the_next_start_cleans_up
         engine.kill()
         end = await ended(first)
         assert end.status is Status.FAILED
-        assert f"the engine at {engine.address} went away" in str(end.error)
-        assert f"its container {first.container} may live on" in str(end.error)
+        assert f"the connection to the engine at {engine.address} was lost" in str(end.error)
+        assert f"Its container {first.container} may still run" in str(end.error)
         engine.start()
         assert (await details(engine, first))["State"]["Running"]
         second = made(engine, *STUBBORN, stop_timeout=0.0)

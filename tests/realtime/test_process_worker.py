@@ -605,7 +605,7 @@ async def test_a_job_on_our_terminal_is_a_group_in_our_session() -> None:
         (["./plain"], ".", "the command './plain' is not executable; try `chmod \\+x`"),
         (["./lost"], ".", "whose interpreter is missing"),
         (["./junk"], ".", "is not a program for this machine"),
-        (["sleep", "1"], "missing", "cwd='.*missing' cannot be entered .No such file or directory.; make it"),
+        (["sleep", "1"], "missing", "cwd='.*missing' cannot be entered .No such file or directory.; create it"),
         (["sleep", "1"], "plain", "cwd='.*plain' cannot be entered .Not a directory."),
     ],
 )

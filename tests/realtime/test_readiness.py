@@ -100,7 +100,7 @@ async def test_an_end_before_readiness_raises_with_the_status_and_last_output(wa
         WorkerFailed, match=r"ended before it was ready: it exited with status 1, and did not "
     ) as caught:
         await worker.start()
-    assert str(caught.value).endswith("its last words:\nno such database")
+    assert str(caught.value).endswith("the end of its stderr:\nno such database")
     exit_ = await worker.wait()
     assert (exit_.status, exit_.exit_code, exit_.error) == ("failed", 1, caught.value)
     assert exit_.stderr == "no such database\n"
@@ -111,7 +111,7 @@ async def test_truncated_last_output_begins_with_a_whole_line() -> None:
     worker = python("import sys; sys.exit('\\n'.join(f'{number:099d}' for number in range(100)))", ready="notify")
     with pytest.raises(WorkerFailed) as caught:
         await worker.start()
-    words = str(caught.value).partition("its last words:\n")[2].split("\n")
+    words = str(caught.value).partition("the end of its stderr:\n")[2].split("\n")
     assert [int(line) for line in words] == list(range(100 - len(words), 100))
     assert {len(line) for line in words} == {99}
 
@@ -175,7 +175,7 @@ def stranger(port: int) -> Iterator[socket.socket]:
 async def test_another_process_on_the_port_does_not_count_as_ready(port: int) -> None:
     worker = python(SLEEP, ready=f"port:{port}", start_timeout=1000)
     start = asyncio.create_task(worker.start())
-    await until(lambda: news(worker) == "what answers there has listened since before the start")
+    await until(lambda: news(worker) == "the listener on that port already existed before the start")
     assert worker.status == "starting"
     await worker.stop()
     with pytest.raises(WorkerFailed):
@@ -273,7 +273,7 @@ async def test_an_answer_of_another_process_does_not_count_as_ready() -> None:
     try:
         worker = python(SLEEP, ready=f"http://localhost:{server.server_port}/", start_timeout=1000)
         start = asyncio.create_task(worker.start())
-        await until(lambda: "since before the start" in news(worker))
+        await until(lambda: "already existed before the start" in news(worker))
         await worker.stop()
         with pytest.raises(WorkerFailed):
             await start
@@ -408,7 +408,7 @@ async def test_start_returns_when_the_process_has_sent_that_it_is_ready(way: str
 async def test_a_start_timeout_reports_the_last_status_text() -> None:
     worker = python(client("sd_notify(b'STATUS=moving tables'); time.sleep(1000)"), ready="notify", start_timeout=1000)
     start = asyncio.create_task(worker.start())
-    await until(lambda: news(worker) == "it said 'moving tables'")
+    await until(lambda: news(worker) == "its status was 'moving tables'")
     await worker.stop()
     with pytest.raises(WorkerFailed):
         await start
@@ -432,7 +432,7 @@ async def test_notifications_of_other_processes_and_junk_do_not_count() -> None:
     await until(lambda: lines)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
         stranger.sendto(b"READY=1", "\0" + lines[0][1:])
-    await until(lambda: "gone or not its own, sent one" in news(worker))
+    await until(lambda: "gone or not one of its own" in news(worker))
     assert worker.status == "starting"
     worker.send_signal(signal.SIGUSR1)
     async with asyncio.timeout(LIMIT):

@@ -24,8 +24,8 @@ async def listen(line: str, stream: str) -> None:
         ("a", {"command": "sleep 1"}, TypeError, "command='sleep 1' of 'app' is not a list of strings"),
         ("a", {"command": ["sleep", 1]}, TypeError, "is not a list of strings"),
         ("a", {"env": {"A=B": "1"}}, ValueError, "of an environment variable must not be empty"),
-        ("a", {"engine": "var/run/docker.sock"}, ValueError, "engine='var/run/docker.sock' is not an address"),
-        ("a", {"engine": "unix://"}, ValueError, "engine='unix://' is not an address"),
+        ("a", {"engine": "var/run/docker.sock"}, ValueError, "engine='var/run/docker.sock' is not the address"),
+        ("a", {"engine": "unix://"}, ValueError, "engine='unix://' is not the address"),
         ("a", {"engine": "ssh://host"}, ValueError, "give 'unix:///path/of/its.sock' or 'tcp://host:port'"),
         ("a", {"stop_timeout": -1}, ValueError, "stop_timeout=-1"),
         ("a", {"output": 3}, TypeError, "output must be a plain function"),
@@ -67,7 +67,7 @@ def listening(path: Path) -> socket.socket:
 async def test_a_socket_that_is_missing_is_named_with_the_extra(nowhere: Path) -> None:
     worker = ContainerWorker("db", "redis:7", engine=f"unix://{nowhere}/none.sock")
     with pytest.raises(
-        WorkerFailed, match=r"'db' cannot start: there is no engine's socket at .*/none\.sock"
+        WorkerFailed, match=r"'db' cannot start: no socket of an engine exists at .*/none\.sock"
     ) as failed:
         await worker.start()
     assert "extra 'docker'" in str(failed.value)
@@ -76,7 +76,7 @@ async def test_a_socket_that_is_missing_is_named_with_the_extra(nowhere: Path) -
 
 async def test_a_bare_path_is_that_of_a_socket(nowhere: Path) -> None:
     worker = ContainerWorker("db", "redis:7", engine=f"{nowhere}/none.sock")
-    with pytest.raises(WorkerFailed, match=f"there is no engine's socket at {nowhere}/none.sock"):
+    with pytest.raises(WorkerFailed, match=f"no socket of an engine exists at {nowhere}/none.sock"):
         await worker.start()
 
 
@@ -104,7 +104,7 @@ def test_environment_variables_precede_sockets_in_the_search(nowhere: Path, monk
 
 def test_an_invalid_environment_variable_is_named(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "ssh://host")
-    with pytest.raises(WorkerFailed, match="DOCKER_HOST='ssh://host' is not an address of an engine"):
+    with pytest.raises(WorkerFailed, match="DOCKER_HOST='ssh://host' is not the address of an engine"):
         engine_address(None)
 
 
@@ -124,9 +124,9 @@ def test_podmans_socket_of_this_user_is_found_unless_there_is_docker(nowhere: Pa
         (ContainerEnd(0), None),
         (ContainerEnd(0, out_of_memory=True), None),
         (ContainerEnd(1), "'db' exited with status 1"),
-        (ContainerEnd(137), "'db' was killed, since its status is 137 (signal 9), perhaps out of memory"),
+        (ContainerEnd(137), "'db' was killed by signal 9 (status 137), perhaps out of memory"),
         (ContainerEnd(137, out_of_memory=True), "'db' ran out of memory and was killed; it ended with status 137"),
-        (ContainerEnd(143), "'db' ended with status 143, as of signal 15 (SIGTERM)"),
+        (ContainerEnd(143), "'db' ended with status 143, as after signal 15 (SIGTERM)"),
         (ContainerEnd(255), "'db' exited with status 255"),
     ],
 )

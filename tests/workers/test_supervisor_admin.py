@@ -594,7 +594,7 @@ async def two(a: int, b: int) -> None: ...
         ({"child": Supervisor("x")}, "not a worker, which runs only once"),
         ({"child": []}, "has no command"),
         ({"child": ["sleep", 1]}, "is not a string or a path"),
-        ({"child": two}, "no argument, or one"),
+        ({"child": two}, "no argument or only a Gate"),
         ({"child": lambda a: a}, "no required arguments"),
         ({"restart": "sometimes"}, "restart='sometimes' is unknown; give one of 'always', 'on_failure', 'never'"),
         ({"backoff": 3}, "is not a Backoff"),

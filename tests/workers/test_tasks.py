@@ -268,10 +268,10 @@ def plain() -> None: ...
 @pytest.mark.parametrize(
     ("fn", "message"),
     [
-        (plain, "is not an async function"),
-        (None, "is not an async function"),
-        (two, "has to take no argument, or one"),
-        (keyword, "has to take no argument, or one"),
+        (plain, "needs an async function"),
+        (None, "needs an async function"),
+        (two, "must take no argument or only a Gate"),
+        (keyword, "must take no argument or only a Gate"),
     ],
 )
 async def test_functions_that_it_cannot_call_are_refused(fn: Any, message: str) -> None:
@@ -475,7 +475,7 @@ def nothing() -> None: ...
 
 @pytest.mark.parametrize(
     ("fn", "message"),
-    [(asynchronous, "is not a plain function"), ("x", "is not a plain function"), (nothing, "one argument")],
+    [(asynchronous, "needs a plain function"), ("x", "needs a plain function"), (nothing, "one argument")],
 )
 async def test_functions_that_a_thread_cannot_call_are_refused(fn: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):

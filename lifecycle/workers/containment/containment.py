@@ -112,8 +112,7 @@ class Containment:
     """The containment of the worker ``name`` at the level ``wanted``.
 
     Call `prepare` before the start, `attach` right after it, `reap` when the leader has ended, and `clear` at the end,
-    even
-    if the start failed.
+    even if the start failed.
     """
 
     def __init__(self, name: str, wanted: Level) -> None:
@@ -231,8 +230,7 @@ class Containment:
         """Whether the cgroup certainly contains all descendants, so that no scan is needed.
 
         Always False for ``"cgroup"``, the level for untrusted workers: a process of our user can move itself into the
-        cgroup
-        above.
+        cgroup above.
         """
         return self._cgroup is not None and self._cgroup.complete
 

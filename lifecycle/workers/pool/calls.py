@@ -335,7 +335,7 @@ class PendingCall:
             self._leave_queue()
             self._future.set_exception(self._timed_out())
 
-    # -- how it goes --------------------------------------------------------------------------------------------------
+    # -- phases --------------------------------------------------------------------------------------------------
 
     def _send_or_queue(self) -> None:
         scheduler, permit, session = self._dispatcher.scheduler, self._permit, self.spec.session

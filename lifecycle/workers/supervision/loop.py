@@ -506,8 +506,7 @@ class SupervisorLoop:
         """Suspend the children and call ``done``, unless the supervisor is already suspended.
 
         If the caller gives up or the supervisor stops, the suspended children run again. A child that is starting
-        starts again
-        after the resume.
+        starts again after the resume.
 
         Raises:
             WorkerFailed: if a child cannot be suspended. The others run again by then.

@@ -78,7 +78,7 @@ class TestOutcomes:
         assert describe_end(state("a", Status.FINISHED)) == "finished after 2.0 s"
         error = "'a' exited with status 3"
         assert describe_end(state("a", Status.FAILED, error=error)) == "exited with status 3 after 2.0 s"
-        error = "'a' ended before it was ready: it exited with status 3; its last words:\nboom"
+        error = "'a' ended before it was ready: it exited with status 3; the end of its stderr:\nboom"
         assert (
             describe_end(state("a", Status.FAILED, ran=None, error=error))
             == "ended before it was ready: it exited with status 3"
