@@ -42,14 +42,21 @@ PACKAGES = (
     "control",
     "runtime",
     "sources",
+    "sources.signatures",
     "handlers",
+    "interactive",
     "workers",
+    "workers.pool",
     "flows",
+    "bridges",
+    "observe",
+    "observe.mermaid",
     "testing",
     "errors",
     "hooks",
     "states",
     "backoff",
+    "journal",
 )
 
 

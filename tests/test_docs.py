@@ -668,6 +668,25 @@ def test_every_event_is_in_the_table_of_topics() -> None:
             assert f"`{topic}" in page, f"{name}: {topic}"
 
 
+def test_the_diagrams_of_states_match_the_tables_in_the_code() -> None:
+    states, model = (
+        importlib.import_module("lifecycle.flows.states"),
+        importlib.import_module("lifecycle.workers.model"),
+    )
+    drawn: list[list[str]] = []
+    for table in (states.FLOWS, states.TASKS, states.JOBS, states.ENGINES):
+        moves = [f"{old} --> {new}" for old, row in table.moves.items() for new in sorted(row)]
+        moves += [f"{old} --> {new}: cancelled" for old, new in sorted(table.cancelled)]
+        moves += [f"{old} --> {table.initial}: reset" for old in sorted(table.reset)]
+        drawn.append([f"[*] --> {table.initial}", *moves])
+    moves = [f"{old} --> {new}" for old, row in model.TRANSITIONS.items() for new in model.Status if new in row]
+    ends = [f"{old} --> [*]" for old, row in model.TRANSITIONS.items() if not row]
+    drawn.append(["[*] --> created", *moves, *ends])
+    pages = [ROOT / "docs/reference" / name for name in ("flow-states.md", "worker-states.md")]
+    shown = [[line.strip() for line in block.text.splitlines()] for page in pages for block in blocks(page, "mermaid")]
+    assert shown == [["stateDiagram-v2", *lines] for lines in drawn]
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the pages as `make docs` does."""
@@ -696,17 +715,37 @@ def test_the_pages_build_without_a_warning(built: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def described(built: Path) -> dict[int, str]:
-    """Return the reference's description of each object, by ``id``: two packages may share a word."""
-    found: dict[int, str] = {}
+def entries(built: Path) -> list[tuple[str, int, str]]:
+    """Return the page, the ``id`` and the description of each object of the reference."""
+    found: list[tuple[str, int, str]] = []
     for page in (built / "reference").glob("*.html"):
         parts = re.split(r'(?=<dl class="py (?:class|exception|function|data))', page.read_text(encoding="utf-8"))
         for part in parts[1:]:
             [path, *_] = re.findall(r'id="(lifecycle\.[\w.]+)"', part)
             module, _, name = path.rpartition(".")
             thing = id(getattr(importlib.import_module(module), name))
-            found[thing] = found.get(thing, "") + re.sub(r"<[^>]+>", "", part)
+            found.append((page.stem, thing, re.sub(r"<[^>]+>", "", part)))
     return found
+
+
+@pytest.fixture(scope="module")
+def described(entries: list[tuple[str, int, str]]) -> dict[int, str]:
+    """Return the reference's description of each object, by ``id``: two packages may share a word."""
+    found: dict[int, str] = {}
+    for _, thing, text in entries:
+        found[thing] = found.get(thing, "") + text
+    return found
+
+
+@pytest.mark.timeout(300)
+def test_every_public_name_is_described_once(entries: list[tuple[str, int, str]]) -> None:
+    pages: dict[int, list[str]] = {}
+    for page, thing, _ in entries:
+        pages.setdefault(thing, []).append(page)
+    found = {
+        name: pages.get(id(getattr(importlib.import_module(f"lifecycle.{of}"), name))) for of, name in public_names()
+    }
+    assert {name: where for name, where in found.items() if where is None or len(where) > 1} == {}
 
 
 @pytest.mark.timeout(300)
@@ -724,9 +763,9 @@ INTERNAL = {
     "FakeSignals": "can_take check_every deliver end_process has_source has_terminal is_ignored retake take",
     "Flows": "adopt check_open leave repeat",
     "InputSource": "is_terminal take use_commands",
-    "Job": "row see",
+    "Job": "claimed row see",
     "MemoryStore": "fence discard",
-    "JobQueue": "begin",
+    "JobQueue": "begin wait",
     "Presence": "close is_gone lives",
     "ParameterizedForEach": "rebind",
     "Pattern": "rank",
@@ -776,6 +815,6 @@ def test_the_top_package_exports_only_names_of_its_packages() -> None:
 
 
 def test_every_hook_is_in_the_reference() -> None:
-    page = (ROOT / "docs/reference/core.md").read_text()
+    page = (ROOT / "docs/reference/hooks.md").read_text()
     hooks = importlib.import_module("lifecycle.hooks")
     assert not [name for name in hooks.__all__ if name != "Hook" and f"`{name}`" not in page]

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 # A task manages the worker; it ends with the fixture.
 pytestmark = pytest.mark.keeps_tasks
 
-PAGE = Path(__file__).parents[3] / "docs/reference/pool-protocol.md"
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs/reference/pool-protocol.md"
+PROGRAM = ROOT / "examples/worker.pl"
 
 
 def perl() -> str | None:
-    """Return the interpreter, if it has the modules that the page's program needs."""
+    """Return the interpreter, if it has the modules that the program needs."""
     found = shutil.which("perl")
     if found and subprocess.run([found, "-MJSON::PP", "-e1"], capture_output=True, check=False).returncode == 0:
         return found
@@ -35,10 +37,8 @@ def perl() -> str | None:
 
 
 @pytest.mark.skipif(perl() is None, reason="there is no perl with JSON::PP")
-async def test_the_worker_in_perl_answers_streams_fails_and_is_cancelled(spawn: Spawn, tmp_path: Path) -> None:
-    [program] = re.findall(r"^```perl\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    (tmp_path / "worker.pl").write_text(program)
-    worker = await spawn([str(perl()), str(tmp_path / "worker.pl")], by="json")
+async def test_the_worker_in_perl_answers_streams_fails_and_is_cancelled(spawn: Spawn) -> None:
+    worker = await spawn([str(perl()), str(PROGRAM)], by="json")
     async with asyncio.timeout(SECONDS):
         await worker.connection.ready()
         assert (await worker.connection.ping()).busy_id is None
