@@ -94,7 +94,7 @@ def clean(*args: Any) -> None:
     _app, what, name, obj, _options, lines = args
     if name == "lifecycle.errors":
         del lines[1:]  # The page includes the tree of errors from the source.
-    elif what == "data" and type(obj).__module__ in ("builtins", "types", "typing"):
+    elif what == "data" and not isinstance(obj, type) and type(obj).__module__ in ("builtins", "types", "typing"):
         lines.clear()  # The docstring of `tuple` or `Union`.
     elif lines and lines[0].startswith("Alias for field number"):
         lines.clear()  # A named tuple without a comment.

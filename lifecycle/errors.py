@@ -2,10 +2,10 @@
 
 LifecycleError
 ├── NotHandled                  no handler took the event, or a handler passed it on
-│   ├── Dropped                 counted and given up on purpose: a full queue, a superseded run
+│   ├── Dropped                 dropped on purpose, and counted: a full queue, a superseded run
 │   └── InvalidTopic            (ValueError) an invalid topic
-├── InvalidPattern              (ValueError) a pattern that cannot be read
-├── RouteConflict               the same pattern, command or name a second time
+├── InvalidPattern              (ValueError) a pattern that cannot be parsed
+├── RouteConflict               the pattern, command or name is registered already
 ├── RouteNotFound               (KeyError) nothing is registered under that pattern
 ├── RouterRunning               the router is running already
 ├── LaneFull                    a lane is full, and waiting is impossible or was not requested
@@ -30,9 +30,9 @@ LifecycleError
 │   ├── PoolClosed              the pool is closed
 │   └── SessionLost             the worker of the session has ended
 ├── BridgeError
-│   ├── NotLeader               a write of a process that is not the leader
+│   ├── NotLeader               a process that is not the leader tried to write
 │   ├── NotPublished            the bus did not acknowledge an event in time
-│   ├── Unpublishable           (ValueError) an event that the bus can never carry
+│   ├── Unpublishable           (ValueError) the bus can never carry this event
 │   └── UnfitServer             the server is too old, or cannot set up what a bridge needs
 └── FlowError
     ├── InvalidState
