@@ -77,7 +77,7 @@ class Intensity:
 
     def __post_init__(self) -> None:
         if self.limit < 0 or self.within <= 0:
-            raise ValueError(f"{self!r} is no budget; give a limit of 0 or more and a window above 0 seconds")
+            raise ValueError(f"{self!r} is not a restart limit; give a limit of 0 or more and a window above 0 seconds")
 
     def add(self, restarts: Iterable[float], now: float) -> deque[float]:
         """Return the restarts that count once one more happened at ``now``, newest first; change a deque in place."""
