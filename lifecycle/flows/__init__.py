@@ -1,8 +1,9 @@
 """Durable work that survives a crash.
 
-A flow is an order of tasks: `linear`, `unordered` or `graph`, also nested. `Flows` runs it and stores each step before
-and after it runs, in memory, in a file or on a server, so that a restarted program continues it. If a task fails, the
-finished ones are reverted, or a retry such as `Times` repeats them. A task runs at least once, and has one result.
+A flow consists of tasks and their order: `linear`, `unordered` or `graph`, which can be nested. `Flows` runs a flow and
+stores each step before and after it runs, in memory, in a file or on a server. A restarted program continues the flow.
+If a task fails, the finished tasks are reverted, or a retry such as `Times` repeats them. A task runs at least once,
+and has one result.
 """
 
 from lifecycle._lazy import lazy_names

@@ -1,4 +1,4 @@
-"""`Flows`: an open store, and the flows that are carried out with it."""
+"""`Flows`: an open store, and the flows that run in it."""
 
 from __future__ import annotations
 
@@ -68,16 +68,16 @@ class Flows:
         stop_timeout: float = 10.0,
     ) -> None:
         if store is not None and path is not None:
-            raise ValueError(f"Flows({path!r}, store={store!r}) has two stores; give one of them")
+            raise ValueError(f"Flows({path!r}, store={store!r}) has two stores; give only one of them")
         #: The store of flows.
         self.store: Store = _store_at(path, durable=durable) if store is None else store
         #: The processes that have the store open.
         self.presence: Presence = self.store.presence()
-        #: Commands from and to other processes.
+        #: Requests from and to other processes.
         self.requests: Final = ControlChannel(self.presence)
         #: The serializer of values.
         self.codec: Final[Codec] = codec or JSON()
-        #: Seconds that tasks at work have to end when this is left.
+        #: Seconds that running tasks have to end when this is left.
         self.stop_timeout: Final = stop_timeout
         self._threads = LoopThreads("task of a flow", THREADS)
         self._loader = FlowLoader(self.store, self.codec, options or Options(), self.presence, self._threads)
@@ -93,7 +93,7 @@ class Flows:
         """Open the store.
 
         Raises:
-            JournalError: if its file cannot be opened or written, is not a database, or is of a newer version.
+            JournalError: if its file cannot be opened or written, is not a database, or has a newer version.
         """
         await self.store.__aenter__()
         try:
@@ -117,7 +117,7 @@ class Flows:
                 await self._registry.wait_recovered()
                 await self.suspend(cancel_after=self.stop_timeout)
         except TimeoutError:
-            _log.warning("%r is left before all was suspended: the store takes too long", self)
+            _log.warning("%r was left before all flows were suspended: the store takes too long", self)
         finally:
             for run in self.runs:
                 await run.close()
@@ -164,7 +164,7 @@ class Flows:
         return self._start(flow, id, store, same=True)
 
     def repeat(self, flow: Item, /, *, id: str | None = None, **store: Any) -> Run:  # noqa: A002  # what it is
-        """Like `start` for the flow of an event with that id: if the event comes again, its first values count."""
+        """Start the flow of an event; if the event with that id comes again, the values of the first one count."""
         return self._start(flow, id, store, same=False)
 
     def _start(self, flow: Item, id: str | None, store: dict[str, Any], *, same: bool) -> Run:  # noqa: A002  # what it is
@@ -174,10 +174,10 @@ class Flows:
         known = self._registry.get(id or "")
         if known is not None and not known.refused:
             if known.name != plan.name:
-                raise FlowError(f"the id {id!r} is that of a flow {known.name!r}, not {plan.name!r}; give another id")
+                raise FlowError(f"the id {id!r} belongs to a flow {known.name!r}, not {plan.name!r}; give another id")
             if same and store:
                 self._loader.check_values(known.id, self.codec.encode(store), known.given)
-            if known.stopped or known.state is FlowState.PENDING:  # which is after a reset, if it does not run
+            if known.stopped or known.state is FlowState.PENDING:  # that is after a reset, if the flow does not run
                 known.proceed()
             return known
         _check_values(plan, store)
@@ -194,7 +194,7 @@ class Flows:
         return frozenset(plan.required() - plan.providers.keys())
 
     def adopt(self, flow: Item | Plan, snapshot: Snapshot) -> Run:
-        """Carry out ``flow`` from ``snapshot`` on, which was taken for this process; a `JobQueue` calls this for a job.
+        """Run ``flow`` from ``snapshot``, which was taken for this process; a `JobQueue` calls this for a job.
 
         Raises:
             FlowError: as `start`.
@@ -205,7 +205,7 @@ class Flows:
         return self._registry.adopt(plan, snapshot)
 
     async def leave(self, run: Run, error: Exception) -> None:
-        """Stop ``run`` and forget it; a caller that waits for it gets ``error``."""
+        """Stop ``run`` and remove it; callers that wait for it get ``error``."""
         await run.abandon(error)
         self._registry.forget(run)
 
@@ -227,7 +227,7 @@ class Flows:
         return await self._registry.recover(*flows)
 
     def _look(self) -> None:
-        """Recover what another process has reset, unless these flows are being left."""
+        """Recover runs that another process has reset, unless this is being left."""
         if self._open:
             self._registry.recover_known()
 
@@ -279,7 +279,7 @@ def _store_at(path: str | os.PathLike[str] | None, *, durable: bool) -> Store:
     """Return the store for the argument of `Flows`: a file, a server, or None for memory.
 
     Raises:
-        ValueError: for a URL with another scheme.
+        ValueError: if the URL has another scheme.
     """
     if path is None:
         from lifecycle.flows.stores.memory import MemoryStore
@@ -292,7 +292,7 @@ def _store_at(path: str | os.PathLike[str] | None, *, durable: bool) -> Store:
         return PostgresStore(where)
     if "://" in where:
         kind = where.partition("://")[0]
-        raise ValueError(f"Flows names a kind of store that is not known, {kind}://; give postgresql://… or a file")
+        raise ValueError(f"Flows(…) cannot use a store at {kind}://…; give postgresql://… or a file")
     from lifecycle.flows.stores.sqlite import SQLiteStore
 
     return SQLiteStore(path, durable=durable)
@@ -303,14 +303,14 @@ _UNFINISHED = tuple(state for state in FlowState if state not in ENDS)
 
 
 class RunRegistry:
-    """The runs of one `Flows` by the ids of their flows, and the flows whose unfinished runs it recovers.
+    """The runs of one `Flows` by flow id, and the flows that it recovers unfinished runs of.
 
-    Other processes can send commands to unfinished runs, through ``requests``.
+    Other processes can send requests to unfinished runs through ``requests``.
     """
 
     def __init__(self, loader: FlowLoader, requests: ControlChannel) -> None:
         self._loader, self._requests = loader, requests
-        # The runs that have not ended, in the order of their start; and all runs that something refers to.
+        # The unfinished runs, in the order of their start; and all runs that are still referenced.
         self._unfinished: dict[str, Run] = {}
         self._runs: WeakValueDictionary[str, Run] = WeakValueDictionary()
         # The flows that were started or recovered here, by name; and the recoveries in the background.
@@ -322,21 +322,21 @@ class RunRegistry:
 
     @property
     def unfinished(self) -> tuple[Run, ...]:
-        """The runs that have not ended, in the order of their start."""
+        """The unfinished runs, in the order of their start."""
         return tuple(self._unfinished.values())
 
     def get(self, id: str) -> Run | None:  # noqa: A002  # what it is
-        """Return the run of that id, if there is one here."""
+        """Return the run with that id, if it is here."""
         return self._runs.get(id)
 
     def start(self, plan: Plan, row: FlowRow, *, same: bool = False) -> Run:
-        """Start a run of a flow that is not taken yet; with ``same`` a stored one must have the same values."""
+        """Start a run of a flow that is not taken yet; with ``same``, a stored flow must have the same values."""
         self._runs[row.id] = run = Run(plan, row, self._loader, self._changed, same=same)
         run.proceed()
         return run
 
     def adopt(self, plan: Plan, snapshot: Snapshot) -> Run:
-        """Return a run of a flow that was taken for this process, started unless the flow has ended."""
+        """Return a run of a flow that was taken for this process, and start it unless the flow has ended."""
         run = Run(plan, snapshot.flow, self._loader, self._changed)
         run.adopt(snapshot)
         self._runs[run.id] = run
@@ -351,7 +351,7 @@ class RunRegistry:
             self._drop(run)
 
     def _changed(self, run: Run) -> None:
-        """Take in that a run begins, or comes to rest."""
+        """Update the registry when a run begins or stops."""
         if run.ended:
             self._drop(run)
         else:
@@ -366,14 +366,14 @@ class RunRegistry:
     # -- recovery -----------------------------------------------------------------------------------------------------
 
     def remember(self, flow: Item) -> None:
-        """Recover that flow too when another process asks for it."""
+        """Also recover this flow when another process requests a recovery."""
         self._known[flow.name] = flow
 
     async def recover(self, *flows: Item) -> list[Run]:
-        """Continue the unfinished runs of ``flows``, except those of jobs, and those of live processes elsewhere.
+        """Continue the unfinished runs of ``flows``, except those of jobs or of live processes elsewhere.
 
         Raises:
-            FlowError: for a flow that cannot be carried out.
+            FlowError: if a flow is invalid.
         """
         store, presence = self._loader.store, self._loader.presence
         runs: list[Run] = []
@@ -382,19 +382,19 @@ class RunRegistry:
             rows = await store.flows(name=plan.name, states=_UNFINISHED)
             with_job = await store.jobs(presence).unfinished([row.id for row in rows])
             rows = [row for row in rows if row.id not in with_job]
-            # All at once, since each may have to be waited for.
+            # The checks run concurrently, because each of them may have to wait.
             await asyncio.gather(*[presence.is_gone(owner) for owner in {row.owner for row in rows} - {""}])
             runs += [self.start(plan, row) for row in rows if await self._is_left(row)]
         return runs
 
     async def _is_left(self, row: FlowRow) -> bool:
         if row.state == FlowState.PENDING and row.error:
-            # Its job was discarded before it began.
+            # The job of this flow was discarded before the flow began.
             return False
         return row.id not in self._unfinished and not await self._loader.is_elsewhere(row)
 
     def recover_known(self) -> None:
-        """Recover the known flows in the background: another process has reset a run of one of them."""
+        """Recover the known flows in the background, after another process has reset a run of one of them."""
         task = asyncio.create_task(self.recover(*self._known.values()), name="recover flows")
         self._recovering.add(task)
         task.add_done_callback(self._recovered)
@@ -405,7 +405,7 @@ class RunRegistry:
             _log.warning("flows that were reset could not be recovered: %s", reason_of(error))
 
     async def wait_recovered(self) -> None:
-        """Wait until no recovery is under way."""
+        """Wait until all recoveries have ended."""
         await asyncio.gather(*self._recovering, return_exceptions=True)
 
 
@@ -415,5 +415,5 @@ def _check_values(plan: Plan, values: dict[str, Any]) -> None:
     if unknown := [name for name in values if name not in names]:
         asks = ", ".join(sorted(names)) or "nothing"
         raise FlowError(
-            f"flow {plan.name!r} was given {unknown[0]!r}, which none of its tasks asks for; they ask for: {asks}"
+            f"flow {plan.name!r} was given {unknown[0]!r}, which none of its tasks requires; they require: {asks}"
         )

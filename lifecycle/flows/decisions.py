@@ -1,7 +1,7 @@
-"""`Scheduler`: takes in the results of steps, and decides which step runs or is undone next.
+"""`Scheduler`: processes the results of steps, and decides which step is executed or reverted next.
 
-Nothing here awaits, reads a clock or touches a store, so that a test can put any question to it. Deciders and
-``on_failure``, the user's functions that are called from here, are plain and quick.
+Nothing here awaits, reads a clock or uses a store, so tests can check every decision. The functions of users that are
+called from here, deciders and ``on_failure``, are plain and quick.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STARTED = (FlowState.RUNNING, FlowState.SUSPENDING, FlowState.RESUMING)
 _RESETTABLE = (FlowState.PENDING, FlowState.SUCCESS, FlowState.FAILURE, FlowState.REVERTED)
 _AT_WORK = frozenset({StepState.RUNNING, StepState.REVERTING})
 _DONE = frozenset({StepState.SUCCESS, StepState.IGNORE})
-#: The narrowest first.
+#: Narrowest first.
 _DEPTHS = [Depth.STEP, Depth.NEIGHBORS, Depth.FLOW, Depth.ALL]
 
 
@@ -40,54 +40,55 @@ class Options:
     """Options for running flows.
 
     Raises:
-        ValueError: for a concurrency below 1.
+        ValueError: if ``concurrency`` is below 1.
     """
 
-    #: How many steps of one flow may be at work at once; None: all that can.
+    #: Maximum steps of one flow that run at the same time; None means no limit.
     concurrency: int | None = None
-    #: Whether a failure ends the flow as it is, with nothing undone.
+    #: Whether a failure ends the flow without reverting anything.
     never_resolve: bool = False
-    #: Whether a retry that answers REVERT leaves the decision to the one above it, or else has everything undone.
+    #: Whether a retry that returns REVERT leaves the decision to the outer retry or, without one, has everything
+    #: reverted.
     defer_reverts: bool = False
 
     def __post_init__(self) -> None:
         if self.concurrency is not None and self.concurrency < 1:
-            raise ValueError(f"Options(concurrency={self.concurrency!r}) lets nothing run; give 1 or more, or None")
+            raise ValueError(f"Options(concurrency={self.concurrency!r}) would run nothing; give 1 or more, or None")
 
 
 class Call(NamedTuple):
-    """A function that is to be called now."""
+    """A function to call now."""
 
     node: NodeState
-    #: Whether the step is undone, and not executed.
+    #: Whether the step is reverted rather than executed.
     reverting: bool
     arguments: dict[str, Any]
-    #: The events that it sends while it is at work.
+    #: The events that the function sends while it runs.
     sent: list[OutboxRow]
-    #: Seconds to wait before that.
+    #: Seconds to wait before the call.
     pause: float = 0.0
 
 
 class StepResult(NamedTuple):
-    """The result of a function, and the text that is stored of it."""
+    """The result of a function, and its stored text."""
 
     text: str
-    #: `NOTHING` if it is only decoded when it is needed.
+    #: The result, or `NOTHING` to decode it only when it is needed.
     value: Any
 
     @property
     def announced(self) -> Any:
-        """The value in the change that is announced; a large one is not decoded if nothing listens."""
+        """The value in the announced change; a large value that nothing listens to is not decoded."""
         return None if self.value is NOTHING else self.value
 
 
 class Scheduler:
-    """Decides about one flow, from the state in ``snapshot`` on."""
+    """Decides about one flow, starting from the state in ``snapshot``."""
 
     def __init__(self, plan: Plan, snapshot: Snapshot, codec: Codec, options: Options) -> None:
         self._plan, self._options = plan, options
         self._id = snapshot.flow.id
-        #: The errors that end the flow as it is: failed reverts, and errors of deciders, retries and arguments.
+        #: The errors that end the flow immediately: failed reverts, and errors of deciders, retries and arguments.
         self.errors: list[tuple[str, Failure]] = []
         self.nodes: list[NodeState] = [NodeState(node) for node in plan.nodes]
         self.steps: list[NodeState] = [node for node in self.nodes if node.step is not None]
@@ -95,13 +96,14 @@ class Scheduler:
         self.work: Final = UnitOfWork(snapshot.flow, codec, self.nodes)
         #: The time by the clock of the store; set before anything is scheduled.
         self.now: float = 0.0
-        # Whether everything is to be undone; only a reset ends that.
+        # Whether everything must be reverted; only a reset ends this.
         self._reverting_all = False
-        # The steps that failed at some time, by their numbers.
+        # The steps that have ever failed, by number.
         self._failed: dict[int, NodeState] = {}
-        # The steps that are ready: the highest priority first, then the first in the flow.
+        # The ready steps: highest priority first, then in the order of the flow.
         self._ready: list[tuple[int, int]] = []
-        # The nodes as they were before the last `schedule`, those that it started, and the number of errors before.
+        # For `take_back`: the nodes before the last `schedule`, those that it started, and the number of errors before
+        # it.
         self._before: list[tuple[NodeState, tuple[Any, ...]]] = []
         self._begun: list[NodeState] = []
         self._errors_before = 0
@@ -122,18 +124,18 @@ class Scheduler:
 
     @property
     def state(self) -> FlowState:
-        """The state of the flow once everything is written."""
+        """The state that the flow has once everything is written."""
         return self.work.state
 
     def failures(self) -> dict[str, Failure]:
-        """Return the failures of steps that were not tried again since, by name."""
+        """Return the failures of steps that have not been tried again, by name."""
         failed = [self._failed[number] for number in sorted(self._failed)]
         return {node.name: node.failure for node in failed if node.failure is not None} | self._removed
 
     # -- between runs -------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Move a loaded flow to a state from which it can run: after a crash to SUSPENDED, a REVERTED one is reset."""
+        """Move a loaded flow to a state from which it can run: after a crash to SUSPENDED; a REVERTED flow is reset."""
         if self.state in _STARTED:
             self.work.move_flow(FlowState.RESUMING)
             self.work.move_flow(FlowState.SUSPENDED)
@@ -141,19 +143,20 @@ class Scheduler:
             self.reset()
 
     def reset(self) -> None:
-        """Forget all results, but not how often steps were started.
+        """Delete all results, but keep the attempt counts of the steps.
 
         Raises:
-            InvalidState: if the flow is neither PENDING nor at its end.
+            InvalidState: if the flow is neither PENDING nor ended.
         """
         if self.state not in _RESETTABLE:
             raise InvalidState(
-                f"flow {self._id!r} is {self.state} and cannot be reset; it can when it is SUCCESS, FAILURE or REVERTED"
+                f"flow {self._id!r} is {self.state} and cannot be reset; "
+                "only a flow that is SUCCESS, FAILURE or REVERTED can"
             )
         for planned in self._plan.resets:
             node = self.nodes[planned.number]
             if node.state in _AT_WORK:
-                # The state of a flow whose job was discarded.
+                # The state of the flow after its job was discarded.
                 self.work.move(node, node.before_work, reason="cancelled")
             self.work.renew(node, "reset")
         self.work.move_flow(FlowState.PENDING, "reset")
@@ -165,19 +168,19 @@ class Scheduler:
         """Move the flow to RUNNING.
 
         Raises:
-            InvalidState: if the table has no such move.
+            InvalidState: if the table does not allow the move.
         """
         self.errors.clear()
         self.work.move_flow(FlowState.RUNNING)
 
     def resume(self) -> None:
-        """Look at what was loaded: failures without an answer, and steps that were at work when the process died."""
+        """Process the loaded state: failures without a verdict, and steps that were running when the process ended."""
         for node in self.steps:
             if node.state is StepState.FAILURE and node.failure is not None and not self._options.never_resolve:
                 self._resolve(node, node.failure)
         for node in self.steps:
             if node.revert_failure is not None:
-                # As in the run in which it failed: nothing is undone after it.
+                # As in the run in which the revert failed, nothing more is reverted.
                 self.errors.append((node.name, node.revert_failure))
             if node.state is StepState.RETRYING:
                 self._renew_after(node)
@@ -188,8 +191,8 @@ class Scheduler:
     # -- starting steps -----------------------------------------------------------------------------------------------
 
     def find_ready(self) -> None:
-        """Queue the steps that became ready; their deciders are asked here."""
-        # The list grows meanwhile: skipping a step may make others ready.
+        """Queue the steps that became ready, after calling their deciders."""
+        # The list grows during the loop: skipping a step may make others ready.
         became_ready = self.work.became_ready
         for node in became_ready:
             if self.errors:
@@ -204,7 +207,7 @@ class Scheduler:
         heapq.heappush(self._ready, (-node.step.priority, node.number))
 
     def _conditions_hold(self, node: NodeState) -> bool:
-        """Return whether the deciders before ``node`` agree; else skip it, and the steps that depend on it."""
+        """Return whether the deciders before ``node`` agree; if not, skip the node and the steps that depend on it."""
         if not node.planned.conditions or node.state is not StepState.PENDING:
             return True
         try:
@@ -223,7 +226,7 @@ class Scheduler:
         return self.state is FlowState.RUNNING and bool(self._ready) and not self.errors
 
     def schedule(self, limit: int | None) -> list[Call]:
-        """Start the steps that are ready, at most ``limit`` of them."""
+        """Start the ready steps, at most ``limit`` of them."""
         self._before, self._begun, self._errors_before = [], [], len(self.errors)
         calls: list[Call] = []
         while self.may_schedule and (limit is None or len(calls) < limit):
@@ -240,7 +243,7 @@ class Scheduler:
         return calls
 
     def take_back(self, seq: int) -> None:
-        """Undo the last `schedule`, whose changes were stored from that number on, but not announced."""
+        """Undo the last `schedule`, whose changes from number ``seq`` on were stored but not announced."""
         for node, saved in reversed(self._before):
             node.restore(saved)
             self.work.add(node)
@@ -271,7 +274,7 @@ class Scheduler:
         return Call(node, False, arguments, [], pause)
 
     def _pause(self, node: NodeState) -> float:
-        """Return the seconds that a retry waits before its next attempt; a crash does not make it wait again."""
+        """Return the seconds that a retry waits before its next attempt; a crash does not restart the wait."""
         delay = getattr(node.step.retry, "delay", None) if isinstance(node.step, RetryStep) else None
         seconds: float = delay(list(node.history)) if delay else 0.0
         if seconds <= 0:
@@ -279,7 +282,7 @@ class Scheduler:
         if not node.due:
             node.due = self.now + seconds
             return seconds
-        # A clock that was set meanwhile does not make it longer.
+        # Setting the clock cannot make the wait longer.
         return min(max(0.0, node.due - self.now), seconds)
 
     def _move_to_work(self, node: NodeState, state: StepState) -> None:
@@ -299,7 +302,7 @@ class Scheduler:
     # -- results ------------------------------------------------------------------------------------------------------
 
     def finish(self, call: Call, outcome: StepResult | Failure) -> None:
-        """Take in the end of a call."""
+        """Process the end of a call."""
         node = call.node
         if call.reverting:
             self._finish_revert(node, outcome)
@@ -322,7 +325,7 @@ class Scheduler:
 
     def _finish_revert(self, node: NodeState, outcome: StepResult | Failure) -> None:
         if isinstance(outcome, Failure):
-            # Nothing is undone after it any more.
+            # After a failed revert, nothing more is reverted.
             node.revert_failure = outcome
             self.work.move(node, StepState.REVERT_FAILURE, result=outcome, text=outcome.encode())
             self.errors.append((node.name, outcome))
@@ -334,17 +337,17 @@ class Scheduler:
         self.work.move(node, StepState.REVERTED, result=outcome.announced, text=outcome.text)
 
     def cancel(self, node: NodeState) -> None:
-        """Take in that a step was cancelled before its end: as if it had not started."""
+        """Treat a step that was cancelled before its end as if it had not started."""
         state = node.before_work
         if state is StepState.PENDING:
-            # The next attempt is in the same round, with the same idempotency key.
+            # The next attempt belongs to the same round and has the same idempotency key.
             node.round -= 1
         self.work.move(node, state, reason="cancelled")
 
     # -- failures -----------------------------------------------------------------------------------------------------
 
     def _resolve(self, node: NodeState, failure: Failure) -> None:
-        """Ask the retries around ``node``, from the inside out, and set the intentions that follow."""
+        """Ask the retries around ``node``, innermost first, and set the resulting intentions."""
         try:
             verdict, retry = self._verdict(node, failure)
         except Exception as error:  # noqa: BLE001  # a retry's error ends the flow, and nothing else
@@ -354,7 +357,7 @@ class Scheduler:
             self.work.set_intention(other, intention)
 
     def _verdict(self, node: NodeState, failure: Failure) -> tuple[Verdict, NodeState | None]:
-        """Return the verdict on a failure, and the retry whose flow it is about; None: it is about everything.
+        """Return the verdict on a failure, and the retry of the affected flow, or None if everything is affected.
 
         Raises:
             Exception: an error of a retry, or `FlowError` if it returned no verdict.
@@ -371,7 +374,7 @@ class Scheduler:
         return Verdict.REVERT, retry
 
     def _ask(self, retry: NodeState, node: NodeState, failure: Failure) -> Verdict:
-        """Return the answer of ``retry``; the failure is in its history by then, and in the store."""
+        """Return the verdict of ``retry``; its history includes the failure, which is stored with the next changes."""
         step = cast("RetryStep", retry.step)
         if retry.history:
             failures = cast("dict[str, Failure]", retry.history[-1].failures)
@@ -386,7 +389,7 @@ class Scheduler:
             ) from None
 
     def _intentions(self, verdict: Verdict, retry: NodeState | None) -> Iterable[tuple[NodeState, Intention]]:
-        """Return the intentions that follow; those that an earlier failure has set are not set again."""
+        """Return the resulting intentions, without those that an earlier failure has set."""
         if self._reverting_all:
             return []
         if verdict is Verdict.REVERT_ALL or retry is None:
@@ -397,17 +400,17 @@ class Scheduler:
             return []
         retry.answered = intention
         after = [(self.nodes[node.number], Intention.REVERT) for node in self._plan.steps_after(retry.planned)]
-        # A retry that is to be undone already is not turned around.
+        # A retry that is already being reverted does not change direction.
         keep = intention is Intention.RETRY and retry.intention is Intention.REVERT
         return after if keep else [(retry, intention), *after]
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def ending(self) -> FlowState:
-        """Return the state in which the flow ends now.
+        """Return the state in which the flow would end now.
 
-        FAILURE if a step could not be undone, or was not to be; SUSPENDED if steps are left to do; SUCCESS if all are
-        done; else REVERTED.
+        FAILURE if a step could not be, or was not to be, reverted; SUSPENDED if steps remain; SUCCESS if all are done;
+        otherwise REVERTED.
         """
         states = {(node.state, node.intention) for node in self.steps}
         unresolved = (StepState.FAILURE, Intention.EXECUTE) in states
@@ -418,13 +421,13 @@ class Scheduler:
         return FlowState.SUCCESS if all(state in _DONE for state, _ in states) else FlowState.REVERTED
 
     def end(self) -> FlowState:
-        """Move the flow to its end, when nothing is at work any more."""
+        """Move the flow to its end state, when no step runs."""
         state = self.ending()
         self.work.move_flow(state)
         return state
 
     def error(self) -> BaseException | None:
-        """Return the error that the flow failed with, one or a group; None if it did not fail."""
+        """Return the error that the flow failed with, one or a group, or None if it did not fail."""
         if self.state not in (FlowState.FAILURE, FlowState.REVERTED):
             return None
         not_undone = [(node.name, node.revert_failure) for node in self.steps if node.revert_failure]
@@ -435,7 +438,7 @@ class Scheduler:
 
 
 def _joined(flow: str, failures: Sequence[tuple[str, Failure]]) -> BaseException:
-    """Return the only error, or a group of all."""
+    """Return the error, or a group if there are several."""
     errors = [failure.exception(name) for name, failure in failures]
     if len(errors) == 1:
         return errors[0]
@@ -447,9 +450,9 @@ def _joined(flow: str, failures: Sequence[tuple[str, Failure]]) -> BaseException
 
 
 def _skipped(plan: Plan, node: Node, values: Values, nodes: Sequence[NodeState]) -> list[int]:
-    """Ask the deciders of ``node``; return the nodes that are skipped, itself included, or nothing if all agree.
+    """Call the deciders of ``node``, and return the nodes to skip, including itself, or nothing if all agree.
 
-    A decider behind a skipped step is not asked.
+    Deciders that come after a skipped step are not called.
 
     Raises:
         Exception: an error of a decider.
@@ -471,12 +474,10 @@ def _counts(condition: Condition, nodes: Sequence[NodeState]) -> bool:
 def _holds(condition: Condition, results: dict[str, Any]) -> object:
     answer = condition.decider(results)
     if inspect.isawaitable(answer):
-        # It would count as true, whatever it returns.
+        # An awaitable would always count as true.
         if inspect.iscoroutine(answer):
             answer.close()
-        raise FlowError(
-            f"the decider {condition.decider!r} returned an awaitable; return whether the step is to be done"
-        )
+        raise FlowError(f"the decider {condition.decider!r} returned an awaitable; return whether to run the step")
     return answer
 
 
@@ -488,7 +489,7 @@ def _dependents(plan: Plan, node: Node, depth: Depth) -> list[int]:
         return [number for number in node.successors if plan.nodes[number].kind == "task"]
     if depth is Depth.STEP:
         return []
-    # Those after it in its flow, without going into another.
+    # The steps after it in the same flow, without entering another flow.
     seen: set[int] = set()
     ways = [node]
     while ways:

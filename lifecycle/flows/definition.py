@@ -1,9 +1,9 @@
-"""The description of a flow: tasks and their order, in which nothing runs.
+"""The description of a flow: tasks and their order. Nothing runs here.
 
-A task is a function whose parameters are the names of what it needs, and whose own name is the name of its result, so
-that names wire tasks together, like fixtures of a test. `linear` runs tasks one after the other, `unordered` all at
-once, `graph` each when its arguments are there. Flows contain tasks and flows. Mistakes are reported when a flow is
-made or, where it takes the whole flow to see them, when it is compiled.
+A task is a function. Its parameters name the values it needs, and its own name is the name of its result. Names connect
+tasks as they connect fixtures in pytest. `linear` runs tasks one after another, `unordered` all at the same time, and
+`graph` each task as soon as its arguments exist. Flows contain tasks and flows. Mistakes are reported when a flow is
+created or, if that needs the whole flow, when it is compiled.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ __all__ = [
     "unordered",
 ]
 
-#: Each name that a step provides, and the part of its result: all of it (None), by position, or by key.
+#: Each name that a step provides, and the part of the result: all of it (None), by position, or by key.
 Provides: TypeAlias = "Mapping[str, int | str | None]"
 
 
 class StepFunction(NamedTuple):
-    """A function of a step, and where its arguments come from."""
+    """A function of a step, and the sources of its arguments."""
 
     fn: Callable[..., Any]
-    #: Parameter to the name of its argument.
+    #: Each parameter with the name of its argument.
     arguments: Mapping[str, str]
-    #: The parameters that may stay without an argument.
+    #: The parameters that are optional.
     optional: frozenset[str]
-    #: The parameters that are about the step itself: its result, its history, the failures of the flow.
+    #: The parameters about the step itself: its result, its history, the failures of the flow.
     specials: frozenset[str] = frozenset()
-    #: Whether it is plain, and so is called in a thread.
+    #: Whether the function is plain and so runs in a thread.
     in_thread: bool = False
 
 
@@ -62,14 +62,14 @@ class _Parameters(NamedTuple):
     """The parameters of a function."""
 
     required: tuple[str, ...] = ()
-    #: Those with a default, which get an argument if there is one.
+    #: The parameters with a default, which get an argument if one exists.
     optional: tuple[str, ...] = ()
-    #: Whether it takes any name (``**kwargs``).
+    #: Whether the function accepts any name (``**kwargs``).
     takes_any: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All of them."""
+        """All parameters."""
         return self.required + self.optional
 
 
@@ -77,7 +77,7 @@ def _parameters_of(fn: Callable[..., Any]) -> _Parameters:
     """Return the parameters of ``fn``.
 
     Raises:
-        TypeError: for parameters that cannot be given by name.
+        TypeError: if a parameter cannot be given by name.
     """
     required: list[str] = []
     optional: list[str] = []
@@ -108,7 +108,7 @@ class TaskSettings(TypedDict, total=False):
 
 
 class _Checked(NamedTuple):
-    """The settings of a task, checked and in one form each."""
+    """The settings of a task, checked and normalized."""
 
     name: str
     provides: Provides
@@ -124,7 +124,7 @@ _OF_REVERTS = ("result", "failures", "flow_failures")
 
 
 class Task:
-    """A step of a flow; `task` makes them."""
+    """A step of a flow; create it with `task`."""
 
     name: str
     provides: Provides
@@ -151,27 +151,27 @@ class Task:
         return f"<Task {self.name!r}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function itself, outside of any flow."""
+        """Call the function itself, outside any flow."""
         return self.fn(*args, **kwargs)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that it provides."""
+        """The names that the task provides."""
         return tuple(self.provides)
 
     def revert(self, fn: Callable[..., Any]) -> Task:
-        """Set the function that undoes the task; a decorator, after which the name is that of the task.
+        """Set the function that reverts the task; a decorator that returns the task.
 
-        The function is given ``result`` (the result of the task, or its `Failure`), which it may also call by the name
-        that the task provides, ``failures`` (the name of each failed step to its `Failure`), and any argument that the
-        task could have.
+        The function can take ``result`` (the result of the task, or its `Failure`), also under the name that the task
+        provides; ``failures`` (each failed step's name with its `Failure`); and any argument that the task itself could
+        take.
 
         Raises:
-            TypeError: for parameters that cannot be given by name.
-            ValueError: if the task has a revert.
+            TypeError: if a parameter cannot be given by name.
+            ValueError: if the task already has a revert.
         """
         if self.undo is not None:
-            raise ValueError(f"the task {self.name!r} has a revert already, {name_of(self.undo.fn)}; make another task")
+            raise ValueError(f"the task {self.name!r} already has a revert, {name_of(self.undo.fn)}; make another task")
         parameters = _parameters_of(fn)
         whole = [name for name, part in self.provides.items() if part is None]
         specials = frozenset(name for name in parameters.names if name in _OF_REVERTS or name in whole)
@@ -198,29 +198,31 @@ def task(fn: None = None, /, **settings: Unpack[TaskSettings]) -> Callable[[Call
 def task(  # the settings are those of the type
     fn: Callable[..., Any] | None = None, /, **settings: Unpack[TaskSettings]
 ) -> Task | Callable[[Callable[..., Any]], Task]:
-    """Make a step of a flow from a function, async or plain; a decorator, with settings or without.
+    """Make a step of a flow from an async or plain function; a decorator, with or without settings.
 
-    A plain function is called in a thread, at most 32 of them at a time in one `Flows`, so that it may block. Its
-    context variables are those of the task. A thread cannot be stopped: when the task is cancelled, or takes longer
-    than its ``timeout``, the function is waited for, up to 5 seconds. A function that needs the loop has to be async.
+    A plain function runs in a thread, so it may block; at most 32 of them run at the same time in one `Flows`. It has
+    the context variables of its task. A thread cannot be stopped: when the task is cancelled or exceeds its
+    ``timeout``, it waits up to 5 seconds for the function. A function that needs the loop must be async.
 
-    A task given instead of a function is copied with the given settings changed.
+    If you pass a task instead of a function, it is copied with the given settings changed.
 
     Args:
-        fn: The function; its arguments are given by the names of its parameters.
-        name: The name of the task, unique in its flow; by default that of the function.
-        provides: The name under which others get the result, by default the task's own. Several in a list or a tuple
-            name the parts of the result by position, in a set by key; None: nothing.
-        requires: Names that the task waits for in addition to its parameters; it is given those that it takes.
-        rebind: Parameter to the name of its argument, where they differ; or names, in the order of parameters.
-        inject: Values for this task alone, which take precedence over all others.
-        priority: Of the tasks that can start, those with a higher priority start first.
-        timeout: Seconds for one attempt, after which it is cancelled and fails with `TimeoutError`; a task that
-            continues all the same is abandoned 5 seconds later. None: no limit.
+        fn: The function; its parameters are the names of its arguments.
+        name: The name of the task, unique in its flow; by default the name of the function.
+        provides: The name under which other tasks get the result, by default the name of the task. Several names in a
+            list or a tuple name the parts of the result by position, in a set by key. None provides nothing.
+        requires: Names that the task waits for in addition to its parameters; names that the function accepts are
+            passed.
+        rebind: The name of the argument for each parameter whose name differs; or argument names, in the order of
+            parameters.
+        inject: Values for this task only, which take precedence over all others.
+        priority: Tasks with a higher priority start before others that can start.
+        timeout: Seconds for one attempt. After that the task is cancelled and fails with `TimeoutError`; if it
+            continues anyway, it is abandoned 5 seconds later. None means no limit.
 
     Raises:
-        TypeError: for parameters that cannot be given by name, unknown settings, and settings of a wrong type.
-        ValueError: for an empty name, a timeout that is not positive, or names that no parameter takes.
+        TypeError: if a parameter cannot be given by name, or a setting is unknown or has a wrong type.
+        ValueError: if a name is empty, the timeout is not positive, or no parameter takes one of the names.
     """
     if fn is None:
 
@@ -235,7 +237,7 @@ def task(  # the settings are those of the type
 
 
 def _checked(name: str, fn: Callable[..., Any], settings: TaskSettings) -> dict[str, Any]:
-    """Return the given settings in one form each."""
+    """Return the given settings in normalized form."""
     _check_types(name, settings)
     checked: dict[str, Any] = dict(settings)
     if "name" in settings:
@@ -285,7 +287,7 @@ def _parts_of(provides: str | Iterable[str] | None) -> Provides:
 
 
 def _names_in(setting: str, given: str | Iterable[Any]) -> tuple[str, ...]:
-    """Return ``given`` as names; a text is one."""
+    """Return ``given`` as a tuple of names; a string is one name."""
     names = (given,) if isinstance(given, str) else tuple(given)
     for each in names:
         if not isinstance(each, str) or not each:
@@ -363,7 +365,7 @@ Step: TypeAlias = Task | RetryStep
 
 # -- patterns ----------------------------------------------------------------------------------------------------------
 
-#: Takes the results of the steps before, by name, and returns whether the item after is done at all.
+#: Takes the results of the previous steps, by name, and returns whether to run the next item.
 Decider: TypeAlias = "Callable[[dict[str, Any]], object]"
 
 #: An item of a flow.
@@ -371,20 +373,20 @@ Item: TypeAlias = "Task | Flow"
 
 
 class Depth(StrEnum):
-    """The steps that are skipped together with a task that a decider skips; the widest depth wins."""
+    """The steps that are skipped together with a task that a decider skips; if several apply, the widest wins."""
 
-    #: All steps after it, in other flows too.
+    #: All later steps, also in other flows.
     ALL = "all"
-    #: All steps after it in its flow.
+    #: All later steps in the same flow.
     FLOW = "flow"
-    #: The tasks right after it.
+    #: The tasks directly after it.
     NEIGHBORS = "neighbors"
     #: No other step.
     STEP = "step"
 
 
 class Edge(NamedTuple):
-    """The order of two items, and, with a decider, whether ``after`` is done at all."""
+    """The order of two items and, with a decider, a condition for running ``after``."""
 
     before: Item
     after: Item
@@ -393,7 +395,7 @@ class Edge(NamedTuple):
 
 
 class Flow:
-    """Items and their order; `linear`, `unordered` and `graph` make them. A `Task` can stand in for a flow."""
+    """Items and their order; create it with `linear`, `unordered` or `graph`. A `Task` can replace a flow."""
 
     def __init__(self, pattern: str, name: str, items: tuple[Item, ...], *, retry: RetryStep | None) -> None:
         self.pattern = pattern
@@ -406,22 +408,22 @@ class Flow:
         return f"<{self.pattern} {self.name!r}: {len(self.items)} items>"
 
     def when(self, u: Item, v: Item, decider: Decider | None = None, *, depth: str = Depth.ALL) -> Flow:
-        """Do ``v`` after ``u``, and only if ``decider`` returns true; returns the flow.
+        """Run ``v`` after ``u``, and only if ``decider`` returns true; return the flow.
 
-        The decider is given the results of all tasks that ``v`` is linked to in this way, by their names, without those
-        that were skipped. A single decider that returns false skips ``v``.
+        The decider gets the results of all tasks that ``v`` is linked to with a decider, by name, except skipped tasks.
+        If any decider returns false, ``v`` is skipped.
 
         Args:
-            u: The item before.
-            v: The item after.
-            decider: A plain function. Without one this sets the order of two items of a graph.
-            depth: The steps that are skipped together with ``v``: ``all`` that follow, those that follow in the same
-                ``flow``, the ``neighbors`` that follow at once, or ``step``: no other.
+            u: The earlier item.
+            v: The later item.
+            decider: A plain function. Without one, this sets the order of two items of a graph.
+            depth: The steps that are skipped together with ``v``: ``all`` later steps, later steps in the same
+                ``flow``, the ``neighbors`` directly after it, or only the ``step`` itself.
 
         Raises:
             FlowError: if ``u`` or ``v`` is not in the flow, or the flow has no such order.
-            ValueError: for an unknown depth.
-            TypeError: for a decider that is not a function, or is async.
+            ValueError: if the depth is unknown.
+            TypeError: if the decider is not a function, or is async.
         """
         if decider is not None and not _is_plain(decider):
             raise TypeError(f"when(…, {decider!r}) is not a plain function; await in a task instead")
@@ -441,31 +443,31 @@ class Flow:
 
 
 def linear(name: str, *items: Item | Callable[..., Any], retry: Retry | None = None) -> Flow:
-    """Make a flow whose items run one after the other, and are undone in the reverse order.
+    """Make a flow whose items run one after another, and are reverted in reverse order.
 
     Raises:
-        FlowError: if an item is there twice.
-        TypeError: for an item that is neither task, flow nor function.
+        FlowError: if an item occurs twice.
+        TypeError: if an item is neither a task, a flow nor a function.
     """
     return _flow("linear", name, items, retry)
 
 
 def unordered(name: str, *items: Item | Callable[..., Any], retry: Retry | None = None) -> Flow:
-    """Make a flow whose items run all at once; none gets the result of another.
+    """Make a flow whose items all run at the same time, without the results of one another.
 
     Raises:
-        FlowError: if an item is there twice.
-        TypeError: for an item that is neither task, flow nor function.
+        FlowError: if an item occurs twice.
+        TypeError: if an item is neither a task, a flow nor a function.
     """
     return _flow("unordered", name, items, retry)
 
 
 def graph(name: str, *items: Item | Callable[..., Any], retry: Retry | None = None) -> Flow:
-    """Make a flow in which each item runs as soon as its arguments are there.
+    """Make a flow in which each item runs as soon as its arguments exist.
 
     Raises:
-        FlowError: if an item is there twice.
-        TypeError: for an item that is neither task, flow nor function.
+        FlowError: if an item occurs twice.
+        TypeError: if an item is neither a task, a flow nor a function.
     """
     return _flow("graph", name, items, retry)
 
@@ -500,7 +502,7 @@ def _is_plain(given: Any) -> bool:
 def _depth(given: str) -> Depth:
     try:
         depth = given.lower()
-        # TaskFlow calls a step an atom.
+        # The name of this value in TaskFlow.
         return Depth.STEP if depth == "atom" else Depth(depth)
     except (ValueError, AttributeError):
         raise ValueError(f"when(depth={given!r}) is unknown; give one of {', '.join(Depth)}") from None

@@ -1,10 +1,10 @@
-"""`Engine`: runs one flow, phase by phase: the scheduler's decisions are stored, then announced, then carried out.
+"""`Engine`: runs one flow in phases. Each decision of the scheduler is stored, then announced, then carried out.
 
-RESUMING, then SCHEDULING, WAITING and ANALYZING in turn. No change is announced, nor a function called, before it is
-stored. A phase that calls nothing is one transaction with the next: RESUMING and the first SCHEDULING, ANALYZING and
-the SCHEDULING after it, the last ANALYZING and the SUCCESS of the flow. A flow of one task is two transactions. If the
-flow is suspended before a change of a SCHEDULING was announced, the SCHEDULING is taken back: the store forgets it, and
-nothing has started. Decisions belong into `decisions`.
+The phases are RESUMING, then SCHEDULING, WAITING and ANALYZING in turn. A change is stored before it is announced, and
+before a function is called for it. A phase that calls nothing shares one transaction with the next phase: RESUMING with
+the first SCHEDULING, ANALYZING with the next SCHEDULING, and the last ANALYZING with the SUCCESS of the flow. A flow of
+one task takes two transactions. If the flow is suspended before a change of a SCHEDULING was announced, the SCHEDULING
+is taken back: its changes are deleted from the store, and nothing has started. Decisions belong in `decisions`.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ __all__ = ["STOP_MARGIN", "THREADS", "Engine", "current_task", "send"]
 
 _log = logging.getLogger("lifecycle.flows")
 
-#: In the place of the result of a function that the engine has cancelled.
+#: Replaces the result of a function that the engine has cancelled.
 _CANCELLED: Any = object()
-#: Seconds that a function is given to end once it is cancelled.
+#: Seconds that a cancelled function has to end.
 _CANCEL_TIMEOUT = 5.0
-#: Plain functions that are called at once, each in a thread.
+#: Maximum plain functions that run at the same time, each in a thread.
 THREADS = 32
-#: Seconds that a flow takes at most to come to rest after its tasks were cancelled: for tasks that do not end, and to
-#: write the results.
+#: Maximum seconds until a flow stops after its tasks were cancelled: for tasks that do not end, and for writing
+#: results.
 STOP_MARGIN = _CANCEL_TIMEOUT + 2.0
 
 
 class Engine:
-    """Runs ``plan`` from the state in ``snapshot`` on; nothing happens before `prepare` and `run`."""
+    """Runs ``plan`` from the state in ``snapshot``; nothing happens before `prepare` and `run`."""
 
     plan: Plan
 
-    def __init__(  # a plan, its state, and where it is kept
+    def __init__(  # a plan, its state, and its store
         self,
         plan: Plan,
         snapshot: Snapshot,
@@ -75,31 +75,31 @@ class Engine:
         self.id: str = snapshot.flow.id
         self.scheduler: Final = Scheduler(plan, snapshot, codec, options)
         self._work = self.scheduler.work
-        #: Notified when something is stored and announced.
+        #: Notified when changes are stored and announced.
         self.changed: Condition = Condition()
-        #: Called with each change once it is stored, in order; an error of one ends the engine.
+        #: Called with each change once it is stored, in order; an error of a listener ends the engine.
         self.listeners: list[Callable[[Change], object]] = []
         #: Called with each state of the engine, before its phase.
         self.watchers: list[Callable[[EngineState], object]] = []
         #: Called when an event that a task has sent is stored.
         self.on_sent: Callable[[], object] | None = None
         self._sender = self if sender is None else sender
-        # The states as they are stored, one machine each; they move when the change is announced.
+        # The stored states, one machine each, which move when the change is announced.
         self.flow: Machine[FlowState] = FLOWS.machine(self.id, self.scheduler.state)
         self.steps: dict[str, Machine[StepState]] = {
             node.name: node.table.machine(node.name, node.state) for node in self.scheduler.steps
         }
         self.machine: Machine[EngineState] = ENGINES.machine(self.id)
-        # Where plain functions are called; our own if none are given.
+        # The threads for plain functions; the engine's own if none are given.
         self._threads, self._own_threads = threads or LoopThreads(f"flow {self.id}", THREADS), threads is None
         self._executor = self._new_executor()
         self._clock: Callable[[], float] = store.time
 
     async def prepare(self, *, write: bool = True) -> None:
-        """Move what was loaded to a state from which it can run; without ``write`` new rows are written by `run`.
+        """Move a loaded flow to a state from which it can run; without ``write``, `run` writes the new rows.
 
         Raises:
-            ClaimLost: if the flow was taken by another process.
+            ClaimLost: if another process has taken the flow.
         """
         self._work.now = time.time()
         self.scheduler.prepare()
@@ -107,24 +107,24 @@ class Engine:
             await self._flush()
 
     async def reset(self) -> None:
-        """Forget all results.
+        """Delete all results.
 
         Raises:
-            InvalidState: if the flow is neither PENDING nor at its end.
-            ClaimLost: if the flow was taken by another process.
+            InvalidState: if the flow is neither PENDING nor ended.
+            ClaimLost: if another process has taken the flow.
         """
         self._work.now = time.time()
         self.scheduler.reset()
         await self._flush()
 
     async def run(self) -> FlowState:
-        """Run until nothing can be done any more, and return the state of the flow.
+        """Run until no step can run, and return the state of the flow.
 
         Raises:
-            MissingDependencies: if a step would not get an argument; nothing has started.
-            InvalidState: if the flow cannot be run from its state.
-            ClaimLost: if the flow was taken by another process; all that was at work is cancelled.
-            JournalError: if the store cannot be written; all that was at work is cancelled.
+            MissingDependencies: if a step would lack an argument; nothing has started.
+            InvalidState: if the flow cannot run from its state.
+            ClaimLost: if another process has taken the flow; all running functions are cancelled.
+            JournalError: if the store cannot be written; all running functions are cancelled.
         """
         self.plan.check(self.scheduler.values.store.keys())
         self.machine, self._executor = ENGINES.machine(self.id), self._new_executor()
@@ -143,9 +143,9 @@ class Engine:
         return Executor(self.id, self._codec, self._threads, self._sender)
 
     def suspend(self, *, cancel_after: float | None = None) -> bool:
-        """Start nothing more, at once; return False if nothing runs.
+        """Start no more steps from now on, and return False if nothing runs.
 
-        Functions at work end by themselves, or are cancelled after ``cancel_after`` seconds.
+        Running functions continue to their end, or are cancelled after ``cancel_after`` seconds.
         """
         self._work.now = time.time()
         moved = self._work.move_flow(FlowState.SUSPENDING)
@@ -154,7 +154,7 @@ class Engine:
         return moved
 
     def error(self) -> BaseException | None:
-        """Return the error that the flow failed with, one or a group; None if it did not fail."""
+        """Return the error that the flow failed with, one or a group, or None if it did not fail."""
         return self.scheduler.error()
 
     def view(self) -> dict[str, StepView]:
@@ -187,7 +187,7 @@ class Engine:
             scheduling = self.scheduler.may_schedule
 
     async def _schedule(self) -> bool:
-        """Store the starts together with the changes before them; return False if nothing is to start any more."""
+        """Store the starts together with earlier changes, and return False if no more steps are to start."""
         limit = self._options.concurrency
         before = self._work.pending
         self.scheduler.now = self._clock()
@@ -215,7 +215,8 @@ class Engine:
         if self._work.is_open:
             await self._flush()
         if self._executor and self._executor.finished:
-            # Some had nothing to do. Others that are as quick are analyzed together with them, and written at once.
+            # Some steps had nothing to do. Steps that end as quickly are analyzed with them, and written in one
+            # transaction.
             for _ in range(2):
                 await asyncio.sleep(0)
         while self._executor and not self._executor.finished:
@@ -236,13 +237,14 @@ class Engine:
         self.scheduler.find_ready()
         if self.scheduler.may_schedule:
             return
-        # A SUCCESS is written with the end of the flow. A REVERTED is not: a flow that is run again after its end as
-        # REVERTED begins from the start, so a crash before the last revert was announced would undo the flow twice.
+        # A SUCCESS is written together with the end of the flow, but not a REVERTED. A flow that runs again after it
+        # ended as REVERTED begins from the start, so a crash before the last revert was announced would revert the flow
+        # twice.
         if self._executor.is_busy or self.scheduler.ending() is not FlowState.SUCCESS:
             await self._flush()
 
     async def _end(self) -> FlowState:
-        """Store the end of the flow together with the changes before it, and return its state."""
+        """Store the end of the flow together with earlier changes, and return its state."""
         before = self._work.pending
         state = self.scheduler.end()
         changes = await self._commit()
@@ -263,10 +265,10 @@ class Engine:
             return Failure.of(error)
 
     async def _encode_large(self, call: Call, outcome: Any) -> StepResult | Failure:
-        """Encode in a thread; decode no copy if no listener is to be given one."""
+        """Encode in a thread; decode a copy only if a listener needs it."""
         try:
             text = await self._threads.call(partial(self._codec.encode, outcome))
-            # A retry remembers its values, and a user's codec may fail to decode.
+            # A retry needs its values in memory, and a custom codec may fail to decode.
             decodes = self._has_listeners or call.node.kind == "retry" or type(self._codec) is not JSON
             value = await self._threads.call(partial(self._codec.decode, text)) if decodes else NOTHING
         except Exception as error:  # noqa: BLE001  # as above
@@ -283,14 +285,14 @@ class Engine:
                 watcher(state)
 
     async def _flush(self) -> None:
-        """Store all changes, then announce them; a listener may cause more."""
+        """Store all changes, then announce them; a listener may cause further changes."""
         while changes := await self._commit():
             for change in changes:
                 self._announce(change)
             self.changed.notify_all()
 
     async def _commit(self) -> Sequence[Change]:
-        """Store all changes, and return those that are to be announced, in order."""
+        """Store all changes, and return those to announce, in order."""
         changes: list[Change] = []
         while not changes and (batch := self._work.drain()) is not None:
             await self._store.commit(batch)
@@ -301,7 +303,7 @@ class Engine:
 
     @property
     def _has_listeners(self) -> bool:
-        """Whether changes, and the results in them, have a listener."""
+        """Whether anything listens to changes and their results."""
         return bool(self.listeners or hooks.flow_changed.receivers or hooks.state_changed.receivers)
 
     def _announce(self, change: Change) -> None:
@@ -316,7 +318,7 @@ class Engine:
 
 
 class _Running:
-    """A function that runs: its context, and the events that it sends."""
+    """A running function: its context, and the events that it sends."""
 
     def __init__(self, flow: str, call: Call, codec: Codec) -> None:
         self.context = _context(flow, call)
@@ -335,41 +337,41 @@ class _Running:
 
 
 _RUNNING: ContextVar[_Running] = ContextVar("lifecycle_flow_task")
-#: Characters of a topic; the same as for what a router takes.
+#: Maximum characters of a topic, the same as in a router.
 _LONGEST_TOPIC = 1024
 
 
 def current_task() -> TaskContext:
-    """Return the task that runs.
+    """Return the context of the running task.
 
     Raises:
-        LookupError: outside of a task.
+        LookupError: outside a task.
     """
     try:
         return _RUNNING.get().context
     except LookupError:
-        raise LookupError("no task of a flow runs here; call current_task() in a task, or in what it calls") from None
+        raise LookupError("no task of a flow runs here; call current_task() inside a task") from None
 
 
 def send(topic: str, data: Any = None) -> str:
     """Send an event from a task or its revert; `Flows.outbox` delivers it.
 
-    It is stored in the transaction that stores the task's success: a task that fails or is interrupted has sent
-    nothing. It may be delivered more than once, and then has the same id. The id consists of the id of the flow, the
-    name of the task, how often the task was started afresh, and the number of the event in it.
+    The event is stored in the same transaction as the task's success: a task that fails or is interrupted sends
+    nothing. The event may be delivered more than once, always with the same id. The id consists of the flow's id, the
+    task's name, the number of times the task was started from the beginning, and the event's number within the task.
 
     Returns:
         The id.
 
     Raises:
-        LookupError: outside of a task.
-        InvalidTopic: for a topic that is empty, too long, or not a string.
-        FlowError: for data that cannot be kept, and once the task has ended.
+        LookupError: outside a task.
+        InvalidTopic: if the topic is empty, too long, or not a string.
+        FlowError: if the data cannot be stored, or the task has ended.
     """
     try:
         running = _RUNNING.get()
     except LookupError:
-        raise LookupError("no task of a flow runs here; call send() in a task, or in what it calls") from None
+        raise LookupError("no task of a flow runs here; call send() inside a task") from None
     if not _is_topic(topic):
         raise InvalidTopic(f"send({topic!r}) has no topic that a router takes; give 1 to {_LONGEST_TOPIC} characters")
     return running.send(topic, data)
@@ -380,18 +382,18 @@ def _is_topic(topic: object) -> bool:
 
 
 class Executor:
-    """The functions of one flow that are at work, each in a task of its own, and those that have finished."""
+    """The running functions of one flow, each in its own task, and the finished ones."""
 
     def __init__(self, flow: str, codec: Codec, threads: LoopThreads, sender: object = None) -> None:
         self._flow, self._codec, self._threads = flow, codec, threads
         # The sender of hooks.
         self._sender = sender
         self._running: dict[asyncio.Task[Any], Call] = {}
-        #: Calls and their results, a `Failure` or `_CANCELLED` among them, that were not analyzed.
+        #: Finished calls that are not analyzed yet, with their results, which may be a `Failure` or `_CANCELLED`.
         self.finished: list[tuple[Call, Any]] = []
         #: Set when a function has finished, or the flow is suspended.
         self.changed: Final = asyncio.Event()
-        # Set when the flow is suspended: a retry that waits for its next attempt need not wait on.
+        # Set when the flow is suspended: it ends the wait of a retry for its next attempt.
         self._suspended = asyncio.Event()
         # Whether the tasks were cancelled; and the tasks that did not end, whose results no longer count.
         self._cancelling = False
@@ -403,11 +405,11 @@ class Executor:
 
     @property
     def is_busy(self) -> bool:
-        """Whether functions are at work, or were not analyzed."""
+        """Whether functions are running, or finished and not analyzed."""
         return bool(self._running or self.finished)
 
     def start(self, call: Call) -> None:
-        """Carry out ``call`` in the background."""
+        """Run ``call`` in the background."""
         assert call.node.step is not None
         if self._cancelling:
             self._finish(call, _CANCELLED)
@@ -421,7 +423,7 @@ class Executor:
             task.add_done_callback(self._done)
 
     async def _announced(self, call: Call) -> Any:
-        """Carry out ``call``, and announce its start and end."""
+        """Run ``call``, and announce its start and end."""
         task = _context(self._flow, call)
         hooks.flow_task_started.announce(self._sender, task=task)
         failure: BaseException | None = None
@@ -442,7 +444,7 @@ class Executor:
                 await wait_within(call.pause, self._suspended)
             function = _function(call)
             if function.in_thread:
-                # The wait for a thread does not count as time of the task. `_call` gives the thread back.
+                # The task's timeout does not include the wait for a thread. `_call` releases the thread.
                 await self._threads.slots.acquire()
             if call.node.step is None or call.reverting or call.node.step.timeout is None:
                 return await self._call(function, call.arguments)
@@ -474,7 +476,7 @@ class Executor:
                 raise
             raise _too_long(step.name, seconds) from None
         if step.function.in_thread and limit.expired():
-            # A thread is not stopped: this came too late.
+            # A thread cannot be stopped, so its result came too late.
             raise _too_long(step.name, seconds)
         return result
 
@@ -483,7 +485,7 @@ class Executor:
         if call is None:
             self._abandoned.discard(task)
             if not task.cancelled():
-                # Mark the error as retrieved: the step was given up, and is done again.
+                # This marks the error as retrieved: the step was abandoned, and will run again.
                 task.exception()
             return
         if task.cancelled():
@@ -500,9 +502,9 @@ class Executor:
     # -- stopping -----------------------------------------------------------------------------------------------------
 
     def suspend(self, cancel_after: float | None) -> None:
-        """Wait for no next attempt any more; cancel the functions at work after ``cancel_after`` seconds, if given.
+        """End all waits for a next attempt, and cancel the running functions after ``cancel_after`` seconds, if given.
 
-        A function that does not end a few seconds after that no longer counts.
+        The result of a function that does not end a few seconds after that no longer counts.
         """
         self._suspended.set()
         self.changed.set()
@@ -518,8 +520,7 @@ class Executor:
     def _give_up(self) -> None:
         for task, call in list(self._running.items()):
             _log.warning(
-                "flow %s: %s was cancelled and goes on all the same; it is given up, and is done again when the flow "
-                "is resumed",
+                "flow %s: %s was cancelled but did not end; it is abandoned, and runs again when the flow is resumed",
                 self._flow,
                 call.node.name,
             )
@@ -527,20 +528,20 @@ class Executor:
 
     def _give_up_overdue(self, task: asyncio.Task[Any], seconds: float) -> None:
         if (call := self._running.get(task)) is not None:
-            _log.warning("flow %s: %s ignores its time-out; it is given up", self._flow, call.node.name)
+            _log.warning("flow %s: %s is abandoned: it did not end at its timeout", self._flow, call.node.name)
             self._abandon(task, Failure.of(_too_long(call.node.name, seconds)))
 
     def _abandon(self, task: asyncio.Task[Any], outcome: Any) -> None:
-        """Finish the call of ``task`` with ``outcome``; its own result no longer counts."""
+        """Finish the call of ``task`` with ``outcome``, and ignore the task's own result."""
         call = self._running.pop(task)
         self._abandoned.add(task)
         if _function(call).in_thread:
-            # It waits for a thread; cancelled a second time it does not.
+            # The task still waits for its thread; a second cancellation ends that wait.
             task.cancel()
         self._finish(call, outcome)
 
     async def close(self) -> None:
-        """Stop every function that is at work."""
+        """Stop all running functions."""
         for timer in self._timers:
             timer.cancel()
         if self._running:

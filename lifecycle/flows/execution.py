@@ -1,12 +1,12 @@
-"""The state of one flow while it is executed: how far each node is, its arguments, and the changes to write.
+"""The state of one flow while it runs: the state of each node, its arguments, and the changes to write.
 
-Nothing here awaits, reads a clock or touches a store. Every move goes through `UnitOfWork`, which checks it against its
-table and gives all moves since the last time as one transaction. `decisions` makes the moves.
+Nothing here awaits, reads a clock or uses a store. Every move goes through `UnitOfWork`, which checks it against its
+table and returns all new moves as one transaction. `decisions` makes the moves.
 
-Readiness is counted, so that no change walks through the graph. A node is *done* when it and all before it are
-finished; then each node right after it waits for one less. It is *reverted* when neither it nor any after it has
-something to undo; then each node right before it waits for one less to be undone. All before it count, and not only
-those right before it, so that a task that was inserted before a finished one runs first.
+Readiness is counted, so that no change needs a walk through the graph. A node is *done* when it and all nodes before it
+are finished; then each node directly after it waits for one node less. A node is *reverted* when neither it nor any
+node after it has something to undo; then each node directly before it waits for one node less to be reverted. All
+earlier nodes count, not only the direct predecessors, so that a task inserted before a finished task runs first.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NOTHING", "NodeState", "UnitOfWork", "Values"]
 
-#: In the place of a value that does not exist, or is not decoded yet.
+#: Replaces a value that does not exist, or is not decoded yet.
 NOTHING: Any = object()
 
 _FINISHED = frozenset({StepState.SUCCESS, StepState.IGNORE})
@@ -87,7 +87,7 @@ class NodeState:
         self.intention: Intention = Intention.EXECUTE
         self.attempt: int = 0
         self.round: int = 0
-        # The last round that was undone, and the end of the wait before the next attempt of a retry.
+        # The last round that was reverted, and the end of a retry's wait before its next attempt.
         self.undone: int = 0
         self.due: float = 0.0
         self.result: str | None = None
@@ -95,15 +95,15 @@ class NodeState:
         self.failure: Failure | None = None
         self.revert_failure: Failure | None = None
         self.history: list[Attempt] = []
-        # The intention that the last answer of a retry gave to the steps after it, in this process.
+        # The intention that a retry last gave to the steps after it, in this process.
         self.answered: Intention | None = None
-        # How many nodes right before it are not done, and how many right after it are not reverted.
+        # Number of direct predecessors that are not done, and of direct successors that are not reverted.
         self.predecessors_left: int = 0
         self.successors_left: int = 0
-        # It and all before it are finished; it and all after it have nothing to undo.
+        # Whether it and all nodes before it are finished, and whether it and all nodes after it have nothing to undo.
         self.done: bool = False
         self.reverted: bool = True
-        # Whether it waits among those that are ready, and whether it was at work when the process died.
+        # Whether it is queued as ready, and whether it was running when the process ended.
         self.queued: bool = False
         self.restart: bool = False
 
@@ -111,30 +111,30 @@ class NodeState:
         return f"<NodeState {self.name or self.kind!r}: {self.state}/{self.intention}>"
 
     def saved(self) -> tuple[Any, ...]:
-        """Return its state now, for `restore`, without what follows from the nodes around it."""
+        """Return its state for `restore`, without the values derived from neighboring nodes."""
         return _SAVED(self)
 
     def restore(self, saved: tuple[Any, ...]) -> None:
-        """Go back to the state of `saved`."""
+        """Return to a state from `saved`."""
         for name, value in zip(_SAVED_NAMES, saved, strict=True):
             setattr(self, name, value)
 
     def is_done(self) -> bool:
-        """Return whether those after it need not wait for it, or for any before it."""
+        """Return whether later nodes need not wait for this node or any node before it."""
         return not self.predecessors_left and (
             self.step is None or (self.state in _FINISHED and self.intention in _FORWARD)
         )
 
     def is_reverted(self) -> bool:
-        """Return whether those before it may be undone, as far as it and those after it matter."""
+        """Return whether this node and all nodes after it allow the nodes before it to be reverted."""
         return not self.successors_left and (self.step is None or self.state in _NOTHING_TO_UNDO)
 
     def can_revert(self) -> bool:
-        """Return whether it can be undone now."""
+        """Return whether the node can be reverted now."""
         return not self.successors_left and self.intention in _BACK and self.state in _ENDED
 
     def is_ready(self) -> bool:
-        """Return whether it can be executed or undone now."""
+        """Return whether the node can be executed or reverted now."""
         if self.step is None:
             return False
         can_execute = not self.predecessors_left and self.intention is Intention.EXECUTE and self.state in _READY
@@ -142,13 +142,13 @@ class NodeState:
 
     @property
     def before_work(self) -> StepState:
-        """The state from which it went to work."""
+        """The state before the node started to run."""
         if self.state is StepState.REVERTING:
             return StepState.SUCCESS if self.failure is None else StepState.FAILURE
         return StepState.PENDING
 
     def clear(self) -> None:
-        """Forget its results and failures, but not how often it was started."""
+        """Delete its results and failures, but keep its attempt count."""
         self.result, self.value = None, NOTHING
         self.failure = self.revert_failure = None
         self.history = []
@@ -157,15 +157,15 @@ class NodeState:
 
     @property
     def effect(self) -> int:
-        """The number in its idempotency key: that of the first round since it was undone last.
+        """The number in the idempotency key: the number of the first round since the node was last reverted.
 
-        An attempt that failed may have had its effect, so that the next one has the same key, unless a revert has
-        undone it. A retry has no such effect; each of its attempts is another.
+        A failed attempt may have had its effect, so the next attempt has the same key, unless a revert has undone the
+        effect. A retry has no such effect, so each of its attempts has a new key.
         """
         return self.round if self.kind == "retry" else self.undone + 1
 
     def row(self, codec: Codec) -> StepRow:
-        """Return the row that is stored."""
+        """Return the row to store."""
         return StepRow(
             self.name,
             self.kind,
@@ -185,11 +185,11 @@ class NodeState:
         """Continue from a stored row.
 
         Raises:
-            FlowError: if that was a task and this is a retry, or the other way round.
+            FlowError: if the row is for a task and this is a retry, or the reverse.
         """
         if row.kind != self.kind:
             raise FlowError(
-                f"{self.name!r} is a {self.kind} now, and was a {row.kind} when the flow was stored; give it "
+                f"{self.name!r} is a {self.kind} now, but was a {row.kind} when the flow was stored; give it "
                 "another name"
             )
         self.state, self.intention = StepState(row.state), Intention(row.intention)
@@ -232,21 +232,21 @@ def _decode_history(text: str, codec: Codec) -> list[Attempt]:
 
 
 class UnitOfWork:
-    """The moves of a flow and its steps, and those of them that are not stored yet."""
+    """The moves of a flow and its steps, including those that are not stored yet."""
 
     def __init__(self, flow: FlowRow, codec: Codec, nodes: list[NodeState]) -> None:
         self._flow, self._codec = flow, codec
         self.state: FlowState = FlowState(flow.state)
         #: Seconds since the epoch; set by the engine.
         self.now: float = 0.0
-        #: The nodes that became ready, in that order; some may not be so any more.
+        #: The nodes that became ready, in order; some may no longer be ready.
         self.became_ready: list[NodeState] = []
-        # The nodes to be written, by their numbers; and the changes, in order.
+        # The nodes to write, by number; and the changes, in order.
         self._dirty: dict[int, NodeState] = {}
         self._changes: list[Change] = []
         self._sent: list[OutboxRow] = []
         self._seq = flow.seq
-        # The number of the first change that was written and is to be forgotten.
+        # The number of the first stored change to delete.
         self._taken_back = 0
         for node in nodes:
             node.predecessors = tuple(nodes[number] for number in node.planned.predecessors)
@@ -256,10 +256,10 @@ class UnitOfWork:
     # -- moves --------------------------------------------------------------------------------------------------------
 
     def move_flow(self, state: FlowState, reason: str = "") -> bool:
-        """Move the flow; return False if the table ignores it.
+        """Move the flow, or return False if the table ignores the move.
 
         Raises:
-            InvalidState: if the table has no such move.
+            InvalidState: if the table does not allow the move.
         """
         if not FLOWS.check(self._flow.id, self.state, state, reason):
             return False
@@ -280,7 +280,7 @@ class UnitOfWork:
         """Move a step.
 
         Raises:
-            InvalidState: if its table has no such move.
+            InvalidState: if the step's table does not allow the move.
         """
         old = node.state
         node.table.check(node.name, old, state, reason)
@@ -292,7 +292,7 @@ class UnitOfWork:
         self.touch(node)
 
     def set_intention(self, node: NodeState, intention: Intention) -> None:
-        """Set what is to be done with a step next."""
+        """Set the next action on a step."""
         if node.intention is not intention:
             node.intention = intention
             self.touch(node)
@@ -309,13 +309,13 @@ class UnitOfWork:
             self.move(node, StepState.PENDING, intention=Intention.EXECUTE, reason=reason)
 
     def restarted(self, node: NodeState) -> None:
-        """Note that a step is started again after a crash has interrupted it."""
+        """Record that a step starts again after a crash interrupted it."""
         self.add(node)
         kind, state = node.kind, node.state
         self._changes.append(Change(kind, node.name, state, state, None, "restarted", node.attempt, *self._next()))
 
     def touch(self, node: NodeState) -> None:
-        """Write ``node``, and count again the nodes that depend on its state and intention."""
+        """Mark ``node`` to be written, and recount the nodes that depend on its state and intention."""
         self._dirty[node.number] = node
         if node.is_done() is not node.done:
             self._count_done(node)
@@ -325,18 +325,18 @@ class UnitOfWork:
             self.became_ready.append(node)
 
     def add(self, node: NodeState) -> None:
-        """Write ``node``, without counting its neighbors again."""
+        """Mark ``node`` to be written, without recounting its neighbors."""
         self._dirty[node.number] = node
 
     def _next(self) -> tuple[str, int, float]:
-        """Return the flow of the next change, its number in it, and its time."""
+        """Return the flow id, the number and the time of the next change."""
         self._seq += 1
         return self._flow.id, self._seq, self.now
 
     # -- readiness ----------------------------------------------------------------------------------------------------
 
     def count(self, nodes: list[NodeState]) -> None:
-        """Count everything again from the states of ``nodes``."""
+        """Recount everything from the states of ``nodes``."""
         for node in nodes:
             node.predecessors_left = sum(not each.done for each in node.predecessors)
             node.done = node.is_done()
@@ -376,25 +376,25 @@ class UnitOfWork:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def send(self, rows: Sequence[OutboxRow]) -> None:
-        """Write these events of tasks together with the next changes."""
+        """Write these events together with the next changes."""
         self._sent += rows
 
     @property
     def is_open(self) -> bool:
-        """Whether something is not written yet."""
+        """Whether anything is not written yet."""
         return bool(self._dirty or self._changes)
 
     @property
     def pending(self) -> int:
-        """How many changes are not written yet; rows alone do not count."""
+        """Number of changes that are not written yet, not counting rows."""
         return len(self._changes)
 
     def take_back(self, seq: int) -> None:
-        """Have the changes from that number on, which were written, forgotten with the next batch."""
+        """Delete the stored changes from number ``seq`` on, together with the next batch."""
         self._taken_back = seq
 
     def drain(self) -> Batch | None:
-        """Return all changes since the last time, for one transaction; None if there are none."""
+        """Return all new changes for one transaction, or None if there are none."""
         if not self.is_open:
             return None
         nodes, self._dirty = self._dirty.values(), {}
@@ -416,7 +416,7 @@ class UnitOfWork:
 
 
 class Values:
-    """The values that a flow was given, and those that its steps returned."""
+    """The values that a flow was given, and the results of its steps."""
 
     def __init__(self, plan: Plan, nodes: list[NodeState], codec: Codec, store: dict[str, Any]) -> None:
         self._plan, self._nodes, self._codec = plan, nodes, codec
@@ -424,10 +424,10 @@ class Values:
         self.store = store
 
     def result_of(self, node: NodeState) -> Any:
-        """Return the result of ``node``, or `NOTHING` if it has none or was undone, even if its revert failed."""
+        """Return the result of ``node``, or `NOTHING` if it has none or was reverted, even if its revert failed."""
         if node.result is None or node.state is StepState.REVERT_FAILURE:
             return NOTHING
-        # Each step gets its own copy: a change that it makes is not seen by others, now as after a crash.
+        # Each step gets its own copy: other steps do not see its changes to a value, with or without a crash.
         return node.value if is_plain(node.value) else self._codec.decode(node.result)
 
     def arguments(
@@ -436,7 +436,7 @@ class Values:
         """Return the arguments for a function of ``node``.
 
         Raises:
-            MissingDependencies: if the step that provides one was skipped, or returned too little.
+            MissingDependencies: if the step that provides an argument was skipped, or returned too little.
         """
         arguments: dict[str, Any] = {}
         for parameter, name in function.arguments.items():
@@ -445,8 +445,8 @@ class Values:
                 arguments[parameter] = value
             elif parameter not in function.optional:
                 raise MissingDependencies(
-                    f"{node.kind} {node.name!r} asks for {name!r}, and no step before it gave that: the step that "
-                    "provides it was skipped, undone, or gave too little"
+                    f"{node.kind} {node.name!r} requires {name!r}, but no step before it provided that: the step that "
+                    "provides it was skipped, reverted, or returned too little"
                 )
         for name in function.specials:
             if name == "history":
@@ -476,11 +476,11 @@ class Values:
         return value if value is NOTHING or node.step is None else _part(value, node.step.provides[name])
 
     def provided(self) -> dict[str, Any]:
-        """Return all values that steps provide, by name; of several, the last in the order of the flow."""
+        """Return all values that steps provide, by name; if several provide a name, the last in the flow counts."""
         return {name: values[-1] for name, values in self._gathered().items()}
 
     def known(self) -> dict[str, list[Any]]:
-        """Return all values of each name, those that the flow was given first."""
+        """Return all values of each name, given values first."""
         known = {name: [value] for name, value in self.store.items()}
         for name, values in self._gathered().items():
             known.setdefault(name, []).extend(values)
@@ -495,7 +495,7 @@ class Values:
         return gathered
 
     def results(self, numbers: Sequence[int]) -> dict[str, Any]:
-        """Return the results of the executed steps among ``numbers``, by their own names."""
+        """Return the results of the executed steps among ``numbers``, by step name."""
         nodes = [self._nodes[number] for number in numbers]
         return {node.name: self.result_of(node) for node in nodes if node.result is not None}
 

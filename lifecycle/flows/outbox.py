@@ -1,8 +1,8 @@
-"""`Outbox`: delivers the events that tasks send, which `send` has stored with the success of the task.
+"""`Outbox`: delivers the events that tasks send. `send` has stored each event with the success of its task.
 
-Several processes may deliver from one store. A process that takes an event holds a lease on it, renews the lease while
-the event is delivered, and deletes the event when it was handled. If the process dies, another one takes the event, so
-that it may be delivered twice, with the same id.
+Several processes may deliver from one store. A process that takes an event holds a lease on it, renews the lease during
+the delivery, and deletes the event after it was handled. If the process ends before that, another process takes the
+event, so the event may be delivered twice, with the same id.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ __all__ = ["SENT", "Outbox", "SentEvent"]
 
 _log = logging.getLogger("lifecycle.flows")
 
-#: News that there may be something to deliver.
+#: Message: there may be an event to deliver.
 SENT = "sent"
 
-#: Seconds of a lease on an event; and events that are delivered at a time.
+#: Seconds of a lease on an event, and maximum events in delivery at a time.
 _LEASE, _ROOM = 10.0, 64
-#: Seconds between two looks, if there are no news.
+#: Seconds between two checks without a message.
 _LOOK = 5.0
-#: Deliveries that never ended, after which an event is suspected of killing its process and is delivered alone.
+#: Number of deliveries without a result after which an event, suspected of killing its process, is delivered alone.
 _SUSPECT = 20
 #: The wait after a failed delivery.
 _AGAIN = Backoff(initial=0.5, maximum=60.0)
@@ -50,7 +50,7 @@ class SentEvent:
 
     topic: str
     data: Any
-    #: The same each time that it is delivered.
+    #: The id, the same for each delivery of the event.
     id: str
 
 
@@ -69,10 +69,10 @@ class _Flows(Protocol):
 class Outbox:
     """A source for a router, made by `Flows.outbox`: delivers events that tasks have sent, once they are stored.
 
-    An event is deleted when its delivery has succeeded. One that failed, or that no route takes, is delivered again
-    after half a second, and ever later, up to a minute. After ``max_attempts`` failures it is a dead letter, which
-    stays in the store until you replay or drop it (``lifecycle flows dead``). Events are delivered in the order in
-    which they were stored, except those that are delivered again, and unless several processes deliver.
+    A delivered event is deleted. An event whose delivery failed, or that no route handles, is delivered again after
+    half a second, then at growing intervals of up to a minute. After ``max_attempts`` failures it becomes a dead
+    letter, which stays in the store until you replay or drop it (``lifecycle flows dead``). Events are delivered in the
+    order in which they were stored, except for repeated deliveries, and unless several processes deliver.
     """
 
     def __init__(self, flows: _Flows, max_attempts: int) -> None:
@@ -81,16 +81,16 @@ class Outbox:
         self._flows, self._max_attempts = flows, max_attempts
         self._store = flows.store.outbox()
         self._news = asyncio.Event()
-        # The deliveries under way, by the numbers of their events, each watched by a task.
+        # The current deliveries, by the numbers of their events, each watched by a task.
         self._under_way: dict[int, asyncio.Task[None]] = {}
-        # The results that are not written yet: whether the event was delivered, or how that failed.
+        # The results to write: True if delivered, False to free the event, or how the delivery failed.
         self._ended: dict[int, bool | FailedDelivery] = {}
 
     def __repr__(self) -> str:
         return f"<Outbox of {self._flows.store!r}: {len(self._under_way)} under way>"
 
     async def run(self, emit: Callable[[Any], Awaitable[Awaitable[None]]]) -> None:
-        """Deliver, until cancelled.
+        """Deliver events until cancelled.
 
         Raises:
             FlowError: unless the flows are entered.
@@ -114,7 +114,7 @@ class Outbox:
 
     async def settle(self) -> None:
         """Write the results of deliveries, and free the events whose delivery has not ended."""
-        # A delivery that has ended is known as such by the next turn of the loop.
+        # The result of an ended delivery arrives in the next loop iteration.
         await asyncio.sleep(0)
         for task in self._under_way.values():
             task.cancel()
@@ -126,13 +126,13 @@ class Outbox:
             _log.warning("results of deliveries could not be written; the events will be delivered again: %s", error)
 
     async def _take(self) -> list[OutboxRow]:
-        """Write the results, and take as many events as there is room for."""
+        """Write the results, and take as many events as the limit allows."""
         try:
             await self._write_results()
             room = _ROOM - len(self._under_way)
             rows = await self._claim(room) if room else []
             if any(map(_is_suspect, rows)) and len(rows) + len(self._under_way) > 1:
-                # The suspect may kill the process. No other lease may expire by that.
+                # The suspect may kill the process, so no other event may be in delivery with it.
                 self._ended |= {row.number: False for row in rows}
                 await self._idle()
                 await self._write_results()
@@ -149,7 +149,7 @@ class Outbox:
         return [row for row in rows if row.number not in self._under_way and row.number not in self._ended]
 
     async def _idle(self) -> None:
-        """Wait until no delivery is under way, or for the time of a lease: a long delivery does not block the rest."""
+        """Wait until no delivery runs, at most for the time of a lease: a long delivery must not block the rest."""
         if self._under_way:
             await asyncio.wait(list(self._under_way.values()), timeout=_LEASE)
 
@@ -193,9 +193,9 @@ class Outbox:
             self._news.set()
             return
         delay = _AGAIN.delay(failures - 1)
-        _log.warning("%r from %s comes again in %.1f s: %s", row.topic, row.id, delay, reason)
+        _log.warning("%r from %s is delivered again in %.1f s: %s", row.topic, row.id, delay, reason)
         self._ended[row.number] = FailedDelivery(row.number, failures, storable(error_text(error)), self._now() + delay)
-        # Later, the regular look finds it.
+        # After a longer delay, the regular check finds the event.
         if delay < _LOOK:
             asyncio.get_running_loop().call_later(delay, self._news.set)
 
@@ -220,7 +220,7 @@ class Outbox:
                 try:
                     await self._store.hold(numbers, until=self._now() + _LEASE)
                 except JournalError as error:
-                    _log.warning("events under way may be delivered by other processes too: %s", error)
+                    _log.warning("leases are not renewed, and other processes may deliver the same events: %s", error)
 
     @cached_property
     def _now(self) -> Callable[[], float]:

@@ -1,11 +1,10 @@
-"""`Plan`: a flow compiled to one graph, whose mistakes are found before anything begins.
+"""`Plan`: a flow compiled to one graph. Compiling finds mistakes before anything runs.
 
-Nodes are tasks, retries, and a start and an end for each flow, so that a flow of many items after another of many has
-few edges. They are numbered so that what comes before has the lower number: every list of numbers in order is an order
-in which all can be done.
+Nodes are tasks, retries, and a start and an end for each flow; the latter keep the number of edges small between flows
+of many items. Earlier nodes have lower numbers, so every ascending list of numbers is a valid order of execution.
 
-An argument is looked up among the values injected into a task, then in the values that the flow was given, then among
-the results of the steps before it, the nearest first.
+An argument is looked up first among the values injected into a task, then in the values that the flow was given, then
+among the results of earlier steps, nearest first.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ __all__ = ["Condition", "Node", "Plan", "compile_flow", "order_of", "precedes"]
 
 
 class Condition(NamedTuple):
-    """A decider, and the steps whose results it is given."""
+    """A decider, and the steps whose results it gets."""
 
     sources: tuple[int, ...]
     decider: Decider
@@ -35,15 +34,15 @@ class Condition(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """One flow among those around and in it."""
+    """One flow in a nesting of flows."""
 
-    #: The flow around it, and its place there.
+    #: The enclosing flow, and its place there.
     around: Scope | None
     place: int
     pattern: str
-    #: For each item, those that follow right after it.
+    #: For each item, the places of the items directly after it.
     edges: tuple[tuple[int, ...], ...]
-    #: How many flows are around it.
+    #: Number of enclosing flows.
     depth: int = 0
 
 
@@ -56,37 +55,37 @@ class Node:
         self.number: int = number
         #: ``task``, ``retry``, ``start`` or ``end``.
         self.kind: str = kind
-        #: The flow that it is in, and its place among the items there; a retry is before the first.
+        #: The flow that contains it, and its place among the items there; a retry is before the first item.
         self.scope: Scope = scope
         self.place: int = place
         self.step: Step | None = step
         self.successors: list[int] = []
         self.predecessors: list[int] = []
-        #: The retry of the innermost flow around it that has one; asked when the step fails.
+        #: The retry of the innermost enclosing flow that has one; it decides when the step fails.
         self.retry: int | None = None
-        #: The conditions that must hold before it is done.
+        #: The conditions that must hold before it runs.
         self.conditions: list[Condition] = []
 
 
 class Plan:
-    """The nodes of a flow, by their numbers."""
+    """The nodes of a flow, by number."""
 
     def __init__(self, flow: Item) -> None:
         self.flow = flow
         self.name: str = flow.name
         self.nodes: list[Node] = []
-        #: The steps in the order in which they are reset: those of a flow, then its retry.
+        #: The steps in the order of a reset: those of a flow, then its retry.
         self.resets: list[Node] = []
         #: The steps that provide each name, in order.
         self.providers: dict[str, list[Node]] = {}
 
     @property
     def steps(self) -> Iterator[tuple[Node, Step]]:
-        """The nodes that are tasks and retries."""
+        """The nodes that are tasks or retries."""
         return ((node, node.step) for node in self.nodes if node.step is not None)
 
     def steps_after(self, node: Node) -> list[Node]:
-        """Return the steps that come after ``node``, in order."""
+        """Return the steps after ``node``, in order."""
         seen = {node.number}
         ways = [node]
         while ways:
@@ -97,7 +96,7 @@ class Plan:
         return [self.nodes[number] for number in sorted(seen - {node.number}) if self.nodes[number].step is not None]
 
     def givers(self, node: Node, name: str) -> Iterator[Node]:
-        """Yield the steps before ``node`` that provide ``name``, the nearest first."""
+        """Yield the steps before ``node`` that provide ``name``, nearest first."""
         providers = self.providers.get(name, [])
         for number in range(bisect_left(providers, node.number, key=_number) - 1, -1, -1):
             giver = providers[number]
@@ -105,17 +104,17 @@ class Plan:
                 yield giver
 
     def required(self) -> set[str]:
-        """Return the names that any step asks for."""
+        """Return the names that any step requires."""
         return {name for _, step in self.steps for _, name, _ in _arguments(step)}
 
     def check(self, known: Collection[str]) -> None:
         """Check that each step will get its arguments; ``known`` are the names that the flow was given.
 
         Raises:
-            MissingDependencies: naming each step that would not, and the names that there are.
+            MissingDependencies: with each step that would lack an argument, and the available names.
         """
         missing = [
-            f"{step.kind} {step.name!r}{where} asks for {name!r}"
+            f"{step.kind} {step.name!r}{where} requires {name!r}"
             for node, step in self.steps
             for where, name, optional in _arguments(step)
             if not optional and name not in known and next(self.givers(node, name), None) is None
@@ -155,8 +154,8 @@ def compile_flow(flow: Item) -> Plan:
     """Return the plan of ``flow``.
 
     Raises:
-        FlowError: for names that are there twice, and for a cycle; `AmbiguousDependency` for a name that several
-            tasks of a graph provide and another asks for.
+        FlowError: if a name occurs twice, or the flow has a cycle.
+        AmbiguousDependency: if several tasks of a graph provide a name that another task requires.
     """
     if not isinstance(flow, (Flow, Task)):
         raise TypeError(f"{flow!r} is neither flow nor task; make one with linear, unordered, graph or task")
@@ -177,7 +176,7 @@ def _check_names(plan: Plan) -> None:
     if twice:
         names = ", ".join(map(repr, sorted(twice)))
         raise FlowError(
-            f"flow {plan.name!r}: the name {names} is there twice; state is kept by name, so give each its own: "
+            f"flow {plan.name!r}: the name {names} occurs twice; state is stored by name, so give each a unique one: "
             "task(…, name=…), or retry(name=…)"
         )
 
@@ -187,11 +186,11 @@ class _Compiler:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        # The first and the last node of each item in the plan, by its identity.
+        # The first and last node of each item, by the item's identity.
         self._ends: dict[int, tuple[Node, Node]] = {}
 
     def add(self, item: Item, scope: Scope, place: int, retry: int | None = None) -> None:
-        """Add ``item``; ``retry`` is asked when a step in it fails."""
+        """Add ``item``; ``retry`` decides when a step in it fails."""
         if isinstance(item, Task):
             node = self._node("task", scope, place, item)
             node.retry = retry
@@ -225,7 +224,7 @@ class _Compiler:
         after.predecessors.append(before.number)
 
     def _wire(self, order: Order, head: Node, end: Node) -> None:
-        """Join the items in ``order``, those before all others to ``head``, those after all others to ``end``."""
+        """Connect the items in ``order``, the first ones also to ``head``, and the last ones to ``end``."""
         items, edges = order
         followers = {follower for row in edges for follower in row}
         for place, item in enumerate(items):
@@ -260,18 +259,18 @@ class _Compiler:
 
 
 class Order(NamedTuple):
-    """The items so that each comes after what it waits for, and for each the places of those that follow at once."""
+    """Sorted items, and for each item the places of those directly after it."""
 
     items: list[Item]
     edges: tuple[tuple[int, ...], ...]
 
 
 def order_of(flow: Flow) -> Order:
-    """Return the order of the items of ``flow``, without that within its items.
+    """Return the order of the items of ``flow``, without the order inside nested flows.
 
     Raises:
-        FlowError: for a cycle.
-        AmbiguousDependency: for a name that several items of a graph provide and another asks for.
+        FlowError: if the flow has a cycle.
+        AmbiguousDependency: if several items of a graph provide a name that another item requires.
     """
     items = list(flow.items)
     if flow.pattern == "linear":
@@ -282,7 +281,7 @@ def order_of(flow: Flow) -> Order:
 
 
 def _followers(flow: Flow) -> list[set[int]]:
-    """Return for each item of a graph the places of those that wait for it."""
+    """Return, for each item of a graph, the places of the items that wait for it."""
     places = {id(item): place for place, item in enumerate(flow.items)}
     givers: dict[str, list[int]] = {}
     for place, item in enumerate(flow.items):
@@ -299,19 +298,19 @@ def _followers(flow: Flow) -> list[set[int]]:
 
 
 def _giver(flow: Flow, name: str, place: int, givers: list[int]) -> list[int]:
-    """Return which of ``givers`` provides ``name`` to the item at ``place``: one or none."""
+    """Return those of ``givers`` that provide ``name`` to the item at ``place``: one or none."""
     others = [giver for giver in givers if giver != place]
     if len(others) > 1:
         names = ", ".join(repr(flow.items[giver].name) for giver in others)
         raise AmbiguousDependency(
-            f"{flow!r}: {flow.items[place].name!r} asks for {name!r}, which {names} provide; rename one with "
-            "provides=, or say which with rebind="
+            f"{flow!r}: {flow.items[place].name!r} requires {name!r}, which {names} provide; rename one with "
+            "provides=, or choose one with rebind="
         )
     return others
 
 
 def _sorted(flow: Flow, followers: list[set[int]]) -> Order:
-    """Order each item after what it waits for, and else as they were given."""
+    """Sort each item after the items it waits for, otherwise in the given order."""
     waiting = [0] * len(followers)
     for row in followers:
         for place in row:
@@ -326,7 +325,7 @@ def _sorted(flow: Flow, followers: list[set[int]]) -> Order:
             if not waiting[follower]:
                 heapq.heappush(ready, follower)
     if len(order) < len(followers):
-        raise FlowError(f"{flow!r} has a cycle: {_cycle(flow, followers, set(order))}; take one of the links away")
+        raise FlowError(f"{flow!r} has a cycle: {_cycle(flow, followers, set(order))}; remove one of the links")
     places = {old: new for new, old in enumerate(order)}
     edges = tuple(tuple(sorted(places[each] for each in followers[old])) for old in order)
     return Order([flow.items[old] for old in order], edges)
@@ -345,7 +344,7 @@ def _cycle(flow: Flow, followers: list[set[int]], ordered: set[int]) -> str:
 
 
 def _provided_by(item: Item) -> set[str]:
-    """Return the names that an item provides to those after it."""
+    """Return the names that an item provides to later items."""
     if isinstance(item, Task):
         return set(item.provides)
     provided = {name for each in item.items for name in _provided_by(each)}
@@ -353,7 +352,7 @@ def _provided_by(item: Item) -> set[str]:
 
 
 def _required_by(item: Item) -> set[str]:
-    """Return the names that an item needs, or can use, from outside of it."""
+    """Return the names that an item requires, or can use, from outside."""
     if isinstance(item, Task):
         return {name for _, name, _ in _arguments(item)}
     required: set[str] = set()
@@ -374,7 +373,7 @@ def _required_by(item: Item) -> set[str]:
 
 
 def precedes(before: tuple[Scope, int], after: tuple[Scope, int]) -> bool:
-    """Return whether the one place is always done when the other begins."""
+    """Return whether ``before`` is always done when ``after`` begins."""
     depth = min(before[0].depth, after[0].depth)
     (scope, place), (other, position) = _level(before, depth), _level(after, depth)
     while scope is not other:
@@ -385,7 +384,7 @@ def precedes(before: tuple[Scope, int], after: tuple[Scope, int]) -> bool:
 
 
 def _level(where: tuple[Scope, int], depth: int) -> tuple[Scope, int]:
-    """Return the same place, seen from the flow around it at ``depth``."""
+    """Return the same place, in terms of the enclosing flow at ``depth``."""
     scope, place = where
     for _ in range(scope.depth - depth):
         assert scope.around is not None
@@ -395,7 +394,7 @@ def _level(where: tuple[Scope, int], depth: int) -> tuple[Scope, int]:
 
 def _in_order(scope: Scope, place: int, position: int) -> bool:
     if place < 0:
-        # The retry, which is before everything in its flow.
+        # A retry comes before everything in its flow.
         return position >= 0
     if position < 0 or scope.pattern == "unordered":
         return False

@@ -1,6 +1,6 @@
 """`JobQueue`: jobs that are enqueued, claimed and completed, by this process or by others that share the store.
 
-A job is a flow that some process is to carry out. `worker` has the loop that claims jobs and carries them out.
+A job is a flow for any process to run. `worker` contains the loop that claims jobs and runs their flows.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ if TYPE_CHECKING:
 
 __all__ = ["JOBS_TO_CLAIM", "Job", "JobQueue", "JobQueueState", "jobs_of"]
 
-#: News that there may be jobs to claim, of any flow.
+#: Message: there may be jobs of any flow to claim.
 JOBS_TO_CLAIM = "jobs"
-#: Characters of the name of a flow that are part of news.
+#: Maximum characters of a flow's name in a message.
 _LONGEST = 100
-#: Seconds between two looks of a process that waits for the end of a job, if it hears no news.
+#: Seconds between two checks, without a message, of a process that waits for the end of a job.
 _LOOK = 5.0
-#: Jobs that are made of their rows in one turn of the loop.
+#: Number of rows turned into jobs per loop iteration.
 _PAGE = 1000
 _BACKOFF = Backoff(initial=1.0, maximum=300.0)
 
 
 def jobs_of(flow: str) -> str:
-    """Return the news that there may be jobs of ``flow`` to claim."""
+    """Return the message that there may be jobs of ``flow`` to claim."""
     return f"{JOBS_TO_CLAIM} {flow}" if len(flow) <= _LONGEST else JOBS_TO_CLAIM
 
 
 def _end_of(id: str) -> str:  # noqa: A002  # what it is
-    """Return the news that a job is complete."""
+    """Return the message that a job is complete."""
     return f"end of {id}"
 
 
 class Job:
-    """A job of a `JobQueue`, as it was seen last.
+    """A job of a `JobQueue`, as last read from the store.
 
-    Awaited, it waits until the job is complete, whichever process completes it, and returns the outcome.
+    Awaiting it waits until any process completes the job, and returns the outcome.
     """
 
     __slots__ = ("_machine", "_queue", "_row")
@@ -65,7 +65,7 @@ class Job:
 
     @classmethod
     def claimed(cls, queue: JobQueue, row: JobRow) -> Job:
-        """Return a job that was claimed just now, and announce the claim."""
+        """Return a job that was just claimed, and announce the claim."""
         job = cls(queue, row._replace(state=JobState.UNCLAIMED))
         job.see(row)
         return job
@@ -78,7 +78,7 @@ class Job:
 
     @property
     def row(self) -> JobRow:
-        """The row that was seen last."""
+        """The row that was last read."""
         return self._row
 
     @property
@@ -128,7 +128,7 @@ class Job:
         return values
 
     def see(self, row: JobRow) -> None:
-        """Take over the stored row; its state machine passes through the states between."""
+        """Update from the stored row; the state machine passes through the intermediate states."""
         old, self._row = self._row, row
         if self._machine.is_final:
             return
@@ -165,12 +165,12 @@ class JobQueue:
 
     def __init__(self, flows: Flows, *, max_attempts: int = 10, backoff: Backoff = _BACKOFF) -> None:
         if max_attempts < 1:
-            raise ValueError(f"JobQueue(max_attempts={max_attempts!r}) could do nothing; give 1 or more")
-        #: The flows, which carry out claimed jobs.
+            raise ValueError(f"JobQueue(max_attempts={max_attempts!r}) would never run a job; give 1 or more")
+        #: The `Flows` that run claimed jobs.
         self.flows = flows
         self._store = flows.store.jobs(flows.presence)
         self._max_attempts, self._backoff = max_attempts, backoff
-        #: The cached count of jobs, renewed while a worker works.
+        #: The cached number of jobs, updated while a worker runs.
         self.count: Final = CachedCounts(
             self._store.counts, lambda: hooks.component_changed.announce(self, component=self)
         )
@@ -190,7 +190,7 @@ class JobQueue:
 
     @cached_property
     def now(self) -> Callable[[], float]:
-        """The clock that all processes with this store share, in seconds since the epoch."""
+        """Return seconds since the epoch, by the clock of all processes with this store."""
         return clock_of(self.flows.store)
 
     def state(self) -> JobQueueState:
@@ -227,7 +227,7 @@ class JobQueue:
         if not isinstance(flow, str):
             raise TypeError(f"enqueue({flow!r}) is not the name of a flow; give the name that `work` knows it by")
         if not 0 <= after < math.inf:
-            raise ValueError(f"enqueue(after={after!r}) is no time to wait; give 0 or more seconds")
+            raise ValueError(f"enqueue(after={after!r}) must be 0 or more seconds")
         now = self.now()
         row = JobRow(
             id_for(id),
@@ -240,7 +240,7 @@ class JobQueue:
         )
         kept = await self.store.add(row)
         if kept.flow != flow:
-            raise FlowError(f"the id {id!r} is that of a job of flow {kept.flow!r}, not {flow!r}; give another id")
+            raise FlowError(f"the id {id!r} belongs to a job of flow {kept.flow!r}, not {flow!r}; give another id")
         self.flows.presence.notify(jobs_of(flow))
         return Job(self, kept)
 
@@ -264,7 +264,7 @@ class JobQueue:
             ValueError: if the limit is below 1, or a state is unknown.
         """
         if limit is not None and limit < 1:
-            raise ValueError(f"jobs(limit={limit!r}) would give nothing; give 1 or more, or None")
+            raise ValueError(f"jobs(limit={limit!r}) would return nothing; give 1 or more, or None")
         wanted = [JobState(state) for state in states] or [JobState.UNCLAIMED, JobState.CLAIMED]
         place = None if after is None else (after.row.rank, after.row.number)
         rows = await self.store.rows(*wanted, now=self.now(), after=place, limit=limit)
@@ -272,12 +272,12 @@ class JobQueue:
         for row in rows:
             jobs.append(Job(self, row))
             if not len(jobs) % _PAGE:
-                # A hundred thousand take their time.
+                # A hundred thousand jobs would block the loop.
                 await asyncio.sleep(0)
         return jobs
 
     async def wait(self, job: Job) -> str:
-        """Wait until ``job`` is complete, whichever process completes it, and return its outcome."""
+        """Wait until any process completes ``job``, and return its outcome."""
         news = asyncio.Event()
         silence = self.flows.presence.listen(_end_of(job.id), news.set)
         try:
@@ -344,7 +344,7 @@ class JobQueue:
                 return job
 
     async def begin(self, flows: Collection[str], lease: float, limit: int) -> list[tuple[Job, Snapshot | None]]:
-        """Claim at most ``limit`` jobs of those flows that are due, and take their flows; for a worker."""
+        """Claim at most ``limit`` due jobs of those flows, and take their flows; for a worker."""
         begun = await self.store.begin(flows, self._claim(None, lease), limit)
         return [(Job.claimed(self, row), snapshot) for row, snapshot in begun]
 
@@ -424,26 +424,26 @@ class JobQueue:
     def _claim(self, who: str | None, lease: float) -> Claim:
         owner = self.flows.presence.name if who is None else who
         if not owner:
-            raise ValueError(f"claim(who={who!r}) is empty; give the name of the owner")
+            raise ValueError(f"claim() needs the name of an owner, got {who!r}")
         if not 0 < lease < math.inf:
-            raise ValueError(f"claim(lease={lease!r}) is no time to work; give more than 0 seconds")
+            raise ValueError(f"claim(lease={lease!r}) must be more than 0 seconds")
         now = self.now()
         return Claim(owner, self.flows.presence.token, now, now + lease)
 
     async def _end(self, job: Job, who: str | None, change: Callable[[JobRow], JobRow]) -> None:
-        """End a claim: write what ``change`` makes of the row."""
+        """End a claim: write the row that ``change`` returns."""
         owner = self.flows.presence.name if who is None else who
         while not await self._write(job, owner, change(job.row)):
-            # It may have been claimed in the same name elsewhere; then the stored row counts.
+            # Another process may have claimed the job in the same name; then the stored row counts.
             found = await self._row(job.id)
             _check(found, JobState(change(found).state))
             if found.owner != owner:
-                raise ClaimLost(f"job {found.id!r} is claimed by {found.owner}, not by {owner}; leave it to them")
+                raise ClaimLost(f"job {found.id!r} is claimed by {found.owner}, not by {owner}; use that owner")
             job.see(found)
         self.flows.presence.notify(_end_of(job.id) if job.state is JobState.COMPLETE else jobs_of(job.flow))
 
     async def _write(self, job: Job, owner: str, row: JobRow) -> bool:
-        """Write ``row``; False if the job is not known to be claimed by ``owner``."""
+        """Write ``row``, or return False if ``owner`` does not have the claim on the job as we know it."""
         old = job.row
         if (old.state, old.owner) != (JobState.CLAIMED, owner):
             return False
@@ -455,15 +455,15 @@ class JobQueue:
     async def _row(self, id: str) -> JobRow:  # noqa: A002  # what it is
         row = await self.store.get(id, now=self.now())
         if row is None:
-            raise FlowError(f"there is no job {id!r} here; give the id that it was enqueued with")
+            raise FlowError(f"there is no job {id!r} in this store; give the id that it was enqueued with")
         return row
 
 
 def _rank_of(priority: str) -> int:
-    """Return the place of a priority, the highest first.
+    """Return the rank of a priority; the highest priority has rank 0.
 
     Raises:
-        ValueError: for an unknown one.
+        ValueError: if the priority is unknown.
     """
     try:
         return PRIORITIES.index(Priority(priority))
@@ -472,7 +472,7 @@ def _rank_of(priority: str) -> int:
 
 
 def _check(row: JobRow, state: JobState) -> None:
-    """Refuse a move that the table of jobs does not have, or that would change nothing."""
+    """Reject a move that the table of jobs does not allow, or that would change nothing."""
     if not JOBS.check(row.id, JobState(row.state), state):
         whose = f" by {row.owner}" if row.owner else ""
         raise InvalidState(f"job {row.id!r} is {row.state}{whose} already")

@@ -1,4 +1,4 @@
-"""Records of flows: as they are stored, and as they describe themselves to a watcher.
+"""Records of flows: stored rows, and snapshots for watchers.
 
 Values of tasks are kept as text. Nothing here needs the engine or a store.
 """
@@ -42,23 +42,23 @@ __all__ = [
     "taken",
 ]
 
-#: Characters of a traceback that are kept, from its end.
+#: Characters kept of a traceback, from its end.
 _TRACEBACK_KEPT = 8000
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error that a task, a retry or a revert raised; its ``type`` is the name of its class."""
+    """An error that a task, a retry or a revert raised; ``type`` is the name of its class."""
 
     type: str
     message: str
     traceback: str = field(default="", repr=False)
-    #: The exception itself, as long as the process lives in which it was raised.
+    #: The exception itself, in the process that raised it.
     error: BaseException | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """Describe ``error``."""
+        """Return a failure that describes ``error``."""
         try:
             text = "".join(tracebacks.format_exception(error))
         except Exception:  # noqa: BLE001  # as `message_of`
@@ -69,16 +69,16 @@ class Failure:
         return f"{self.type}: {self.message}"
 
     def encode(self) -> str:
-        """Return the text that is stored."""
+        """Return the text to store."""
         return json.dumps([self.type, self.message, self.traceback])
 
     @classmethod
     def decode(cls, text: str) -> Failure:
-        """Return the failure that `encode` made ``text`` of."""
+        """Return the failure that `encode` turned into ``text``."""
         return cls(*json.loads(text))
 
     def exception(self, name: str) -> BaseException:
-        """Return the error itself, or, after a reload, a `StepFailed` with what ``name`` raised."""
+        """Return the error itself or, after a reload, a `StepFailed` that describes what ``name`` raised."""
         if self.error is not None:
             return self.error
         error = StepFailed(f"{name!r} failed: {self}")
@@ -97,16 +97,16 @@ class Change(NamedTuple):
     new: str
     #: The result, or the `Failure`.
     result: Any = None
-    #: ``restarted`` (runs again after a crash: `old` is `new`), ``cancelled``, ``reset``, or empty.
+    #: ``restarted`` (runs again after a crash; `old` equals `new`), ``cancelled``, ``reset``, or empty.
     reason: str = ""
-    #: How often the step was started.
+    #: Number of times the step was started.
     attempt: int = 0
-    #: The id of the flow, and the number of the change in it.
+    #: The id of the flow, and the number of the change within the flow.
     flow: str = ""
     seq: int = 0
     #: Seconds since the epoch.
     at: float = 0.0
-    #: The result as it is stored.
+    #: The stored form of the result.
     text: str | None = None
 
 
@@ -114,18 +114,19 @@ class Change(NamedTuple):
 
 
 class TaskContext(NamedTuple):
-    """A task, a retry or a revert that runs."""
+    """A running task, retry or revert."""
 
     #: The id of the flow.
     flow: str
     #: The name of the task or retry.
     name: str
-    #: How often it was started, this time included; above 1 it is tried again, or a crash has interrupted it.
+    #: Number of times it was started, including this time; above 1 after a failed attempt or a crash.
     attempt: int
-    #: An idempotency key for effects that must happen once: give it to the service that carries them out. It stays the
-    #: same for all attempts, until the task is known to be undone: its revert has succeeded, or the flow was reset.
+    #: An idempotency key for effects that must happen once: pass it to the service that performs them. The key stays
+    #: the same for all attempts, until the task is known to be reverted: its revert has succeeded, or the flow was
+    #: reset.
     key: str
-    #: Whether the task is being undone.
+    #: Whether the task is being reverted.
     reverting: bool = False
 
 
@@ -135,38 +136,38 @@ class StepView(NamedTuple):
     kind: str
     state: StepState = StepState.PENDING
     intention: Intention = Intention.EXECUTE
-    #: How often it was started.
+    #: Number of times it was started.
     attempt: int = 0
-    #: The error of its execution or of its revert; empty if there is none.
+    #: The error of its execution or its revert, or empty.
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ItemInfo:
-    """A task, a retry, or a flow in another.
+    """A task, a retry, or a nested flow.
 
-    The items of a flow are in the order in which they are done, each with those that follow it, so that this record is
-    enough to draw a diagram.
+    The items of a flow are in their order of execution, each with the items directly after it, so this record is enough
+    to draw a diagram.
     """
 
     name: str
-    #: ``task``, ``retry``, or of a flow ``linear``, ``unordered``, ``graph``.
+    #: ``task``, ``retry``, or for a flow ``linear``, ``unordered`` or ``graph``.
     kind: str
-    #: The state of a task or a retry; a flow in another has none of its own.
+    #: The state of a task or a retry; empty for a nested flow.
     state: str = ""
     #: The next action on it.
     intention: str = ""
-    #: How often it was started.
+    #: Number of times it was started.
     attempt: int = 0
-    #: The error of its execution or of its revert.
+    #: The error of its execution or its revert.
     error: str = ""
-    #: The retry of a flow, if it has one, and its items, each after those that it waits for.
+    #: The retry of a flow, if any, then its items, each after the items that it waits for.
     items: tuple[ItemInfo, ...] = ()
-    #: For each of these the places of those that follow at once.
+    #: For each item, the places of the items directly after it.
     follow: tuple[tuple[int, ...], ...] = ()
 
     def counts(self) -> dict[str, int]:
-        """Count the tasks and retries in each state."""
+        """Return the number of tasks and retries in each state."""
         return dict(Counter(_states(self)))
 
 
@@ -184,19 +185,19 @@ class RunInfo:
     id: str
     name: str
     state: str
-    #: The error that stopped it, if it was neither a failed task nor a suspension.
+    #: The error that stopped it, other than a failed task or a suspension.
     error: str
-    #: The flow itself, or the one task that it is.
+    #: The flow itself, or its single task.
     root: ItemInfo
 
 
 @dataclass(frozen=True, slots=True)
 class FlowsState:
-    """A `Flows` at one moment."""
+    """A snapshot of a `Flows`."""
 
-    #: Where flows are kept.
+    #: The store of the flows.
     store: str
-    #: The runs that have not ended, in the order of their start.
+    #: The unfinished runs, in the order of their start.
     runs: tuple[RunInfo, ...] = field(default=())
 
 
@@ -204,76 +205,76 @@ class FlowsState:
 
 
 class StepRow(NamedTuple):
-    """A task or a retry of one flow, as it is stored."""
+    """The stored row of a task or a retry."""
 
     name: str
     #: ``task`` or ``retry``.
     kind: str
     state: str = "PENDING"
     intention: str = "EXECUTE"
-    #: How often it was started, executing.
+    #: Number of times it was started, reverts excluded.
     attempt: int = 0
-    #: How often it was started afresh: after a crash or a cancellation it continues with the same round.
+    #: Number of times it was started from the beginning: after a crash or a cancellation the same round continues.
     round: int = 0
     result: str | None = None
     failure: str | None = None
     revert_failure: str | None = None
     #: The values of a retry in each attempt, and the failures of that attempt.
     history: str | None = None
-    #: The last round that was undone: its revert succeeded, or the flow was reset. The idempotency key follows from it.
+    #: The last round that was undone by a successful revert or a reset. The idempotency key is derived from it.
     undone: int = 0
-    #: The end of the wait of a retry before its next attempt, by the clock of the store; else 0.
+    #: The end of a retry's wait before its next attempt, by the clock of the store; otherwise 0.
     due: float = 0.0
 
 
 class FlowRow(NamedTuple):
-    """A flow, as it is stored."""
+    """The stored row of a flow."""
 
     id: str
-    #: Of its definition.
+    #: The name of its definition.
     name: str
     state: str = "PENDING"
-    #: Raised by each process that takes the flow; writes with an older one are refused.
+    #: Raised by each process that takes the flow; writes with an older epoch are rejected.
     epoch: int = 0
-    #: The process that has taken it; empty: none in particular.
+    #: The process that has taken it; empty if no specific process has.
     owner: str = ""
     #: The number of its last change.
     seq: int = 0
     #: The values that it was started with, encoded.
     store: str = "{}"
-    #: The error that stopped it, if it was neither a failed task nor a suspension.
+    #: The error that stopped it, other than a failed task or a suspension.
     error: str = ""
-    #: When its state changed last, in seconds since the epoch.
+    #: Time of the last change of its state, in seconds since the epoch.
     at: float = 0.0
 
 
 class Snapshot(NamedTuple):
-    """A flow and its steps at one moment."""
+    """A consistent snapshot of a flow and its steps."""
 
     flow: FlowRow
     steps: dict[str, StepRow]
 
 
 class OutboxRow(NamedTuple):
-    """An event that a task has sent, as it is stored until it is delivered."""
+    """The stored row of an event that a task has sent, until it is delivered."""
 
     id: str
     topic: str
     #: Its data, encoded.
     data: str
-    #: Its place; given by the store.
+    #: The number in order, assigned by the store.
     number: int = 0
-    #: How often its delivery failed, and the last error.
+    #: Number of failed deliveries, and the last error.
     failures: int = 0
     error: str = ""
 
 
-#: The error of an event while its last delivery has no result. No error and a lease mean the same.
+#: The error of an event while its last delivery has no result. An empty error together with a lease means the same.
 UNENDED = "its delivery began and never ended"
 
 
 def taken(row: OutboxRow, until: float) -> OutboxRow:
-    """Return `row` as it is stored when it is taken. A lease that ran out, at ``until``, is a failure."""
+    """Return the row of a taken event; an earlier lease, which expired at ``until``, counts as a failure."""
     if not until:
         return row if row.error == UNENDED else row._replace(error="")
     if row.error in ("", UNENDED):
@@ -282,12 +283,12 @@ def taken(row: OutboxRow, until: float) -> OutboxRow:
 
 
 class FailedDelivery(NamedTuple):
-    """An event of the outbox whose delivery failed, as it is written."""
+    """The update of an outbox row whose delivery failed."""
 
     number: int
     failures: int
     error: str
-    #: When it may be delivered again; None: it is a dead letter.
+    #: Time of the next delivery; None makes the event a dead letter.
     until: float | None
 
 
@@ -301,23 +302,23 @@ class Batch(NamedTuple):
     at: float
     steps: list[StepRow]
     changes: list[Change]
-    #: None: as it was.
+    #: None leaves the stored values unchanged.
     store: str | None = None
     error: str = ""
-    #: The events that steps which have succeeded have sent.
+    #: The events that successful steps have sent.
     sent: Sequence[OutboxRow] = ()
-    #: The number from which on the changes that are stored are forgotten; 0: none.
+    #: Stored changes from this number on are deleted; 0 deletes none.
     taken_back: int = 0
 
 
 # -- jobs --------------------------------------------------------------------------------------------------------------
 
-#: The outcome of a job that is given up.
+#: The outcome of a job that was given up.
 DISCARDED = "discarded"
 
 
 class Priority(StrEnum):
-    """The priority of a job; of equals the oldest is first."""
+    """The priority of a job; among equal priorities the oldest job is first."""
 
     VERY_HIGH = "very_high"
     HIGH = "high"
@@ -326,48 +327,48 @@ class Priority(StrEnum):
     VERY_LOW = "very_low"
 
 
-#: The highest first.
+#: Highest priority first.
 PRIORITIES = list(Priority)
 
 
 class JobRow(NamedTuple):
-    """A job, as it is stored; times are in seconds since the epoch."""
+    """The stored row of a job; times are in seconds since the epoch."""
 
     id: str
-    #: The name of its flow; the flow has the id of the job.
+    #: The name of its flow; the flow's id is the job's id.
     flow: str
-    #: The place of its priority.
+    #: The rank of its priority.
     rank: int
-    #: The values that the flow is started with, encoded.
+    #: The values that the flow starts with, encoded.
     store: str
-    #: When it was enqueued.
+    #: Time when it was enqueued.
     enqueued: float
-    #: How often it may be claimed before it is discarded.
+    #: Maximum claims before the job is discarded.
     max_attempts: int
-    #: Its place among equals; given by the store.
+    #: The number in order, assigned by the store.
     number: int = 0
     state: str = "UNCLAIMED"
-    #: The name of its owner, and the process of the owner, by its token in `Presence`.
+    #: The name of its owner, and the owner's process, as a token of `Presence`.
     owner: str = ""
     token: str = ""
-    #: Raised by each claim; a write with an older one is refused.
+    #: Raised by each claim; a write with an older epoch is rejected.
     epoch: int = 0
-    #: The end of the claim.
+    #: Time when the claim expires.
     until: float = 0.0
-    #: How often it was claimed.
+    #: Number of claims.
     attempts: int = 0
-    #: The time before which it is claimed only by its id.
+    #: Time before which the job can only be claimed by its id.
     due: float = 0.0
     #: The state in which its flow ended, or ``discarded``.
     outcome: str = ""
     #: Its last error.
     error: str = ""
-    #: When it was completed.
+    #: Time when it was completed.
     ended: float = 0.0
 
 
 class Claim(NamedTuple):
-    """The owner of a claim, its process, and the time from which and until which the claim holds."""
+    """The owner of a claim, its process, and the start and end of the claim."""
 
     owner: str
     token: str

@@ -1,6 +1,6 @@
-"""Retries: they decide whether a flow in which a step failed is undone, or undone and tried again.
+"""Retries: they decide whether a flow with a failed step is reverted, or reverted and tried again.
 
-A retry runs before the items of its flow. Any object will do that has ``execute``, ``on_failure`` and, optionally,
+A retry runs before the items of its flow. It is any object with ``execute``, ``on_failure`` and, optionally,
 ``revert``.
 """
 
@@ -32,13 +32,13 @@ __all__ = [
 
 
 class Verdict(StrEnum):
-    """The answer of a retry to a failure."""
+    """The verdict of a retry on a failure."""
 
-    #: Undo the flow, and do it again.
+    #: Revert the flow, and run it again.
     RETRY = "RETRY"
-    #: Undo the flow; the retry of a flow around it may decide otherwise.
+    #: Revert the flow; the retry of an enclosing flow may decide otherwise.
     REVERT = "REVERT"
-    #: Undo everything, also around the flow.
+    #: Revert everything, including enclosing flows.
     REVERT_ALL = "REVERT_ALL"
 
 
@@ -47,34 +47,34 @@ class Attempt(NamedTuple):
 
     #: The value that the retry returned for it.
     value: Any
-    #: The failures in it, by the names of steps.
+    #: The failures in it, by step name.
     failures: Mapping[str, Failure] = MappingProxyType({})
 
 
 @runtime_checkable
 class Retry(Protocol):
-    """Decides about failures in its flow; it may have ``name`` and ``provides``, as a task, and ``revert``.
+    """Decides about failures in its flow; it may have ``name``, ``provides`` and ``revert``, as a task has.
 
-    Each function is given ``history``, the attempts so far, and the arguments that its other parameters name.
-    ``execute`` may be async; ``on_failure`` is plain, and must neither wait nor have an effect that is to be undone.
+    Each function can take ``history``, the attempts so far, and any arguments that its other parameters name.
+    ``execute`` may be async. ``on_failure`` is plain, and must neither block nor have effects that need reverting.
     """
 
     @property
     def execute(self) -> Any:
-        """Called before each attempt; its result is provided to the flow."""
+        """Called before each attempt; the flow can use the result."""
 
     @property
     def on_failure(self) -> Any:
-        """Returns a `Verdict`; the last attempt in ``history`` has the failures."""
+        """Return a `Verdict`; the last attempt in ``history`` contains the failures."""
 
 
 class _Named:
     """The name of a retry, and the name under which its value is provided."""
 
     def __init__(self, *, name: str | None = None, provides: str | None = None) -> None:
-        #: None: the name of its flow, followed by ``_retry``.
+        #: The name; None means the name of the flow, followed by ``_retry``.
         self.name = name
-        #: The name under which its flow gets its value; None: not at all.
+        #: The name under which its flow gets the value; None provides no value.
         self.provides = provides
 
     def __repr__(self) -> str:
@@ -83,7 +83,7 @@ class _Named:
 
 
 class AlwaysRevert(_Named):
-    """Undo the flow after any failure."""
+    """Revert the flow after any failure."""
 
     def execute(self) -> None:
         """Return nothing."""
@@ -94,7 +94,7 @@ class AlwaysRevert(_Named):
 
 
 class AlwaysRevertAll(_Named):
-    """Undo everything after any failure."""
+    """Revert everything after any failure."""
 
     def execute(self) -> None:
         """Return nothing."""
@@ -149,7 +149,7 @@ class Times(_Named):
 
 
 class ForEach(_Named):
-    """Try with each of ``values`` in turn, and provide it."""
+    """Try each of ``values`` in turn, and provide it."""
 
     revert_all: bool
     values: Sequence[Any]
@@ -169,7 +169,7 @@ class ForEach(_Named):
         """Return the next value.
 
         Raises:
-            FlowError: if none is left.
+            FlowError: if no value is left.
         """
         return _next(self.values, history)
 
@@ -179,7 +179,7 @@ class ForEach(_Named):
 
 
 class ParameterizedForEach(_Named):
-    """As `ForEach`, with the values that the flow has under the name ``values``."""
+    """Try each of the values that the flow has under the name ``values``, as `ForEach` does."""
 
     revert_all: bool
     values: str
@@ -204,7 +204,7 @@ class ParameterizedForEach(_Named):
         """Return the next value.
 
         Raises:
-            FlowError: if none is left.
+            FlowError: if no value is left.
         """
         return _next(values, history)
 
@@ -220,7 +220,7 @@ def _verdict(*, retry: bool, revert_all: bool) -> Verdict:
 
 
 def _left(values: Sequence[Any], history: Sequence[Attempt]) -> list[Any]:
-    """Return the values that were not tried; a value that is there twice is tried twice."""
+    """Return the values that were not tried; a value that occurs twice is tried twice."""
     left = list(values)
     for attempt in history:
         if attempt.value in left:

@@ -1,7 +1,7 @@
-"""`Run`: one flow under one id; it is loaded, taken, run in the background, suspended, resumed and awaited here.
+"""`Run`: one flow with one id. It is loaded, taken, run in the background, suspended, resumed and awaited here.
 
-A flow is taken before it is run: its epoch is raised, and writes with an older one are refused. If a live process
-elsewhere has it, the run follows that process and has its outcome.
+Before a flow runs, it is taken: its epoch is raised, and writes with an older epoch are rejected. If another live
+process has the flow, the run follows that process and gets its outcome.
 """
 
 from __future__ import annotations
@@ -42,41 +42,41 @@ __all__ = ["FlowLoader", "Run", "run_info", "step_view"]
 
 _log = logging.getLogger("lifecycle.flows")
 
-#: Seconds between two looks at a flow that another process has, which should notify when it comes to rest.
+#: Seconds between two checks of a flow that another process has; that process should also notify when it stops.
 _POLLING = Backoff(initial=0.1, maximum=5.0)
-#: Engine states that a slow watcher can be behind; older ones are dropped.
+#: Maximum engine states that a slow watcher can be behind; older states are dropped.
 _BACKLOG = 1000
 _FAILED = (StepState.FAILURE, StepState.REVERT_FAILURE)
 
 
 @dataclass(frozen=True, slots=True)
 class FlowLoader:
-    """A store, and everything that is needed to run the flows in it."""
+    """A store, and everything else needed to run the flows in it."""
 
     store: Store
     codec: Codec
     options: Options
     #: The processes that have the store open.
     presence: Presence
-    #: Where plain functions are called.
+    #: The threads for plain functions.
     threads: LoopThreads
 
     def plan(self, flow: Item | Plan, name: str) -> Plan:
         """Return the plan of ``flow``, which must have that name.
 
         Raises:
-            FlowError: if it has another name, or cannot be carried out.
+            FlowError: if it has another name, or is invalid.
         """
         plan = flow if isinstance(flow, Plan) else compile_flow(flow)
         if plan.name != name:
-            raise FlowError(f"{plan.flow!r} was given for the flow {name!r}; a flow is known by its name: keep it")
+            raise FlowError(f"{plan.flow!r} was given for the flow {name!r}; the names of flows must not change")
         return plan
 
     async def open(self, row: FlowRow, *, same: bool = False) -> tuple[Snapshot, bool]:
-        """Return the stored flow ``row``, and whether it is new, and so ours.
+        """Return the stored flow ``row``, and whether it is new and so belongs to this process.
 
         Raises:
-            FlowError: if the id is that of another flow, or with ``same`` if the flow was given other values.
+            FlowError: if the id belongs to another flow, or with ``same`` if the flow was given other values.
         """
         mine = row._replace(epoch=1, owner=self.presence.token)
         if not row.epoch and await self.store.create(mine):
@@ -84,14 +84,14 @@ class FlowLoader:
         snapshot = await self.store.load(row.id)
         if snapshot.flow.name != row.name:
             raise FlowError(
-                f"the id {row.id!r} is that of a flow {snapshot.flow.name!r}, not {row.name!r}; give another id"
+                f"the id {row.id!r} belongs to a flow {snapshot.flow.name!r}, not {row.name!r}; give another id"
             )
         if same:
             self.check_values(row.id, row.store, snapshot.flow.store)
         return snapshot, False
 
     def check_values(self, id: str, given: str, kept: str) -> None:  # noqa: A002  # what it is
-        """Refuse values other than those that the flow ``id`` has; both are encoded.
+        """Reject values that differ from those of the flow ``id``; both are encoded.
 
         Raises:
             FlowError: if they differ.
@@ -103,18 +103,18 @@ class FlowLoader:
         """Take the flow of ``snapshot``.
 
         Raises:
-            ClaimLost: if another process was quicker.
+            ClaimLost: if another process took it first.
         """
         flow = snapshot.flow
         return await self.store.take(flow.id, self.presence.token, seen=flow.epoch)
 
     async def is_elsewhere(self, flow: FlowRow) -> bool:
-        """Return whether it is unfinished, and another live process has it."""
+        """Return whether the flow is unfinished, and another live process has it."""
         mine = flow.owner in ("", self.presence.token)
         return not mine and flow.state not in ENDS and not await self.presence.is_gone(flow.owner)
 
     async def has_job(self, id: str) -> bool:  # noqa: A002  # what it is
-        """Return whether it is the flow of a job that is not complete."""
+        """Return whether the flow belongs to an incomplete job."""
         return bool(await self.store.jobs(self.presence).unfinished([id]))
 
     def engine(self, plan: Plan, snapshot: Snapshot, sender: object) -> Engine:
@@ -135,14 +135,14 @@ class FlowLoader:
             )
         except (ValueError, TypeError) as error:
             raise FlowError(
-                f"what is kept of flow {snapshot.flow.id!r} is damaged, or of another version ({error}); "
+                f"the stored state of flow {snapshot.flow.id!r} is damaged, or has another version ({error}); "
                 "restore a copy, or start it under another id"
             ) from error
         engine.on_sent = partial(self.presence.notify, SENT)
         return engine
 
     async def changes(self, id: str, *, after: int) -> list[Change]:  # noqa: A002  # what it is
-        """Return the changes of a flow after the one of that number."""
+        """Return the changes of a flow with numbers above ``after``."""
         return [self._decoded(change) for change in await self.store.changes(id, after=after)]
 
     def _decoded(self, change: Change) -> Change:
@@ -153,11 +153,11 @@ class FlowLoader:
 
 
 class Run:
-    """A flow that is carried out; `Flows.start` and `Flows.recover` make them.
+    """A flow that was started; `Flows.start` and `Flows.recover` return runs.
 
-    Awaited, it returns the values that the flow's tasks provided, by name, or raises the error that it failed with: the
-    error itself, an ``ExceptionGroup`` of several, or, if that was before a restart of the program, `StepFailed`. It
-    waits while the flow is suspended.
+    Awaiting a run returns the values that the flow's tasks provided, by name, or raises the error that the flow failed
+    with. That is the error itself, an ``ExceptionGroup`` of several, or `StepFailed` if the program has restarted
+    since. Awaiting continues to wait while the flow is suspended.
     """
 
     def __init__(
@@ -166,26 +166,26 @@ class Run:
         self.id: str = row.id
         self.name: str = plan.name
         self._plan, self._row, self._loader = plan, row, loader
-        # Whether a flow that is stored under this id must have been given the same values.
+        # Whether a flow already stored with this id must have the same values.
         self._same = same
-        # Set to look again at a flow that another process has; and whether another process waits for this one.
+        # Set to check a flow that another process has; and whether another process waits for this one.
         self._look_again = asyncio.Event()
         self._followed = False
-        # Called when it begins to run, and when it is at rest.
+        # Called when the run begins, and when it stops.
         self._on_change = on_change
         self._engine: Engine | None = None
-        # Whether the flow was taken, so that it may be written.
+        # Whether this process has taken the flow and may write it.
         self._mine = False
-        # Whether the store is known to have it.
+        # Whether the flow is known to be in the store.
         self._stored = False
         self._task: asyncio.Task[None] | None = None
-        # The error that stopped it, other than a failed task.
+        # The error that stopped the run, other than a failed task.
         self._error: BaseException | None = None
-        # Set if it is to be suspended as soon as it runs: the seconds that its tasks have.
+        # Set to suspend the run as soon as it starts: the seconds that its tasks have to end.
         self._suspend_after: tuple[float | None] | None = None
-        # Notified at any change; and when it has come to rest, for those that need not be woken before.
+        # Notified at any change; and only when the run stops.
         self._changed, self._rest = Condition(), Condition()
-        # The engine states that each watcher has not seen yet.
+        # The engine states that each watcher has not read yet.
         self._watchers: list[deque[EngineState]] = []
 
     def __repr__(self) -> str:
@@ -195,7 +195,7 @@ class Run:
 
     @property
     def state(self) -> FlowState:
-        """The state of the flow, as it is stored."""
+        """The stored state of the flow."""
         return FlowState(self._row.state) if self._engine is None else self._engine.flow.state
 
     @property
@@ -210,31 +210,31 @@ class Run:
 
     @property
     def given(self) -> str:
-        """The values that it was given, encoded."""
+        """The values that the flow was given, encoded."""
         return self._row.store
 
     @property
     def running(self) -> bool:
-        """Whether something is done, or about to be."""
+        """Whether the flow runs, or is about to run, in the background."""
         return self._task is not None and not self._task.done()
 
     @property
     def ended(self) -> bool:
-        """Whether it has come to its end: SUCCESS, FAILURE or REVERTED."""
+        """Whether the flow has ended: SUCCESS, FAILURE or REVERTED."""
         return not self.running and self.state in ENDS
 
     @property
     def stopped(self) -> bool:
-        """Whether an error other than a failed task stopped it; it can be resumed."""
+        """Whether an error other than a failed task stopped the run; you can resume it."""
         return not self.running and self._error is not None
 
     @property
     def refused(self) -> bool:
-        """Whether it was stopped before the store had it, or because the store has another flow."""
+        """Whether the run stopped before its flow was stored, or because the store has another flow with the id."""
         return self.stopped and not self._stored
 
     def info(self) -> RunInfo:
-        """Describe it and how its flow is built; `lifecycle.observe.mermaid.flow` draws the description."""
+        """Describe the run and the structure of its flow; `lifecycle.observe.mermaid.flow` draws the description."""
         error = "" if self._error is None else error_text(self._error)
         return run_info(self._plan.flow, self._row._replace(state=self.state, error=error), self.steps)
 
@@ -256,7 +256,7 @@ class Run:
         return self._engine.scheduler.values.provided()
 
     async def __aiter__(self) -> AsyncGenerator[Change, None]:
-        """Yield each change from the first on, once it is stored, until the flow has come to its end."""
+        """Yield each change from the first one, once it is stored, until the flow has ended."""
         seq = 0
         while True:
             before, over = self._changed.notified, self.ended or self.stopped
@@ -270,7 +270,7 @@ class Run:
                 await self._changed.wait()
 
     async def states(self) -> AsyncGenerator[EngineState, None]:
-        """Yield the states that the engine enters from now on, until the flow is at rest."""
+        """Yield the states that the engine enters from now on, until the run stops."""
         seen: deque[EngineState] = deque(maxlen=_BACKLOG)
         self._watchers.append(seen)
         try:
@@ -287,7 +287,7 @@ class Run:
         """Wait until the flow is in the store, and return the run: from then on the flow survives a crash.
 
         Raises:
-            FlowError: if it could not be stored: its id is that of another flow, or the `Flows` were left.
+            FlowError: if the flow could not be stored because its id belongs to another flow, or the `Flows` were left.
             JournalError: if the store could not be written.
         """
         while not self._stored:
@@ -297,17 +297,17 @@ class Run:
         return self
 
     async def wait_at_rest(self) -> None:
-        """Wait until nothing is at work."""
+        """Wait until no task runs."""
         while self.running:
             await self._rest.wait()
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
     def suspend(self, *, cancel_after: float | None = None) -> Awaitable[FlowState]:
-        """Start nothing more from now on; await the result to wait until nothing is at work.
+        """Start no more tasks from now on; await the result to wait until no task runs.
 
-        Tasks at work end by themselves; after ``cancel_after`` seconds they are cancelled, and are done again when the
-        flow is resumed. A flow that does not run stays as it is; one that had nothing left to do comes to its end.
+        Running tasks continue to their end. After ``cancel_after`` seconds they are cancelled, and run again when the
+        flow is resumed. A flow that does not run stays unchanged; a flow with nothing left to do ends.
         """
         if self.running:
             self._suspend_after = (cancel_after,)
@@ -324,12 +324,12 @@ class Run:
             self.proceed()
 
     async def reset(self) -> None:
-        """Forget results, failures, and the history of retries; not how often tasks were started.
+        """Delete results, failures and the history of retries, but keep the attempt counts.
 
-        The flow is PENDING then, and begins again with `resume`, with `again`, or when it is started with its id.
+        The flow is PENDING then. It begins again with `resume`, with `again`, or when it is started with its id.
 
         Raises:
-            InvalidState: unless the flow is at its end: SUCCESS, FAILURE or REVERTED.
+            InvalidState: unless the flow has ended: SUCCESS, FAILURE or REVERTED.
         """
         self._check_idle()
         engine = await self._ready(again=True)
@@ -338,13 +338,13 @@ class Run:
         self._notify()
 
     async def again(self, flow: Item | None = None) -> None:
-        """Run it once more, in the background: finished steps stay finished; a flow that was undone begins again.
+        """Run the flow again in the background: finished steps stay finished, and a reverted flow begins again.
 
-        With ``flow``, its tasks replace those before: tasks of the same name are the same, new ones are done.
+        A given ``flow`` replaces the tasks: tasks with a known name keep their state, and new tasks run.
 
         Raises:
-            InvalidState: while it runs.
-            FlowError: for a flow of another name, or one that cannot be carried out.
+            InvalidState: while the flow runs.
+            FlowError: if ``flow`` has another name, or is invalid.
         """
         self._check_idle()
         if flow is not None:
@@ -353,15 +353,15 @@ class Run:
 
     def _check_idle(self) -> None:
         if self.running:
-            raise InvalidState(f"flow {self.id!r} is {self.state} and runs; await run.suspend(), or await run")
+            raise InvalidState(f"flow {self.id!r} is {self.state} and running; await run.suspend(), or await run")
 
     async def close(self) -> None:
-        """Stop at once, because the `Flows` are left."""
+        """Stop immediately, because the `Flows` are left."""
         left = f"flow {self.id!r} is {self.state}, and the Flows that ran it was left; recover or start it again"
         await self.abandon(FlowError(left))
 
     async def abandon(self, error: Exception) -> None:
-        """Cancel at once the functions at work and write nothing more; a caller that waits gets ``error``."""
+        """Cancel the running functions immediately and write nothing more; callers that wait get ``error``."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -372,13 +372,13 @@ class Run:
     # -- running ------------------------------------------------------------------------------------------------------
 
     def adopt(self, snapshot: Snapshot) -> None:
-        """Continue from ``snapshot``: the flow was taken for this run."""
+        """Continue from ``snapshot``, which was taken for this run."""
         self._mine = snapshot.flow.state not in ENDS
         self._stored = True
         self._use(snapshot)
 
     def proceed(self, *, again: bool = False) -> None:
-        """Begin, or continue, in the background; with ``again`` also if the flow has ended before."""
+        """Begin or continue in the background; with ``again``, also if the flow has ended."""
         if self.running:
             return
         self._suspend_after = None
@@ -405,11 +405,11 @@ class Run:
                 self._loader.presence.notify(f"{AT_REST} {self.id}")
 
     def be_followed(self) -> None:
-        """Notify other processes when it comes to rest."""
+        """Notify other processes when the run stops."""
         self._followed = True
 
     async def _ready(self, *, again: bool) -> Engine | None:
-        """Return the engine, if there is anything for it to do; the flow is taken if need be."""
+        """Return the engine if it has anything to do, after taking the flow if necessary."""
         if self._error is not None:
             # The state in memory may be ahead of the store.
             self._engine, self._error = None, None
@@ -423,13 +423,13 @@ class Run:
         return self._engine if self._mine else None
 
     async def _take(self, snapshot: Snapshot, *, again: bool) -> Snapshot:
-        """Take the flow; while a live process elsewhere has it, wait for its end, or until this is suspended."""
+        """Take the flow; if another live process has it, wait for the flow's end, or until this run is suspended."""
         loader, presence, tries = self._loader, self._loader.presence, 0
         silences = [presence.listen(news, self._look_again.set) for news in (f"{AT_REST} {self.id}", GONE)]
         try:
             while True:
                 self._look_again.clear()
-                # If it is the flow of a job, the next process that claims the job continues with it.
+                # If the flow belongs to a job, the next process that claims the job continues it.
                 if not (await loader.is_elsewhere(snapshot.flow) or (tries and await loader.has_job(self.id))):
                     try:
                         taken = await loader.take(snapshot)
@@ -441,7 +441,7 @@ class Run:
                         return taken
                 elif again:
                     raise ClaimLost(
-                        f"flow {self.id!r} is {snapshot.flow.state} in a process that lives ({snapshot.flow.owner}); "
+                        f"flow {self.id!r} is {snapshot.flow.state} in another live process ({snapshot.flow.owner}); "
                         "wait for its end, or suspend it there"
                     )
                 elif self._suspend_after is not None:
@@ -477,7 +477,7 @@ class Run:
             _log.warning("flow %s %r ends %s: %s", self.name, self.id, self.state, reason_of(error))
 
     def _stop(self, error: Exception) -> None:
-        """Take in an error other than a failed task: the stored state stays, and nothing is at work."""
+        """Stop with an error other than a failed task; the stored state stays unchanged."""
         _log.warning("flow %s %r stopped, and can be resumed: %s", self.name, self.id, reason_of(error))
         self._error = error
         flow = None if self._engine is None else self._engine.flow
@@ -492,7 +492,7 @@ class Run:
 
 
 class _Rest:
-    """The result of `Run.suspend`: awaited, it waits until nothing is at work, and returns the state of the flow."""
+    """The result of `Run.suspend`; awaiting it waits until no task runs, and returns the state of the flow."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -506,7 +506,7 @@ class _Rest:
 
 
 def run_info(flow: Item | None, row: FlowRow, steps: Mapping[str, StepView]) -> RunInfo:
-    """Describe the run ``row``. Without its ``flow`` the steps have no order; steps not in ``steps`` have not begun."""
+    """Describe the run ``row``. Without ``flow`` the steps have no order; a step missing in ``steps`` has not begun."""
     if flow is None:
         root = ItemInfo(row.name, "", items=tuple(_step_info(name, each) for name, each in steps.items()))
     else:
@@ -515,7 +515,7 @@ def run_info(flow: Item | None, row: FlowRow, steps: Mapping[str, StepView]) -> 
 
 
 def step_view(row: StepRow) -> StepView:
-    """Describe a stored task or retry as `Run.steps` does."""
+    """Return the view of a stored task or retry, as in `Run.steps`."""
     failed = row.revert_failure or row.failure
     error = str(Failure.decode(failed)) if failed else ""
     return StepView(row.kind, StepState(row.state), Intention(row.intention), row.attempt, error)
@@ -534,7 +534,7 @@ def _item_info(item: Item, steps: Mapping[str, StepView]) -> ItemInfo:
 def _with_retry(
     flow: Flow, items: tuple[ItemInfo, ...], follow: tuple[tuple[int, ...], ...], steps: Mapping[str, StepView]
 ) -> ItemInfo:
-    """Describe a flow whose first item is its retry, followed by the items that wait for nothing else."""
+    """Describe a flow: its retry comes first, followed by the items that wait for nothing else."""
     assert flow.retry is not None
     followers = {place for row in follow for place in row}
     first = tuple(place + 1 for place in range(len(items)) if place not in followers)

@@ -1,4 +1,4 @@
-"""Serializers of values: to the text that a store keeps, and back."""
+"""Serializers of values, to and from the text that a store keeps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["JSON", "Codec", "is_large", "is_plain", "keep"]
 class Codec(Protocol):
     """Turns the values of tasks into text, and back.
 
-    ``encode`` raises if ``decode`` would not return the same value; its error becomes the failure of the task.
+    ``encode`` raises an error if ``decode`` would not return the same value; the error becomes the failure of the task.
     """
 
     def encode(self, value: Any) -> str:
@@ -29,13 +29,13 @@ class Codec(Protocol):
 
 
 class JSON:
-    """Strict JSON: a value that would come back as another is refused, except that a tuple becomes a list."""
+    """Strict JSON: a value that would not decode to itself is rejected, except that a tuple becomes a list."""
 
     def encode(self, value: Any) -> str:
         """Return the text of ``value``.
 
         Raises:
-            FlowError: naming the part that cannot be kept, and its place in the value.
+            FlowError: with the part that JSON cannot represent, and its place in the value.
         """
         try:
             text = "".join(_pieces(value)) if is_large(value) else _dumps(value)
@@ -55,14 +55,14 @@ class JSON:
             return json.loads(text)
         except ValueError as error:
             raise FlowError(
-                f"{_short(text)} is not JSON ({error}); what is kept was damaged, or by another codec"
-            ) from (error)
+                f"{_short(text)} is not JSON ({error}); the stored text is damaged, or another codec wrote it"
+            ) from error
 
 
 _ADVICE = "return plain data, or give Flows(codec=...) one that knows it"
-#: Characters of a value that an error shows.
+#: Maximum characters of a value in an error.
 _SHORT = 60
-#: Characters that are encoded in some milliseconds, and those that each value counts for.
+#: Number of characters that can be encoded in a few milliseconds, and the number that each value counts as.
 _LARGE, _PER_VALUE = 256 * 1024, 16
 _PLAIN = (int, str, float, bool, type(None))
 _KNOWN = (*_PLAIN, list, tuple)
@@ -70,7 +70,7 @@ _dumps = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 def _found(value: Any) -> str:
-    """Return the part of ``value`` that JSON does not know; empty if there is none."""
+    """Return the part of ``value`` that JSON cannot represent, or an empty string."""
     try:
         return _where(value)
     except RecursionError:
@@ -78,7 +78,7 @@ def _found(value: Any) -> str:
 
 
 def _where(value: Any, path: str = "the value") -> str:
-    """Return the first part of ``value`` that JSON does not know; empty if there is none."""
+    """Return the first part of ``value`` that JSON cannot represent, or an empty string."""
     if type(value) in _PLAIN:
         return ""
     if type(value) in (list, tuple):
@@ -95,7 +95,7 @@ def _where(value: Any, path: str = "the value") -> str:
 
 
 def _walk(value: Any) -> Iterator[object]:
-    """Yield ``value`` and everything in its lists, tuples and dicts; without end, if it contains itself."""
+    """Yield ``value`` and everything in its lists, tuples and dicts; endless if the value contains itself."""
     open_ones: list[Iterator[object]] = [iter((value,))]
     while open_ones:
         for each in open_ones[-1]:
@@ -111,7 +111,7 @@ def _walk(value: Any) -> Iterator[object]:
 
 
 def _comes_back(value: Any) -> bool:
-    """Return whether JSON knows all of ``value``, which neither contains itself nor is too deep."""
+    """Return whether JSON can represent all of ``value``, and it neither contains itself nor is nested too deeply."""
     return all(
         all(type(key) is str for key in cast("Mapping[object, object]", each))
         if type(each) is dict
@@ -131,7 +131,7 @@ def _pieces(value: Any) -> Iterator[str]:
     elif type(value) is dict:
         yield "{"
         for place, (key, each) in enumerate(cast("Mapping[Any, Any]", value).items()):
-            # The encoder writes the key, whatever it is.
+            # The encoder also writes keys that are not strings.
             yield f"{',' if place else ''}{_dumps({key: 0})[1:-2]}"
             yield from _pieces(each)
         yield "}"
@@ -140,7 +140,7 @@ def _pieces(value: Any) -> Iterator[str]:
 
 
 def _halves(values: Sequence[Any]) -> Iterator[str]:
-    """Yield the texts of ``values``, of which there is at least one, with commas between them."""
+    """Yield the texts of ``values``, at least one, separated by commas."""
     if len(values) == 1:
         yield from _pieces(values[0])
     elif not is_large(values):
@@ -152,7 +152,7 @@ def _halves(values: Sequence[Any]) -> Iterator[str]:
 
 
 def is_large(value: Any) -> bool:
-    """Return whether encoding ``value`` takes so long that the loop should not wait for it."""
+    """Return whether encoding ``value`` takes too long for the loop to wait."""
     if type(value) in _PLAIN:
         return type(value) is str and len(value) > _LARGE
     size = 0
@@ -172,12 +172,12 @@ def _short(value: Any) -> str:
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether ``value`` cannot be changed, and so needs no copy."""
+    """Return whether ``value`` is immutable and so needs no copy."""
     return type(value) in _PLAIN
 
 
 def keep(codec: Codec, value: Any) -> tuple[str, Any]:
-    """Return the text of ``value``, and the value that is read from it, now as after a crash."""
+    """Return the text of ``value``, and the value decoded from it, so that tasks see the same as after a crash."""
     text = codec.encode(value)
     if is_plain(value):
         return text, value

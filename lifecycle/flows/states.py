@@ -1,7 +1,7 @@
-"""The five tables: which state of a flow, a task, a retry, a job and the engine may follow which.
+"""The five tables: the allowed transitions of a flow, a task, a retry, a job and the engine.
 
-They are those of TaskFlow, and two guarded moves: a step that was cancelled goes back to the state before. A `Table`
-checks a move, and makes a `states.Machine` for one thing of its kind.
+They are those of TaskFlow plus two guarded moves: a cancelled step returns to its previous state. A `Table` checks a
+move, and creates a `states.Machine` for one object.
 """
 
 from __future__ import annotations
@@ -97,15 +97,16 @@ class JobState(StrEnum):
 
 
 class Table(Generic[S]):
-    """The states of one kind of thing, and the moves between them.
+    """The states of one kind of object, and the moves between them.
 
     Args:
         kind: Its name in messages.
         initial: The state at the beginning.
-        moves: For each state the states that may follow it.
-        ignored: Pairs that are requested in good faith and change nothing.
-        cancelled: Moves that only a cancellation makes: by hand, before the start, or because a claim was lost.
-        reset: States from which only a reset leads to the initial one.
+        moves: For each state, the states that may follow it.
+        ignored: Pairs of states whose move may be requested without error, but changes nothing.
+        cancelled: Moves that only a cancellation makes: a manual one, one before the start, or because a claim was
+            lost.
+        reset: States from which only a reset leads to the initial state.
     """
 
     kind: str
@@ -134,10 +135,10 @@ class Table(Generic[S]):
         self._machine_moves = {state: frozenset(row) for state, row in guarded.items()}
 
     def check(self, name: str, old: S, new: S, reason: str = "") -> bool:
-        """Return whether ``old`` moves to ``new``; False if the table ignores the move.
+        """Return True if ``old`` may move to ``new``, or False if the table ignores the move.
 
         Raises:
-            InvalidState: naming both states and the legal moves.
+            InvalidState: with both states and the legal moves.
         """
         if new in self.moves[old]:
             return True
@@ -151,7 +152,7 @@ class Table(Generic[S]):
         raise InvalidState(f"{self.kind} {name!r} cannot go from {old} to {new}; legal: {legal}")
 
     def machine(self, name: str, state: S | None = None) -> Machine[S]:
-        """Return a machine with this table, the guarded moves included, that begins in ``state``."""
+        """Return a machine with this table, including the guarded moves, that begins in ``state``."""
         start = self.initial if state is None else state
         return Machine(name, self._machine_moves, start, ignored=self.ignored, history=8, error=InvalidState)
 

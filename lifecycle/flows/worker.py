@@ -1,7 +1,7 @@
-"""`Worker`: claims jobs and carries them out until it is cancelled; then it releases those that it has.
+"""`Worker`: claims jobs and runs their flows until it is cancelled; then it releases the jobs that it has.
 
-One task claims jobs while there is a free slot, each job has its own task, and one task extends the claims, whatever
-the jobs do.
+One task claims jobs while a slot is free, each job has its own task, and one task extends the claims independently of
+the jobs.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ __all__ = ["Worker"]
 
 _log = logging.getLogger("lifecycle.flows")
 
-#: The wait of a worker while the store cannot be read or written.
+#: The wait while the store cannot be read or written.
 _TROUBLE = Backoff(initial=0.1, maximum=30.0)
-#: Errors that another attempt would not change.
+#: Errors that would occur again in another attempt.
 _HOPELESS = (MissingDependencies, AmbiguousDependency)
-#: How often a claim is extended in the time of a lease; and how often that is tried while the store does not answer.
+#: Number of extensions of a claim per lease time, and of attempts while the store does not answer.
 _OFTEN, _OFTENER = 3, 15
 
 
 class _Lease:
-    """A claim that is extended."""
+    """A claim to extend."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -57,19 +57,19 @@ class _Lease:
 
 
 class _Heartbeat:
-    """Extends claims of ``seconds``, all at once, and more often while the store does not answer.
+    """Extends claims of ``seconds``, all in one call, and more often while the store does not answer.
 
-    A claim is lost if the store refuses to extend it, or if its time is over; the others are kept.
+    A claim is lost if the store refuses to extend it, or if its time is over. The other claims are kept.
     """
 
     def __init__(self, queue: JobQueue, seconds: float) -> None:
         self._queue, self._seconds = queue, seconds
-        # By the ids of their jobs.
+        # The claims, by job id.
         self._held: dict[str, _Lease] = {}
         self._some = asyncio.Event()
 
     def add(self, job: Job) -> _Lease:
-        """Extend the claim of ``job``; an older one that we have on it is lost."""
+        """Extend the claim of ``job`` from now on; an older claim of ours on the job is lost."""
         if (older := self._held.get(job.id)) is not None:
             older.lose()
         self._held[job.id] = lease = _Lease(job)
@@ -77,7 +77,7 @@ class _Heartbeat:
         return lease
 
     def remove(self, lease: _Lease) -> None:
-        """Extend it no more."""
+        """Stop extending the claim."""
         if self._held.get(lease.job.id) is lease:
             del self._held[lease.job.id]
         if not self._held:
@@ -93,13 +93,13 @@ class _Heartbeat:
             extended = await self._extend()
 
     async def _extend(self) -> bool:
-        """Extend the claims; False if the store does not answer."""
+        """Extend the claims, or return False if the store does not answer."""
         leases, now = list(self._held.values()), self._queue.now()
         until = now + self._seconds
         if not leases:
             return True
         try:
-            # As long as the first of them lasts: the store may wait for a server that is away.
+            # The call may take as long as the first claim lasts, because the store may wait for an unreachable server.
             async with asyncio.timeout(min(lease.until for lease in leases) - now):
                 lost = await self._queue.store.renew([lease.job.row for lease in leases], now=now, until=until)
         except (JournalError, TimeoutError) as error:
@@ -114,7 +114,7 @@ class _Heartbeat:
         return True
 
     def _drop(self, why: str) -> None:
-        """Lose the claims whose time is over: another process may have them."""
+        """Mark the claims whose time is over as lost: other processes may have claimed the jobs."""
         now = self._queue.now()
         for lease in list(self._held.values()):
             if lease.until <= now:
@@ -124,38 +124,36 @@ class _Heartbeat:
 
 
 class Worker:
-    """Carries out jobs of ``flows``, which are known by the names that the jobs were enqueued with."""
+    """Runs jobs of ``flows``, a mapping of the names that jobs are enqueued with."""
 
     def __init__(self, queue: JobQueue, flows: Mapping[str, Item], *, concurrency: int, lease: float) -> None:
         if concurrency < 1:
-            raise ValueError(f"work(concurrency={concurrency!r}) could do nothing; give 1 or more")
+            raise ValueError(f"work(concurrency={concurrency!r}) would run nothing; give 1 or more")
         if not flows:
-            raise ValueError("work({}) could do nothing; give flows by their names")
-        # Compiled once, and shared by all jobs: a plan does not change.
+            raise ValueError("work({}) would run nothing; give flows by their names")
+        # Plans are compiled once and shared by all jobs, because they are immutable.
         self._plans = {name: compile_flow(flow) for name, flow in flows.items()}
         for name, plan in self._plans.items():
             if plan.name != name:
-                raise ValueError(
-                    f"work({{{name!r}: ...}}) names a flow that is called {plan.name!r}; give it its own name"
-                )
+                raise ValueError(f"work({{{name!r}: ...}}) is a flow called {plan.name!r}; use its name as the key")
         self._queue, self._lease = queue, lease
         self._slots = concurrency
-        # The jobs that take a slot, and an event that is set when one is freed.
+        # The jobs that occupy a slot, and an event that is set when a slot is freed.
         self._in_slots: set[_Lease] = set()
         self._freed = asyncio.Event()
         self._heartbeat = _Heartbeat(queue, lease)
-        # Set when there may be something to claim.
+        # Set when there may be a job to claim.
         self._news = asyncio.Event()
-        # The tasks that carry out a job, by its id.
+        # The task that runs each job, by job id.
         self._working: dict[str, asyncio.Task[None]] = {}
-        # Done when nothing more is to be begun, and the jobs at work are to come to rest.
+        # Done when the worker must begin nothing more and stop its jobs.
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
         """Work until cancelled.
 
         Raises:
-            FlowError: once the flows are left.
+            FlowError: after the flows were left.
         """
         presence, count = self._queue.flows.presence, self._queue.count
         jobs = {JOBS_TO_CLAIM, *map(jobs_of, self._plans)}
@@ -181,7 +179,7 @@ class Worker:
             task.result()
 
     async def _stop(self, claiming: asyncio.Task[None]) -> None:
-        """Begin nothing more, and wait until the jobs at work have come to rest."""
+        """Begin nothing more, and wait until the running jobs have stopped."""
         self._stopping.set_result(None)
         self._news.set()
         self._freed.set()
@@ -190,9 +188,9 @@ class Worker:
                 while left := [*self._working.values(), *([] if claiming.done() else [claiming])]:
                     await asyncio.wait(left)
         except TimeoutError:
-            _log.warning("jobs are left as they are, and come back when their claims end: the store takes too long")
+            _log.warning("the store takes too long; unfinished jobs return to the queue when their claims end")
         finally:
-            # A second cancellation leaves no more time.
+            # A second cancellation ends the wait.
             rest = [claiming, *self._working.values()]
             for task in rest:
                 task.cancel()
@@ -201,7 +199,7 @@ class Worker:
     # -- claiming jobs -------------------------------------------------------------------------------------------------
 
     async def _claim_jobs(self) -> None:
-        """Claim jobs for free slots until the worker stops; a claim that is under way is not cancelled."""
+        """Claim jobs for free slots until the worker stops; a claim in progress is not cancelled."""
         failures = 0
         while not self._stopping.done():
             if len(self._in_slots) >= self._slots:
@@ -217,7 +215,7 @@ class Worker:
                 failures += 1
 
     async def _claim(self) -> None:
-        """Begin as many jobs as there are free slots, or wait until there may be some."""
+        """Begin as many jobs as slots are free, or wait until there may be some."""
         self._news.clear()
         if self._queue.flows.suspended:
             await self._news.wait()
@@ -225,7 +223,7 @@ class Worker:
         free = self._slots - len(self._in_slots)
         jobs = await self._queue.begin(self._plans, self._lease, free)
         if self._is_suspended():
-            # They were claimed meanwhile.
+            # The flows were suspended while the jobs were being claimed.
             await asyncio.gather(*[self._queue.release(job) for job, _ in jobs])
             return
         for job, snapshot in jobs:
@@ -237,17 +235,17 @@ class Worker:
         return self._queue.flows.suspended
 
     async def _wait(self) -> None:
-        """Wait until there may be a job: there are news, a job is due, or a claim expires."""
+        """Wait until there may be a job: a message arrives, a job is due, or a claim expires."""
         now = self._queue.now()
         then = await self._queue.store.next(now=now)
         wait = self._lease / 3 if then is None else min(self._lease / 3, max(0.0, then - now))
         await wait_within(wait, self._news)
         if not self._news.is_set():
-            # News may be lost, and a death may be unnoticed.
+            # A message may be lost, and the end of a process may be unnoticed.
             self._queue.store.doubt()
 
     def _free_slot(self, lease: _Lease) -> None:
-        """Let another job begin in the slot of this one."""
+        """Free the slot of this job for another job."""
         if lease in self._in_slots:
             self._in_slots.remove(lease)
             self._freed.set()
@@ -268,7 +266,9 @@ class Worker:
             del self._working[lease.job.id]
         self._free_slot(lease)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("job %s is left as it is, and comes back when its claim ends", lease.job.id, exc_info=error)
+            _log.error(
+                "job %s is unfinished and returns to the queue when its claim ends", lease.job.id, exc_info=error
+            )
 
     # -- carrying one out ----------------------------------------------------------------------------------------------
 
@@ -276,7 +276,7 @@ class Worker:
         job = lease.job
         try:
             if before is not None:
-                # We had it and lost it: it is not carried out twice at once.
+                # This worker had the job before and lost it; the job must not run twice at the same time.
                 await asyncio.wait([before])
             if self._stopping.done():
                 await self._queue.release(job)
@@ -287,10 +287,10 @@ class Worker:
         except ClaimLost as error:
             _log.warning("%s", error)
         except (FlowError, JournalError) as error:
-            _log.warning("job %s is left as it is, and comes back when its claim ends: %s", job.id, error)
+            _log.warning("job %s is unfinished and returns to the queue when its claim ends: %s", job.id, error)
 
     async def _adopt(self, job: Job, snapshot: Snapshot | None) -> Run | None:
-        """Return the run of its flow; None if there can be none, and then the job is discarded."""
+        """Return the run of the job's flow, or discard the job and return None if it cannot run."""
         queue, row = self._queue, job.row
         try:
             if snapshot is None:
@@ -303,7 +303,7 @@ class Worker:
             return None
 
     async def _wait_for(self, lease: _Lease, run: Run) -> None:
-        """Wait until the flow has ended, or there is a reason to leave it."""
+        """Wait until the flow has ended, or the worker must leave it."""
         ending = asyncio.create_task(_ending(run), name=f"end of {run.id}")
         try:
             reasons: list[asyncio.Future[Any]] = [ending, lease.lost, self._stopping]
@@ -323,7 +323,7 @@ class Worker:
         job = lease.job
         text = "" if error is None else error_text(error)
         if run.ended:
-            # The next job need not wait until this is written.
+            # The next job need not wait for this write.
             self._free_slot(lease)
             await self._queue.complete(job, outcome=run.state, error=text)
         elif error is None:
@@ -337,7 +337,7 @@ class Worker:
 
 
 async def _ending(run: Run) -> BaseException | None:
-    """Return the error of the flow."""
+    """Wait for the run, and return its error."""
     try:
         await run
     except Exception as error:  # noqa: BLE001  # it is kept with the job

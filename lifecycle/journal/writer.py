@@ -133,8 +133,7 @@ class Journal:
 
         Raises:
             JournalError: if the journal is closed, or the file is full, locked, damaged or not writable. The next call
-                may
-                succeed, unless the file was deleted or replaced.
+                may succeed, unless the file was deleted or replaced.
         """
         self._check()
         await self._capacity.acquire()

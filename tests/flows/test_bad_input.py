@@ -86,9 +86,9 @@ async def test_a_task_that_became_a_retry_is_an_error(reopened: Callable[[], Flo
         await flows.start(linear("f", step("a", log)), id="one")
         await flows.start(linear("f", step("b", log), retry=Times(1, name="r")), id="two")
     async with reopened() as flows:
-        with pytest.raises(FlowError, match="'a' is a retry now, and was a task when the flow was stored"):
+        with pytest.raises(FlowError, match="'a' is a retry now, but was a task when the flow was stored"):
             await flows.start(linear("f", step("b", log), retry=Times(1, name="a")), id="one")
-        with pytest.raises(FlowError, match="'r' is a task now, and was a retry when the flow was stored"):
+        with pytest.raises(FlowError, match="'r' is a task now, but was a retry when the flow was stored"):
             await flows.start(linear("f", step("r", log)), id="two")
 
 
@@ -97,7 +97,7 @@ async def test_the_missing_argument_of_an_added_task_is_an_error(reopened: Calla
         run = flows.start(linear("f", step("a", [])), id="one")
         await run.suspend()
     async with reopened() as flows:
-        with pytest.raises(MissingDependencies, match="task 'new' asks for 'size'"):
+        with pytest.raises(MissingDependencies, match="task 'new' requires 'size'"):
             (run,) = await flows.recover(linear("f", step("a", []), task(lambda size: size, name="new")))
             await run
         assert run.state == "SUSPENDED"
@@ -212,7 +212,7 @@ async def test_an_argument_from_a_skipped_task_fails_the_flow(flows: Flows) -> N
     a, b = step("a", []), task(lambda: 1, name="b", provides="x")
     c = task(lambda x: x, name="c")
     run = flows.start(linear("f", a, b, c).when(a, b, lambda _: False, depth="step"))
-    with pytest.raises(MissingDependencies, match="task 'c' asks for 'x', and no step before it gave that"):
+    with pytest.raises(MissingDependencies, match="task 'c' requires 'x', but no step before it provided that"):
         await run
     assert (run.state, run.steps["c"].state) == ("FAILURE", "PENDING")
 

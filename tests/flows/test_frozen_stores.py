@@ -58,4 +58,4 @@ async def test_a_worker_whose_jobs_cannot_be_written_ends(caplog: pytest.LogCapt
             working.cancel()
             with suppress(asyncio.CancelledError):
                 await working
-    assert "jobs are left as they are" in caplog.text
+    assert "unfinished jobs return to the queue" in caplog.text

@@ -163,11 +163,11 @@ async def test_the_same_id_is_the_same_run(reopened: Callable[[], Flows]) -> Non
 async def test_the_id_of_another_flow_is_refused(reopened: Callable[[], Flows]) -> None:
     async with reopened() as flows:
         await flows.start(linear("f", step("a", [])), id="one")
-        with pytest.raises(FlowError, match="the id 'one' is that of a flow 'f', not 'g'"):
+        with pytest.raises(FlowError, match="the id 'one' belongs to a flow 'f', not 'g'"):
             await flows.start(linear("g", step("a", [])), id="one")
         held = Held()
         flows.start(linear("h", held.task), id="two")
-        with pytest.raises(FlowError, match="the id 'two' is that of a flow 'h', not 'g'"):
+        with pytest.raises(FlowError, match="the id 'two' belongs to a flow 'h', not 'g'"):
             flows.start(linear("g", step("a", [])), id="two")
 
 
@@ -255,7 +255,7 @@ async def test_a_task_that_swallows_its_cancellation_is_given_up(
     await begun.wait()
     assert await run.suspend(cancel_after=0) == "SUSPENDED"
     assert run.steps["stubborn"].state == "PENDING"
-    assert "flow one: stubborn was cancelled and goes on all the same" in caplog.text
+    assert "flow one: stubborn was cancelled but did not end" in caplog.text
     enough.set()
     await run.resume()
     await run
@@ -286,7 +286,7 @@ async def test_a_task_that_swallows_its_timeout_is_given_up(
     with pytest.raises(TimeoutError, match="task 'stubborn' took longer than 5 s"):
         await run
     assert run.state == "REVERTED"
-    assert "flow one: stubborn ignores its time-out" in caplog.text
+    assert "flow one: stubborn is abandoned: it did not end at its timeout" in caplog.text
     enough.set()
     await gone.wait()
 
@@ -430,7 +430,7 @@ async def test_an_unfinished_flow_cannot_be_reset(flows: Flows) -> None:
     run = flows.start(linear("f", held.task))
     await held.begun.wait()
     for asked in (run.reset(), run.again()):
-        with pytest.raises(InvalidState, match=r"is RUNNING and runs; await run.suspend\(\), or await run"):
+        with pytest.raises(InvalidState, match=r"is RUNNING and running; await run.suspend\(\), or await run"):
             await asked
     await run.suspend(cancel_after=0)
     with pytest.raises(InvalidState, match="is SUSPENDED and cannot be reset"):
@@ -700,5 +700,5 @@ async def test_stored_raises_the_error_that_prevented_storing(reopened: Callable
         await first.start(linear("f", task(lambda: 1, name="a")), id="one")
     async with reopened() as second:
         run = second.start(linear("g", task(lambda: 1, name="a")), id="one")
-        with pytest.raises(FlowError, match="the id 'one' is that of a flow 'f'"):
+        with pytest.raises(FlowError, match="the id 'one' belongs to a flow 'f'"):
             await run.stored()

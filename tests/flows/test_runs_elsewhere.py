@@ -124,7 +124,7 @@ async def test_a_flow_that_another_process_runs_cannot_be_reset(others: Callable
         await gate.begun.wait()
         waiting = await second.start(flow, id="one", size=1).stored()
         await waiting.suspend()
-        with pytest.raises(ClaimLost, match="'one' is RUNNING in a process that lives"):
+        with pytest.raises(ClaimLost, match="'one' is RUNNING in another live process"):
             await waiting.reset()
         gate.open.set()
         await run
