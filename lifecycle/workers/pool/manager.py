@@ -7,6 +7,7 @@ happened: nothing is polled.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import os
 import random
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from lifecycle.workers.pool.settings import PoolSettings
 
 __all__ = ["WorkerManager", "warn_unstopped"]
+
+_log = logging.getLogger("lifecycle.workers")
 
 #: The most workers that may be starting at a time.
 _STARTS: Final = 2 * (os.cpu_count() or 2)
@@ -67,6 +70,8 @@ class WorkerManager:
         self._closed: asyncio.Future[None] = self._loop.create_future()
         # Returns the error with which the pool ends; None unless it gave up.
         self._failure: Callable[[], PoolFailed] | None = None
+        # Whether a worker has ever been ready, or the pool was filled without one.
+        self._has_started = False
         self._kill_timer: asyncio.TimerHandle | None = None
         # Runs while there may be workers that are idle for too long.
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -100,6 +105,7 @@ class WorkerManager:
     async def wait_filled(self) -> None:
         """Wait until the least number of workers is ready. Raises PoolClosed or PoolFailed if the pool ends first."""
         await self._wait(lambda: self.workers.ready >= self.workers.low)
+        self._has_started = True
 
     async def refresh(self) -> None:
         """Replace all present workers. Raises PoolClosed or PoolFailed if the pool ends first."""
@@ -186,6 +192,7 @@ class WorkerManager:
         await worker.wait()
 
     def _worker_ready(self, worker: PoolWorker) -> None:
+        self._has_started = True
         recycle = self._settings.recycle
         worker.ready_at = worker.idle_since = self._loop.time()
         # A small number of calls stays exact.
@@ -242,12 +249,20 @@ class WorkerManager:
         """Start another worker in place of a lost one if one is needed; give up if the intensity is spent."""
         if self._closed.done():
             return
+        if reason == "init_timeout":
+            _log.warning("%s", error)
+            if not self._has_started:
+                # Attempts that each take `start_timeout` may never reach the limit, and the start would never end.
+                self._announce("remove", worker, reason, error)
+                more = "if loading takes longer, set process=Process(start_timeout=…)"
+                self._give_up(f"{self._settings.name!r} cannot start: {error}; {more}", error)
+                return
         if counted:
             try:
                 self._budget.spend(self._loop.time(), worker.id, error)
             except RestartLimitReached as limit:
                 self._announce("remove", worker, reason, error)
-                self._give_up(limit, error)
+                self._give_up(str(limit), error)
                 return
         needed = self.workers.wanted(self.scheduler.queue.anywhere) > self.workers.size
         if needed:
@@ -258,9 +273,9 @@ class WorkerManager:
         self._announce("replace" if needed else "remove", worker, reason, error)
         self._start_missing()
 
-    def _give_up(self, limit: RestartLimitReached, error: Exception) -> None:
+    def _give_up(self, message: str, error: Exception) -> None:
         def failure() -> PoolFailed:
-            failed = PoolFailed(str(limit))
+            failed = PoolFailed(message)
             failed.__cause__ = error
             return failed
 

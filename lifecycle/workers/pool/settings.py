@@ -142,7 +142,9 @@ class Process:
         grace: Seconds that a call has to end after it is cancelled or its deadline has passed. The worker is then
             killed.
         stop_timeout: Seconds that a worker has to end after a stop.
-        start_timeout: Seconds that a worker has to become ready, with its target imported and constructed.
+        start_timeout: Seconds that a worker has to become ready, with its target imported and constructed. A worker
+            that takes longer is killed. If no worker was ready before, the pool fails to start. Otherwise, another
+            worker is started.
         threads: Number of threads for numeric libraries (OMP, MKL, OpenBLAS, numexpr) in each worker, unless ``env``
             sets them. By default, the libraries decide.
 

@@ -233,7 +233,7 @@ class PoolWorker(ProcessWorker):
                     self.mark_unhealthy()
         except TimeoutError as error:
             self._start_failure = "init_timeout"
-            raise WorkerFailed(f"{self.name!r} was not ready within {self._start_timeout:g} s") from error
+            raise WorkerFailed(f"{self.name!r} was not ready within start_timeout={self._start_timeout:g} s") from error
         except ConnectionClosed as error:
             self._start_failure = "exited"
             raise WorkerFailed(f"{self.name!r} ended before it was ready") from error

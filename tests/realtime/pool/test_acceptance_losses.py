@@ -215,13 +215,46 @@ async def test_workers_that_fail_in_a_row_are_started_with_backoff(tmp_path: Pat
         assert await call == pool.members()[0].pid
 
 
-async def test_p18_a_worker_that_starts_too_slowly_is_killed(tmp_path: Path) -> None:
+async def test_p18_a_pool_does_not_start_if_its_first_worker_loads_too_slowly(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     process = Process(contain="group", start_timeout=0.3)
-    pool = pool_of("Waits", init=[str(tmp_path / "never")], process=process, intensity=Intensity(1, 30.0))
+    pool = pool_of("Waits", init=[str(tmp_path / "never")], process=process)
     with announced(hooks.member_changed, pool) as changes, pytest.raises(PoolFailed) as caught:
-        await pool.start()
-    assert "was not ready within 0.3 s" in str(caught.value.__cause__)
-    assert {each["change"].reason for each in changes} == {"init_timeout"}
+        await asyncio.wait_for(pool.start(), LIMIT)
+    assert str(caught.value) == (
+        "'pool' cannot start: 'pool-1' was not ready within start_timeout=0.3 s; if loading takes longer, set "
+        "process=Process(start_timeout=…)"
+    )
+    assert [(each["member"], each["change"].reason) for each in changes] == [("pool-1", "init_timeout")]
+    assert warnings(caplog) == ["'pool-1' was not ready within start_timeout=0.3 s"]
+    assert pool.status is Status.FAILED
+    assert pool.members() == ()
+
+
+@pytest.mark.parametrize("low", [0, 1])
+async def test_p18_a_pool_that_has_started_replaces_a_worker_that_loads_too_slowly(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, low: int
+) -> None:
+    """Each one is logged. A pool that starts without workers counts as started."""
+    loaded = tmp_path / "loaded"
+    loaded.touch()
+    process = Process(contain="group", start_timeout=1.0)
+    async with pool_of("Waits", init=[str(loaded)], process=process, size=(low, 1)) as pool:
+        loaded.unlink()
+        if low:
+            with announced(hooks.pool_recovered, pool) as recovered:
+                kill(pool.members()[0].pid, signal.SIGKILL)
+                await until(lambda: recovered)
+        call = asyncio.create_task(pool.call("pid"))
+        await until(lambda: warnings(caplog))
+        loaded.touch()
+        assert await call == pool.members()[0].pid
+        assert warnings(caplog)[0] == f"'pool-{low + 1}' was not ready within start_timeout=1 s"
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
 @pytest.mark.parametrize(
