@@ -1,8 +1,9 @@
-"""One call of a pool, from the request to the moment when nothing of it runs any more.
+"""One call of a pool, from the request to the moment when it no longer runs anywhere.
 
-A call waits for a slot, is sent to the worker in the same step in which it gets one, and gives the slot back in the
-same step in which the worker has answered. No task has to run in between, and the caller may be cancelled at any time.
-A call is cancelled in two steps: the worker is asked to stop it, and is killed if it does not within the grace period.
+A call waits for a slot. It is sent to the worker in the same step in which it gets the slot, and it gives the slot back
+in the same step in which the worker has answered. No other task needs to run in between, and the caller may be
+cancelled at any time. Cancellation has two steps: the worker is requested to stop the call, and is killed if the call
+does not stop within the grace period.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ if TYPE_CHECKING:
 
 __all__ = ["CallDispatcher", "PendingCall", "Permit"]
 
-#: The number of calls from which percentiles are computed.
+#: Number of recent calls from which percentiles are computed.
 _LAST = 1000
 
 
 class CallDispatcher:
-    """The calls of a pool that runs, and what they share.
+    """The calls of a running pool, and the state that they share.
 
     Args:
         pool: the sender of hooks.
-        settings: those of the pool.
+        settings: the settings of the pool.
     """
 
     def __init__(self, pool: Any, settings: PoolSettings) -> None:
@@ -49,16 +50,16 @@ class CallDispatcher:
         self.manager: Final = WorkerManager(pool, settings)
         self.scheduler: Final = self.manager.scheduler
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        #: Where a call without a worker is, for messages.
+        #: The location of a call without a worker, for messages.
         self.queued: str = f"queued in {pool.name!r}"
         self._count = 0
         self._waits: deque[float] = deque(maxlen=_LAST)
         self._runs: deque[float] = deque(maxlen=_LAST)
-        # For each session, the last of its calls that waits for its arguments to be encoded.
+        # For each session, its last call that waits for the encoding of its arguments.
         self._encoding: Final[dict[str | None, asyncio.Future[None]]] = {}
 
     async def call(self, spec: CallSpec, *, idempotent: bool = False) -> Any:
-        """Make a call; if it is ``idempotent`` and its worker is lost, once more."""
+        """Run a call. If it is ``idempotent`` and its worker is lost, run it once more."""
         if not self.prepare(spec):
             await self.encode(spec)
         call = PendingCall(self, spec)
@@ -72,7 +73,7 @@ class CallDispatcher:
             lost = error
             reason, worker = call.worker.end_cause or "exited", call.worker.id
             hooks.pool_recovered.announce(self.pool, action="retry", member=worker, reason=reason, error=error)
-        # The deadline stays, but the first run is no time that the second one waits.
+        # The deadline stays, but the waiting time of the second run does not include the first run.
         spec.began = self.loop.time()
         try:
             return await PendingCall(self, spec).outcome()
@@ -81,14 +82,14 @@ class CallDispatcher:
                 error.__cause__ = lost
             raise
         finally:
-            # Its traceback refers to this frame: a cycle would keep the arguments alive.
+            # Its traceback refers to this frame, and such a cycle would keep the arguments alive.
             del lost
 
     def prepare(self, spec: CallSpec) -> bool:
-        """Prepare the payload of ``spec``; return whether it can be sent at once, and need not be encoded in a thread.
+        """Prepare the payload of ``spec``. Return whether it can be sent now, without encoding in a thread.
 
-        It can if its arguments are small and no earlier call of its session waits. Plain arguments become its payload
-        here, since they need no encoding of their own.
+        This is possible if the arguments are small and no earlier call of the session waits. Plain arguments become the
+        payload here, because they need no separate encoding.
         """
         args, kwargs = spec.args, spec.kwargs
         if spec.session in self._encoding:
@@ -101,13 +102,14 @@ class CallDispatcher:
         return size_of(args) + size_of(kwargs.values()) < LARGE
 
     async def encode(self, spec: CallSpec) -> None:
-        """Encode large arguments in a thread, since that would block the loop.
+        """Encode large arguments in a thread, because this would block the loop.
 
-        Returns after the earlier calls of the session were made; the caller makes this one in the same step.
+        Returns after the earlier calls of the session have been sent or queued. The caller does the same with this call
+        in the same step.
 
         Raises:
-            TypeError, ValueError: if they cannot be sent.
-            TimeoutError: if the deadline passes meanwhile.
+            TypeError, ValueError: if the arguments cannot be sent.
+            TimeoutError: if the deadline passes during the encoding.
         """
         encode = self.settings.codec.encode_payload_in_thread
         limit = asyncio.timeout_at(None if spec.until == math.inf else spec.until)
@@ -131,7 +133,7 @@ class CallDispatcher:
             if before is None or before.done():
                 self._encoded(session, made)
             else:
-                # This call was given up; later ones still wait for those before it.
+                # This call was abandoned, but later ones still wait for the calls before it.
                 before.add_done_callback(lambda _: self._encoded(session, made))
 
     def _encoded(self, session: str | None, made: asyncio.Future[None]) -> None:
@@ -140,7 +142,7 @@ class CallDispatcher:
             del self._encoding[session]
 
     async def acquire(self, spec: CallSpec) -> Permit:
-        """Take a slot for several calls, in turn; the deadline of ``spec`` limits the wait."""
+        """Take a slot for several calls, in order of arrival. The deadline of ``spec`` limits the wait."""
         worker = self.scheduler.take(spec.session)
         if worker is None:
             worker = await self._wait_for_slot(spec)
@@ -162,7 +164,7 @@ class CallDispatcher:
         try:
             return await future
         except asyncio.CancelledError:
-            # It may have got a slot in the very step in which it was cancelled.
+            # It may have received a slot in the same step in which it was cancelled.
             if future.done() and not future.cancelled() and future.exception() is None:
                 self.manager.give_back_slot(future.result(), spec.session)
             raise
@@ -174,13 +176,13 @@ class CallDispatcher:
     # -- statistics -------------------------------------------------------------------------------------------------
 
     def count(self, waited: float, ran: float) -> None:
-        """Count a call that has ended."""
+        """Record a call that has ended, with its seconds of waiting and running."""
         self._count += 1
         self._waits.append(waited)
         self._runs.append(ran)
 
     def stats(self) -> PoolStats:
-        """Return the present figures."""
+        """Return the current statistics."""
         pool = self.manager.workers
         workers = list(pool)
         phases = [worker.phase for worker in workers if pool.stays(worker)]
@@ -208,13 +210,13 @@ def _percentile(ordered: Sequence[float], share: float) -> float:
 
 
 class PendingCall:
-    """One call: `outcome` makes it and waits; a stream uses `begin`, `translate` and `close`.
+    """One call. `outcome` runs it and waits for the result. A stream uses `begin`, `translate` and `close`.
 
     Args:
-        dispatcher: makes it.
-        spec: what to call.
-        permit: a slot to use; by default it takes its own.
-        window: for a stream, the number of values that may be unacknowledged.
+        dispatcher: the dispatcher of the call.
+        spec: the requested call.
+        permit: a slot to use. By default, the call takes its own.
+        window: for a stream, the maximum number of unacknowledged values.
     """
 
     __slots__ = (
@@ -238,26 +240,26 @@ class PendingCall:
         self, dispatcher: CallDispatcher, spec: CallSpec, permit: Permit | None = None, *, window: int = 0
     ) -> None:
         self.spec: CallSpec = spec
-        #: Its worker, and the call that was sent there; None while it waits.
+        #: The worker of the call, and the call on its connection. None while the call waits.
         self.worker: PoolWorker | None = None
         self.wire: WireCall | None = None
-        #: The W3C traceparent that is sent along; receivers of ``call_started`` may change it.
+        #: The W3C traceparent, which is sent with the call. Receivers of ``call_started`` may change it.
         self.traceparent: str = current_span.get()
         self._dispatcher = dispatcher
         self._permit = permit
         self._window = window
         self._future: asyncio.Future[Any] = dispatcher.loop.create_future()
         self._waiter: Waiter | None = None
-        # When it was sent, and when it did not run any more.
+        # The time at which the call was sent, and the time at which it no longer ran.
         self._began = self._ended = 0.0
-        # Why it was cancelled, and what is done when it has stopped.
+        # The reason for the cancellation, and a future that completes when the call has stopped.
         self._reason: Reason | None = None
         self._stopped: asyncio.Future[None] | None = None
-        # Cancelled when it has ended.
+        # The timer for the deadline, which is cancelled when the call has ended.
         self._timer: asyncio.TimerHandle | None = None
 
     async def outcome(self) -> Any:
-        """Begin it, and return or raise its outcome when nothing of it runs any more."""
+        """Begin the call. Return its result, or raise its error, when it no longer runs."""
         self.begin()
         try:
             result = await self.translate(self._future)
@@ -268,11 +270,11 @@ class PendingCall:
         return result
 
     def begin(self) -> None:
-        """Send it if there is a slot, or queue it.
+        """Send the call if a slot is free. Otherwise, queue it.
 
         Raises:
-            TypeError, ValueError: if its arguments cannot be sent; nothing was sent then.
-            PoolBusy, PoolClosed, PoolFailed, SessionLost: if it can get no worker.
+            TypeError, ValueError: if the arguments cannot be sent. Nothing was sent then.
+            PoolBusy, PoolClosed, PoolFailed, SessionLost: if the call cannot get a worker.
         """
         spec, dispatcher = self.spec, self._dispatcher
         if hooks.call_started.receivers:
@@ -286,7 +288,7 @@ class PendingCall:
             self._timer = dispatcher.loop.call_at(spec.until, self._deadline_passed)
 
     async def translate(self, answer: Awaitable[Any]) -> Any:
-        """Await ``answer``, and turn the errors of the connection into those of the pool."""
+        """Await ``answer``, and translate the errors of the connection into those of the pool."""
         try:
             result = await answer
         except asyncio.CancelledError:
@@ -294,7 +296,7 @@ class PendingCall:
             raise
         except ConnectionClosed:
             assert self.worker is not None, "there was a connection"
-            # Asked now: a deadline that passes while the dead worker is reaped does not hide the loss.
+            # Check this now, so that a deadline that passes while the dead worker is reaped does not hide the loss.
             timed_out = self._reason == "timeout"
             end = await self.worker.wait()
             if timed_out:
@@ -313,7 +315,7 @@ class PendingCall:
         return result
 
     def cancel(self, reason: Reason) -> asyncio.Future[None]:
-        """Stop it, by killing its worker if need be; the returned future is done when it has stopped."""
+        """Stop the call, if necessary by killing its worker. The returned future completes when it has stopped."""
         assert self.wire is not None, "it was sent"
         if self._stopped is None:
             self._reason = reason
@@ -323,7 +325,7 @@ class PendingCall:
         return self._stopped
 
     def close(self, error: BaseException | None) -> None:
-        """Count and announce its outcome."""
+        """Record and announce the outcome of the call."""
         if self._timer is not None:
             self._timer.cancel()
         self._announce(error)
@@ -358,7 +360,7 @@ class PendingCall:
             raise
 
     def _use(self, worker: PoolWorker) -> bool:
-        """Send it to ``worker`` in its turn; return False if that fails."""
+        """Send the queued call to ``worker``. Return False if that fails."""
         try:
             self._send(worker)
         except Exception as error:  # noqa: BLE001  # it is raised where the call is awaited
@@ -391,7 +393,7 @@ class PendingCall:
             )
 
     def _on_end(self) -> None:
-        """Give the slot back: nothing of it runs any more."""
+        """Give the slot back, because the call no longer runs."""
         assert self.worker is not None, "it was sent"
         self._ended = self._dispatcher.loop.time()
         if not self.worker.connection.closed:
@@ -402,7 +404,7 @@ class PendingCall:
             self._permit.end_call()
 
     async def _caller_cancelled(self) -> None:
-        """Stop it because its caller was cancelled, and return when nothing of it runs any more."""
+        """Stop the call because its caller was cancelled, and return when the call no longer runs."""
         if self._future.done() and not self._future.cancelled():
             # Mark the exception as retrieved.
             self._future.exception()
@@ -420,7 +422,7 @@ class PendingCall:
         return self.spec.timed_out(self._dispatcher.queued if worker is None else f"running on {worker.id!r}")
 
     def _kill_unless(self, stopped: asyncio.Future[None]) -> None:
-        """Kill its worker unless it has ``stopped`` within the grace period; before that, dump the worker's stacks."""
+        """Kill the worker unless the call has ``stopped`` within the grace period. First, dump the worker's stacks."""
         assert self.worker is not None, "it was sent"
         loop, grace = self._dispatcher.loop, self._dispatcher.settings.process.grace
         timers = [loop.call_later(grace / 2, self.worker.dump_stacks), loop.call_later(grace, self._kill)]
@@ -457,7 +459,7 @@ class PendingCall:
 
 
 class Permit:
-    """A slot for several calls, which is given back when it was closed and no call uses it."""
+    """A slot for several calls. It is given back after `close`, when no call uses it."""
 
     __slots__ = ("_closed", "_manager", "_running", "_session", "worker")
 
@@ -469,16 +471,16 @@ class Permit:
         self._closed = False
 
     def close(self) -> None:
-        """Allow no more calls; idempotent."""
+        """Allow no more calls. Idempotent."""
         if not self._closed:
             self._closed = True
             self._release()
 
     def begin_call(self) -> None:
-        """Count a call that uses it.
+        """Count a call that uses the slot.
 
         Raises:
-            PoolClosed: if it was closed: the slot may be another call's.
+            PoolClosed: if the permit is closed, because another call may have the slot by now.
         """
         if self._closed:
             raise PoolClosed(
@@ -487,7 +489,7 @@ class Permit:
         self._running += 1
 
     def end_call(self) -> None:
-        """Count the end of such a call."""
+        """Count the end of a call that used the slot."""
         self._running -= 1
         self._release()
 

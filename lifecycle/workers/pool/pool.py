@@ -1,7 +1,7 @@
 """`Pool`, the public interface of a pool.
 
-`calls` makes its calls, `scheduler` assigns them to workers, `manager` starts and stops the workers. The code that runs
-in a worker process is in `child`.
+`calls` runs its calls, `scheduler` assigns them to workers, and `manager` starts and stops the workers. The code that
+runs in a worker process is in `child`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Pool(BaseWorker):
     """
 
     kind: ClassVar[str] = "pool"
-    # Workers that are killed have a second each, all at once.
+    # Killed workers have one second each, all at the same time.
     _last_wait: ClassVar[float] = 5.0
 
     def __init__(  # noqa: PLR0913  # the names are promised; each has a default
@@ -115,7 +115,7 @@ class Pool(BaseWorker):
             intensity=intensity,
         )
         self.stop_timeout: float = process.stop_timeout
-        # From the start on.
+        # None until the start.
         self._dispatcher: CallDispatcher | None = None
 
     def __del__(self) -> None:

@@ -1,4 +1,4 @@
-"""The records of a pool: a requested call, its figures, the phases of its workers, and changes between phases."""
+"""The records of a pool: requested calls, statistics, the phases of workers, and changes between phases."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ __all__ = ["CallSpec", "Health", "Phase", "PhaseChange", "PoolStats", "Reason", 
 
 
 class CallSpec:
-    """A requested call and its deadline, which counts from here on.
+    """A requested call with its deadline, which begins at creation.
 
     Args:
-        settings: those of the pool.
+        settings: the settings of the pool.
         function: the function, or its name.
-        args: the arguments.
+        args: the positional arguments.
         kwargs: the keyword arguments.
-        session: the session; the call goes to its worker.
-        deadline: seconds for everything, from now to the result; by default that of the pool.
-        patient: whether it may wait although the queue is full.
+        session: the session. The call goes to its worker.
+        deadline: seconds from now to the result. By default, the deadline of the pool.
+        patient: whether the call may wait even if the queue is full.
 
     Raises:
-        TypeError, ValueError: for a call that no worker could be given.
+        TypeError, ValueError: if no worker could run the call.
     """
 
     __slots__ = ("args", "began", "deadline", "function", "kwargs", "patient", "payload", "session", "until")
@@ -60,15 +60,15 @@ class CallSpec:
         self.session: str | None = session
         self.deadline: float = deadline
         self.patient: bool = patient
-        #: The arguments as they are sent, once `CallDispatcher.prepare` or `encode` has set them; while it is None, the
-        #: connection encodes them when it sends the call.
+        #: The arguments as they are sent, set by `CallDispatcher.prepare` or `encode`. While this is None, the
+        #: connection encodes the arguments when it sends the call.
         self.payload: tuple[Any, Any] | None = None
         self.start_clock()
 
     def start_clock(self) -> None:
-        """Count the deadline from now on."""
+        """Begin the deadline now."""
         self.began: float = asyncio.get_running_loop().time()
-        #: The deadline by the loop's clock.
+        #: The deadline on the loop's clock.
         self.until: float = self.began + self.deadline
 
     def unsendable(self, error: Exception) -> Exception:
@@ -77,13 +77,13 @@ class CallSpec:
         return kind(f"{self.function!r} was not called; what it was to be given cannot be sent: {error}")
 
     def timed_out(self, where: str) -> TimeoutError:
-        """Return the error for a missed deadline; ``where`` the call was then."""
+        """Return the error for a missed deadline. ``where`` is the location of the call at that time."""
         session = "" if self.session is None else f" of session {self.session!r}"
         return TimeoutError(f"{self.function!r}{session} was not done in {self.deadline:g} s: it was {where}")
 
 
 class Health(StrEnum):
-    """The health of a pool worker as far as it is known."""
+    """The health of a pool worker, as far as it is known."""
 
     UNKNOWN = "unknown"
     HEALTHY = "healthy"
@@ -106,8 +106,8 @@ class Phase(StrEnum):
         return self is not Phase.TERMINATING and self is not Phase.TERMINATED
 
 
-#: Why a worker changed its phase. The reference promises these names. "cancel_unconfirmed" and "client_lost" are among
-#: them, although no worker changes its phase for these two at present.
+#: The reason for a change of a worker's phase. The reference guarantees these names, including "cancel_unconfirmed" and
+#: "client_lost", which no worker currently uses.
 Reason: TypeAlias = Literal[
     "cancel_unconfirmed",
     "cancelled",
@@ -133,7 +133,7 @@ Reason: TypeAlias = Literal[
 ]
 
 
-# The reasons to end a worker in each phase, and what to report in place of a reason that its phase does not have.
+# The possible reasons to end a worker in each phase, and the substitutes for reasons that a phase does not have.
 _END_REASONS: Final[Mapping[Phase, frozenset[Reason]]] = {
     Phase.INITIALIZING: frozenset({"shutdown", "cancelled"}),
     Phase.READY: frozenset({"shutdown", "recycle", "idle_timeout", "health_limit", "replaced"}),
@@ -157,14 +157,14 @@ class PhaseChange:
     reason: Reason
     #: Seconds in ``source``.
     duration: float
-    #: Seconds since the epoch.
+    #: Time of the change, in seconds since the epoch.
     at: float
     #: Details of this change, such as the session.
     meta: Mapping[str, object]
 
 
 def phase_of(status: Status, *, leased: bool, healthy: bool) -> Phase:
-    """Return the phase of a worker; ``healthy`` means that it is not known to be unhealthy."""
+    """Return the phase of a worker. ``healthy`` means that it is not known to be unhealthy."""
     if status is Status.RUNNING:
         return Phase.BUSY if leased else Phase.READY if healthy else Phase.DEGRADED
     if status is Status.SUSPENDED:
@@ -175,7 +175,7 @@ def phase_of(status: Status, *, leased: bool, healthy: bool) -> Phase:
 
 
 def end_reason(wanted: Reason, phase: Phase) -> Reason:
-    """Return the reason to report for a worker that is ended in ``phase``: ``wanted``, or the closest that fits."""
+    """Return ``wanted``, or the closest reason that a worker in ``phase`` can end for."""
     while wanted not in _END_REASONS[phase]:
         wanted = _INSTEAD.get(wanted, "shutdown")
     return wanted

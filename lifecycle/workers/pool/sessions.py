@@ -1,6 +1,6 @@
-"""The table of sessions: which worker holds the state of which session.
+"""The table of sessions, which maps each session to the worker that holds its state.
 
-It has no clock and no I/O: time is an argument. Every operation takes constant time per session that it affects.
+The table has no clock and does no I/O: time is an argument. Every operation takes constant time per affected session.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ __all__ = ["SessionTable"]
 
 
 class SessionTable:
-    """The binding of sessions to workers.
+    """The bindings of sessions to workers.
 
-    A session is bound to one worker, a worker has any number of sessions. A binding is forgotten ``ttl`` seconds after
-    its last use, with its worker, and, above ``limit``, when it is the least recently used. While the session has a
-    call it is pinned: it neither expires nor is it evicted.
+    A session is bound to one worker. A worker can have any number of sessions. A binding is removed ``ttl`` seconds
+    after its last use, or together with its worker. Above ``limit``, the least recently used binding is evicted. While
+    a session has a running call, it is pinned: it neither expires nor is evicted.
 
-    ``now`` is the time of one monotonic clock.
+    ``now`` is the time on one monotonic clock.
 
     Args:
         settings: the mode, the ttl and the limit.
-        on_evict: called with the session and the worker of each binding that is evicted.
+        on_evict: called with the session and the worker of each evicted binding.
     """
 
     def __init__(
@@ -36,17 +36,18 @@ class SessionTable:
         self._limit = settings.limit
         self._remembers_losses = settings.mode != "hint"
         self._on_evict = on_evict
-        # The running calls of each session, bound or not: one that was lost during a call may be bound again.
+        # The number of running calls per session, bound or not. A session that was lost during a call may be bound
+        # again.
         self._calls: Counter[str] = Counter()
-        # A binding is in one of these two, and in the row of its worker.
+        # Each binding is in one of the first two, and in the entry of its worker.
         self._pinned: dict[str, str] = {}
         self._idle = _Expiring(settings.ttl)
         self._by_worker: dict[str, dict[str, None]] = {}
-        # Sessions whose worker has ended, until that is reported.
+        # Sessions whose worker has ended, until the loss is reported.
         self._lost = _Expiring(settings.ttl)
 
     def __len__(self) -> int:
-        """The number of bindings, including expired ones that were not noticed yet."""
+        """The number of bindings, including expired ones that are not removed yet."""
         return len(self._pinned) + len(self._idle)
 
     def find(self, session: str, now: float) -> str | None:
@@ -58,13 +59,13 @@ class SessionTable:
         return worker
 
     def take_loss(self, session: str, now: float) -> str | None:
-        """Return the worker with which ``session`` was lost, once; None otherwise, and in mode ``"hint"``."""
+        """Return the ended worker of a lost ``session``, only once. Otherwise, and in mode ``"hint"``, return None."""
         worker = self._lost.get(session, now)
         self._lost.pop(session)
         return worker
 
     def bind(self, session: str, worker: str, now: float) -> None:
-        """Bind ``session`` to ``worker`` instead of any other, and evict others above the limit."""
+        """Bind ``session`` to ``worker``, in place of any other worker, and evict other bindings above the limit."""
         self._forget(session)
         self._lost.pop(session)
         self._shrink(self._limit - 1, now)
@@ -75,14 +76,14 @@ class SessionTable:
             self._idle.put(session, worker, now)
 
     def pin(self, session: str, now: float) -> None:
-        """Note that a call of ``session`` begins, before or after it is bound."""
+        """Record that a call of ``session`` begins, whether or not the session is bound."""
         self._calls[session] += 1
         if (worker := self._idle.get(session, now)) is not None:
             self._idle.pop(session)
             self._pinned[session] = worker
 
     def unpin(self, session: str, now: float) -> None:
-        """Note that a call of ``session`` has ended; after the last one its ttl begins."""
+        """Record that a call of ``session`` has ended. After the last call, the ttl begins."""
         self._calls[session] -= 1
         if self._calls[session] > 0:
             return
@@ -92,11 +93,11 @@ class SessionTable:
             self._shrink(self._limit, now)
 
     def holds(self, worker: str, now: float) -> bool:
-        """Whether ``worker`` has a session that has not expired."""
+        """Return whether ``worker`` has a session that has not expired."""
         return any(self.find(session, now) is not None for session in tuple(self._by_worker.get(worker, ())))
 
     def drop(self, worker: str, now: float) -> tuple[str, ...]:
-        """Forget the sessions of ``worker``, which ends, and return those that had not expired in order of binding."""
+        """Remove the sessions of ``worker``, which ends. Return those that had not expired, in order of binding."""
         bound = tuple(self._by_worker.get(worker, ()))
         lost = tuple(session for session in bound if self.find(session, now) is not None)
         for session in lost:
@@ -108,7 +109,7 @@ class SessionTable:
         return lost
 
     def expire(self, now: float) -> tuple[str, ...]:
-        """Forget the expired sessions, and return them, the oldest first."""
+        """Remove the expired sessions, and return them, oldest first."""
         expired = tuple(self._idle.expired(now))
         for session in expired:
             self._forget(session)
@@ -117,7 +118,7 @@ class SessionTable:
         return expired
 
     def _shrink(self, most: int, now: float) -> None:
-        """Evict bindings that are not pinned until at most ``most`` are left."""
+        """Evict unpinned bindings until at most ``most`` bindings are left."""
         if len(self) > most:
             self.expire(now)
         while len(self) > most and len(self._idle):
@@ -136,7 +137,7 @@ class SessionTable:
 
 
 class _Expiring:
-    """Sessions with their workers, in the order of their last use."""
+    """Sessions and their workers, in the order of last use."""
 
     def __init__(self, ttl: float) -> None:
         self._ttl = ttl
@@ -150,12 +151,12 @@ class _Expiring:
         self._entries[session] = worker, now
 
     def get(self, session: str, now: float) -> str | None:
-        """Return its worker, unless it has expired."""
+        """Return the worker of ``session``, unless the entry has expired."""
         entry = self._entries.get(session)
         return None if entry is None or self._has_expired(entry[1], now) else entry[0]
 
     def pop(self, session: str) -> str | None:
-        """Remove it and return its worker, even if it has expired."""
+        """Remove the entry of ``session`` and return its worker, even if the entry has expired."""
         entry = self._entries.pop(session, None)
         return None if entry is None else entry[0]
 
@@ -164,12 +165,12 @@ class _Expiring:
         return session, self._entries[session][0]
 
     def expired(self, now: float) -> Iterator[str]:
-        """Yield the expired ones, the oldest first."""
+        """Yield the expired sessions, oldest first."""
         for session, (_, since) in self._entries.items():
             if not self._has_expired(since, now):
                 return
             yield session
 
     def _has_expired(self, since: float, now: float) -> bool:
-        # The same sum as that of a timer for the end of the ttl, to the last bit.
+        # A timer for the end of the ttl computes exactly the same sum.
         return now >= since + self._ttl

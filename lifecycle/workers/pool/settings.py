@@ -1,4 +1,4 @@
-"""The settings of a pool, checked when they are given: the public records, and the target that workers call."""
+"""The settings of a pool, which are checked immediately: the public records, and the target of the workers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
     "function_name",
 ]
 
-#: The treatment of a call whose session's worker is busy or gone.
+#: The handling of a call when the worker of its session is busy or gone.
 SessionMode: TypeAlias = Literal["hint", "strict", "fail"]
 
 _THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -202,10 +202,10 @@ def _check_count(record: object, name: str, *, optional: bool = False, least: in
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """The arguments of a pool, checked.
+    """The checked arguments of a pool.
 
     Raises:
-        TypeError, ValueError: for settings that cannot work; the message names them.
+        TypeError, ValueError: for settings that cannot work. The message names them.
     """
 
     name: str
@@ -230,7 +230,7 @@ class PoolSettings:
         for what, kind in _RECORDS.items():
             if not isinstance(given := getattr(self, what), kind):
                 raise TypeError(f"{what}={given!r} of {self.name!r} is not of type {kind.__name__}; give one")
-        # Refuse here, before any worker is started, what cannot be sent.
+        # Reject unsendable arguments here, before any worker is started.
         try:
             setup_frame(self.codec, self.setup())
         except (TypeError, ValueError) as error:
@@ -249,7 +249,7 @@ class PoolSettings:
             raise TypeError(f"size={size!r} of {name!r} is not a pair; give the least and the most workers, as (1, 4)")
         arguments: list[Any] = [*init]
         found = Target.read(name, target)
-        # A program in another language has no pickles.
+        # A program in another language cannot read pickles.
         default = "msgpack" if found.name is None else "pickle"
         return cls(
             name,
@@ -261,13 +261,13 @@ class PoolSettings:
         )
 
     def with_env(self, env: Mapping[str, str]) -> PoolSettings:
-        """Return the same settings with ``env`` in the environment of workers, over what they would have there."""
+        """Return the same settings with ``env`` in the environment of the workers, which overrides other values."""
         return replace(self, process=replace(self.process, env={**(self.process.env or {}), **env})) if env else self
 
     def setup(self) -> dict[str, Any]:
-        """Return what a worker is sent in answer to its greeting.
+        """Return the setup message, which a worker receives in answer to its greeting.
 
-        A worker searches for modules where this process does at the time of this call.
+        A worker searches for modules in the ``sys.path`` that this process has at the time of this call.
         """
         return {
             "target": self.target.name,
@@ -277,7 +277,7 @@ class PoolSettings:
         }
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables that workers get in addition to the inherited ones."""
+        """Return the environment variables that workers receive in addition to the inherited ones."""
         process = self.process
         limits = {} if process.threads is None else dict.fromkeys(_THREADS, str(process.threads))
         given = limits | dict(process.env or {})
@@ -298,7 +298,7 @@ _RECORDS = {
 
 
 def check_size(name: str, low: int, high: int) -> tuple[int, int]:
-    """Return the least and the most workers of the pool ``name``.
+    """Return the minimum and maximum number of workers of the pool ``name``.
 
     Raises:
         TypeError, ValueError: for numbers that cannot work.
@@ -313,7 +313,7 @@ def check_size(name: str, low: int, high: int) -> tuple[int, int]:
 
 
 def check_deadline(name: str, deadline: float) -> None:
-    """Raise TypeError or ValueError for a deadline of a call of the pool ``name`` that cannot work."""
+    """Raise TypeError or ValueError if ``deadline`` cannot be the deadline of a call of the pool ``name``."""
     if isinstance(deadline, bool) or not isinstance(deadline, int | float):
         raise TypeError(f"deadline={deadline!r} of {name!r} is not a number of seconds; give more than 0, or math.inf")
     if not deadline > 0:
@@ -325,10 +325,10 @@ def check_deadline(name: str, deadline: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The command of each worker of a pool, and what it serves."""
+    """The command of each worker of a pool, and the name of the object that it serves."""
 
     argv: tuple[str, ...]
-    #: ``module:qualname``; None for a foreign program.
+    #: ``module:qualname``, or None for a program in another language.
     name: str | None
 
     @classmethod
@@ -336,7 +336,7 @@ class Target:
         """Return the target of the pool ``name``.
 
         Raises:
-            TypeError, ValueError: for one that workers cannot find; the message contains the reason and the remedy.
+            TypeError, ValueError: if workers cannot find the target. The message contains the reason and the remedy.
         """
         if callable(target):
             raise TypeError(f"target={target!r} of {name!r} is an object of this process; {_instead(target)}")
@@ -349,10 +349,10 @@ class Target:
 
 
 def function_name(function: str | Callable[..., Any]) -> str:
-    """Return the name by which a worker finds ``function``; ``module:qualname`` for a function of a module.
+    """Return the name by which a worker finds ``function``: ``module:qualname`` for a function of a module.
 
     Raises:
-        TypeError, ValueError: for one that a worker cannot find; the message contains the reason and the remedy.
+        TypeError, ValueError: if workers cannot find the function. The message contains the reason and the remedy.
     """
     if isinstance(function, str):
         if ":" in function:
@@ -370,14 +370,14 @@ def function_name(function: str | Callable[..., Any]) -> str:
 
 
 def _instead(target: Any) -> str:
-    """Return the advice for an object that was given as a target."""
+    """Return the advice for an object that was passed as a target."""
     if (why := _why_not(target)) is not None:
         return f"a worker finds its target by name, and {why}"
     return f"give its name, {f'{target.__module__}:{target.__qualname__}'!r}, by which each worker imports it"
 
 
 def _why_not(target: Any) -> str | None:
-    """Return why a worker cannot find ``target`` by its name; None if it can."""
+    """Return the reason why a worker cannot find ``target`` by its name; None if it can."""
     module, qualname = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
     if module is None or qualname is None:
         return "this has none; give the name of a function or class that a module has"
@@ -391,7 +391,7 @@ def _why_not(target: Any) -> str | None:
 
 
 def _why_no_name(module: str, qualname: str) -> str | None:
-    """Return why no other process can find that name; None if it may."""
+    """Return the reason why no other process can find that name; None if it may."""
     if "<lambda>" in qualname:
         return "a lambda has none; make it a function of a module"
     if "<locals>" in qualname:

@@ -1,4 +1,4 @@
-"""More than one value or call from a pool: streams, leases, and calls for many rows."""
+"""Streams, leases, and calls for many rows: operations of a pool with more than one value or call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Lease", "Stream", "map_calls"]
 
-#: The number of values of a stream that may be unacknowledged.
+#: Maximum number of unacknowledged values of a stream.
 _WINDOW: Final = 32
 
 
@@ -34,7 +34,7 @@ class Stream:
     def __init__(self, dispatcher: CallDispatcher, spec: CallSpec, permit: Permit | None = None) -> None:
         self._dispatcher = dispatcher
         self._spec = spec
-        # The permit of a lease, which outlives the stream; without one it takes its own.
+        # The permit of a lease, which outlives the stream. If None, the stream takes its own permit.
         self._permit = permit
         self._call: PendingCall | None = None
         self._waiting = False
@@ -47,8 +47,8 @@ class Stream:
         """Return the next value.
 
         Raises:
-            RemoteError, WorkerLost, TimeoutError, PoolBusy, PoolClosed, PoolFailed, SessionLost: as for a call; values
-                that came before are returned first, except after the deadline.
+            RemoteError, WorkerLost, TimeoutError, PoolBusy, PoolClosed, PoolFailed, SessionLost: as for a call. Values
+            that arrived earlier are returned first, except after the deadline.
             RuntimeError: if another caller waits for the next value.
         """
         if self._over:
@@ -88,7 +88,7 @@ class Stream:
         await self.aclose()
 
     def __del__(self) -> None:
-        # Perhaps in another thread.
+        # This may run in another thread.
         if self._call is not None and not self._over and not self._dispatcher.loop.is_closed():
             self._dispatcher.loop.call_soon_threadsafe(_abandon, self._call)
 
@@ -108,7 +108,7 @@ class Stream:
         return call
 
     async def _cancel(self, call: PendingCall, error: BaseException | None) -> None:
-        """Cancel the generator unless it has ended, and return when nothing of it runs any more."""
+        """Cancel the generator unless it has ended, and return when it no longer runs."""
         stopped = call.cancel("cancelled")
         self._finish(call, error)
         if not stopped.done():
@@ -150,7 +150,7 @@ class Lease:
         if not self._dispatcher.prepare(spec):
             self._held()
             await self._dispatcher.encode(spec)
-        # The lease may have ended meanwhile.
+        # The lease may have ended during the encoding.
         return await PendingCall(self._dispatcher, spec, self._held()).outcome()
 
     def stream(
@@ -191,12 +191,13 @@ class Lease:
 async def map_calls(
     dispatcher: CallDispatcher, function: str, rows: Iterable[Any], *, ordered: bool, deadline: float | None
 ) -> AsyncGenerator[Any, None]:
-    """Call ``function`` for each of ``rows``, which are read as they are needed, and yield the results.
+    """Call ``function`` for each of ``rows``, which are read on demand, and yield the results.
 
-    The first error is raised; then, and when the generator is closed, the running calls are cancelled and awaited.
+    The first error is raised. After an error, and when the generator is closed, the running calls are cancelled and
+    awaited.
     """
     workers = dispatcher.manager.workers
-    # Each slot has its next call at hand.
+    # Twice the slots, so that the next call of each slot is already waiting.
     limit = 2 * workers.high * workers.concurrency
     remaining = iter(rows)
     tasks: deque[asyncio.Task[Any]] = deque()
@@ -220,7 +221,7 @@ async def map_calls(
 
 
 async def _next_result(tasks: deque[asyncio.Task[Any]], *, ordered: bool) -> Any:
-    """Wait for the first of ``tasks``, or for the first that is done, and remove it."""
+    """Wait for the first of ``tasks``, or if not ``ordered`` for any of them. Remove it, and return its result."""
     if not ordered:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         task = next(task for task in tasks if task in done)
