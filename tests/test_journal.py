@@ -50,7 +50,7 @@ def path(tmp_path: Path) -> Path:
 
 
 class Held:
-    """Keeps the writer thread busy until it is released, so that other calls wait for one transaction."""
+    """Keep the writer thread busy until released, so that other calls wait for one transaction."""
 
     def __init__(self) -> None:
         self.begun, self.go_on = threading.Event(), threading.Event()
@@ -99,7 +99,7 @@ async def test_waiting_functions_are_committed_together_and_in_order(path: Path)
 async def test_on_a_slow_disk_callers_that_were_served_join_the_next_transaction(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every commit counts as slow, so the next one waits until all four callers have returned."""
+    """Each commit counts as slow, and the next waits long enough for all four callers to return."""
     monkeypatch.setattr("lifecycle.journal.writer._SLOW", 0.0)
     monkeypatch.setattr("lifecycle.journal.writer._PART", 1000.0)
     commits: list[str] = []
@@ -119,7 +119,7 @@ async def test_on_a_slow_disk_callers_that_were_served_join_the_next_transaction
     assert len(on_disk(path)) == 21
 
 
-async def test_an_error_is_the_writers_own_and_loses_nothing_of_the_others(path: Path) -> None:
+async def test_an_error_affects_only_its_own_writer(path: Path) -> None:
     def half(db: sqlite3.Connection) -> None:
         db.execute("INSERT INTO notes VALUES ('half')")
         raise LookupError("and no more")
@@ -164,7 +164,7 @@ async def test_a_function_cannot_end_the_common_transaction(path: Path, end: str
         assert await journal.run(notes) == ["a0", "b0", "a1", "b1"]
 
 
-async def test_a_statement_that_takes_the_transaction_along_costs_the_others_nothing(path: Path) -> None:
+async def test_a_statement_that_ends_the_transaction_loses_no_other_write(path: Path) -> None:
     def rolls_back(db: sqlite3.Connection) -> None:
         db.execute("INSERT OR ROLLBACK INTO notes VALUES ('a')")
 
@@ -231,7 +231,7 @@ async def test_a_transaction_of_a_cancelled_caller_completes(path: Path) -> None
         assert await journal.run(notes) == ["begun"]
 
 
-async def test_closing_waits_for_what_was_handed_in_and_takes_nothing_more(path: Path) -> None:
+async def test_closing_waits_for_submitted_writes_and_refuses_new_ones(path: Path) -> None:
     journal = Journal(path, NOTES)
     async with journal:
         hold, task = await held(journal)
@@ -259,7 +259,7 @@ async def test_a_cancelled_close_still_closes(path: Path) -> None:
     await journal.__aexit__(None, None, None)
 
 
-async def test_many_more_writers_than_may_wait_are_all_served(path: Path) -> None:
+async def test_writers_beyond_the_capacity_are_all_served(path: Path) -> None:
     async with Journal(path, NOTES, durable=False) as journal:
         await asyncio.gather(*(journal.run(note(str(number))) for number in range(3000)))
         assert len(await journal.run(notes)) == 3000
@@ -321,7 +321,7 @@ async def test_a_full_disk_is_reported_and_survived(path: Path) -> None:
         assert len(await journal.run(notes)) == 3
 
 
-async def test_another_process_that_writes_is_waited_for_and_then_named(
+async def test_a_lock_of_another_process_is_waited_for_and_then_reported(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lifecycle.journal.database._PATIENCE", 0.1)
@@ -351,7 +351,7 @@ async def test_a_read_waits_for_no_writer_and_sees_what_was_committed(path: Path
         assert await journal.read(notes) == ["one", "two"]
 
 
-async def test_a_read_cannot_write_and_its_error_comes_out(path: Path) -> None:
+async def test_a_read_that_writes_raises(path: Path) -> None:
     async with Journal(path, NOTES) as journal:
         with pytest.raises(JournalError, match="it cannot be written"):
             await journal.read(note("one"))
@@ -422,7 +422,7 @@ async def test_a_read_only_file_is_reported(path: Path) -> None:
     async with Journal(path, NOTES):
         pass
     if os.geteuid() == 0:
-        # Root can write every file. SQLite's error for a file opened read-only is the same.
+        # Root can write every file; SQLite's error for a file opened read-only is the same.
         connect = sqlite3.connect
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sqlite3, "connect", lambda path, **rest: connect(f"file:{path}?mode=ro", uri=True, **rest))
@@ -477,7 +477,7 @@ async def test_a_new_file_is_private(path: Path) -> None:
         assert {stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()} == {0o600}
 
 
-async def test_it_is_opened_once_and_a_fork_cannot_use_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_journal_cannot_be_opened_twice_or_used_in_a_fork(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Journal(path, NOTES) as journal:
         with pytest.raises(JournalError, match="already open"):
             await journal.__aenter__()
@@ -487,7 +487,7 @@ async def test_it_is_opened_once_and_a_fork_cannot_use_it(path: Path, monkeypatc
                 await journal.run(notes)
 
 
-async def test_memory_is_a_journal_too() -> None:
+async def test_a_journal_can_be_in_memory() -> None:
     async with Journal(":memory:", NOTES) as journal:
         await journal.run(note("one"))
         assert await journal.run(notes) == ["one"]
@@ -496,7 +496,7 @@ async def test_memory_is_a_journal_too() -> None:
 # -- versions ------------------------------------------------------------------------------------------------------
 
 
-async def test_tables_are_brought_forward_and_never_back(path: Path) -> None:
+async def test_tables_are_migrated_forward_and_never_back(path: Path) -> None:
     newer = Schema("notes", (*NOTES.steps, ("ALTER TABLE notes ADD COLUMN author TEXT DEFAULT 'me'",)))
     other = Schema("other", (("CREATE TABLE other (a)",),))
     async with Journal(path, NOTES) as journal:
@@ -563,7 +563,7 @@ def test_a_key_is_remembered_for_the_given_time(db: sqlite3.Connection) -> None:
     assert queue.accept(db, b"a", now=10, key="k", remember=0) == 4
 
 
-def test_failures_come_again_later_and_end_as_dead_letters(db: sqlite3.Connection) -> None:
+def test_failures_are_retried_later_and_become_dead_letters(db: sqlite3.Connection) -> None:
     queue = Queue("q")
     queue.accept(db, b"a", now=0, leased=100)
     queue.retry(db, 1, due=5, error="no luck")
@@ -678,7 +678,7 @@ async def test_counts_that_are_opened_while_another_user_closes_them_are_counted
     await counts.close()
 
 
-async def test_a_count_that_fails_leaves_what_was_known_and_is_tried_when_something_happens(clock: Clock) -> None:
+async def test_a_count_that_fails_keeps_the_last_counts_until_the_next_change(clock: Clock) -> None:
     counts = CachedCounts(fail, lambda: None)
     counts.open()
     await clock.advance(5)

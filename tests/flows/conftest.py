@@ -1,4 +1,4 @@
-"""Stores to run flows on. The tests hold for each of them."""
+"""Stores to run flows on; tests that use them run once per store."""
 
 from __future__ import annotations
 

@@ -18,13 +18,13 @@ _TABLES: dict[str, Any] = {"flow": FLOWS, "task": TASKS, "retry": RETRIES}
 
 
 def illegal(changes: Sequence[Change], *, continuous: bool = True) -> Iterator[str]:
-    """The changes that the tables do not have; if ``continuous``, also those that begin where it was not."""
+    """Yield changes that the tables do not allow; if ``continuous``, also changes whose old state is wrong."""
     now: dict[tuple[str, str], str] = defaultdict(lambda: "PENDING")
     for change in changes:
         key = change.kind, change.name
         old, now[key] = now[key], change.new
         if continuous and old != change.old:
-            yield f"{change} begins where it was not: it was {old}"
+            yield f"{change} has a wrong old state: it was {old}"
         if change.old == change.new and change.reason == "restarted":
             continue
         table = _TABLES[change.kind]
@@ -35,4 +35,4 @@ def illegal(changes: Sequence[Change], *, continuous: bool = True) -> Iterator[s
             yield str(error)
         else:
             if not legal:
-                yield f"{change} is one that is to be ignored"
+                yield f"{change} should have been ignored"

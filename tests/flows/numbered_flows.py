@@ -1,8 +1,9 @@
-"""Flows at random, each from a number: the same number is the same flow, in whatever process it is built.
+"""Random flows, each made from a number: the same number gives the same flow in every process.
 
-The outcome of such a flow depends only on its number: not on timing, nor on the deaths of its process. A task fails
-depending on the value of its retry, not on the number of calls; arguments from tasks that may be skipped are optional;
-and reverts fail only in sequential flows.
+The outcome of such a flow depends only on its number, not on timing or on kills of its process. Whether a task fails
+depends on the value of its retry, not on the number of calls. Arguments from tasks that may be skipped are optional,
+and
+reverts fail only in sequential flows.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ _ENOUGH = 12
 
 
 async def _at_once() -> None:
-    """No effect."""
+    """Do nothing."""
 
 
 class NumberedFlow:
-    """The flow of one number. ``effect`` is awaited in each task and revert, and may read `current_task`."""
+    """Make the flow of one number. ``effect`` is awaited in each task and revert, and may read `current_task`."""
 
     def __init__(self, number: int, effect: Callable[[], Awaitable[None]] = _at_once) -> None:
         self._chance = Random(number)
@@ -104,7 +105,7 @@ class NumberedFlow:
         return made.revert(undo) if self._maybe(0.8) or attempt else made
 
     def _fails_before(self, attempt: str | None) -> int:
-        """Return the attempt in which a task begins to succeed, possibly one that is never reached."""
+        """Return the attempt from which on a task succeeds, possibly one that is never reached."""
         if attempt is not None and self._maybe(0.25):
             return self._chance.randint(2, 3)
         return 99 if self._maybe(0.06) else 0
@@ -125,7 +126,7 @@ class NumberedFlow:
         return lambda history: (salt + sum(value for value in history.values() if isinstance(value, int))) % 3 > 0
 
     def _retry(self, provides: str, *, all_of_it: bool) -> Retry:
-        """Return any retry. One that reverts all only if ``all_of_it``: in an inner flow timing would decide."""
+        """Return a random retry. One that reverts everything is only returned with ``all_of_it``."""
         kind = self._chance.randrange(8)
         revert_all = all_of_it and self._maybe(0.3)
         if kind == 0:

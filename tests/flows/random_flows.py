@@ -1,4 +1,4 @@
-"""Flows at random, and the scheduler driven without a loop, killed at any transaction, and resumed."""
+"""Random flows, and a scheduler driven without a loop, killed at any transaction, and resumed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from lifecycle.flows import Change
 
-#: The number of rounds in which a task fails before it succeeds, and whether its revert fails.
+#: Number of rounds in which a task fails before it succeeds, and whether its revert fails.
 Nature = tuple[int, bool]
 
 
@@ -43,7 +43,7 @@ class RandomFlow(NamedTuple):
 
 
 def random_flows(*, failing_reverts: bool = True) -> st.SearchStrategy[RandomFlow]:
-    """Flows of flows with retries and deciders, in which tasks fail now and then."""
+    """Make nested flows with retries and deciders, in which some tasks fail."""
     nature = st.tuples(st.sampled_from([0, 0, 0, 0, 1, 2, 9]), st.sampled_from([False, False, False, failing_reverts]))
     leaf = nature.map(lambda each: ("task", each))
     retry = st.sampled_from([None, None, None, "times", "revert", "all"])
@@ -83,7 +83,7 @@ def _built(shape: Any) -> RandomFlow:
     return RandomFlow(build(shape), natures)
 
 
-def _saying(answer: bool) -> Callable[[dict[str, Any]], bool]:  # its answer
+def _saying(answer: bool) -> Callable[[dict[str, Any]], bool]:
     return lambda _: answer
 
 
@@ -107,7 +107,7 @@ class StoredFlow:
         self.flow = FlowRow("id", self.plan.name, epoch=1)
         self.steps: dict[str, Any] = {}
         self.changes: list[Change] = []
-        #: The number of executions of a task, by its name and round, and whether its success was stored.
+        #: Number of executions of each task, by name and round, and whether its success was stored.
         self.executed: list[tuple[str, int]] = []
 
     def scheduler(self) -> Scheduler:
@@ -115,7 +115,7 @@ class StoredFlow:
         return Scheduler(self.plan, Snapshot(self.flow, dict(self.steps)), JSON(), Options())
 
     def keep(self, scheduler: Scheduler) -> bool:
-        """Write what has changed; whether there was anything."""
+        """Write the changes, and return whether there were any."""
         batch = scheduler.work.drain()
         if batch is None:
             return False
@@ -130,7 +130,7 @@ class StoredFlow:
 
 
 def run(kept: StoredFlow, *, writes: int | None = None, watch: Any = None) -> bool:
-    """Drive a scheduler to its end, or die after so many ``writes``; whether it came to its end."""
+    """Drive a scheduler to its end, or kill it after that many ``writes``; return whether it reached its end."""
     left = count() if writes is None else iter(range(writes))
     scheduler = kept.scheduler()
     for _ in _phases(kept, scheduler):

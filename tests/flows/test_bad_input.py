@@ -1,4 +1,4 @@
-"""Errors around a flow: code that was changed, functions that raise, values and disks that fail."""
+"""Errors around a flow: changed code, functions that raise, and values and disks that fail."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-#: A value that is a part of itself.
+#: A value that contains itself.
 RING: list[Any] = []
 RING.append(RING)
 
 
 def step(name: str, log: list[str]) -> Task:
-    """A task that notes what is done with it."""
+    """A task that records its calls."""
     return task(lambda: log.append(name), name=name).revert(lambda: log.append(f"-{name}"))
 
 
@@ -106,7 +106,7 @@ async def test_the_missing_argument_of_an_added_task_is_an_error(reopened: Calla
 # -- functions that raise --------------------------------------------------------------------------------------------
 
 
-async def test_a_decider_that_raises_fails_the_flow_and_nothing_is_undone(flows: Flows) -> None:
+async def test_a_decider_that_raises_fails_the_flow_without_reverting(flows: Flows) -> None:
     log: list[str] = []
     a, b = step("a", log), step("b", log)
     run = flows.start(linear("f", a, b).when(a, b, lambda done: done["nothing"]))

@@ -1,4 +1,4 @@
-"""The clock of the system is set while flows and jobs are under way: nothing is lost or waits for the old time."""
+"""Setting the system's clock while flows and jobs run: nothing is lost, and nothing waits for the old time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GROW = linear("grow", task(lambda: 1, name="a"))
 
 @pytest.fixture
 def step(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Set the clock of the system."""
+    """Set the system's clock."""
     real = time.time
 
     def step(seconds: float) -> None:
@@ -34,7 +34,7 @@ def step(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 
 @pytest.mark.parametrize("seconds", [40.0, HOUR, -HOUR])
-async def test_a_step_of_the_clock_takes_no_job_from_its_owner(
+async def test_setting_the_clock_does_not_end_claims(
     flows: Flows, reopened: Callable[[], Flows], step: Callable[[float], None], seconds: float
 ) -> None:
     queue = JobQueue(flows, max_attempts=1)
@@ -42,7 +42,7 @@ async def test_a_step_of_the_clock_takes_no_job_from_its_owner(
     step(seconds)
     assert (await queue.get("one")).state == "CLAIMED"
     async with reopened() as later:
-        # Opened after the step, and still consistent.
+        # The file is opened after the clock was set, and is still consistent.
         assert abs(later.store.time() - flows.store.time()) < LIMIT
     await queue.extend(job, 30.0)
     await queue.complete(job)

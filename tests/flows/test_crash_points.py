@@ -1,6 +1,6 @@
 """A flow ends in the same way if its process dies after any of its transactions.
 
-The test is exhaustive: the process dies after each transaction of each flow; ``LIFECYCLE_CHAOS`` (`make chaos`) adds
+The test is exhaustive: the process dies after each transaction of each flow. ``LIFECYCLE_CHAOS`` (`make chaos`) adds
 more flows.
 """
 
@@ -66,7 +66,7 @@ class Life:
         return Engine(plan, await self.store.load("f"), store=self.store, codec=JSON(), options=self.options)
 
     async def live(self) -> bool:
-        """Run the flow until its end or its death; return whether it ended."""
+        """Run the flow until it ends or the process dies, and return whether the flow ended."""
         try:
             engine = await self.start()
             if self.number % 2:
@@ -105,7 +105,7 @@ async def test_a_flow_that_dies_after_any_transaction_ends_the_same(number: int)
             continue
         done = await life.done()
         life.executed.clear()
-        # It dies once more soon after, and then no more.
+        # The process dies once more soon after that, and then no more.
         life.store.left = 1 + writes % 4
         await life.live() or await life.live()
         assert await life.end() == end, writes
@@ -113,7 +113,7 @@ async def test_a_flow_that_dies_after_any_transaction_ends_the_same(number: int)
         assert list(illegal(await life.store.changes("f", limit=9999))) == [], writes
 
 
-def test_the_flows_are_of_all_kinds() -> None:
+def test_the_numbered_flows_cover_all_patterns_and_retries() -> None:
     flows = [NumberedFlow(number).flow for number in FLOWS]
     assert {flow.pattern for flow in flows} == {"linear", "unordered", "graph"}
     assert any(flow.edges for flow in flows)

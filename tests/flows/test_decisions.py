@@ -1,4 +1,4 @@
-"""The pure core: whatever the flow and wherever it is killed, it comes to the same end, and keeps to the tables."""
+"""The pure scheduler: any flow killed at any point ends the same, and all changes are legal."""
 
 from __future__ import annotations
 

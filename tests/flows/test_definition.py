@@ -211,14 +211,14 @@ async def test_missing_arguments_of_a_revert_are_reported() -> None:
             flows.start(flow)
 
 
-async def test_a_value_that_no_task_asks_for_is_refused() -> None:
+async def test_a_value_that_no_task_requires_is_refused() -> None:
     flow = linear("f", task(lambda size=1: size, name="a"))
     async with Flows() as flows:
         with pytest.raises(FlowError, match=r"'f' was given 'sise', which none of its tasks requires.*: size"):
             flows.start(flow, sise=3)
 
 
-async def test_flows_have_to_be_entered() -> None:
+async def test_flows_must_be_entered() -> None:
     with pytest.raises(FlowError, match="is not open; enter it"):
         Flows().start(linear("f"))
 
@@ -290,7 +290,7 @@ async def test_for_each_tries_each_value_in_turn() -> None:
 
 async def test_a_custom_retry_decides_and_is_reverted() -> None:
     class Patient:
-        """Retries as long as it is a time-out, with what went wrong last."""
+        """Retries after timeouts, and provides the last error."""
 
         name, provides = "patient", "last"
 

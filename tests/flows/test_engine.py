@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Noting(MemoryStore):
-    """A store that notes what was written together."""
+    """A store that records which changes were written together."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ async def states(run: Run) -> list[str]:
     return [state.value async for state in run.states()]
 
 
-async def test_a_task_without_revert_needs_no_phase_of_its_own_to_be_undone(flows: Flows) -> None:
+async def test_a_task_without_revert_needs_no_separate_phase_to_be_reverted(flows: Flows) -> None:
     async def undo() -> None: ...
 
     async def one() -> int:
@@ -184,7 +184,7 @@ async def test_a_task_without_revert_needs_no_phase_of_its_own_to_be_undone(flow
     await failed(run, "woot")
 
 
-#: Seconds that a function waits for the loop; where the loop is blocked, in vain.
+#: Seconds that a function waits for the loop; the wait fails if the loop is blocked.
 LONG = 10.0
 
 
@@ -299,7 +299,7 @@ async def test_waiting_for_a_thread_does_not_count_as_timeout_or_delay_large_res
         waiting = flows.start(linear("g", task(lambda: "done", name="quick", timeout=0.01)))
         async with asyncio.timeout(LONG / 2):
             assert len((await flows.start(linear("h", task(large))))["large"]) == 1_000_000
-        # Longer than its time-out.
+        # Longer than the task's timeout.
         asyncio.get_running_loop().call_later(0.1, go_on.set)
         assert await waiting == {"quick": "done"}
     finally:
@@ -319,7 +319,7 @@ async def test_an_awaitable_returned_by_a_plain_task_is_awaited_without_a_thread
 
 
 async def end(number: int, concurrency: int | None, pace: Random | None) -> tuple[Any, ...]:
-    """Return the result of a flow whose tasks take as long as ``pace`` sets."""
+    """Return the result of a flow whose tasks take as long as ``pace`` returns."""
 
     async def take_time() -> None:
         if pace is not None:

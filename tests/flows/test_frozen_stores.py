@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("clock")
 
-#: Seconds: of the tasks, of tasks that ignore cancellation, and of the last writes.
+#: Seconds that tasks, tasks that ignore cancellation, and the last writes have.
 LIMIT = 3.0 + 5.0 + 3.0
 
 

@@ -66,7 +66,7 @@ async def test_jobs_that_are_not_complete_are_counted(queue: JobQueue) -> None:
     assert await queue.store.counts() == {"UNCLAIMED": 2, "CLAIMED": 1}
 
 
-async def test_without_an_id_each_is_another_job(queue: JobQueue) -> None:
+async def test_jobs_without_an_id_are_different_jobs(queue: JobQueue) -> None:
     first, second = await queue.enqueue("vm"), await queue.enqueue("vm")
     assert first.id != second.id
 
@@ -124,7 +124,7 @@ async def test_the_highest_priority_is_first_then_the_oldest(queue: JobQueue) ->
     assert await queue.claim() is None
 
 
-async def test_only_jobs_of_flows_that_are_of_interest_are_claimed(queue: JobQueue) -> None:
+async def test_only_jobs_of_the_given_flows_are_claimed(queue: JobQueue) -> None:
     await queue.enqueue("disk", id="a", priority="very_high")
     await queue.enqueue("vm", id="b")
     await queue.enqueue("net", id="c", priority="high")
@@ -232,7 +232,7 @@ async def test_the_outcome_and_error_of_a_job_are_kept(queue: JobQueue) -> None:
         await queue.claim(done)
 
 
-async def test_states_go_as_their_table_has_it_and_are_announced(queue: JobQueue) -> None:
+async def test_changes_of_state_follow_the_table_and_are_announced(queue: JobQueue) -> None:
     seen: list[tuple[str, str]] = []
 
     def see(_: object, *, machine: Any, transition: Any) -> None:
@@ -434,7 +434,7 @@ async def test_a_lost_claim_is_reported_before_a_flow_of_another_name(queue: Job
         await adopted(queue, job)
 
 
-async def test_a_job_is_begun_without_a_look_at_the_other_claims(tmp_path: Path) -> None:
+async def test_beginning_a_job_does_not_read_other_claims(tmp_path: Path) -> None:
     counted = 0
 
     def count() -> None:
@@ -475,7 +475,7 @@ async def test_flows_of_jobs_that_begin_together_are_in_the_order_of_the_jobs(qu
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 
-async def test_jobs_that_are_long_complete_are_forgotten_with_their_flows(queue: JobQueue, clock: Clock) -> None:
+async def test_purge_deletes_old_complete_jobs_with_their_flows(queue: JobQueue, clock: Clock) -> None:
     for name in ("old", "new", "open"):
         job = await queue.enqueue("vm", id=name)
         await queue.flows.store.create(FlowRow(name, "vm", epoch=1))

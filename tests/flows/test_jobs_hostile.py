@@ -1,4 +1,4 @@
-"""Jobs in a file with which something is wrong: locked, full, not to be written, damaged, or from a newer program."""
+"""Jobs in a problematic file: locked, full, not writable, damaged, or from a newer program."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def queue(tmp_path: Path) -> AsyncIterator[JobQueue]:
 
 
 async def pragma(queue: JobQueue, text: str) -> None:
-    """Change how the file is used; such as a lock that is not waited for, so that the test is short."""
+    """Change how the file is used, for example so that a lock is not waited for and the test is short."""
     journal = queue.flows.store.journal  # type: ignore[attr-defined]  # it is one of SQLite
     await journal.run(lambda db: db.execute(f"PRAGMA {text}").fetchall())
 
@@ -71,7 +71,7 @@ async def test_reads_do_not_wait_for_a_lock(queue: JobQueue, tmp_path: Path) -> 
         assert await queue.flows.store.changes("one") == []
 
 
-async def test_a_worker_lives_through_a_lock(queue: JobQueue, tmp_path: Path, clock: Clock) -> None:
+async def test_a_worker_survives_a_locked_file(queue: JobQueue, tmp_path: Path, clock: Clock) -> None:
     await pragma(queue, "busy_timeout = 10")
     work = asyncio.create_task(queue.work({"grow": GROW}, lease=3.0))
     job = await queue.enqueue("grow", size=1)
@@ -85,9 +85,7 @@ async def test_a_worker_lives_through_a_lock(queue: JobQueue, tmp_path: Path, cl
         await work
 
 
-async def test_a_worker_lives_through_a_lock_that_comes_while_a_job_is_done(
-    queue: JobQueue, tmp_path: Path, clock: Clock
-) -> None:
+async def test_a_worker_survives_a_lock_during_a_job(queue: JobQueue, tmp_path: Path, clock: Clock) -> None:
     """The claim cannot be renewed and the result cannot be written, so the job runs again, here in the same worker."""
     await pragma(queue, "busy_timeout = 10")
     work = asyncio.create_task(queue.work({"grow": GROW}, lease=3.0))
@@ -154,7 +152,7 @@ async def test_damaged_values_affect_only_their_job(queue: JobQueue, tmp_path: P
         await work
 
 
-async def test_where_the_owners_cannot_be_known_nothing_stays_open(tmp_path: Path) -> None:
+async def test_failing_to_detect_owners_leaves_nothing_open(tmp_path: Path) -> None:
     (tmp_path / "flows.db-owners").write_text("a file")
     with pytest.raises(JournalError, match=r"flows\.db-owners.*make it a directory"):
         async with Flows(tmp_path / "flows.db"):

@@ -92,7 +92,7 @@ def doing(name: str, fn: Callable[[], Awaitable[Any]]) -> Flow:
 # -- what becomes of a job ---------------------------------------------------------------------------------------------
 
 
-async def test_a_job_is_done_by_the_flow_that_it_was_posted_for(queue: JobQueue) -> None:
+async def test_a_job_runs_the_flow_that_it_was_enqueued_for(queue: JobQueue) -> None:
     async with working(queue, GROW):
         job = await queue.enqueue("grow", id="one", size=5)
         assert await job == "SUCCESS"
@@ -116,7 +116,7 @@ async def test_a_job_whose_flow_could_not_be_reverted_is_complete_with_the_reaso
 
 
 @pytest.mark.parametrize("values", [{}, {"size": 5, "colour": "red"}])
-async def test_a_job_that_no_attempt_could_do_is_trashed(queue: JobQueue, values: dict[str, Any]) -> None:
+async def test_a_job_whose_attempts_all_fail_is_discarded(queue: JobQueue, values: dict[str, Any]) -> None:
     async with working(queue, GROW):
         job = await queue.enqueue("grow", **values)
         assert await job == "discarded"
@@ -124,7 +124,7 @@ async def test_a_job_that_no_attempt_could_do_is_trashed(queue: JobQueue, values
     assert job.attempts == 1
 
 
-async def test_a_flow_that_came_to_its_end_before_is_not_done_again(queue: JobQueue) -> None:
+async def test_a_job_whose_flow_has_ended_does_not_run_it_again(queue: JobQueue) -> None:
     calls = []
 
     async def work() -> None:
@@ -137,7 +137,7 @@ async def test_a_flow_that_came_to_its_end_before_is_not_done_again(queue: JobQu
     assert calls == [1]
 
 
-async def test_a_job_that_is_due_later_is_done_then(queue: JobQueue, clock: Clock) -> None:
+async def test_a_delayed_job_runs_when_it_is_due(queue: JobQueue, clock: Clock) -> None:
     async with working(queue, GROW):
         job = await queue.enqueue("grow", size=1, after=3600)
         await clock.advance(3599)
@@ -172,7 +172,7 @@ async def test_jobs_run_in_order_within_the_concurrency_limit(queue: JobQueue) -
     async with working(queue, doing("f", work), concurrency=2):
         assert await asyncio.gather(*jobs) == ["SUCCESS"] * 6
     assert most == 2
-    # If two begin at once, either may be the first.
+    # If two jobs begin at the same time, either may be first.
     assert [sorted(order[place : place + 2]) for place in (0, 2, 4)] == [
         ["high-0", "high-1"],
         ["high-2", "low-0"],
@@ -183,12 +183,12 @@ async def test_jobs_run_in_order_within_the_concurrency_limit(queue: JobQueue) -
 async def test_a_waiter_in_another_session_is_notified_of_the_end(queue: JobQueue, other: JobQueue) -> None:
     async with working(queue, GROW):
         job = await other.enqueue("grow", size=1)
-        # News that come over a network are not waited for by a clock that jumps: then all look for themselves.
+        # A virtual clock does not wait for messages from a network; without them, each process checks for itself.
         async with asyncio.timeout(30 if isinstance(queue.flows.store, PostgresStore) else 2):
             assert await job == "SUCCESS"
 
 
-async def test_two_workers_share_the_work_and_do_nothing_twice(queue: JobQueue, other: JobQueue) -> None:
+async def test_two_workers_share_jobs_and_run_none_twice(queue: JobQueue, other: JobQueue) -> None:
     done: list[str] = []
 
     async def work() -> None:
@@ -281,7 +281,7 @@ async def test_a_worker_that_is_cancelled_twice_stops_at_once(reopened: Callable
         assert flows.runs == ()
 
 
-async def test_suspended_flows_keep_their_claims_and_go_on(queue: JobQueue, clock: Clock) -> None:
+async def test_suspended_flows_keep_their_claims_and_continue_when_resumed(queue: JobQueue, clock: Clock) -> None:
     calls = []
 
     async def work() -> None:
@@ -306,7 +306,7 @@ async def test_suspended_flows_keep_their_claims_and_go_on(queue: JobQueue, cloc
 async def test_a_worker_that_lost_a_claim_stops_and_its_writes_are_refused(
     queue: JobQueue, other: JobQueue, clock: Clock
 ) -> None:
-    """The other's clock is ahead, so that for it the lease is over."""
+    """The other worker's clock is ahead, so for that worker the lease is over."""
     fates: list[str] = []
 
     async def work() -> str:
@@ -337,7 +337,7 @@ async def test_a_worker_that_lost_a_claim_stops_and_its_writes_are_refused(
 async def test_a_task_that_ends_after_the_claim_was_lost_is_not_written(
     queue: JobQueue, other: JobQueue, clock: Clock
 ) -> None:
-    """No heartbeat comes between: it is the flow's own write that is refused."""
+    """No heartbeat comes in between, so the flow's own write is rejected."""
 
     async def work() -> str:
         await asyncio.sleep(2)
@@ -395,7 +395,7 @@ async def test_a_late_heartbeat_loses_the_claims_that_have_expired_and_no_others
         await clock.advance(9)
         late = await queue.enqueue("f", id="late")
         await until(lambda: len(begun) == 2)
-        # As if the loop had been blocked for 22 seconds before the heartbeat.
+        # The loop behaves as if it had been blocked for 22 seconds before the heartbeat.
         queue.now = lambda: clock.time() + 22
         assert [await early, await late] == ["SUCCESS", "SUCCESS"]
     assert begun == ["early", "late", "early"]
@@ -405,7 +405,7 @@ async def test_a_late_heartbeat_loses_the_claims_that_have_expired_and_no_others
 
 
 class FullDisk(MemoryJobs):
-    """Cannot extend a claim the first five times."""
+    """Fail to extend a claim the first five times."""
 
     left = 5
 
@@ -446,7 +446,7 @@ async def test_the_flow_of_a_job_is_not_recovered(queue: JobQueue) -> None:
 # -- bad input ---------------------------------------------------------------------------------------------------------
 
 
-async def test_work_that_cannot_be_done_is_refused_before_anything_is_claimed(queue: JobQueue) -> None:
+async def test_invalid_arguments_of_work_are_refused_before_any_claim(queue: JobQueue) -> None:
     await queue.enqueue("grow", size=1)
     with pytest.raises(ValueError, match=r"'shrink'.*called 'grow'"):
         await queue.work({"shrink": GROW})

@@ -1,4 +1,4 @@
-"""Files that an earlier version has written."""
+"""Files and tables that earlier versions have written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DATA = Path(__file__).parent.parent / "data"
 
 @pytest.fixture
 def first_version(tmp_path: Path) -> Path:
-    """A file of the first version, left by kill -9 while the task `ship` of the flow `o7` ran."""
+    """Return a file of the first version, left by kill -9 while the task `ship` of the flow `o7` ran."""
     path = tmp_path / "old.db"
     with closing(sqlite3.connect(path)) as db:
         db.executescript((_DATA / "flows_v1.sql").read_text())
@@ -55,7 +55,7 @@ async def test_a_flow_of_the_first_version_continues_with_its_keys(first_version
     async with Flows(first_version) as flows:
         (run,) = await flows.recover(flow)
         await run
-    # The retry has undone the second charge; `ship` has no revert and keeps its key.
+    # The retry has reverted the second charge; `ship` has no revert and keeps its key.
     assert keys == ["o7/ship/1", "o7/charge/3", "o7/ship/1"]
 
 
@@ -118,7 +118,7 @@ async def test_jobs_and_events_of_the_first_version_are_kept(first_version: Path
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.engine("postgres"))])
 def second_version(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Tables of the second version, left by kill -9 while the task `ship` of the flow `o7` was tried again."""
+    """Return tables of the second version, left by kill -9 while the task `ship` of the flow `o7` was tried again."""
     if request.param == "sqlite":
         path = tmp_path / "old.db"
         with closing(sqlite3.connect(path)) as db:
@@ -130,7 +130,7 @@ def second_version(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return url
 
 
-async def test_flows_of_the_second_version_are_kept_and_go_on(second_version: str) -> None:
+async def test_flows_of_the_second_version_are_kept_and_continue(second_version: str) -> None:
     keys: list[str] = []
     async with Flows(second_version) as flows:
         done, left = await flows.store.flows()
@@ -165,7 +165,7 @@ async def test_jobs_and_events_of_the_second_version_are_kept(second_version: st
         assert (dead.id, dead.failures, dead.error) == ("o7/charge/1/1", 3, "nobody takes it")
 
 
-def test_migrated_tables_are_as_new_ones(tmp_path: Path) -> None:
+def test_migrated_tables_have_the_same_schema_as_new_ones(tmp_path: Path) -> None:
     columns: list[dict[str, set[str]]] = []
     for name, version in (("new.db", ""), ("first.db", "flows_v1.sql"), ("second.db", "flows_v2.sql")):
         with closing(sqlite3.connect(tmp_path / name)) as db:

@@ -1,4 +1,4 @@
-"""A server with which something is wrong: away, too old, not ours, shut to us, or changed behind our back."""
+"""A problematic server: unreachable, too old, without permission, with foreign tables, or changed while in use."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_an_invalid_url_is_refused_at_once(url: str) -> None:
     assert "geheim" not in str(caught.value)
 
 
-def test_without_a_connection_nothing_can_be_reached() -> None:
+def test_the_number_of_connections_must_be_positive() -> None:
     with pytest.raises(ValueError, match="connections must be 1 or more, got 0"):
         PostgresStore("postgresql://here", connections=0)
 
@@ -133,7 +133,7 @@ async def test_only_one_of_many_processes_creates_the_tables(server: postgres.Po
     await opened(url)
 
 
-async def test_two_schemas_know_nothing_of_each_other(server: postgres.Postgres) -> None:
+async def test_two_schemas_are_independent(server: postgres.Postgres) -> None:
     async with Flows(server.url()) as flows, Flows(server.url()) as others:
         await flows.start(ONE, id="x")
         assert await others.store.flows() == []
@@ -191,7 +191,7 @@ async def test_values_and_errors_with_such_text_are_kept(server: postgres.Postgr
         await asyncio.wait([work])
 
 
-async def test_an_event_whose_topic_it_cannot_keep_stops_the_flow_where_it_can_go_on(
+async def test_a_topic_that_the_server_cannot_keep_stops_a_flow_that_can_be_resumed(
     server: postgres.Postgres,
 ) -> None:
     async with Flows(server.cleared()) as flows:

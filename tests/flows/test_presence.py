@@ -1,4 +1,4 @@
-"""Presence: processes with an open store see each other, notify each other, and notice when one is gone."""
+"""Presence: processes with an open store see each other, notify each other, and detect that one has ended."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_notifications_reach_all_their_listeners_and_no_others(join: Calla
 
 
 async def _known(presence: Presence, others: int) -> None:
-    """Wait until it has found this many other processes."""
+    """Wait until ``presence`` is connected to that many other processes."""
     async with asyncio.timeout(LIMIT):
         while f"among {others + 1}" not in repr(presence):
             await asyncio.sleep(0.001)
@@ -106,7 +106,7 @@ async def test_a_process_that_leaves_is_missed_at_once(join: Callable[[], FilePr
     assert first.token == ""
 
 
-async def test_a_process_whose_file_was_deleted_makes_it_again(
+async def test_a_process_whose_file_was_deleted_creates_it_again(
     join: Callable[[], FilePresence], tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = join(), join()

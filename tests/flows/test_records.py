@@ -1,4 +1,4 @@
-"""Descriptions of runs: how their flows are built, and the state of each step."""
+"""Descriptions of runs: the structure of their flows, and the state of each step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def alter(dump: str) -> str:
 def mail() -> None: ...
 
 
-# Given in another order than they are done in.
+# The order given differs from the order of execution.
 FLOW = linear("deploy", graph("migrate", alter, dump, retry=Times(2)), unordered("tell", mail, task(mail, name="chat")))
 
 

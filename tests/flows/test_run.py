@@ -1,4 +1,4 @@
-"""Flows as users have them: started, looked at, suspended, resumed, done again; on every store."""
+"""Flows as users use them, on every store: started, inspected, suspended, resumed, and run again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def step(name: str, log: list[str], *, fails: int = 0) -> Task:
-    """A task that notes what is done with it, and fails that many times."""
+    """A task that records its calls, and fails that many times."""
 
     async def do() -> str:
         log.append(name)
@@ -65,7 +65,7 @@ class Held:
         return "done"
 
 
-async def test_names_wire_tasks_together(flows: Flows) -> None:
+async def test_parameter_names_connect_tasks(flows: Flows) -> None:
     @task
     async def volume(size: int) -> str:
         return f"volume of {size}"
@@ -318,7 +318,7 @@ async def test_concurrency_limits_the_tasks_that_run_at_once(clock: Clock) -> No
 
 
 async def test_tasks_beyond_the_concurrency_survive_a_suspension() -> None:
-    """TaskFlow cancels them, finds nothing left to do, and calls the flow reverted."""
+    """TaskFlow cancels these tasks, finds nothing left to do, and ends the flow as REVERTED."""
     helds = [Held(f"t{n}") for n in range(4)]
     async with Flows(options=Options(concurrency=1)) as flows:
         run = flows.start(unordered("f", *[held.task for held in helds]))
@@ -581,7 +581,7 @@ async def test_tasks_with_a_higher_priority_start_first(flows: Flows) -> None:
     assert log == ["p3", "p2", "p1", "p0"]
 
 
-async def test_a_flow_resumed_while_suspending_continues_after_that(flows: Flows) -> None:
+async def test_resuming_a_suspending_flow_continues_it_afterwards(flows: Flows) -> None:
     held, log = Held(), list[str]()
     run = flows.start(linear("f", held.task, step("b", log)))
     await held.begun.wait()

@@ -1,4 +1,4 @@
-"""A flow belongs to the process that runs it, as long as that process lives; the others wait for it."""
+"""A flow belongs to the process that runs it while that process lives; other processes wait for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMIT = 30.0
 
 
 class Gate:
-    """A task that waits until it may end."""
+    """A task that waits until the test lets it end."""
 
     def __init__(self) -> None:
         self.begun, self.open = asyncio.Event(), asyncio.Event()
@@ -101,7 +101,7 @@ async def test_a_process_that_waits_for_a_flow_takes_it_over_when_its_owner_is_g
     assert gate.calls == 2
 
 
-async def test_a_process_that_waits_for_a_flow_can_be_suspended_and_go_on(
+async def test_a_run_that_waits_for_another_process_can_be_suspended_and_resumed(
     others: Callable[[], Flows], gate: Gate
 ) -> None:
     flow = gate.flow()
@@ -160,7 +160,7 @@ async def working(flows: Flows, flow: Flow) -> AsyncIterator[None]:
             await work
 
 
-async def test_a_process_that_starts_the_flow_of_a_job_waits_for_the_queue_that_does_it(
+async def test_starting_the_flow_of_a_job_waits_for_the_worker_of_the_job(
     others: Callable[[], Flows], gate: Gate
 ) -> None:
     flow = gate.flow()
@@ -170,7 +170,7 @@ async def test_a_process_that_starts_the_flow_of_a_job_waits_for_the_queue_that_
             async with working(first, flow):
                 await gate.begun.wait()
                 waiting = await second.start(flow, id="one", size=1).stored()
-            # The job was given back, and is the next queue's.
+            # The job was released, and the next queue claims it.
         gate.open.set()
         async with others() as third, working(third, flow):
             assert await waiting == {"a": 1, "b": 2}

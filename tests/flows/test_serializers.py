@@ -1,4 +1,4 @@
-"""Results of many megabytes: they are made into text in a thread, and cost little more memory than the text."""
+"""Results of many megabytes: a thread encodes them, with little more memory than the text needs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT = 30.0
 
 
 class Noting(JSON):
-    """A codec that notes whether it was called in the thread of the loop."""
+    """A codec that records whether it was called in the loop's thread."""
 
     def __init__(self) -> None:
         self.in_loop: list[bool] = []
@@ -89,7 +89,7 @@ async def test_a_listener_is_given_a_large_result_and_a_reload_has_it(tmp_path: 
 
 
 class Waiting(JSON):
-    """A codec that takes until `go` is set to encode a large value."""
+    """A codec whose encoding of a large value waits for `go`."""
 
     def __init__(self) -> None:
         self.begun, self.go = threading.Event(), threading.Event()

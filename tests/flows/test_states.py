@@ -1,4 +1,4 @@
-"""The five tables: pair by pair those of TaskFlow, with two guarded moves."""
+"""The five tables: each pair as in TaskFlow, plus two guarded moves."""
 
 from __future__ import annotations
 

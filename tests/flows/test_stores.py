@@ -100,7 +100,7 @@ async def test_an_unknown_id_is_named(store: Store) -> None:
             await asked
 
 
-async def test_flows_are_found_by_name_and_state_the_first_first(store: Store) -> None:
+async def test_flows_are_found_by_name_and_state_oldest_first(store: Store) -> None:
     for id_, name, state in (("b", "f", "PENDING"), ("a", "f", "SUCCESS"), ("c", "g", "PENDING")):
         await store.create(FlowRow(id_, name, state))
     assert [flow.id for flow in await store.flows()] == ["b", "a", "c"]
@@ -109,7 +109,7 @@ async def test_flows_are_found_by_name_and_state_the_first_first(store: Store) -
     assert [flow.id for flow in await store.flows(name="g", states=["SUCCESS"])] == []
 
 
-async def test_changes_come_in_order_and_from_where_one_was(store: Store) -> None:
+async def test_changes_are_returned_in_order_after_a_number(store: Store) -> None:
     await store.create(FLOW)
     for seq in range(1, 6):
         await store.commit(batch(StepRow(f"t{seq}", "task", "SUCCESS", result=str(seq)), seq=seq))
@@ -128,7 +128,7 @@ async def test_changes_that_were_rolled_back_can_be_written_again(store: Store) 
     assert [(change.seq, change.name) for change in await store.changes("one")] == [(1, "a"), (2, "d"), (3, "e")]
 
 
-async def test_commits_are_there_when_the_store_is_opened_again(make_store: Callable[[], Store]) -> None:
+async def test_commits_are_kept_when_the_store_is_opened_again(make_store: Callable[[], Store]) -> None:
     async with make_store() as store:
         await store.create(FLOW)
         await store.commit(batch(StepRow("a", "task", "RUNNING")))
@@ -136,7 +136,7 @@ async def test_commits_are_there_when_the_store_is_opened_again(make_store: Call
         assert (await store.load("one")).steps["a"].state == "RUNNING"
 
 
-async def test_unfinished_flows_are_found_without_a_look_at_the_finished_ones(tmp_path: Path) -> None:
+async def test_unfinished_flows_are_found_without_reading_finished_ones(tmp_path: Path) -> None:
     steps = 0
 
     def count() -> None:
