@@ -32,9 +32,10 @@ demo: $(DEMO)  ## run the hot reloader on examples/site, with a prompt and a web
 test: $(STAMP) lint  ## run all tests, lint and type checks
 	$(BIN)/python -m pytest -n auto
 
-lint: $(STAMP)  ## run ruff and the type checkers
+lint: $(STAMP)  ## run ruff, the linter for English (tools/prose.py) and the type checkers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tools.prose
 	@$(MAKE) --no-print-directory types
 
 types: $(STAMP)  ## check the types of the library, of user code (tests/typing), and of every public name

@@ -58,8 +58,9 @@ RULES = [
 ]
 OPENING = re.compile(r"(?:What|Who|Whoever|Whose|Of what|Of a|Of the|That which)\b(?![^.]*\?)")
 FINE = re.compile(
-    r"\b(?:users?|people|readers?|developers?|operators?|maintainers?|teams?|those|anyone|everyone) who\b"
-    r"|\bthere (?:is|are|was) no\b|\b(?:is|are|was) no longer\b|\bwho (?:is|are|can|may)\b[^.]*\?",
+    r"\b(?:users?|people|persons?|readers?|developers?|operators?|maintainers?|teams?|those|anyone|everyone) who\b"
+    r"|\bthere (?:is|are|was) no\b|\b(?:is|are|was) no longer\b|\bwho (?:is|are|can|may)\b[^.]*\?"
+    r"|\bwho[:=]",
     re.IGNORECASE,
 )
 CODE = re.compile(r"``[^`]*``|`[^`]*`|\[([^\]]*)\]\([^)]*\)|<[^>]+>")
