@@ -495,7 +495,7 @@ async def test_bad_arguments_of_follow_are_refused(clock: Clock) -> None:
 
 @pytest.mark.parametrize("wrong", [{"size": 0}, {"max_bytes": 0}, {"backups": -1}])
 def test_a_log_that_could_hold_nothing_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="give 1 event"):
+    with pytest.raises(ValueError, match="must be 1 or more"):
         EventLog(**wrong)
 
 

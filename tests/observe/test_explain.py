@@ -31,21 +31,21 @@ def text(explanation: Explanation) -> str:
     return "\n".join(explanation.lines)
 
 
-async def test_a_free_route_handles_it_at_once_and_the_next_has_what_it_passes_on(clock: Clock) -> None:
+async def test_a_free_route_handles_the_event_and_the_next_route_gets_it_when_passed_on(clock: Clock) -> None:
     router = Router("main")
     router.handle("file/added", build)
     router.handle("file/*", slow)
     async with EventLog() as log, running(router):
         explanation = log.explain("file/added")
-    assert explanation.verdict == "it goes to build ('file/added'), and is handled at once"
+    assert explanation.verdict == "the event goes to build ('file/added') and is handled immediately"
     assert [(each.router, each.pattern, each.handler) for each in explanation.matches] == [
         ("main", "file/added", "build"),
         ("main", "file/*", "slow"),
     ]
     assert explanation.lines == (
-        "file/added: it goes to build ('file/added'), and is handled at once",
-        "  if that passes it on, it goes to slow ('file/*'), and is handled at once",
-        "  no event of this topic has been seen",
+        "file/added: the event goes to build ('file/added') and is handled immediately",
+        "  if build passes it on, the event goes to slow ('file/*') and is handled immediately",
+        "  the log has no event of this topic",
     )
 
 
@@ -55,7 +55,7 @@ async def test_explain_covers_every_router(clock: Clock) -> None:
     two.handle("a", slow)
     async with EventLog() as log, running(one), running(two):
         explanation = log.explain("a")
-    assert "in router 'two' it goes to slow ('a')" in explanation.lines[1]
+    assert "in router 'two', the event goes to slow ('a')" in explanation.lines[1]
 
 
 async def test_an_explanation_shows_debounce_and_lane(clock: Clock) -> None:
@@ -73,12 +73,12 @@ async def test_an_explanation_shows_debounce_and_lane(clock: Clock) -> None:
         await router.emit(Event("queue"))
         full = log.explain("queue").matches[0].would
     assert met == {
-        "queue": "waits in lane 'queue' (1 at work, 0 waiting)",
-        "drop": "is dropped, for lane 'drop' is busy (1 at work, 0 waiting)",
-        "restart": "ends the handler that is at work in lane 'restart', and takes its place",
-        "window": "is held until 500.0 ms have passed without another, which holds 1 now, then is handled at once",
+        "queue": "waits in lane 'queue' (1 running, 0 waiting)",
+        "drop": "is dropped, because lane 'drop' is busy (1 running, 0 waiting)",
+        "restart": "cancels the handler that is running in lane 'restart', and takes its place",
+        "window": "is held until 500.0 ms pass without another event (1 held now), then is handled immediately",
     }
-    assert full == "finds lane 'queue' full (1 at work, 1 waiting): its source has to wait"
+    assert full == "waits for space in lane 'queue', which is full (1 running, 1 waiting)"
 
 
 async def test_an_explanation_has_the_last_events_of_the_topic(clock: Clock) -> None:
@@ -95,7 +95,7 @@ async def test_an_explanation_has_the_last_events_of_the_topic(clock: Clock) -> 
     async with log:
         explanation = log.explain("a")
     assert [entry.topic for entry in explanation.seen] == ["a"] * 5
-    assert "failed by" in text(explanation)
+    assert "failed in" in text(explanation)
     assert "ValueError: no disk" in text(explanation)
 
 
@@ -114,13 +114,13 @@ async def test_without_a_match_it_names_fallback_and_near_misses(clock: Clock) -
     router.handle("file/*", slow)
     async with EventLog() as log, running(router):
         explanation = log.explain("File/added")
-        assert explanation.verdict == "no route matches, and there is no fallback: no handler gets it"
-        assert "  'file/*' is near (pattern): they differ in case, slashes or blanks" in explanation.lines
+        assert explanation.verdict == "no route matches and no fallback is set, so no handler receives the event"
+        assert "  similar pattern: 'file/*' (it differs only in case, separators or spaces)" in explanation.lines
         router.fallback(build)
-        assert log.explain("File/added").verdict == "no route matches: the fallback, build, has it"
+        assert log.explain("File/added").verdict == "no route matches, so the fallback build handles the event"
 
 
-async def test_topics_that_were_seen_are_near_too(clock: Clock) -> None:
+async def test_topics_of_earlier_events_are_suggested(clock: Clock) -> None:
     router = Router()
     async with EventLog() as log, running(router):
         with pytest.raises(NotHandled):
@@ -130,8 +130,8 @@ async def test_topics_that_were_seen_are_near_too(clock: Clock) -> None:
 
 async def test_an_explanation_without_a_router(clock: Clock) -> None:
     async with EventLog() as log:
-        assert log.explain("a").lines == ("a: no router runs here",)
-    with pytest.raises(RuntimeError, match="enter it"):
+        assert log.explain("a").lines == ("a: no router is running",)
+    with pytest.raises(RuntimeError, match="has not been opened"):
         EventLog().explain("a")
 
 
@@ -166,10 +166,10 @@ async def test_sources_that_send_nothing_are_named(clock: Clock) -> None:
         router.hold_source(_named(router, "waits"))
         explanation = {each.source.rpartition(".")[2]: each.why for each in log.explain("a").silent}
     assert explanation == {
-        "ended": "it does not run",
+        "ended": "it is not running",
         "waits": "it is held",
-        "flaps": "it has failed, and is started again in a moment: ValueError: no",
-        "dies": "it has failed, and is not started again: ValueError: password=***",
+        "flaps": "it has failed and will be restarted soon: ValueError: no",
+        "dies": "it has failed and will not be restarted: ValueError: password=***",
     }
 
 
@@ -214,9 +214,9 @@ async def test_it_can_be_sent_as_json_and_printed_on_a_terminal(clock: Clock) ->
     assert sent["matches"][0]["pattern"] == "\x1b\\[31m/*"
 
 
-# -- what may have been meant -----------------------------------------------------------------------------------
+# -- similar patterns and topics -----------------------------------------------------------------------------------
 
-CASE, SPELLING = "they differ in case, slashes or blanks", "they are spelled almost the same"
+CASE, SPELLING = "it differs only in case, separators or spaces", "the spelling is almost the same"
 NEAR = {
     ("File/Added", "file/*"): CASE,
     ("file.added", "file/added"): CASE,
@@ -224,7 +224,7 @@ NEAR = {
     ("/file/added", "file/*"): CASE,
     (" file/added ", "file/added"): CASE,
     ("File.added", "file/*"): CASE,
-    ("file/a/b", "file/*"): "* stands for one segment; 'file/**' would match",
+    ("file/a/b", "file/*"): "* matches one segment; 'file/**' would match",
     ("shop/login", "shop/user/login"): SPELLING,
     ("shop/user/login/now", "shop/user/login"): SPELLING,
     ("command/deplyo", "command/deploy"): SPELLING,

@@ -1,7 +1,8 @@
-"""The event log: the last events of a program, the outcome of each, and why an event was not handled.
+"""The event log: the last events of a program, the outcome of each, and the reasons why an event is not handled.
 
-`log` has the `EventLog` that readers use, `recorder` follows the events by hooks, `entries` are what readers get,
-`summaries` their texts, `files` writes them to disk, and `explanations` answers why nothing happened.
+`log` defines `EventLog`, the public class. `recorder` follows the events by hooks, `entries` defines the records that
+readers receive, and `summaries` their texts. `files` writes events to disk, and `explanations` explains what happens
+to a topic.
 """
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""The entries that readers of the event log get: an event with its outcome, and the tree of its causes and effects."""
+"""The entries of the event log: an event with its outcome, and the tree of its causes and effects."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ if TYPE_CHECKING:
 
 __all__ = ["Entry", "EventOutcome", "Node", "Trace", "describe", "trace_of"]
 
-#: Shorter waits are not mentioned, in seconds.
+#: Minimum wait in seconds that a description mentions.
 _SHORT_WAIT = 0.001
 
-#: Lines are indented no deeper than this: events can cause each other indefinitely.
+#: Maximum indentation of lines in characters. Chains of events that cause each other have no limit.
 _MAX_INDENT = 40
 
 
 class EventOutcome(StrEnum):
-    """What happened to an event so far."""
+    """The outcome of an event so far."""
 
-    #: It waits in a lane, or for space in one.
+    #: Waiting in a lane, or for space in one.
     QUEUED = "queued"
-    #: A debounce window holds it, whose burst is not over.
+    #: Held by a debounce window that is still open.
     HELD = "held"
-    #: A debounce window merged it into another, which has the outcome.
+    #: Merged by a debounce window into another call, which has the outcome.
     MERGED = "merged"
     RUNNING = "running"
     HANDLED = "handled"
     FAILED = "failed"
-    #: It was given up, and counted.
+    #: Dropped and counted.
     DROPPED = "dropped"
-    #: It was given up, or its handler was cancelled, for a newer event.
+    #: Dropped, or its handler cancelled, because of a newer event.
     SUPERSEDED = "superseded"
-    #: No handler took it.
+    #: Not accepted by any handler.
     UNROUTED = "unrouted"
-    #: The lane was full, and the sender got an error.
+    #: Rejected because the lane was full. The sender received an error.
     REFUSED = "refused"
 
 
@@ -47,38 +47,39 @@ _IN_FLIGHT = frozenset({EventOutcome.QUEUED, EventOutcome.HELD, EventOutcome.RUN
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One event and its outcome, at one moment; durations in seconds.
+    """One event and its outcome at one moment. Durations are in seconds.
 
-    Texts are cut to a bounded length. `summary` shows numbers and short texts of an event, no bodies, and ``***`` for
-    values that are named password, token or the like.
+    Texts are cut to a bounded length. `summary` contains numbers and short texts of the event, but no bodies. Values
+    with
+    a name such as password or token are shown as ``***``.
     """
 
-    #: Counts up within the process, as `Delivery.id` does.
+    #: The id of the event. Ids increase within the process, as `Delivery.id` does.
     id: int
-    #: The event whose handler emitted it.
+    #: The id of the event whose handler emitted this event.
     parent: int | None
     topic: str
     summary: str
     #: The name of the router.
     router: str
-    #: When it was accepted, in seconds since 1970.
+    #: When the event was accepted, in seconds since 1970.
     time: float
-    #: The pattern of its route; ``(fallback)`` if no route matched.
+    #: The pattern of the event's route; ``(fallback)`` if no route matched.
     pattern: str | None
     handler: str | None
     #: The outcome so far.
     what: EventOutcome
-    #: The call that it was merged into.
+    #: The id of the call that the event was merged into.
     into: int | None
-    #: How many events were merged into this call.
+    #: The number of events merged into this call.
     merged: int
-    #: Seconds from acceptance to the call of its handler.
+    #: Seconds from acceptance to the call of the handler.
     waited: float | None
-    #: Seconds that its last handler took.
+    #: Seconds that the last handler took.
     duration: float | None
     error: str | None
     attempt: int
-    #: Patterns of the routes whose handlers passed it on, in order.
+    #: Patterns of the routes whose handlers passed the event on, in order.
     passed: tuple[str, ...]
 
     @property
@@ -87,11 +88,14 @@ class Entry:
         return self.what not in _IN_FLIGHT
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as `json.dumps` accepts it."""
+        """Return the entry as a dict that `json.dumps` accepts."""
         return {name: getattr(self, name) for name in _FIELDS} | {"what": str(self.what), "passed": list(self.passed)}
 
 
 _FIELDS = tuple(each.name for each in fields(Entry))
+
+#: The word between an outcome and the handler; "for" after all others.
+_PREPOSITIONS = {EventOutcome.HANDLED: "by", EventOutcome.RUNNING: "in", EventOutcome.FAILED: "in"}
 
 
 def describe(entry: Entry) -> str:
@@ -100,17 +104,17 @@ def describe(entry: Entry) -> str:
     if entry.into is not None:
         words.append(f"into #{entry.into}")
     elif entry.handler is not None:
-        waiting = entry.what in (EventOutcome.QUEUED, EventOutcome.HELD)
-        words.append(f"{'for' if waiting else 'by'} {printable(entry.handler)}")
+        words.append(f"{_PREPOSITIONS.get(entry.what, 'for')} {printable(entry.handler)}")
+    notes = [" ".join(words)]
     if entry.merged > 1:
-        words.append(f"as {entry.merged} events in one")
+        notes.append(f"merged from {entry.merged} events")
     if entry.duration is not None:
-        words.append(f"in {duration(entry.duration)}")
+        notes.append(f"took {duration(entry.duration)}")
     if entry.waited is not None and entry.waited >= _SHORT_WAIT:
-        words.append(f"after a wait of {duration(entry.waited)}")
+        notes.append(f"waited {duration(entry.waited)}")
     if entry.passed:
-        words.append(f"passed on by {', '.join(map(printable, entry.passed))}")
-    text = " ".join(words)
+        notes.append(f"passed on by {', '.join(map(printable, entry.passed))}")
+    text = ", ".join(notes)
     return text if entry.error is None else f"{text} ({printable(entry.error)})"
 
 
@@ -119,7 +123,7 @@ def describe(entry: Entry) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An entry and how many generations it is below the root."""
+    """An entry, and its number of generations below the root."""
 
     entry: Entry
     depth: int
@@ -127,15 +131,15 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The tree that an event belongs to: its oldest known ancestor, and every event that resulted from that.
+    """The tree of an event: its oldest known ancestor, and all events that resulted from that ancestor.
 
-    Children follow their parents, in the order in which they were accepted. An event that was merged into a call is
-    below that call, unless it has a parent of its own.
+    Children follow their parents, in the order of acceptance. An event without a parent that was merged into a call is
+    listed below that call.
     """
 
-    #: The event that was asked for.
+    #: The id of the requested event.
     id: int
-    #: A flat list, since the tree may be as deep as the log is long.
+    #: A flat list, because the tree may have as many levels as the log has entries.
     nodes: tuple[Node, ...]
 
     @property
@@ -145,34 +149,34 @@ class Trace:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The tree for people; the event that was asked for is marked."""
+        """The tree as text, one line per event. The requested event is marked."""
         return tuple(
             f"{'  ' * min(node.depth, _MAX_INDENT)}{describe(node.entry)}{'  <-' if node.entry.id == self.id else ''}"
             for node in self.nodes
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as `json.dumps` accepts it: ``id``, and ``nodes``, each an entry with its ``depth``."""
+        """Return a dict that `json.dumps` accepts: ``id``, and ``nodes``, each of them an entry with its ``depth``."""
         nodes = [{"depth": node.depth, **node.entry.to_dict()} for node in self.nodes]
         return {"id": self.id, "nodes": nodes}
 
 
 def trace_of(number: int, entries: Mapping[int, Entry]) -> Trace:
-    """Return the tree of the entry with that id, among ``entries``, which are sorted by id."""
+    """Return the tree of the entry with the id ``number``. ``entries`` are sorted by id."""
     children: dict[int, list[Entry]] = {}
     for entry in entries.values():
         parent = _parent(entry, entries)
         if parent is not None:
             children.setdefault(parent.id, []).append(entry)
     root = entries[number]
-    # This ends: a parent has a smaller id, and a call the parent of the first of its events.
+    # The loop ends: a parent has a smaller id, and a merged call has the parent of its first event.
     while (parent := _parent(root, entries)) is not None:
         root = parent
     return Trace(number, tuple(_nodes(root, children)))
 
 
 def _parent(entry: Entry, entries: Mapping[int, Entry]) -> Entry | None:
-    """Return its parent, else the call that it was merged into."""
+    """Return the parent of ``entry``, or else the call that it was merged into."""
     for number in (entry.parent, entry.into):
         if number is not None and number in entries:
             return entries[number]

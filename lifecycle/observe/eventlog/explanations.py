@@ -1,6 +1,6 @@
-"""Why an event is not handled: which routes match a topic, what an event would meet there, and what is nearly right.
+"""Explanations of what happens to a topic: matching routes, delays before a handler runs, and similar patterns.
 
-`EventLog.explain` collects the facts; this module puts them into words.
+`EventLog.explain` collects the facts, and this module formats them.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ __all__ = ["Explanation", "Match", "NearMiss", "Silence", "explain", "near_misse
 
 _log = logging.getLogger("lifecycle.observe")
 
-#: Near misses that are shown of each kind, and the most similar texts that are compared closely.
+#: Maximum near misses shown per kind, and maximum candidates whose spelling is compared.
 _SHOWN, _CLOSE = 3, 50
-#: A topic or pattern with more segments is not compared: that is expensive, and it is hardly a misspelling.
+#: Maximum segments of a topic or pattern to compare. Longer ones are expensive, and unlikely to be misspellings.
 _SEGMENTS = 16
-#: From which ratio on a text may be a misspelling of another, from 0 to 1.
+#: Minimum similarity of two texts, from 0 to 1, for one to be a misspelling of the other.
 _SIMILAR = 0.8
 
-_SAME = "they differ in case, slashes or blanks"
+_SAME = "it differs only in case, separators or spaces"
 
-#: Characters that people write for a slash.
+#: Characters that people write instead of a slash.
 _SEPARATORS = str.maketrans(".: ", "///")
 
 
@@ -51,7 +51,7 @@ class Match:
     router: str
     pattern: str
     handler: str
-    #: What would happen to an event there now.
+    #: The next step for an event that reaches this route now.
     would: str
     handled: int
     failed: int
@@ -60,11 +60,11 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class NearMiss:
-    """A pattern, or a topic that was seen, that the topic nearly matches."""
+    """A pattern, or a topic in the log, that is similar to the given topic."""
 
     kind: Literal["pattern", "topic"]
     text: str
-    #: What is different.
+    #: The difference between the two.
     hint: str
 
 
@@ -84,22 +84,22 @@ class Explanation:
     topic: str
     #: The short answer.
     verdict: str
-    #: The routes of each router in the order in which they are tried.
+    #: The matching routes of each router, in the order in which the router tries them.
     matches: tuple[Match, ...]
     #: The last events of this topic, oldest first.
     seen: tuple[Entry, ...]
-    #: Patterns and topics that may have been meant, if no route matches.
+    #: If no route matches, similar patterns and topics.
     near: tuple[NearMiss, ...]
     silent: tuple[Silence, ...]
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The same as text; the first line is the short answer."""
+        """The explanation as text. The first line is the short answer."""
         lines = [f"{self.topic}: {self.verdict}", *self._others(), *self._counts()]
-        lines += [f"  {each.text!r} is near ({each.kind}): {each.hint}" for each in self.near]
+        lines += [f"  similar {each.kind}: {each.text!r} ({each.hint})" for each in self.near]
         lines += [f"  seen at {time_of_day(entry.time)}: {describe(entry)}" for entry in self.seen]
         if self.matches and not self.seen:
-            lines.append("  no event of this topic has been seen")
+            lines.append("  the log has no event of this topic")
         lines += [f"  source {each.source!r} sends nothing: {each.why}" for each in self.silent]
         return tuple(map(printable, lines))
 
@@ -107,8 +107,8 @@ class Explanation:
         """Yield the routes after the first."""
         for before, match in pairwise(self.matches):
             other = before.router != match.router
-            word = f"in router {match.router!r} it goes" if other else "if that passes it on, it goes"
-            yield f"  {word} to {match.handler} ({match.pattern!r}), and {match.would}"
+            when = f"in router {match.router!r}" if other else f"if {before.handler} passes it on"
+            yield f"  {when}, the event goes to {match.handler} ({match.pattern!r}) and {match.would}"
 
     def _counts(self) -> Iterator[str]:
         for match in self.matches:
@@ -119,7 +119,7 @@ class Explanation:
                 )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as `json.dumps` accepts it."""
+        """Return the explanation as a dict that `json.dumps` accepts."""
         return {
             "topic": self.topic,
             "verdict": self.verdict,
@@ -141,8 +141,9 @@ def explain(
 ) -> Explanation:
     """Explain what happens to an event of ``topic`` in ``routers``.
 
-    ``seen`` are the last events of this topic, ``topics`` those of other events, and ``failures`` the last
-    failures of sources, by router and name.
+    ``seen`` contains the last events of this topic, and ``topics`` the topics of other events. ``failures`` contains
+    the
+    last failure of each source, by the names of router and source.
     """
     views = [view for router in routers if (view := _view_of(router)) is not None]
     shown = shorten(topic, MAX_TOPIC)
@@ -169,7 +170,7 @@ class _View:
         self.patterns: list[str] = [info.pattern for info in router.routes()]
 
     def matches(self, topic: str) -> Iterator[Match]:
-        """Yield the routes that match, in order."""
+        """Yield the matching routes, in order."""
         for info in self._explain(topic):
             yield Match(
                 self.state.name,
@@ -191,33 +192,33 @@ class _View:
     def _outlook(self, info: RouteInfo) -> str:
         steps: list[str] = []
         if info.debounce is not None:
-            held = f", which holds {info.held} now" if info.held else ""
-            steps.append(f"is held until {duration(info.debounce)} have passed without another{held}")
+            held = f" ({info.held} held now)" if info.held else ""
+            steps.append(f"is held until {duration(info.debounce)} pass without another event{held}")
         steps.append(self._in_lane(info))
         return ", then ".join(steps)
 
     def _in_lane(self, info: RouteInfo) -> str:
         lane = self._lanes.get(info.lane)
         if not self.state.running:
-            return f"waits in lane {info.lane!r}: the router does not run"
+            return f"waits in lane {info.lane!r}, because the router is not running"
         if lane is None or lane.running + lane.waiting < lane.concurrency:
-            return "is handled at once"
-        busy = f"{lane.running} at work, {lane.waiting} waiting"
+            return "is handled immediately"
+        busy = f"{lane.running} running, {lane.waiting} waiting"
         if info.busy == "drop":
-            return f"is dropped, for lane {lane.name!r} is busy ({busy})"
+            return f"is dropped, because lane {lane.name!r} is busy ({busy})"
         if info.busy == "restart":
-            return f"ends the handler that is at work in lane {lane.name!r}, and takes its place"
+            return f"cancels the handler that is running in lane {lane.name!r}, and takes its place"
         if lane.waiting >= lane.limit:
-            return f"finds lane {lane.name!r} full ({busy}): its source has to wait"
+            return f"waits for space in lane {lane.name!r}, which is full ({busy})"
         return f"waits in lane {lane.name!r} ({busy})"
 
 
 def _view_of(router: Any) -> _View | None:
-    """Return None if the router raises, so that the others are still explained."""
+    """Return the view of ``router``, or None if it raises, so that the other routers are still explained."""
     try:
         return _View(router)
     except Exception:  # noqa: BLE001  # of a class of the program's own
-        _log.exception("%r cannot be looked at, and is left out of what is explained", router)
+        _log.exception("%r cannot be inspected; the explanation leaves it out", router)
         return None
 
 
@@ -225,22 +226,22 @@ def _why_silent(source: SourceInfo, failure: Failure | None) -> str | None:
     if source.held:
         return "it is held"
     if failure is not None and failure.restart_in is None:
-        return f"it has failed, and is not started again: {failure.error}"
+        return f"it has failed and will not be restarted: {failure.error}"
     if failure is not None and time.time() < failure.time + (failure.restart_in or 0.0):
-        return f"it has failed, and is started again in a moment: {failure.error}"
-    return None if source.running else "it does not run"
+        return f"it has failed and will be restarted soon: {failure.error}"
+    return None if source.running else "it is not running"
 
 
 def _verdict(views: Sequence[_View], matches: Sequence[Match]) -> str:
     if not views:
-        return "no router runs here"
+        return "no router is running"
     if matches:
         first = matches[0]
-        return f"it goes to {first.handler} ({first.pattern!r}), and {first.would}"
+        return f"the event goes to {first.handler} ({first.pattern!r}) and {first.would}"
     fallbacks = [view.state.fallback for view in views if view.state.fallback is not None]
     if fallbacks:
-        return f"no route matches: the fallback, {fallbacks[0]}, has it"
-    return "no route matches, and there is no fallback: no handler gets it"
+        return f"no route matches, so the fallback {fallbacks[0]} handles the event"
+    return "no route matches and no fallback is set, so no handler receives the event"
 
 
 def _to_dict(record: Any) -> dict[str, Any]:
@@ -251,7 +252,7 @@ def _to_dict(record: Any) -> dict[str, Any]:
 
 
 def near_misses(topic: str, patterns: Iterable[str], topics: Iterable[str]) -> tuple[NearMiss, ...]:
-    """Return the patterns, and the ``topics`` that were seen, that ``topic`` nearly matches."""
+    """Return the patterns and the topics of events that are similar to ``topic``."""
     return (*_nearest("pattern", topic, patterns), *_nearest("topic", topic, topics))
 
 
@@ -272,22 +273,22 @@ def _nearest(kind: Literal["pattern", "topic"], topic: str, texts: Iterable[str]
 
 
 def _candidates(plain: str, texts: list[str]) -> list[str]:
-    """Return those with the most segments in common: a close look at all of ten thousand would take too long."""
+    """Return the texts with the most segments in common with ``plain``: comparing all of them would take too long."""
     segments = set(plain.split("/"))
-    # Sorted, so that equal ones always come in the same order.
+    # Sorted, so that equal candidates have a stable order.
     return heapq.nlargest(_CLOSE, sorted(texts), key=lambda text: len(segments.intersection(_plain(text).split("/"))))
 
 
 def _similarity(plain: str, pattern: str) -> tuple[float, str] | None:
-    """Return how similar a topic and a pattern are, and a hint; None if they are not."""
+    """Return the similarity of a topic and a pattern, and a hint; None if they are not similar."""
     other = _plain(pattern)
     if _fits(other, plain):
         return 1.0, _SAME
     if other.endswith("/*") and _fits(f"{other}*", plain):
-        return 1.0, f"* stands for one segment; {pattern + '*'!r} would match"
+        return 1.0, f"* matches one segment; {pattern + '*'!r} would match"
     if "*" not in other:
         return _spelling(plain, other)
-    # Without the wildcards, and the segments in their places.
+    # Compare without the wildcards, and without the segments that they match.
     pairs = zip_longest(plain.split("/"), other.split("/"), fillvalue="")
     literal = [pair for pair in pairs if "*" not in pair[1]]
     return _spelling("/".join(own for own, _ in literal), "/".join(segment for _, segment in literal))
@@ -297,7 +298,7 @@ def _spelling(plain: str, other: str) -> tuple[float, str] | None:
     if plain and plain == other:
         return 1.0, _SAME
     ratio = difflib.SequenceMatcher(None, plain, other).ratio() if plain and other else 0.0
-    return (ratio, "they are spelled almost the same") if ratio >= _SIMILAR else None
+    return (ratio, "the spelling is almost the same") if ratio >= _SIMILAR else None
 
 
 def _fits(pattern: str, topic: str) -> bool:

@@ -1,4 +1,4 @@
-"""The file of an event log: lines of JSON, rotated by size and written by a thread."""
+"""The file of an event log: lines of JSON, rotated by size and written in a thread."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ __all__ = ["LineFile", "Writer"]
 
 _log = logging.getLogger("lifecycle.observe")
 
-#: Entries that wait to be written; if the disk is slower, the oldest are lost.
+#: Maximum entries waiting for the disk. If the disk is too slow, the oldest entries are lost.
 _WAITING = 10_000
-#: Entries that are written at once.
+#: Maximum entries per batch.
 _BATCH = 1000
-#: Seconds that the disk has for the remaining entries when the log is closed.
+#: Seconds to write the remaining entries when the log is closed.
 _CLOSING = 2.0
 
 
 class LineFile:
-    """Appends lines to ``path``, and renames the file before a line that would make it longer than ``max_bytes``.
+    """A file that lines are appended to. It is rotated before a line that would make it longer than ``max_bytes``.
 
-    ``path.1`` is the newest of ``backups`` older files. Only their owner can read them.
+    ``path.1`` is the newest of ``backups`` older files. Only the files' owner can read them.
     """
 
     def __init__(self, path: Path, max_bytes: int, backups: int) -> None:
@@ -42,20 +42,20 @@ class LineFile:
         self._max_bytes = max_bytes
         self._backups = backups
         self._fd: int | None = None
-        # None if it is not a regular file, which has no size.
+        # None for anything but a regular file, such as a pipe: it has no size.
         self._size: int | None = None
-        # Whether it ends within a line, because a write was cut off.
+        # True if the last line is incomplete, because a write was interrupted.
         self._torn = False
-        #: Lines that were written.
+        #: The number of lines written.
         self.written: int = 0
 
     def open(self) -> None:
-        """Open it for appending.
+        """Open the file for appending.
 
         Raises:
-            OSError: if it cannot be written.
+            OSError: if it cannot be opened for writing.
         """
-        # A pipe without a reader fails at once.
+        # Opening a pipe without a reader fails immediately.
         self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o600)
         status = os.fstat(self._fd)
         self._size = status.st_size if stat.S_ISREG(status.st_mode) else None
@@ -71,7 +71,7 @@ class LineFile:
         """Append ``lines``, each with its line ending.
 
         Raises:
-            OSError: for the first that could not be written; `written` counts those that were.
+            OSError: if a line cannot be written. `written` counts the lines before it.
         """
         gathered: list[bytes] = []
         length = 0
@@ -119,24 +119,24 @@ def _last_byte(path: Path) -> bytes:
 
 
 class Writer:
-    """Writes events that have ended to a file, in a thread that delays neither the loop nor the end of the process.
+    """Writer of finished events to a file, in a thread. It delays neither the event loop nor the end of the process.
 
-    Events that the disk cannot take are lost and counted, which is logged once.
+    Events that cannot be written in time are lost and counted. The first loss is logged.
     """
 
     def __init__(self, file: LineFile) -> None:
-        """Open the file and begin to write.
+        """Open the file and start to write.
 
         Raises:
-            OSError: if it cannot be written.
+            OSError: if the file cannot be opened for writing.
         """
         self._file = file
         self._waiting: deque[Record] = deque()
         self._arrived = asyncio.Event()
         self._closing = False
-        # Entries that are being written.
+        # The number of entries being written.
         self._writing = 0
-        #: Events that are not in the file.
+        #: The number of events that could not be written.
         self.lost: int = 0
         self._logged = False
         file.open()
@@ -145,7 +145,7 @@ class Writer:
         self._task = asyncio.create_task(self._write(), name=f"event log {file.path}")
 
     async def aclose(self) -> None:
-        """Write the remaining entries, as far as the disk takes them in time, and close the file."""
+        """Write as many remaining entries as possible within the time limit, and close the file."""
         self._closing = True
         self._arrived.set()
         try:
@@ -160,7 +160,7 @@ class Writer:
             self._thread.shutdown(wait=in_time)
 
     def put(self, record: Record) -> None:
-        """Queue ``record``, which has ended."""
+        """Queue the finished ``record``."""
         if len(self._waiting) >= _WAITING:
             self._waiting.popleft()
             self._lose(1, "the disk is too slow")

@@ -1,4 +1,4 @@
-"""`EventLog`: the last events of a program and the outcome of each."""
+"""`EventLog`: the last events of a program, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -29,46 +29,50 @@ if TYPE_CHECKING:
 
 __all__ = ["EventLog", "EventLogState"]
 
-#: Events that are compared in one turn of the loop, which takes ten milliseconds at most, whatever the pattern.
+#: Entries compared before other tasks run. A slice takes at most ten milliseconds for any pattern.
 _SLICE = 100
 
-#: Events of its topic that an explanation shows.
+#: Maximum events of the topic that an explanation shows.
 _SEEN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class EventLogState:
-    """An event log at one moment."""
+    """The state of an event log at one moment."""
 
     name: str
-    #: How many events it keeps, and how many it has now.
+    #: Maximum number of kept events, and the number kept now.
     size: int
     kept: int
-    #: Events so far, and those that have not ended.
+    #: Total number of events so far, and the number of unfinished events.
     seen: int
     under_way: int
-    #: Readers that follow it.
+    #: The number of readers that follow the log.
     followers: int
-    #: The file; None: there is none.
+    #: The path of the file; None without a file.
     path: str | None
-    #: Events that the file could not take.
+    #: The number of events that could not be written to the file.
     lost: int
 
 
 class EventLog(HookObserver):
-    """The last ``size`` events of the program with the outcome of each; a main for `run`, best the first.
+    """A log of the last ``size`` events of the program and their outcomes. Pass it to `run`, preferably first.
 
-    It records the events of every router that runs under its lifetime; outside one, of those that run under none.
-    Little is kept of an event: see `Entry`. With ``path``, each event is also written there once it has ended, as a
-    line of JSON. A thread writes, so that a slow disk delays no event; events that a full disk cannot take are lost,
-    counted and logged once. A file that would grow over ``max_bytes`` is renamed to ``path.1``, and ``backups`` of
-    those are kept.
+    It records the events of all routers that run under its lifetime. Outside a lifetime, it records the routers that
+    run
+    under none. `Entry` lists the data that it keeps per event. With ``path``, each finished event is also written to
+    that
+    file as a line of JSON. A thread writes the file, so a slow disk delays no event. Events that a full disk cannot
+    take
+    are lost, counted and logged once. A file that would grow over ``max_bytes`` is renamed to ``path.1``; ``backups``
+    older files are kept.
 
-    ``async with`` does the same as running it. Both raise `OSError` if the file cannot be written. What was recorded
-    can still be read after it was closed.
+    Instead of passing it to `run`, you can use ``async with``. Both raise `OSError` if the file cannot be written. You
+    can
+    still read the entries after the log is closed.
 
     Raises:
-        ValueError: for a ``size`` or ``max_bytes`` below 1, or negative ``backups``.
+        ValueError: if ``size`` or ``max_bytes`` is below 1, or ``backups`` is negative.
     """
 
     def __init__(
@@ -81,8 +85,8 @@ class EventLog(HookObserver):
     ) -> None:
         if size < 1 or max_bytes < 1 or backups < 0:
             raise ValueError(
-                f"EventLog({size!r}, max_bytes={max_bytes!r}, backups={backups!r}): give 1 event and 1 byte or more, "
-                "and 0 backups or more"
+                f"EventLog({size!r}, max_bytes={max_bytes!r}, backups={backups!r}): "
+                "size and max_bytes must be 1 or more, and backups 0 or more"
             )
         super().__init__()
         self.name = "events"
@@ -91,7 +95,7 @@ class EventLog(HookObserver):
         self._limits = max_bytes, backups
         self._writer: Writer | None = None
         self._recorder = Recorder(size)
-        # The routers whose events are recorded; None before it is entered.
+        # The routers whose events are recorded; None before the log is opened.
         self._routers: Routers | None = None
 
     def __repr__(self) -> str:
@@ -100,7 +104,7 @@ class EventLog(HookObserver):
 
     @classmethod
     def current(cls) -> EventLog | None:
-        """Return the first that is open under the current lifetime, or around it; None if there is none."""
+        """Return the first open log of the current lifetime, or of a lifetime around it; None if none is open."""
         life = current_life.get(None)
         while life is not None:
             for each in life.lifetime.components():
@@ -112,16 +116,16 @@ class EventLog(HookObserver):
     # -- reading ------------------------------------------------------------------------------------------------
 
     def entries(self, pattern: str | Pattern | type[Topical] = "**", *, limit: int | None = None) -> list[Entry]:
-        """Return the entries whose topic matches, oldest first; with ``limit`` only the last of them."""
+        """Return the entries with a matching topic, oldest first. With ``limit``, only the newest ones are returned."""
         wanted = as_pattern(pattern)
         found = (record for record in reversed(self._recorder.last) if wanted.matches(record.current_topic()))
         return [record.entry() for record in islice(found, limit)][::-1]
 
     async def find(self, pattern: str | Pattern | type[Topical] = "**", *, limit: int | None = None) -> list[Entry]:
-        """Return the same as `entries`, but let other tasks run meanwhile, however many events are kept."""
+        """Return the same as `entries`, but let other tasks run during the search."""
         wanted = as_pattern(pattern)
         found: list[Entry] = []
-        # A copy: events are recorded meanwhile.
+        # A copy, because events may be recorded during the search.
         for looked, record in enumerate(reversed(list(self._recorder.last)), 1):
             if len(found) == limit:
                 break
@@ -132,51 +136,53 @@ class EventLog(HookObserver):
         return found[::-1]
 
     def get(self, id: int) -> Entry | None:  # noqa: A002  # the field's word
-        """Return the entry of the event with that id; None if it is not known, or not any more."""
+        """Return the entry of the event with this id; None if the id is unknown or no longer known."""
         record = self._recorder.get(id)
         return None if record is None else record.entry()
 
     def trace(self, id: int) -> Trace:  # noqa: A002  # the field's word
-        """Return the causes and effects of the event with that id.
+        """Return the causes and effects of the event with this id.
 
         Raises:
-            LookupError: if it is not known, or not any more.
+            LookupError: if the id is unknown or no longer known.
         """
         records = self._recorder.all()
         if id not in records:
             raise LookupError(
-                f"there is no event {id!r} here: the log keeps the last {self.size}, of {self._recorder.seen} so far"
+                f"the log has no event {id!r}: it keeps the last {self.size} of {self._recorder.seen} events so far"
             )
         return trace_of(id, {number: record.entry() for number, record in records.items()})
 
     def follow(self, pattern: str | Pattern | type[Topical] = "**", *, maxsize: int = 1000) -> Following:
         """Follow entries as they change: ``async with log.follow("file/**") as entries: async for entry in entries``.
 
-        An entry that changed several times since the last look comes once, as it is then. At most ``maxsize`` changes
-        wait for a reader; then the oldest are dropped and counted in ``entries.dropped``. It ends when the log closes.
+        If an entry changes several times before it is read, the reader receives it once, in its latest state. At most
+        ``maxsize`` changes wait for a reader. Beyond that, the oldest are dropped and counted in ``entries.dropped``.
+        The
+        iteration ends when the log closes.
 
         Raises:
             ValueError: if ``maxsize`` is below 1.
         """
         if maxsize < 1:
-            raise ValueError(f"follow(maxsize={maxsize!r}) could hold nothing; give 1 or more")
+            raise ValueError(f"follow(maxsize={maxsize!r}): maxsize must be 1 or more")
         return Following(self._recorder.changes, as_pattern(pattern), maxsize)
 
     def explain(self, topic: str) -> Explanation:
-        """Explain what happens to an event of ``topic``: the routes that match, their lanes, and its last events.
+        """Explain what happens to an event of ``topic``: the matching routes, their lanes, and its last events.
 
         Raises:
-            RuntimeError: if it was never opened.
+            RuntimeError: if the log was never opened.
         """
         if self._routers is None:
-            raise RuntimeError(f"{self!r} knows no routers yet; enter it, or run it with the program")
+            raise RuntimeError(f"{self!r} has not been opened; enter it with `async with`, or pass it to run()")
         last = self._recorder.last
         seen = [record.entry() for record in last if record.current_topic() == topic][-_SEEN:]
         topics = {record.current_topic() for record in last}
         return explain(topic, self._routers.names, seen=seen, topics=topics, failures=self._routers.failures)
 
     def state(self) -> EventLogState:
-        """Return its state now."""
+        """Return the current state of the log."""
         recorder = self._recorder
         return EventLogState(
             name=self.name,

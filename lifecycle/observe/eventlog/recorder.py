@@ -1,7 +1,7 @@
-"""The recorder of an event log: it follows every event by hooks, from acceptance to its end.
+"""The recorder of an event log: it uses hooks to follow every event from acceptance to its end.
 
-This is the hot part, called a few times per delivery. It keeps little, formats nothing and never waits: texts are made
-when an entry is read, and a thread writes to the disk.
+Its hook receivers run several times per delivery, so they store little, format nothing and never wait. Texts are
+created when an entry is read, and a thread writes to the disk.
 """
 
 from __future__ import annotations
@@ -36,47 +36,47 @@ if TYPE_CHECKING:
 
 __all__ = ["Changes", "Failure", "Following", "Record", "Recorder", "Routers"]
 
-#: Characters of a topic or a name that are kept, as a longer topic was refused; and of an error.
+#: Maximum characters of a stored topic or name (longer topics are rejected), and of an error.
 _TEXT, _ERROR = 1024, 500
 
-#: Sources whose last failure is kept.
+#: Maximum number of sources whose last failure is stored.
 _FAILURES = 100
 
 
 class Recorder:
-    """The records of the last ``size`` events, and of those that have not ended, which may be older."""
+    """The records of the last ``size`` events, and of unfinished events, which may be older."""
 
     def __init__(self, size: int) -> None:
-        #: The last ones, oldest first.
+        #: The last records, oldest first.
         self.last: deque[Record] = deque(maxlen=size)
-        #: Those that have not ended, by id.
+        #: The records of unfinished events, by id.
         self.in_flight: dict[int, Record] = {}
-        #: How many there were so far.
+        #: The total number of events so far.
         self.seen: int = 0
-        #: For followers.
+        #: The changes that followers read.
         self.changes: Changes = Changes()
-        # The routers whose events are recorded, and the file for those that have ended; None before `begin`.
+        # The routers whose events are recorded, and the writer of finished events; None before `begin`.
         self._routers: Routers | None = None
         self._writer: Writer | None = None
         self._clock: Callable[[], float] = time.monotonic
 
     def get(self, number: int) -> Record | None:
-        """Return the record of the event with that id; None if it is not known, or not any more."""
+        """Return the record of the event with this id; None if the id is unknown or no longer known."""
         return self.in_flight.get(number) or next((each for each in self.last if each.id == number), None)
 
     def all(self) -> dict[int, Record]:
-        """Return all known records by id, in the order of the ids."""
+        """Return all known records, sorted by id."""
         found = {each.id: each for each in (*self.in_flight.values(), *self.last)}
         return {number: found[number] for number in sorted(found)}
 
     def begin(self, routers: Routers, writer: Writer | None) -> None:
-        """Prepare for the events of ``routers``, before `receivers` are connected."""
+        """Prepare to record the events of ``routers``. Call this before you connect the `receivers`."""
         self._routers, self._writer = routers, writer
         self._clock = asyncio.get_running_loop().time
         self.changes.ended = False
 
     def receivers(self) -> Iterator[tuple[hooks.Hook, Callable[..., None]]]:
-        """Yield the hooks to connect and their receivers."""
+        """Yield the hooks and their receivers."""
         yield hooks.delivery_accepted, self._on_accepted
         yield hooks.event_merged, self._on_merged
         yield hooks.handler_started, self._on_handler_started
@@ -84,7 +84,7 @@ class Recorder:
         yield hooks.delivery_ended, self._on_ended
 
     def end(self) -> None:
-        """Keep what has not ended as it is now, and end the followers."""
+        """Finish the records of unfinished events in their current state, and end the iteration of followers."""
         for record in self.in_flight.values():
             record.abandon()
             self._done(record)
@@ -147,7 +147,7 @@ class Recorder:
 
 
 class Record:
-    """What is kept of one delivery; its texts are made when it is read."""
+    """The stored data of one delivery. Its texts are created when it is read."""
 
     __slots__ = (
         "at",
@@ -178,11 +178,12 @@ class Record:
         self.parent: int | None = None if parent is None else parent.id
         self.router: str = router
         self.time: float = time.time()
-        #: By the loop's clock: when it was accepted, when its handler was called, and when that ended.
+        #: Times of the event loop: when the event was accepted, when its handler was called, and when the handler
+        #: ended.
         self.at: float = at
         self.began: float | None = None
         self.ended: float | None = None
-        #: Until it has ended; afterwards only the fields below are kept.
+        #: The delivery, until it has ended. Afterwards, only the fields below are kept.
         self.delivery: Delivery | None = delivery
         self.what: EventOutcome = EventOutcome.QUEUED
         self.pattern: str | None = None if route is None else route.text
@@ -194,29 +195,29 @@ class Record:
         self.attempt: int = 1
         self.error: str | None = None
         self.passed: tuple[str, ...] = ()
-        #: The number of its last change, and its entry once it does not change any more.
+        #: The number of the last change, and the final entry once the record no longer changes.
         self.change: int = 0
         self.final: Entry | None = None
 
     def start(self, pattern: str, at: float) -> None:
-        """Note that a handler was called."""
+        """Record the call of a handler."""
         self.pattern = pattern
         self.began = at
         self.what = EventOutcome.RUNNING
 
     def merge(self, delivery: Delivery, call: int) -> None:
-        """Note that it became part of the call with the id ``call``."""
+        """Record that the event was merged into the call with the id ``call``."""
         self.into = call
         self.what = EventOutcome.MERGED
         self._release(delivery)
 
     def abandon(self) -> None:
-        """Keep it as it is, since the log closes before its end."""
+        """Freeze the record in its current state, because the log closes before the delivery ends."""
         if self.delivery is not None:
             self._release(self.delivery)
 
     def end(self, delivery: Delivery, at: float) -> None:
-        """Note its end and its error."""
+        """Record the end of the delivery and its error."""
         error = delivery.error
         if self.began is not None:
             self.ended = at
@@ -228,7 +229,7 @@ class Record:
         self._release(delivery)
 
     def _release(self, delivery: Delivery) -> None:
-        """Copy what an entry needs, so that the event can be freed."""
+        """Copy the data that an entry needs, so that the event can be freed."""
         route = delivery.route
         if route is not None:
             self.pattern, self.handler = route.text, name_of(route.handler)
@@ -242,7 +243,7 @@ class Record:
         return self.topic if self.delivery is None else _topic(self.delivery)
 
     def entry(self) -> Entry:
-        """Return it as readers see it now."""
+        """Return the entry that readers receive now."""
         if self.delivery is not None:
             return self._entry()
         if self.final is None:
@@ -298,7 +299,7 @@ def _topic(delivery: Delivery) -> str:
         return ""
     if not isinstance(topic, str):
         return f"({type(topic).__name__})"
-    # Not str(topic): an enum's members answer with their name.
+    # Not str(topic), which returns the member's name for some enums.
     return shorten(topic if type(topic) is str else str.__str__(topic), _TEXT)
 
 
@@ -306,20 +307,20 @@ def _topic(delivery: Delivery) -> str:
 
 
 class Changes:
-    """The last changes, numbered, and kept once for all followers while there are any."""
+    """The last changes, numbered. They are stored once for all followers, and only while followers exist."""
 
     __slots__ = ("_changed", "_followers", "_kept", "count", "ended", "followed")
 
     def __init__(self) -> None:
-        #: How many there were.
+        #: The total number of changes.
         self.count: int = 0
-        # The record of each of the last; one that changed again since appears again further back.
+        # The record of each of the last changes. A record that changes again is appended again.
         self._kept: deque[Record] = deque()
         self._followers: list[Following] = []
         self._changed = Condition()
-        #: Whether there are followers.
+        #: True while followers exist.
         self.followed: bool = False
-        #: Whether there will be no more.
+        #: True if no more changes will follow.
         self.ended: bool = False
 
     def __len__(self) -> int:
@@ -327,7 +328,7 @@ class Changes:
         return len(self._followers)
 
     def add(self, record: Record) -> None:
-        """Note that ``record`` has changed; only called while there are followers."""
+        """Add a change of ``record``. Call this only while followers exist."""
         self.count += 1
         record.change = self.count
         self._kept.append(record)
@@ -338,12 +339,12 @@ class Changes:
         await self._changed.wait()
 
     def get(self, number: int) -> Record | None:
-        """Return the record of that change; None if it has changed again since."""
+        """Return the record of the change ``number``; None if the record has changed again since."""
         record = self._kept[number - self.count - 1]
         return record if record.change == number else None
 
     def join(self, follower: Following, maxsize: int) -> None:
-        """Keep at least ``maxsize`` changes for ``follower``."""
+        """Add ``follower``, and keep at least ``maxsize`` changes from now on."""
         self._followers.append(follower)
         longest = max(maxsize, self._kept.maxlen or 0)
         if longest != self._kept.maxlen:
@@ -351,7 +352,7 @@ class Changes:
         self.followed = True
 
     def leave(self, follower: Following) -> None:
-        """Keep no changes for ``follower`` any more."""
+        """Remove ``follower``. Without followers, no changes are kept."""
         if follower in self._followers:
             self._followers.remove(follower)
         if not self._followers:
@@ -366,23 +367,23 @@ class Changes:
 
 
 class Following:
-    """Entries as they change, from `EventLog.follow`; one that changed several times since the last look comes once.
+    """Entries as they change, from `EventLog.follow`. An entry that changed several times is returned once.
 
-    At most ``maxsize`` changes wait; then the oldest are dropped and counted in ``dropped``.
+    At most ``maxsize`` changes wait. Beyond that, the oldest are dropped and counted in ``dropped``.
     """
 
     def __init__(self, changes: Changes, pattern: Pattern, maxsize: int) -> None:
-        #: Changes that were missed because the follower was too slow, of any topic.
+        #: The number of changes, of any topic, that were dropped because the follower was too slow.
         self.dropped: int = 0
         self._changes = changes
         self._pattern = None if pattern.segments == (DEEP,) else pattern
         self._maxsize = maxsize
-        # The last change that it has looked at; None before it is entered.
+        # The number of the last change that was read; None before the follower is entered.
         self._seen: int | None = None
         self._left = False
 
     async def __aenter__(self) -> Self:
-        """Begin to follow."""
+        """Start following."""
         self._seen = self._changes.count
         self._changes.join(self, self._maxsize)
         return self
@@ -399,7 +400,7 @@ class Following:
 
     async def __anext__(self) -> Entry:
         if self._seen is None:
-            raise RuntimeError("nothing is followed yet; write `async with log.follow(…) as entries`")
+            raise RuntimeError("this follower is not entered yet; write `async with log.follow(…) as entries`")
         while not self._left:
             record = self._next(self._seen)
             if record is not None:
@@ -410,7 +411,7 @@ class Following:
         raise StopAsyncIteration
 
     def ready(self) -> list[Entry]:
-        """Return what can be had without waiting: each entry once, as it is now."""
+        """Return the changed entries that are available without waiting: each entry once, in its current state."""
         found: list[Entry] = []
         while self._seen is not None and not self._left and (record := self._next(self._seen)) is not None:
             found.append(record.entry())
@@ -440,33 +441,33 @@ class Following:
 class Failure:
     """The last failure of a source."""
 
-    #: In seconds since 1970.
+    #: Seconds since 1970.
     time: float
     error: str
-    #: Seconds from then until it is restarted; None if it is not.
+    #: Seconds from the failure to the restart; None if the source is not restarted.
     restart_in: float | None
 
 
 class Routers:
-    """The routers of the current lifetime and of those inside it; outside a lifetime, those that run under none."""
+    """The routers of the current lifetime and of those inside it. Outside a lifetime: routers that run under none."""
 
     def __init__(self) -> None:
         self._life = current_life.get(None)
         self._loop = asyncio.get_running_loop()
         running = () if self._life is None else self._life.all_routers()
-        #: Those that run, each with its name.
+        #: The running routers, and the name of each.
         self.names: dict[Any, str] = {router: component_name(router) for router in running}
         #: The last failures of sources, by the names of router and source.
         self.failures: dict[tuple[str, str], Failure] = {}
 
     def receivers(self) -> Iterator[tuple[hooks.Hook, Callable[..., None]]]:
-        """Yield the hooks to connect and their receivers."""
+        """Yield the hooks and their receivers."""
         yield hooks.router_started, self._on_started
         yield hooks.router_stopped, self._on_stopped
         yield hooks.source_failed, self._on_source_failed
 
     def name(self, router: Any) -> str | None:
-        """Return the name of a router, also of one that does not run and gets an event from here; else None."""
+        """Return the name of ``router``; None unless it, or the caller, runs under this lifetime."""
         name = self.names.get(router)
         return component_name(router) if name is None and self._is_here() else name
 
@@ -475,7 +476,7 @@ class Routers:
         try:
             if self._loop is not asyncio.get_running_loop():
                 return False
-        except RuntimeError:  # any thread can give an event to a router that does not run
+        except RuntimeError:  # any thread can emit an event to a router that does not run
             return False
         life = current_life.get(None)
         while life is not None and life is not self._life:

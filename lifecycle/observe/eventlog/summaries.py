@@ -1,7 +1,7 @@
-"""Short texts about events: the class and the small values in it, no bodies and no secrets.
+"""Short texts about events: the class and its small values, without bodies and secrets.
 
-`digest` takes the values from an event at once, so that the event itself is not kept. `summary` makes the text when an
-entry is read. No code of the program runs here: a value that is neither a number nor a text is shown as its class.
+`digest` copies the values immediately, so the event itself is not kept. `summary` creates the text when an entry is
+read. No code of the program runs then: a value that is neither a number nor a text is shown as its class.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Digest", "digest", "summary"]
 
-#: The class of an event, and the values that were taken from it.
+#: The class of an event, and the values copied from it.
 Digest: TypeAlias = tuple[type[Any], tuple[Any, ...]]
 
-#: Characters of a text, of a name and of a summary that are shown; and the number of values.
+#: Maximum characters of a text, of a name and of a summary, and the maximum number of values.
 _TEXT, _NAME, _LONGEST, _VALUES = 60, 40, 240, 8
-#: Integers of more bits are not shown, since printing them takes long.
+#: Maximum bits of integers that are shown. Printing larger ones takes long.
 _BITS = 64
 
-#: The paths that are shown as texts; subclasses of the program are not.
+#: Classes of paths that are shown as text. Subclasses in the program are not.
 _PATHS = (PosixPath, WindowsPath, PurePosixPath, PureWindowsPath)
 
-#: With the type that checkers need.
+#: `type`, with an annotation that type checkers need.
 _class: Callable[[Any], type[Any]] = type
 
 
@@ -44,7 +44,7 @@ class _Text(str):
 
 
 def digest(event: Any) -> Digest:
-    """Return the values of ``event`` to show; cheap, and never raises."""
+    """Return the values of ``event`` to show. It is cheap and never raises."""
     kind = _class(event)
     try:
         return kind, _taker(kind)(event)  # type: ignore[arg-type]  # a class has a hash
@@ -70,7 +70,7 @@ def summary(taken: Digest) -> str:
 
 @functools.lru_cache(512)
 def _taker(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a function that takes the values from events of ``kind``."""
+    """Return a function that copies the values from events of ``kind``."""
     if kind is Event:
         return lambda event: () if event.data is None else (event.topic, _kept(event.data, deep=True))
     special = _SPECIAL.get(kind)
@@ -92,7 +92,7 @@ def _arguments(event: CommandEvent) -> str:
 
 
 def _typed(event: LineEvent) -> _Text:
-    # It may have been a password.
+    # The line may be a password.
     return _Text(f"{len(event.line)} characters")
 
 
@@ -103,7 +103,7 @@ def _files(event: FileBatch) -> _Text:
 
 
 def _kept(value: Any, *, deep: bool) -> Any:
-    """Return a small value itself, and a description of any other."""
+    """Return a small value unchanged, and a description of any other value."""
     kind = _class(value)
     if value is None or kind is bool or kind is float:
         return value
@@ -143,7 +143,7 @@ def _class_name(kind: type[Any]) -> str:
     return shorten(type.__dict__["__name__"].__get__(kind), _NAME)
 
 
-#: Events of the library with one value to show.
+#: Events of the library that have one value to show.
 _SPECIAL: dict[type, Callable[[Any], str]] = {CommandEvent: _arguments, LineEvent: _typed, FileBatch: _files}
 
 
