@@ -246,15 +246,20 @@ async def test_closing_waits_for_submitted_writes_and_refuses_new_ones(path: Pat
         assert await journal.run(notes) == ["waits"]
 
 
-async def test_a_cancelled_close_still_closes(path: Path) -> None:
+async def test_a_cancelled_close_ends_when_the_file_is_closed(path: Path) -> None:
     journal = Journal(path, NOTES)
     await journal.__aenter__()
     hold, task = await held(journal)
     closes = asyncio.create_task(journal.__aexit__(None, None, None))
+    for _ in range(2):
+        await asyncio.sleep(0)
+        closes.cancel()
     await asyncio.sleep(0)
-    closes.cancel()
-    await asyncio.wait([closes])
+    assert not closes.done()
     hold.go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await closes
+    assert f"journal {path}" not in {thread.name for thread in threading.enumerate()}
     await task
     await journal.__aexit__(None, None, None)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 from lifecycle import hooks
+from lifecycle._async import shield
 from lifecycle._util import reason_of
 from lifecycle.errors import FlowError
 from lifecycle.flows.decisions import Options
@@ -109,7 +110,7 @@ class Flows:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Suspend running flows, and close the store."""
+        """Suspend running flows, and close the store. A cancellation ends the wait for flows, and not the close."""
         self._open = False
         hooks.component_closed.announce(self, component=self)
         try:
@@ -119,12 +120,18 @@ class Flows:
         except TimeoutError:
             _log.warning("%r was left before all flows were suspended: the store takes too long", self)
         finally:
-            for run in self.runs:
-                await run.close()
-            self._threads.close()
-            self.requests.close()
-            self.presence.close()
-            await self.store.__aexit__(kind, error, traceback)
+            closing = self._close(kind, error, traceback)
+            await shield(asyncio.create_task(closing, name=f"close of {self.store!r}"))
+
+    async def _close(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for run in self.runs:
+            await run.close()
+        self._threads.close()
+        self.requests.close()
+        self.presence.close()
+        await self.store.__aexit__(kind, error, traceback)
 
     @property
     def runs(self) -> tuple[Run, ...]:

@@ -11,6 +11,7 @@ import os
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from lifecycle._async import shield
 from lifecycle.errors import JournalError
 from lifecycle.journal.database import Database
 from lifecycle.journal.threads import LoopThread, settle
@@ -115,12 +116,12 @@ class Journal:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Run the waiting functions and close the file, even if cancelled."""
+        """Run the waiting functions and close the file. A cancellation is raised afterwards."""
         self._checking.cancel()
         if self._closing is None:
             self._closing = self._loop.create_future()
             self._go_on()
-        await asyncio.shield(self._closing)
+        await shield(self._closing)
 
     async def run(self, fn: Callable[[sqlite3.Connection], _T]) -> _T:
         """Return the result of ``fn`` once its writes are committed; if ``fn`` raises, nothing is written.

@@ -1,8 +1,9 @@
-"""A store that stops answering without an error does not block shutdown."""
+"""A store that stops answering without an error does not block shutdown. A cancellation does not leave a store open."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ import pytest
 from lifecycle.flows import Flows, JobQueue, MemoryStore, linear, task
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from lifecycle.flows import Batch
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -59,3 +62,29 @@ async def test_a_worker_whose_jobs_cannot_be_written_ends(caplog: pytest.LogCapt
             with suppress(asyncio.CancelledError):
                 await working
     assert "unfinished jobs return to the queue" in caplog.text
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+async def test_the_store_is_closed_whenever_the_end_of_the_block_is_cancelled(tmp_path: Path, times: int) -> None:
+    leaving, begun = asyncio.Event(), asyncio.Event()
+
+    async def main(path: Path) -> None:
+        async with Flows(path, stop_timeout=3.0) as flows:
+            flows.start(linear("f", task(begun.set, name="a"), task(asyncio.Event().wait, name="b")))
+            await begun.wait()
+            leaving.set()
+
+    for turns in range(12):
+        path = tmp_path / f"{turns}.db"
+        leaving.clear()
+        begun.clear()
+        running = asyncio.create_task(main(path))
+        await leaving.wait()
+        for _ in range(times):
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            running.cancel()
+        async with asyncio.timeout(LIMIT):
+            with suppress(asyncio.CancelledError):
+                await running
+        assert f"journal {path}" not in {thread.name for thread in threading.enumerate()}
