@@ -34,7 +34,7 @@ class PromptSource:
     Args:
         prompt: Text of the prompt, before each line.
         commands: As for `InputSource`.
-        history: File for the history. By default, the history lasts as long as the program.
+        history: File for the history, created with mode 0600. By default, the history lasts as long as the program.
         toolbar: Line at the bottom, or a function that returns it and is called once per second.
         fallback: As for `InputSource`.
 
@@ -85,14 +85,13 @@ class PromptSource:
         return self._session is not None and self._session.clear_line()
 
     async def __aenter__(self) -> Self:
-        """Check that the history file can be written.
+        """Check that the history file can be written. A new one gets mode 0600, because typed lines may be secret.
 
         Raises:
             OSError: when it cannot.
         """
         if self._history is not None and self._can_ask():
-            with self._history.open("ab"):
-                pass
+            os.close(os.open(self._history, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -5,6 +5,7 @@ import io
 import logging
 import os
 import pty
+import stat
 import sys
 import termios
 from contextlib import suppress
@@ -193,6 +194,23 @@ async def test_a_history_file_that_cannot_be_written_fails_the_start(screen: Scr
     screen.connect()
     with pytest.raises(OSError, match="no/such"):
         await PromptSource(history=tmp_path / "no/such").__aenter__()
+
+
+async def test_only_the_user_can_read_a_new_history_file(screen: Screen, tmp_path: Path) -> None:
+    """An existing file keeps its lines and its mode."""
+    screen.connect()
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.write_text("line")
+    old.chmod(0o640)
+    before = os.umask(0)
+    try:
+        for path in (old, new):
+            async with PromptSource(history=path):
+                pass
+    finally:
+        os.umask(before)
+    assert [stat.filemode(path.stat().st_mode) for path in (old, new)] == ["-rw-r-----", "-rw-------"]
+    assert old.read_text() == "line"
 
 
 # -- completion ------------------------------------------------------------------------------------------------
