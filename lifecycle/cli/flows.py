@@ -190,15 +190,28 @@ async def _ask(selection: _Selection, request: str, states: Sequence[FlowState])
 async def _retry(selection: _Selection) -> int:
     """Reset failed flows: they run again now if their process lives, else when their program starts."""
     rows = [row for row in await selection.rows() if selection.ids or row.state in RESTARTABLE]
+    of_jobs = [row for row in rows if await _is_of_complete_job(selection, row)]
+    if selection.ids and of_jobs:
+        raise CliError(f"flow {of_jobs[0].id!r} belongs to a complete job; enqueue the job again with a new id")
+    rows = [row for row in rows if row not in of_jobs]
     living = {row.owner for row in rows if row.owner and await selection.flows.presence.lives(row.owner)}
     for row in rows:
         await reset_failed(selection.flows.store, row.id)
         when = f"by process {_process_of(row.owner)}" if row.owner in living else "when its program starts, or recovers"
         stderr_console().info(f"{row.id} was {row.state}, and runs again {when}")
     selection.send(RECOVER, living)
-    if not rows:
+    for row in of_jobs:
+        stderr_console().info(f"{row.id} was not reset: it belongs to a complete job; enqueue the job with a new id")
+    if not rows and not of_jobs:
         stderr_console().info("nothing has failed")
     return DONE
+
+
+async def _is_of_complete_job(selection: _Selection, row: FlowRow) -> bool:
+    """Return whether a worker ran the flow for a job that is complete, so that no worker would run the flow again."""
+    store = selection.flows.store
+    job = await store.jobs(selection.flows.presence).get(row.id, now=clock_of(store)())
+    return job is not None and job.flow == row.name and job.state == JobState.COMPLETE
 
 
 async def _dead(selection: _Selection) -> int:

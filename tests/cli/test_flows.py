@@ -257,6 +257,47 @@ async def test_living_process_retries_at_once(tmp_path: Path, info: Said) -> Non
         assert not flows.runs
 
 
+@pytest.mark.parametrize("end", ["failed", "discarded", "discarded before its flow began"])
+def test_retry_leaves_the_flow_of_a_complete_job(tmp_path: Path, info: Said, end: str) -> None:
+    file = tmp_path / "app.db"
+    asyncio.run(_with_job(file, end))
+    before = info("show", file, "--json")[0]
+    message = "flow 'j-1' belongs to a complete job; enqueue the job again with a new id"
+    assert message in info("retry", file, "f-1", "j-1", status=FAILED)[1]
+    assert info("show", file, "--json")[0] == before
+    said = info("retry", file)[1]
+    assert "f-1 was REVERTED, and runs again" in said
+    assert ("j-1 was not reset: it belongs to a complete job" in said) == (end != "discarded before its flow began")
+    assert next(row["state"] for row in json.loads(info("list", file, "--json")[0])) == "PENDING"
+    assert json.loads(info("show", file, "j-1", "--json")[0]) == json.loads(before)[1:]
+
+
+async def _with_job(file: Path, end: str) -> None:
+    """Write a flow that has failed, and a complete job with its flow."""
+
+    def fail() -> None:
+        raise OSError("broken")
+
+    failing = linear("failing", task(lambda: None, name="a"), task(fail, name="b"))
+    async with Flows(file) as flows:
+        with pytest.raises(OSError, match="broken"):
+            await flows.start(failing, id="f-1")
+        queue = JobQueue(flows)
+        job = await queue.enqueue("failing", id="j-1")
+        if end == "failed":
+            working = asyncio.create_task(queue.work({"failing": failing}))
+            await job
+            working.cancel()
+            await asyncio.wait([working])
+            return
+        [(claimed, snapshot)] = await queue.begin(["failing"], 30.0, 1)
+        assert snapshot is not None
+        if end == "discarded":
+            run = flows.adopt(failing, snapshot)
+            await asyncio.wait([asyncio.ensure_future(run)])
+        await queue.discard(claimed, error="broken")
+
+
 def test_only_failed_flows_are_retried(file: Path, info: Said) -> None:
     assert "'good' is SUCCESS" in info("retry", file, "good", status=FAILED)[1]
 
