@@ -113,7 +113,9 @@ def test_model_pool_keeps_what_a_process_knows_also_when_a_call_is_given_up(star
     lines = start("model_pool.py").rest().splitlines()
     assert lines[0] == "scores: [0, 137, 233]"
     assert lines[1:4] == ["ann has said hello", "ben has said good day", "ann has said hello and goodbye"]
-    assert lines[4].startswith("given up: 'ponder' of session 'ann' was not done in 0.3 s: it was running on 'model-")
+    assert lines[4].startswith(
+        "given up: 'ponder' of session 'ann' did not finish within 0.3 s: it was running on 'model-"
+    )
     assert lines[5:] == ["ann has said hello and goodbye and hello again", "one word after another "]
 
 

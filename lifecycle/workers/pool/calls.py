@@ -483,9 +483,7 @@ class Permit:
             PoolClosed: if the permit is closed, because another call may have the slot by now.
         """
         if self._closed:
-            raise PoolClosed(
-                f"this lease of {self.worker.id!r} is not held any more; use it within 'async with pool.lease()'"
-            )
+            raise PoolClosed(f"this lease of {self.worker.id!r} has ended; use it within 'async with pool.lease()'")
         self._running += 1
 
     def end_call(self) -> None:

@@ -1,4 +1,4 @@
-"""The parent's side of one worker process: calls and answers as frames over its standard streams.
+"""The parent's side of one worker process, which exchanges calls and answers as frames over standard streams.
 
 ``docs/reference/pool-protocol.md`` defines the frames.
 """
@@ -45,7 +45,7 @@ _CHUNK: Final = 64 * 1024
 class Pong:
     """The answer of a worker to a ping."""
 
-    #: The id of the oldest running call and the seconds since it began; None and 0 without one.
+    #: The id of the oldest running call and its age in seconds; None and 0 without a call.
     busy_id: int | None
     busy_seconds: float
     #: Bytes of resident memory; 0 if unknown.
@@ -53,27 +53,27 @@ class Pong:
 
 
 class ConnectionClosed(Exception):
-    """The worker closed its output, or broke the protocol; then the cause is the `ProtocolError`."""
+    """The worker closed its output, or violated the protocol. In that case, the cause is the `ProtocolError`."""
 
 
 class CallCancelled(Exception):
-    """The worker confirms that a cancelled call does not run any more; the worker can be used again."""
+    """The worker confirmed that a cancelled call no longer runs. It can accept calls again."""
 
 
 # -- calls -----------------------------------------------------------------------------------------------------------
 
 
 class WireCall:
-    """A call that was sent to a worker and ends with the frame that answers it.
+    """A call that was sent to a worker. The frame with the answer ends it.
 
     Args:
-        number: its id.
-        until: its deadline by the loop's clock.
-        window: the number of chunks that may be unacknowledged; 0 for a call with one result.
+        number: the id of the call.
+        until: the deadline on the loop's clock.
+        window: the maximum number of unacknowledged chunks; 0 for a call with one result.
         send: sends a frame.
         codec: decodes payloads.
-        future: gets the outcome; by default a new one.
-        on_end: called when the call does not run any more, right after its outcome is known.
+        future: receives the outcome. By default, a new future is created.
+        on_end: called when the call no longer runs, right after its outcome is known.
     """
 
     __slots__ = (
@@ -106,31 +106,31 @@ class WireCall:
     ) -> None:
         self.number: int = number
         self.until: float = until
-        #: The result (None for a stream), or `RemoteError`, `CallCancelled` or `ConnectionClosed`.
+        #: The result (None for a stream), `RemoteError`, `CallCancelled` or `ConnectionClosed`.
         self.future: asyncio.Future[Any] = future or asyncio.get_running_loop().create_future()
-        #: Whether its cancellation was requested.
+        #: True if the cancellation was requested.
         self.cancelled: bool = False
         self._on_end = on_end
         self._send = send
         self._codec = codec
         self._window = window
         self._chunks: deque[Any] = deque()
-        # Chunks taken without a credit for them yet, and chunks that the worker may still send.
+        # Consumed chunks without a credit yet, and chunks that the worker may still send.
         self._consumed = 0
         self._granted = window
         self._more: asyncio.Future[None] | None = None
-        # Whether the answer has arrived. The future does not say so after its waiter was cancelled.
+        # True after the answer has arrived. The future does not show this if its waiter was cancelled.
         self._ended = False
-        # Done when a cancelled call does not run any more.
+        # Done when a cancelled call no longer runs.
         self._stopped: asyncio.Future[None] | None = None
 
     @property
     def streams(self) -> bool:
-        """Whether it is answered chunk by chunk."""
+        """True if the answer consists of chunks."""
         return self._window > 0
 
     def cancel(self, reason: str) -> asyncio.Future[None]:
-        """Request its cancellation; the returned future is done when the worker has confirmed it or answered."""
+        """Request the cancellation. The returned future completes when the worker has confirmed it or answered."""
         if self._stopped is None:
             self._stopped = asyncio.get_running_loop().create_future()
             if self._ended:
@@ -142,12 +142,12 @@ class WireCall:
         return self._stopped
 
     async def next_chunk(self) -> Any:
-        """Return the next chunk; one caller at a time may wait.
+        """Return the next chunk. Only one caller may wait at a time.
 
         Raises:
-            StopAsyncIteration: after the last one.
-            RemoteError, CallCancelled, ConnectionClosed: the outcome, after the chunks that came before it.
-            RemoteError: for a chunk that cannot be decoded; the generator continues to run.
+            StopAsyncIteration: after the last chunk.
+            RemoteError, CallCancelled, ConnectionClosed: the outcome, after all earlier chunks.
+            RemoteError: for a chunk that cannot be decoded. The generator continues to run.
         """
         while not self._chunks:
             if self.future.done():
@@ -159,7 +159,7 @@ class WireCall:
             finally:
                 self._more = None
         self._consumed += 1
-        # Half a window at a time, so that credits are few and arrive before the worker runs out of them.
+        # Half a window at a time, so that there are few credits and they arrive before the worker needs them.
         if self._consumed * 2 >= self._window and not self.future.done():
             self._send(["credit", self.number, self._consumed])
             self._granted += self._consumed
@@ -170,7 +170,7 @@ class WireCall:
     # -- called by the connection ---------------------------------------------------------------------------------
 
     def add_chunk(self, value: Any) -> None:
-        """Take a chunk.
+        """Add a chunk that has arrived.
 
         Raises:
             ProtocolError: if the worker had no credit for it.
@@ -183,7 +183,7 @@ class WireCall:
             self._wake()
 
     def set_result(self, value: Any) -> None:
-        """Take the result."""
+        """Decode and set the result."""
         if _is_large(value):
             self._end()
             asyncio.ensure_future(self._decode_in_thread(value)).add_done_callback(self._set_decoded)
@@ -196,7 +196,7 @@ class WireCall:
             self.finish(result)
 
     def finish(self, result: Any = None, *, error: BaseException | None = None) -> None:
-        """Take the outcome; its waiter may have been cancelled."""
+        """Set the outcome. The waiter may have been cancelled."""
         if error is not None:
             fail(self.future, error)
         elif not self.future.done():
@@ -231,7 +231,7 @@ class WireCall:
 
 
 def _is_large(value: Any) -> bool:
-    """Whether ``value`` is an encoded payload that is large enough to be decoded in a thread."""
+    """Return whether ``value`` is an encoded payload that is so large that a thread should decode it."""
     return type(value) is bytes and len(value) >= LARGE
 
 
@@ -239,18 +239,18 @@ def _decoded(decode: Callable[[Any], Any], value: Any) -> Any:
     """Return ``decode(value)``.
 
     Raises:
-        RemoteError: if it raises anything, SystemExit included: code of a value must not end this program.
+        RemoteError: for any error, even SystemExit, because the code of a value must not end this program.
     """
     try:
         return decode(value)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise RemoteError(type(error).__name__, f"what it sent cannot be read here: {error}") from error
+        raise RemoteError(type(error).__name__, f"the value cannot be decoded here: {error}") from error
 
 
 def fail(future: asyncio.Future[Any], error: BaseException) -> None:
-    """Set ``error`` on ``future`` unless it is done; without a warning if it is never retrieved."""
+    """Set ``error`` on ``future`` unless it is done. No warning follows if the error is never retrieved."""
     if not future.done():
         future.set_exception(error)
         future.exception()
@@ -264,9 +264,9 @@ class Connection:
 
     Args:
         name: the name of the worker.
-        settings: those of the pool.
-        on_protocol_error: called once, if the worker breaks the protocol.
-        on_close: called once, before that, when no more calls are possible.
+        settings: the settings of the pool.
+        on_protocol_error: called once if the worker violates the protocol.
+        on_close: called once, before ``on_protocol_error``, when no more calls are possible.
 
     Raises:
         TypeError, ValueError: if the codec cannot carry the arguments of the target.
@@ -287,14 +287,14 @@ class Connection:
         self._on_protocol_error = on_protocol_error
         self._on_close = on_close
         self._decoder = Decoder(codec, FROM_WORKER)
-        # Calls without an answer, by their ids, which count from 1.
+        # Calls without an answer, by their ids, which begin with 1.
         self._calls: dict[int, WireCall] = {}
         self._call_count = 0
         self._pings: dict[int, asyncio.Future[Pong]] = {}
         self._ping_count = 0
         self._greeted = False
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Why no more calls are possible; None as long as they are.
+        # The reason why no more calls are possible; None while they are possible.
         self._closed: ConnectionClosed | None = None
         self._handlers: dict[str, Callable[..., None]] = {
             "hello": self._on_hello,
@@ -308,21 +308,21 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        """Whether no more calls are possible."""
+        """True if no more calls are possible."""
         return self._closed is not None
 
     @property
     def busy_until(self) -> float:
-        """The latest deadline of the running calls by the loop's clock; 0 without one."""
+        """The latest deadline of the running calls on the loop's clock; 0 without a call."""
         return max((call.until for call in self._calls.values()), default=0.0)
 
     async def ready(self) -> None:
         """Wait until the worker accepts calls.
 
         Raises:
-            RemoteError: if its target could not be imported or created.
-            ProtocolError: if it breaks the protocol, or speaks another version.
-            ConnectionClosed: if it ended.
+            RemoteError: if the target could not be imported or created.
+            ProtocolError: if the worker violates the protocol, or uses another version of it.
+            ConnectionClosed: if the worker ended.
         """
         await asyncio.shield(self._ready)
 
@@ -335,17 +335,17 @@ class Connection:
         future: asyncio.Future[Any] | None = None,
         on_end: Callable[[], object] | None = None,
     ) -> WireCall:
-        """Send a call without waiting; if the connection is closed, it fails with `ConnectionClosed`.
+        """Send a call without waiting. If the connection is closed, the call fails with `ConnectionClosed`.
 
         Args:
-            spec: what to call.
-            window: the number of chunks of a stream that may be unacknowledged.
-            traceparent: the caller's span, if there is one.
-            future: gets the outcome; by default a new one.
-            on_end: called when the call does not run any more; perhaps at once.
+            spec: the requested call.
+            window: the maximum number of unacknowledged chunks of a stream.
+            traceparent: the caller's span, or an empty string.
+            future: receives the outcome. By default, a new future is created.
+            on_end: called when the call no longer runs, possibly before this method returns.
 
         Raises:
-            TypeError, ValueError: for arguments that the codec cannot carry; nothing was sent.
+            TypeError, ValueError: if the codec cannot carry the arguments. Nothing was sent then.
         """
         number, encode_payload = self._call_count + 1, self._codec.encode_payload
         args, kwargs = spec.payload or (encode_payload(spec.args), encode_payload(spec.kwargs))
@@ -362,7 +362,7 @@ class Connection:
         return call
 
     def ping(self) -> asyncio.Future[Pong]:
-        """Request a `Pong`; the worker answers while a call runs, unless that holds the interpreter.
+        """Request a `Pong`. The worker answers even during a call, unless the call blocks the interpreter.
 
         The returned future fails with `ConnectionClosed` if the worker ends.
         """
@@ -376,7 +376,7 @@ class Connection:
         return future
 
     def bye(self, grace: float) -> None:
-        """Ask the worker to end after its running calls, which have ``grace`` seconds; idempotent."""
+        """Request the end of the worker after its running calls, which have ``grace`` seconds. Idempotent."""
         self.send(["bye", grace])
         self.pipes.end()
 
@@ -387,15 +387,15 @@ class Connection:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def _receive(self, data: bytes) -> None:
-        """Take data from the worker's stdout.
+        """Process data from the worker's stdout.
 
-        b"" comes at the end of file, or, if another process keeps the pipe open, when `ProcessWorker` closes the pipes
-        after the end of the process: so every call gets an outcome.
+        ``data`` is empty at the end of the file. If another process keeps the pipe open, this happens when
+        `ProcessWorker` closes the pipes after the end of the process. Every call therefore gets an outcome.
         """
         if self._closed is not None:
             return
         if not data:
-            midway = " in the middle of a frame" if self._decoder.midway else ""
+            midway = " within a frame" if self._decoder.midway else ""
             self._close(ConnectionClosed(f"the worker closed its output{midway}"))
             return
         try:
@@ -403,7 +403,7 @@ class Connection:
                 self._handlers[frame[0]](*frame[1:])
         except ProtocolError as error:
             fail(self._ready, error)
-            closed = ConnectionClosed(f"the worker broke the protocol: {error}")
+            closed = ConnectionClosed(f"the worker violated the protocol: {error}")
             closed.__cause__ = error
             self._close(closed)
             self._on_protocol_error(error)
@@ -423,15 +423,15 @@ class Connection:
 
     def _on_hello(self, version: int, _pid: int, language: str) -> None:
         if self._greeted:
-            raise ProtocolError("it greeted twice")
+            raise ProtocolError("it sent hello twice")
         if version != VERSION:
-            raise ProtocolError(f"it speaks version {version} of the protocol ({language}); this is version {VERSION}")
+            raise ProtocolError(f"it uses version {version} of the protocol ({language}) instead of version {VERSION}")
         self._greeted = True
         self.pipes.write(self._setup)
 
     def _on_ready(self) -> None:
         if not self._greeted or self._ready.done():
-            raise ProtocolError("it is ready at a time when that was not asked")
+            raise ProtocolError("it sent ready unexpectedly")
         self._ready.set_result(None)
 
     def _on_result(self, number: int, value: Any) -> None:
@@ -449,22 +449,22 @@ class Connection:
             return
         call = self._find(number)
         del self._calls[number]
-        # A worker that was asked to end cancels its running calls unasked.
+        # A worker that ends on request also cancels its running calls without a request.
         confirmed = cancelled and call.cancelled
         call.finish(error=CallCancelled() if confirmed else RemoteError(kind, message, traceback))
 
     def _on_pong(self, number: int, busy_id: int | None, busy_seconds: float, rss: int) -> None:
         if not 0 < number <= self._ping_count:
             raise ProtocolError(f"it answered ping {number}, which was not sent")
-        # Its waiter may have given up.
+        # Its waiter may have been cancelled.
         if (future := self._pings.pop(number, None)) is not None and not future.done():
             future.set_result(Pong(busy_id, busy_seconds, rss))
 
     def _remove(self, number: int, *, stream: bool) -> WireCall:
-        """Return the call that ends, which is forgotten before its end has any effect."""
+        """Remove and return a call that ends, before its end has any effect."""
         call = self._find(number)
         if call.streams is not stream:
-            what = "ended a stream that it is not" if stream else "has a result, but was asked for a stream"
+            what = "ended as a stream, but is not one" if stream else "returned a result, but is a stream"
             raise ProtocolError(f"call {number} {what}")
         del self._calls[number]
         return call
@@ -473,21 +473,21 @@ class Connection:
         try:
             return self._calls[number]
         except KeyError:
-            raise ProtocolError(f"it answered call {number}, which it does not have") from None
+            raise ProtocolError(f"it answered call {number}, which is not running") from None
 
 
 # -- the standard streams --------------------------------------------------------------------------------------------
 
 
 class WorkerPipes(Pipes):
-    """A pipe each for stdin, stdout and stderr of a worker in its own session.
+    """One pipe each for stdin, stdout and stderr of a worker, which has its own session.
 
-    Writing never waits: data that the pipe does not take is kept, and the number of calls bounds its size. Reading
-    never stops: the credits of streams bound the amount, so a pong never waits behind chunks.
+    Writing never waits. Data that the pipe does not accept is kept, and its size is limited by the number of calls.
+    Reading never stops. The amount is limited by the credits of streams, so that a pong never waits behind chunks.
 
     Args:
-        name: the name of the worker; its stderr goes to the logger ``lifecycle.workers.<name>``.
-        codec: the name of the codec, which the worker gets in its environment.
+        name: the name of the worker. Its stderr is logged to ``lifecycle.workers.<name>``.
+        codec: the name of the codec, which is passed to the worker in its environment.
         receive: called with data from stdout, and once with b"" at the end.
         removed: the environment variables that the worker does not inherit.
     """
@@ -497,11 +497,11 @@ class WorkerPipes(Pipes):
         self._codec = codec
         self._receive = receive
         self._removed = removed
-        # From `spawn` on.
+        # None before `spawn`.
         self._writer: _PipeWriter | None = None
 
     def spawn(self, command: Command) -> int:
-        """Start it in a new session."""
+        """Start the process in a new session."""
         env: Mapping[str, str] = {name: value for name, value in command.env.items() if name not in self._removed}
         command = replace(command, env={**env, CODEC: self._codec})
         with ExitStack() as ours, ExitStack() as theirs:
@@ -521,30 +521,30 @@ class WorkerPipes(Pipes):
         super().close()
 
     def write(self, data: bytes) -> None:
-        """Write ``data``; it is ignored before the start and after `end`."""
+        """Write ``data``. Data before the start and after `end` is ignored."""
         if self._writer is not None:
             self._writer.write(data)
 
     def end(self) -> None:
-        """Close the worker's stdin when everything is written."""
+        """Close the worker's stdin after all data is written."""
         if self._writer is not None:
             self._writer.end()
 
 
 class _PipeWriter:
-    """A non-blocking writer that owns its descriptor and keeps the order; data is lost if the reader is gone."""
+    """A non-blocking writer that owns its descriptor. Data is written in order, and lost if the reader is gone."""
 
     def __init__(self, fd: int) -> None:
-        # None once it is closed.
+        # None after the descriptor is closed.
         self._fd: int | None = fd
         self._loop = asyncio.get_running_loop()
-        # Data that the pipe did not take, the oldest first; the loop watches the pipe while there is any.
+        # Data that the pipe did not accept, oldest first. The loop watches the pipe while there is any.
         self._buffer: deque[bytes | memoryview] = deque()
         self._ending = False
         os.set_blocking(fd, False)
 
     def write(self, data: bytes | memoryview) -> None:
-        """Write ``data``; it is ignored after `end` and `close`."""
+        """Write ``data``. Data after `end` and `close` is ignored."""
         if self._fd is None or self._ending:
             return
         if not self._buffer:
@@ -556,13 +556,13 @@ class _PipeWriter:
         self._buffer.append(data)
 
     def end(self) -> None:
-        """Close it when everything is written."""
+        """Close the descriptor after all data is written."""
         self._ending = True
         if not self._buffer:
             self.close()
 
     def close(self) -> None:
-        """Close it now; idempotent."""
+        """Close the descriptor immediately. Idempotent."""
         if self._fd is None:
             return
         self._loop.remove_writer(self._fd)
@@ -585,11 +585,11 @@ class _PipeWriter:
 
     @staticmethod
     def _try_write(fd: int, data: bytes | memoryview) -> int:
-        """Write what the pipe takes, and return how much that was."""
+        """Write as many bytes as the pipe accepts, and return their number."""
         try:
             return os.write(fd, data)
         except BlockingIOError:
             return 0
         except OSError:
-            # The worker reads no more; its output is still to be read.
+            # The worker no longer reads, but its output must still be read.
             return len(data)

@@ -1,7 +1,7 @@
-"""The workers of a pool: started, checked, recycled, replaced after a loss, and stopped.
+"""The manager of a pool's workers: it starts, checks, recycles, replaces and stops them.
 
-Each worker has one task from its creation to its end. Everything else is a plain function that runs when something has
-happened: nothing is polled.
+Each worker has one task from its creation to its end. Everything else is a plain function that reacts to an event.
+Nothing is polled.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ __all__ = ["WorkerManager", "warn_unstopped"]
 
 _log = logging.getLogger("lifecycle.workers")
 
-#: The most workers that may be starting at a time.
+#: Maximum number of workers that start at the same time.
 _STARTS: Final = 2 * (os.cpu_count() or 2)
-#: How much longer than usual an unhealthy worker is left alone before the next check: 5 s instead of 2.
+#: Factor for the time between health checks of an unhealthy worker: 5 s instead of 2 s.
 _UNHEALTHY_FACTOR: Final = 2.5
-#: Seconds that a worker has to end after it has closed its streams.
+#: Seconds until a worker that has closed its streams must have ended.
 _EXIT_TIME: Final = 1.0
 
 
@@ -50,13 +50,13 @@ class WorkerManager:
 
     Args:
         pool: the sender of hooks.
-        settings: those of the pool.
+        settings: the settings of the pool.
     """
 
     def __init__(self, pool: Any, settings: PoolSettings) -> None:
         self.workers: Final = WorkerSet(settings.size, settings.concurrency)
         self.scheduler: Final = Scheduler(pool, settings, self.workers, on_wait=self._start_missing)
-        #: The number of workers that were started in place of a lost one.
+        #: Number of workers that replaced a lost one.
         self.restarts: int = 0
         self._pool = pool
         self._settings = settings
@@ -68,12 +68,12 @@ class WorkerManager:
         self._tasks: set[asyncio.Task[None]] = set()
         # Done when no more workers are started.
         self._closed: asyncio.Future[None] = self._loop.create_future()
-        # Returns the error with which the pool ends; None unless it gave up.
+        # A function that returns the error of a pool that has failed; otherwise None.
         self._failure: Callable[[], PoolFailed] | None = None
         # Whether a worker has ever been ready, or the pool was filled without one.
         self._has_started = False
         self._kill_timer: asyncio.TimerHandle | None = None
-        # Runs while there may be workers that are idle for too long.
+        # Set while workers may reach their maximum idle time.
         self._idle_timer: asyncio.TimerHandle | None = None
         # Notified when a worker is ready or has ended, and when the pool is closed.
         self._changed = Condition()
@@ -84,7 +84,7 @@ class WorkerManager:
         """Keep the pool at its size until it is closed, and return when no worker is left.
 
         Raises:
-            PoolFailed: if it gave up.
+            PoolFailed: if the pool failed.
         """
         self._start_missing()
         try:
@@ -92,7 +92,7 @@ class WorkerManager:
             while self._tasks:
                 await asyncio.wait(self._tasks)
         except asyncio.CancelledError:
-            # The loop is being closed; the task of each worker kills its process.
+            # The loop is being closed. The task of each worker kills its process.
             warn_unstopped(self._pool)
             raise
         finally:
@@ -103,12 +103,12 @@ class WorkerManager:
             raise self._failure()
 
     async def wait_filled(self) -> None:
-        """Wait until the least number of workers is ready. Raises PoolClosed or PoolFailed if the pool ends first."""
+        """Wait until the minimum number of workers is ready. Raises PoolClosed or PoolFailed if the pool ends first."""
         await self._wait(lambda: self.workers.ready >= self.workers.low)
         self._has_started = True
 
     async def refresh(self) -> None:
-        """Replace all present workers. Raises PoolClosed or PoolFailed if the pool ends first."""
+        """Replace all current workers. Raises PoolClosed or PoolFailed if the pool ends first."""
         self.workers.generation += 1
         generation = self.workers.generation
         self._start_missing()
@@ -116,7 +116,7 @@ class WorkerManager:
         await self._wait(lambda: all(worker.generation >= generation for worker in self.workers))
 
     async def resize(self, low: int, high: int) -> None:
-        """Change the least and the most workers. Raises PoolClosed or PoolFailed if the pool ends first."""
+        """Change the minimum and maximum size. Raises PoolClosed or PoolFailed if the pool ends first."""
         self.workers.low, self.workers.high = low, high
         for worker in self.workers.in_excess():
             self.drain(worker, "shutdown")
@@ -124,7 +124,7 @@ class WorkerManager:
         await self.wait_filled()
 
     def close(self, error: Callable[[], Exception]) -> None:
-        """End all workers, each after its calls; calls that wait and calls that come get an ``error``."""
+        """End all workers, each after its calls. Waiting and new calls fail with ``error()``."""
         self.scheduler.refuse(error)
         if not self._closed.done():
             self._closed.set_result(None)
@@ -133,7 +133,7 @@ class WorkerManager:
         self._changed.notify_all()
 
     def kill_all(self) -> None:
-        """End all workers now."""
+        """Kill all workers."""
         for worker in self.workers:
             worker.request_stop("shutdown", 0)
 
@@ -152,7 +152,7 @@ class WorkerManager:
                 self._start()
 
     def _start(self, attempt: int = 0) -> None:
-        """Create a worker in a place where ``attempt`` workers have failed in a row."""
+        """Create a worker. ``attempt`` is the number of consecutive failed workers before it."""
         worker = PoolWorker(
             f"{self._settings.name}-{next(self._numbers)}",
             self._settings,
@@ -169,7 +169,7 @@ class WorkerManager:
         task.add_done_callback(self._tasks.discard)
 
     async def _live(self, worker: PoolWorker) -> None:
-        # It may have been drained before this task began.
+        # The worker may have been drained before this task began.
         if worker.attempt > 1 and worker.status in UNSTARTED:
             worker.mark_pending()
             with suppress(TimeoutError):
@@ -188,14 +188,14 @@ class WorkerManager:
             finally:
                 checks.cancel()
                 await asyncio.wait({checks})
-        # A start that was given up may still be ending.
+        # An abandoned start may still be ending.
         await worker.wait()
 
     def _worker_ready(self, worker: PoolWorker) -> None:
         self._has_started = True
         recycle = self._settings.recycle
         worker.ready_at = worker.idle_since = self._loop.time()
-        # A small number of calls stays exact.
+        # Rounding up keeps small numbers of calls exact.
         worker.max_calls = math.inf if recycle.calls is None else math.ceil(recycle.calls * _jitter())
         worker.max_rss = math.inf if recycle.rss is None else recycle.rss * _jitter()
         if recycle.age is not None:
@@ -204,12 +204,12 @@ class WorkerManager:
         if worker.healthy:
             self.scheduler.queue.offer(worker)
         else:
-            self._degrade(worker, TimeoutError(f"{worker.id!r} did not answer when it was ready"))
+            self._degrade(worker, TimeoutError(f"{worker.id!r} did not answer its first health check"))
         self._drain_outdated(replaced=True)
         self._changed.notify_all()
 
     def _status_changed(self, worker: PoolWorker, _old: Status, new: Status) -> None:
-        """Update the pool in the same step, so that its figures are consistent at any time."""
+        """Update the pool in the step of the change, so that its statistics are always consistent."""
         if new is Status.STOPPING or new in FINAL:
             self.scheduler.remove(worker)
         if new in FINAL:
@@ -224,7 +224,7 @@ class WorkerManager:
     # -- loss and replacement ---------------------------------------------------------------------------------------
 
     def kill(self, worker: PoolWorker, reason: Reason, fault: str, *, counted: bool = False) -> None:
-        """Kill ``worker`` because of ``fault``, and replace it; a ``counted`` loss spends the pool's intensity."""
+        """Kill ``worker`` because of ``fault``, and replace it. A ``counted`` loss spends the intensity of the pool."""
         if worker.phase.alive:
             worker.fault = fault
             worker.request_stop(reason, 0)
@@ -233,20 +233,20 @@ class WorkerManager:
     def _connection_closed(self, worker: PoolWorker) -> None:
         self.scheduler.queue.withdraw(worker)
         if worker.status is Status.RUNNING:
-            kill = partial(self.kill, worker, "error", "it closed its streams and went on", counted=True)
+            kill = partial(self.kill, worker, "error", "it closed its streams but did not exit", counted=True)
             worker.timers.append(self._loop.call_later(_EXIT_TIME, kill))
 
     def _protocol_broken(self, worker: PoolWorker, error: Exception) -> None:
         if worker.status is Status.RUNNING:
-            self.kill(worker, "error", f"it broke the protocol: {error}", counted=True)
+            self.kill(worker, "error", f"it violated the protocol: {error}", counted=True)
 
     def _degrade(self, worker: PoolWorker, error: Exception) -> None:
-        """Give ``worker`` no calls until it passes a health check."""
+        """Give no calls to ``worker`` until it passes a health check."""
         self.scheduler.hold(worker)
         self._announce("degrade", worker, "health_check_failed", error)
 
     def _replace(self, worker: PoolWorker, reason: Reason, error: Exception, *, counted: bool = True) -> None:
-        """Start another worker in place of a lost one if one is needed; give up if the intensity is spent."""
+        """Replace a lost worker if the pool needs it. If the intensity is exceeded, let the pool fail."""
         if self._closed.done():
             return
         if reason == "init_timeout":
@@ -266,7 +266,7 @@ class WorkerManager:
                 return
         needed = self.workers.wanted(self.scheduler.queue.anywhere) > self.workers.size
         if needed:
-            # A loss after good service does not delay the next start.
+            # The loss of a worker that has served well does not delay the next start.
             good = worker.has_answered or self._loop.time() - worker.ready_at >= self._backoff.reset_after
             self._start(0 if good else worker.attempt + 1)
             self.restarts += 1
@@ -302,11 +302,11 @@ class WorkerManager:
         await asyncio.wait({reply}, timeout=timeout)
         pong = reply.result() if reply.done() and reply.exception() is None else None
         closed, late = worker.connection.closed, f"no answer within {timeout:g} s"
-        result = ProbeResult(pong is not None, "" if pong else "the link is closed" if closed else late)
+        result = ProbeResult(pong is not None, "" if pong else "the connection is closed" if closed else late)
         now = self._loop.time()
         hooks.health_checked.announce(self._pool, member=worker.id, result=result, duration=now - began)
         if worker.status is not Status.RUNNING or closed:
-            # The end of the worker is handled elsewhere.
+            # Other functions handle the end of the worker.
             return
         if pong is not None:
             worker.mark_healthy(pong)
@@ -314,7 +314,7 @@ class WorkerManager:
             if worker.end_cause is None:
                 self.scheduler.queue.offer(worker)
         elif now >= worker.connection.busy_until:
-            # Otherwise a call with time left may hold its interpreter; only the call's deadline ends it.
+            # Before that, a call may block the interpreter, and only its deadline ends it.
             self._check_failed(worker, f"{worker.id!r} gave {late}")
 
     def _check_failed(self, worker: PoolWorker, message: str) -> None:
@@ -331,7 +331,7 @@ class WorkerManager:
     # -- drain and recycle --------------------------------------------------------------------------------------------
 
     def drain(self, worker: PoolWorker, reason: Reason) -> None:
-        """Give ``worker`` no more calls, and end it after its last one; start another if one is needed."""
+        """Give no more calls to ``worker``, and end it after its last one. Start a replacement if the pool needs it."""
         if not worker.phase.alive:
             return
         worker.end_cause = reason
@@ -348,7 +348,7 @@ class WorkerManager:
     def give_back_slot(self, worker: PoolWorker, session: str | None) -> None:
         """Give back a slot that was taken for ``session``, whether or not its call was sent."""
         if worker.connection.closed:
-            # It has died, though its exit may not be known yet; its slot is not given to another call.
+            # The worker is dead, although its exit may not be known yet. No other call may get the slot.
             self.scheduler.end_call(session)
             return
         if worker.leases == 1:
@@ -386,19 +386,19 @@ class WorkerManager:
                 self._idle_timer = self._loop.call_at(due, self._drain_idle, idle)
                 return
             if self.scheduler.is_needed(worker):
-                # Check it again as if its last call had just ended.
+                # Check the worker again later, as if its last call had just ended.
                 worker.idle_since = now
                 self._schedule_idle_check()
             else:
                 self.drain(worker, "idle_timeout")
 
     def _drain_outdated(self, *, replaced: bool = False) -> None:
-        """Drain workers of earlier generations: one for each that is ``replaced``, all if no more are starting."""
+        """Drain workers of earlier generations: one if ``replaced``, and all if no more workers are starting."""
         outdated = self.workers.outdated
         if not outdated:
             return
         starting = any(self.workers.stays(worker) and not worker.is_up for worker in self.workers)
-        # Workers that are not ready yet go at once; then those with the fewest calls.
+        # Workers that are not ready yet are drained immediately, and then those with the fewest calls.
         outdated.sort(key=_is_up_and_busy)
         most = sum(not worker.is_up for worker in outdated) or int(replaced)
         for worker in outdated[:most] if starting else outdated:
@@ -410,10 +410,10 @@ def _is_up_and_busy(worker: PoolWorker) -> tuple[bool, int]:
 
 
 def _jitter() -> float:
-    """Return a factor up to a tenth below 1, so that workers that started together do not end together."""
+    """Return a factor between 0.9 and 1, so that workers that started together do not end together."""
     return 1 - 0.1 * random.random()  # noqa: S311  # no secret
 
 
 def warn_unstopped(pool: object) -> None:
-    """Warn that ``pool`` was not stopped before the end of its loop."""
+    """Warn that ``pool`` was not stopped before its loop was closed."""
     warnings.warn(f"{pool!r} was not stopped before its loop was closed", ResourceWarning, stacklevel=3, source=pool)

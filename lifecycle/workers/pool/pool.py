@@ -301,4 +301,4 @@ class Pool(BaseWorker):
 
 
 def _closed(name: str) -> PoolClosed:
-    return PoolClosed(f"the pool {name!r} is closed, or about to be; calls go to one that runs")
+    return PoolClosed(f"the pool {name!r} is closed or closing; calls need a running pool")

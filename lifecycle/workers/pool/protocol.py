@@ -11,7 +11,7 @@ import _thread
 import gc
 from itertools import islice
 
-# Type checkers know the name; see lifecycle._lazy.
+# Type checkers recognize this name; see lifecycle._lazy.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -37,9 +37,9 @@ __all__ = [
 
 # -- frames ----------------------------------------------------------------------------------------------------------
 
-#: The version of the protocol; both sides must have the same.
+#: The version of the protocol, which must be the same on both sides.
 VERSION = 1
-#: The most bytes in a frame, without its length.
+#: Maximum bytes in a frame, excluding its length.
 LIMIT = 64 * 1024 * 1024
 #: The environment variable of a worker process that names the codec.
 CODEC = "LIFECYCLE_POOL_CODEC"
@@ -62,26 +62,24 @@ FROM_PARENT: dict[str, tuple[Any, ...]] = {
     "cancel": (int, str),  # id, reason
     "credit": (int, int),  # id, number of chunks
     "ping": (int,),  # number
-    "bye": (int | float,),  # seconds to finish in
+    "bye": (int | float,),  # seconds until the worker must end
 }
 
 
 class ProtocolError(Exception):
-    """The peer violated the protocol; nothing more from it can be trusted."""
+    """The peer violated the protocol. Nothing more from it can be trusted."""
 
 
 def encode(codec: Codec, frame: list[Any]) -> bytes:
     """Encode ``frame``, preceded by its length.
 
     Raises:
-        TypeError: for a value that the codec cannot carry; the message names its type.
-        ValueError: for a frame of more than 64 MiB, or a value that the codec cannot carry.
+        TypeError: if the codec cannot carry a value. The message names its type.
+        ValueError: if the frame has more than 64 MiB, or the codec cannot carry a value.
     """
     body = codec.dumps(frame)
     if len(body) > LIMIT:
-        raise ValueError(
-            f"a frame of {len(body)} bytes is more than the {LIMIT} that one may have; send less at a time"
-        )
+        raise ValueError(f"a frame of {len(body)} bytes exceeds the limit of {LIMIT}; send less at a time")
     return len(body).to_bytes(4, "big") + body
 
 
@@ -97,7 +95,7 @@ class Decoder:
         self._loads = codec.loads
         self._codec = codec.name
         self._known = known
-        # The incomplete frame, and how many bytes it needs before decoding is worth a try.
+        # The incomplete frame, and the number of bytes that it needs before the next attempt to decode it.
         self._buffer = bytearray()
         self._needed = 4
 
@@ -105,7 +103,7 @@ class Decoder:
         """Return the frames that ``data`` completes.
 
         Raises:
-            ProtocolError: for anything but a valid frame; do not use the decoder after that.
+            ProtocolError: for anything except a valid frame. Do not use the decoder after that.
         """
         if self._buffer:
             self._buffer += data
@@ -130,13 +128,13 @@ class Decoder:
 
     @property
     def midway(self) -> bool:
-        """Whether a frame is incomplete."""
+        """True if a frame is incomplete."""
         return bool(self._buffer)
 
     def _length(self, data: bytes) -> int:
         length = int.from_bytes(data, "big")
         if length > LIMIT:
-            raise ProtocolError(f"a frame of {length} bytes (it begins with {data!r}) is more than the {LIMIT} allowed")
+            raise ProtocolError(f"a frame of {length} bytes (it begins with {data!r}) exceeds the limit of {LIMIT}")
         return length
 
     def _read(self, body: bytes) -> list[Any]:
@@ -159,31 +157,31 @@ class Decoder:
 
 
 def setup_frame(codec: Codec, setup: Mapping[str, Any]) -> bytes:
-    """Encode the answer to ``hello``. Raises TypeError or ValueError for a value that the codec cannot carry."""
+    """Encode the answer to ``hello``. Raises TypeError or ValueError if the codec cannot carry a value."""
     return encode(codec, ["setup", {**setup, "init": codec.encode_payload(setup["init"])}])
 
 
 # -- codecs ----------------------------------------------------------------------------------------------------------
 
-#: A value of this many bytes or more is encoded and decoded in a thread.
+#: Bytes from which a value is encoded and decoded in a thread.
 LARGE = 256 * 1024
 
 
 class Codec:
-    """A serialization format of a whole pool.
+    """A serialization format, the same for a whole pool.
 
-    It carries a value unchanged or refuses it before anything is sent. The payload of a frame (arguments, a result or
-    a chunk) is checked or encoded separately, so that a payload that cannot be decoded, because its class cannot be
-    imported, fails one call and leaves the rest of the frame readable.
+    The codec carries a value unchanged, or rejects it before anything is sent. The payload of a frame (arguments, a
+    result or a chunk) is checked or encoded separately. If a payload cannot be decoded, for example because its class
+    cannot be imported, only one call fails. The rest of the frame stays readable.
 
     Args:
         name: ``"pickle"``, ``"msgpack"`` or ``"json"``.
-        dumps: encodes a frame; raises TypeError or ValueError for a value that it cannot carry.
-        loads: decodes a frame; raises ValueError if it cannot.
-        encode_payload: checks or encodes a payload; raises TypeError for a value that would be altered.
+        dumps: encodes a frame. Raises TypeError or ValueError for a value that it cannot carry.
+        loads: decodes a frame. Raises ValueError if it cannot.
+        encode_payload: checks or encodes a payload. Raises TypeError for a value that would be altered.
         decode_payload: returns the original value.
-        encode_payload_in_thread: `encode_payload` for a large value; other threads run meanwhile.
-        decode_payload_in_thread: `decode_payload`, in the same way.
+        encode_payload_in_thread: `encode_payload` for a large value. Other threads can run at the same time.
+        decode_payload_in_thread: `decode_payload` for a large value. Other threads can run at the same time.
     """
 
     __slots__ = (
@@ -223,8 +221,8 @@ def codec(name: str) -> Codec:
     """Return the codec called ``name``.
 
     Raises:
-        ValueError: for an unknown name.
-        ModuleNotFoundError: if the library that it needs is not installed; the message names the package.
+        ValueError: if the name is unknown.
+        ModuleNotFoundError: if a required library is not installed. The message names the package.
     """
     if name not in CODECS:
         raise ValueError(f"codec={name!r} is unknown; give one of {', '.join(map(repr, CODECS))}")
@@ -234,7 +232,7 @@ def codec(name: str) -> Codec:
 def size_of(values: Iterable[Any], depth: int = 6, looks: int = 8) -> int:
     """Estimate the encoded size of ``values`` in bytes from the first items of each collection.
 
-    At most ``looks`` items per value and level are examined; the collections on one level share them.
+    At most ``looks`` items per value and level are examined. The collections on one level share this number.
     """
     size = 0
     for value in values:
@@ -254,9 +252,9 @@ def size_of(values: Iterable[Any], depth: int = 6, looks: int = 8) -> int:
     return size
 
 
-#: `type`, without the type parameters that strict checkers miss.
+#: `type`, without the type parameters that strict type checkers require.
 _type_of: Any = type
-#: Types that are decoded without importing or calling anything, so they need no encoding of their own.
+#: Types that are decoded without importing or calling anything, and need no separate encoding.
 PLAIN_TYPES = frozenset({type(None), bool, int, float, str, bytes})
 _SCALARS = frozenset({type(None), bool, int, float})
 _TEXTS = frozenset({str, bytes, bytearray})
@@ -267,7 +265,7 @@ _COLLECTIONS = frozenset({list, tuple, dict, set, frozenset})
 
 
 def _pickle() -> Codec:
-    import pickle  # this codec alone needs it
+    import pickle  # only this codec needs it
 
     yielding = _yielding_pickler(pickle)
     encode, decode, protocol = pickle.dumps, pickle.loads, pickle.HIGHEST_PROTOCOL
@@ -282,18 +280,18 @@ def _pickle() -> Codec:
     def encode_payload(value: Any) -> Any:
         kind = _type_of(value)
         if kind in PLAIN_TYPES:
-            # Plain bytes would be taken for an encoded payload.
+            # Wrap plain bytes, because they would look like an encoded payload.
             return (value,) if kind is bytes else value
         data = dumps(value)
-        # Perhaps in a string; the slower pickler decides.
+        # The name may only be part of a string, so the slower pickler decides.
         return yielding(value) if b"__main__" in data else data
 
     def loads(data: bytes) -> Any:
         try:
-            # It comes from a process that runs our code.
+            # The data comes from a process that runs our code.
             return decode(data)
         except Exception as error:
-            raise ValueError(f"pickle cannot read it: {type(error).__name__}: {error}") from error
+            raise ValueError(f"pickle cannot decode it: {type(error).__name__}: {error}") from error
 
     def decode_payload(value: Any) -> Any:
         kind = _type_of(value)
@@ -304,7 +302,7 @@ def _pickle() -> Codec:
             with _without_collection:
                 return pickle.Unpickler(_YieldingReader(data)).load()  # noqa: S301  # as above
         except Exception as error:
-            raise ValueError(f"pickle cannot read it: {type(error).__name__}: {error}") from error
+            raise ValueError(f"pickle cannot decode it: {type(error).__name__}: {error}") from error
 
     return Codec(
         "pickle",
@@ -318,17 +316,17 @@ def _pickle() -> Codec:
 
 
 def _yielding_pickler(pickle: Any) -> Callable[[Any], bytes]:
-    """Return a function that pickles while other threads run and refuses objects of ``__main__``."""
+    """Return a function that lets other threads run while it pickles, and rejects objects of ``__main__``."""
     from io import BytesIO
 
     class Pickler(pickle.Pickler):  # type: ignore[misc]  # the module is imported where it is used
         """A pickler that calls Python code for each object, so that the interpreter can switch threads."""
 
         def persistent_id(self, _: object) -> None:
-            """Return None: the object is pickled."""
+            """Return None, so that the object itself is pickled."""
 
         def reducer_override(self, obj: Any) -> Any:
-            """Refuse a class or function of ``__main__``, and objects of such a class."""
+            """Reject classes and functions of ``__main__``, and instances of such classes."""
             named = obj if hasattr(obj, "__qualname__") else _type_of(obj)
             if getattr(named, "__module__", None) == "__main__":
                 raise TypeError(
@@ -350,7 +348,7 @@ def _yielding_pickler(pickle: Any) -> Callable[[Any], bytes]:
 
 
 class _YieldingReader:
-    """A file over bytes whose methods are Python code, so that the interpreter can switch threads."""
+    """A file over bytes with methods in Python, so that the interpreter can switch threads."""
 
     def __init__(self, data: bytes) -> None:
         self._data = memoryview(data)
@@ -363,19 +361,19 @@ class _YieldingReader:
         return piece
 
     def readinto(self, buffer: memoryview) -> int:
-        """Fill ``buffer``."""
+        """Fill ``buffer``, and return the number of bytes."""
         piece = self._data[self._at : self._at + len(buffer)]
         buffer[: len(piece)] = piece
         self._at += len(buffer)
         return len(piece)
 
     def readline(self) -> bytes:
-        """Return nothing: only protocol 0 has lines."""
+        """Return no line, because only protocol 0 has lines."""
         return b""
 
 
 class _WithoutCollection:
-    """A context without garbage collection, which would block all threads while millions of objects are created."""
+    """A context without garbage collection, which blocks all threads when millions of objects are created."""
 
     def __init__(self) -> None:
         self._lock = _thread.allocate_lock()
@@ -404,7 +402,7 @@ _without_collection = _WithoutCollection()
 
 def _msgpack() -> Codec:
     try:
-        from msgspec import msgpack  # this codec alone needs it
+        from msgspec import msgpack  # only this codec needs it
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             "codec='msgpack' needs msgspec, which is not installed; "
@@ -422,9 +420,9 @@ def _msgpack() -> Codec:
 
 
 def _json() -> Codec:
-    import json  # this codec alone needs it
+    import json  # only this codec needs it
 
-    # Lone surrogates are escaped; NaN and infinity are refused.
+    # The encoder escapes lone surrogates, and rejects NaN and infinity.
     encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
     scalars = frozenset({type(None), bool, int, float, str})
     return Codec(
@@ -456,7 +454,7 @@ def _loads(name: str, decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
             with _without_collection:
                 return decode(data)
         except RecursionError as error:
-            raise ValueError(f"{name} cannot read it: {error}") from error
+            raise ValueError(f"{name} cannot decode it: {error}") from error
 
     return loads
 
@@ -466,15 +464,15 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _only(name: str, scalars: frozenset[type], keys: frozenset[type]) -> Callable[[Any], Any]:
-    """Return a function that accepts values of these types, in lists and dicts, and raises TypeError for others.
+    """Return a function that accepts only values of these types, lists and dicts, and raises TypeError for others.
 
-    The libraries would turn a tuple into a list and a date into text, and the other side would not turn them back.
+    The libraries would turn a tuple into a list and a date into text, and the other side could not restore them.
     """
 
     def check(value: Any) -> Any:
         if type(value) in scalars:
             return value
-        # The list grows during the loop; the encoder refuses a list that contains itself.
+        # The list grows during the loop. The encoder rejects a list that contains itself.
         found: list[Any] = [value]
         seen: set[int] = set()
         for each in found:
@@ -497,10 +495,10 @@ def _only(name: str, scalars: frozenset[type], keys: frozenset[type]) -> Callabl
 
 
 def _refusal(name: str, kind: Any, what: str) -> str:
-    return f"{name} cannot carry a {what} of type {kind.__qualname__} as it is; {_REMEDY}"
+    return f"{name} cannot carry a {what} of type {kind.__qualname__} unchanged; {_REMEDY}"
 
 
 #: The advice in errors about values that a codec cannot carry.
-_REMEDY = "give numbers, text, lists and dicts of them, or have the pool use codec='pickle'"
+_REMEDY = "give numbers, text, lists and dicts of them, or create the pool with codec='pickle'"
 #: The factory of each codec.
 CODECS = {"pickle": _pickle, "msgpack": _msgpack, "json": _json}

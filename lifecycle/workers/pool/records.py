@@ -52,7 +52,7 @@ class CallSpec:
         else:
             check_deadline(settings.name, deadline)
         if session is not None and not isinstance(session, str):
-            raise TypeError(f"session={session!r} is not text; give the session's name")
+            raise TypeError(f"session must be a string, got {session!r}")
         plain = isinstance(function, str) and function.isidentifier()
         self.function: str = function if plain else function_name(function)  # type: ignore[assignment]  # it is one
         self.args: list[Any] = list(args)
@@ -74,12 +74,12 @@ class CallSpec:
     def unsendable(self, error: Exception) -> Exception:
         """Return the error for arguments that the codec cannot carry."""
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        return kind(f"{self.function!r} was not called; what it was to be given cannot be sent: {error}")
+        return kind(f"{self.function!r} was not called, because its arguments cannot be sent: {error}")
 
     def timed_out(self, where: str) -> TimeoutError:
         """Return the error for a missed deadline. ``where`` is the location of the call at that time."""
         session = "" if self.session is None else f" of session {self.session!r}"
-        return TimeoutError(f"{self.function!r}{session} was not done in {self.deadline:g} s: it was {where}")
+        return TimeoutError(f"{self.function!r}{session} did not finish within {self.deadline:g} s: it was {where}")
 
 
 class Health(StrEnum):

@@ -1,7 +1,7 @@
-"""Which worker of a pool gets which call: free slots, the queue for them, and the affinity of sessions.
+"""The assignment of calls to the workers of a pool: free slots, the queue for them, and the affinity of sessions.
 
-A slot is handed to the next waiter in the same step in which it becomes free, so it is never on its way to a caller
-that has left.
+A slot is assigned to the next waiting call in the same step in which it becomes free. It can therefore never be
+assigned to a caller that has already left.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Scheduler:
 
     Args:
         pool: the sender of hooks.
-        settings: those of the pool.
-        workers: its workers.
-        on_wait: called when a call begins to wait, since another worker may be needed.
+        settings: the settings of the pool.
+        workers: the workers of the pool.
+        on_wait: called when a call begins to wait, because another worker may be needed.
     """
 
     def __init__(self, pool: Any, settings: PoolSettings, workers: WorkerSet, *, on_wait: Callable[[], object]) -> None:
         self.queue: SlotQueue = SlotQueue(settings.concurrency)
-        #: Returns the error for calls once the pool ends; None as long as they are accepted.
+        #: A function that returns the error for refused calls; None while calls are accepted.
         self.refusal: Callable[[], Exception] | None = None
         self._sessions = SessionTable(settings.sessions, on_evict=self._evicted)
         self._pool = pool
@@ -47,7 +47,7 @@ class Scheduler:
         self._loop = asyncio.get_running_loop()
 
     def refuse(self, error: Callable[[], Exception]) -> None:
-        """Accept no more calls: those that wait and those that come get an ``error``."""
+        """Accept no more calls. Waiting and new calls fail with ``error()``."""
         if self.refusal is None:
             self.refusal = error
             for waiter in self.queue.waiters():
@@ -56,7 +56,7 @@ class Scheduler:
     # -- calls ------------------------------------------------------------------------------------------------------
 
     def take(self, session: str | None) -> PoolWorker | None:
-        """Take a slot for a call of ``session``; return its worker, or None if the call has to wait.
+        """Take a slot for a call of ``session``. Return its worker, or None if the call must wait.
 
         Raises:
             PoolClosed, PoolFailed: if no more calls are accepted.
@@ -83,13 +83,13 @@ class Scheduler:
         return worker
 
     def wait(self, spec: CallSpec, future: asyncio.Future[Any], use: Callable[[PoolWorker], bool]) -> Waiter:
-        """Queue a call; its caller has to call `SlotQueue.leave` if it gives up while ``future`` is not done.
+        """Queue a call. A caller that gives up before ``future`` is done must call `SlotQueue.leave`.
 
         Args:
             spec: the call.
-            future: gets an error if the call will get no slot.
-            use: called in its turn with a worker of which a slot was taken; returns False if the call has failed, and
-                then the slot goes to the next.
+            future: receives an error if the call gets no slot.
+            use: called with a worker when the call has got a slot there. Returns False if the call has failed. The slot
+                then goes to the next call.
 
         Raises:
             PoolBusy: if the queue is full.
@@ -104,7 +104,7 @@ class Scheduler:
         if hooks.call_queued.receivers:
             hooks.call_queued.announce(self._pool, function=spec.function, session=session)
         wanted = None
-        # In mode "fail" a call waits for its worker only while the pool is suspended.
+        # In mode "fail", a call waits for its worker only while the pool is suspended.
         if session is not None and (self._mode == "strict" or (self._mode == "fail" and self.queue.paused)):
             wanted = self._bound(session, self._loop.time())
         self.queue.add(waiter, wanted)
@@ -117,14 +117,14 @@ class Scheduler:
         self.queue.release(worker)
 
     def end_call(self, session: str | None) -> None:
-        """Unpin ``session`` after one of its calls; that is all to do if the slot is gone with its worker."""
+        """Unpin ``session`` after one of its calls. Enough on its own if the slot is gone with its worker."""
         if session is not None:
             self._sessions.unpin(session, self._loop.time())
 
     def resume(self) -> None:
-        """Hand out slots again after `SlotQueue.pause`.
+        """Assign slots again after `SlotQueue.pause`.
 
-        In mode ``"fail"``, calls that were held back and whose worker is still busy fail, as if they came now.
+        In mode ``"fail"``, waiting calls whose worker is still busy fail, as new calls would.
         """
         self.queue.resume()
         if self._mode == "fail":
@@ -135,30 +135,30 @@ class Scheduler:
     # -- workers ----------------------------------------------------------------------------------------------------
 
     def hold(self, worker: PoolWorker) -> None:
-        """Give ``worker``, which is unhealthy, no calls until it is offered again."""
+        """Give no calls to ``worker``, which is unhealthy, until it is offered again."""
         self.queue.withdraw(worker)
         if self._mode == "hint":
             self._sessions.drop(worker.id, self._loop.time())
 
     def is_needed(self, worker: PoolWorker) -> bool:
-        """Whether a session that must not move would be lost with ``worker``."""
+        """Return whether the end of ``worker`` would lose a session that cannot move."""
         return self._mode != "hint" and self._sessions.holds(worker.id, self._loop.time())
 
     def remove(self, worker: PoolWorker) -> None:
-        """Remove ``worker``, which ends, and its sessions; idempotent."""
+        """Remove ``worker``, which ends, and its sessions. Idempotent."""
         self.queue.withdraw(worker)
         now = self._loop.time()
         for session in self._sessions.drop(worker.id, now):
             hooks.session_lost.announce(self._pool, session=session, member=worker.id)
         for waiter in self.queue.waiters(worker):
-            # The error reports the loss; the next call starts the session again.
+            # This error reports the loss, so the next call starts the session again.
             self._sessions.take_loss(waiter.session or "", now)
             self.queue.dismiss(waiter, _lost(waiter.session, worker.id))
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
     def _claim(self, waiter: Waiter, session: str, worker: PoolWorker) -> bool:
-        """Whether a call of ``session`` may use ``worker``; an earlier call may have bound the session meanwhile."""
+        """Return whether a call of ``session`` may use ``worker``. An earlier call may have bound the session since."""
         now = self._loop.time()
         try:
             bound = self._bound(session, now)
@@ -178,17 +178,17 @@ class Scheduler:
 
     def _check_limit(self, spec: CallSpec) -> None:
         queued = len(self.queue)
-        # `free_capacity` comes last, since it walks all workers.
+        # `free_capacity` is checked last, because it iterates over all workers.
         if queued < self._limit or spec.patient or queued < self._limit + self._workers.free_capacity:
             return
         hooks.pool_saturated.announce(self._pool, queued=queued, function=spec.function)
         raise PoolBusy(
-            f"{queued} calls wait for a worker of {self._pool.name!r}, and no more may; "
-            "call later, or give the pool more workers or a longer queue"
+            f"{queued} calls already wait for a worker of {self._pool.name!r}, which is the maximum; "
+            "retry later, or give the pool more workers or a longer queue"
         )
 
     def _bound(self, session: str, now: float) -> PoolWorker | None:
-        """Return the worker of ``session``; None if it has none yet. Raises SessionLost if it was lost."""
+        """Return the worker of ``session``; None if it is not bound yet. Raises SessionLost if the session was lost."""
         worker = self._sessions.find(session, now)
         if worker is not None:
             return self._workers.by_id[worker]
@@ -213,14 +213,14 @@ class Scheduler:
 
 def _busy(session: str, worker: PoolWorker) -> SessionLost:
     return SessionLost(
-        f"{worker.id!r}, which has the session {session!r}, is {worker.phase} and takes no call now; "
+        f"{worker.id!r}, which has the session {session!r}, is {worker.phase} and accepts no call now; "
         "wait for it with Sessions(mode='strict')"
     )
 
 
 def _lost(session: str | None, worker: str) -> SessionLost:
     return SessionLost(
-        f"the session {session!r} was lost with {worker!r}, which has ended; what it had there has to be made anew"
+        f"the session {session!r} was lost with {worker!r}, which has ended; its state must be created again"
     )
 
 
@@ -231,9 +231,9 @@ class Waiter:
     """A call that waits for a slot of ``worker``, or of any worker if that is None.
 
     Args:
-        future: done when it does not wait any more.
-        use: called with a worker of which a slot was taken for it; returns False if it does not use the slot.
-        session: its session.
+        future: done when the call no longer waits.
+        use: called with a worker when the call has got a slot there. Returns False if the call does not use the slot.
+        session: the session of the call.
     """
 
     __slots__ = ("future", "number", "session", "use", "worker")
@@ -245,29 +245,30 @@ class Waiter:
         self.use: Callable[[PoolWorker], bool] = use
         self.session: str | None = session
         self.worker: PoolWorker | None = None
-        #: Its rank in the order of arrival.
+        #: The position in the order of arrival.
         self.number: int = -1
 
 
 class SlotQueue:
-    """The free slots of workers and the calls that wait for one, without clock or I/O.
+    """The free slots of workers and the calls that wait for one, without a clock or I/O.
 
-    The worker with the fewest calls gets the next call; among equals the one that was used last, so that surplus
-    workers can be seen to be idle. Calls are served in the order of arrival; one that waits for a certain worker
-    delays no other. No call waits while a slot that it could use is free, unless the queue is paused.
+    The next call goes to the worker with the fewest calls, and among those to the most recently used one. This way,
+    surplus workers become visibly idle. Calls are served in order of arrival. A call that waits for a particular worker
+    does not delay others. No call waits while a slot that it could use is free, unless the queue is paused.
 
     Args:
-        slots: the slots of each worker.
+        slots: the number of slots per worker.
     """
 
     def __init__(self, slots: int = 1) -> None:
         self._slots = slots
-        #: Whether slots are withheld from all calls.
+        #: True while no call gets a slot.
         self.paused: bool = False
-        # Workers with a free slot, by the number of slots taken; the last one was used last.
+        # Workers with a free slot, by the number of occupied slots. In each dict, the last worker is the most recently
+        # used.
         self._free: tuple[dict[PoolWorker, None], ...] = tuple({} for _ in range(slots))
         self._offered: set[PoolWorker] = set()
-        # Calls that wait for any worker, and for a certain one, in the order of arrival.
+        # Calls that wait for any worker, and for a particular one, in order of arrival.
         self._anywhere: dict[Waiter, None] = {}
         self._strict: dict[PoolWorker, dict[Waiter, None]] = {}
         self._numbers = count()
@@ -282,11 +283,11 @@ class SlotQueue:
         return len(self._anywhere)
 
     def idle(self) -> Iterator[PoolWorker]:
-        """Return the workers without a call; first the one that has been idle longest."""
+        """Return the workers without a call, beginning with the one that has been idle longest."""
         return iter(tuple(self._free[0]))
 
     def waiters(self, worker: PoolWorker | None = None) -> list[Waiter]:
-        """Return the calls that wait for ``worker`` and no other; all of them if that is None."""
+        """Return the calls that wait only for ``worker``, or all waiting calls if it is None."""
         if worker is not None:
             return list(self._strict.get(worker, ()))
         return [*self._anywhere, *(waiter for row in self._strict.values() for waiter in row)]
@@ -294,7 +295,7 @@ class SlotQueue:
     # -- slots ------------------------------------------------------------------------------------------------------
 
     def take(self, session: str | None = None, worker: PoolWorker | None = None) -> PoolWorker | None:
-        """Take a slot of ``worker``, or of the best one; None if none is free. This overtakes no waiting call."""
+        """Take a slot of ``worker``, or of the best one. Return None if no slot is free. Overtakes no waiting call."""
         if self.paused:
             return None
         if worker is None:
@@ -310,12 +311,12 @@ class SlotQueue:
         return worker
 
     def release(self, worker: PoolWorker) -> None:
-        """Give a slot back; the next waiter has it when this returns."""
+        """Give a slot back. The next waiting call has it when this function returns."""
         self._check_in(worker)
         self._serve(worker)
 
     def offer(self, worker: PoolWorker) -> None:
-        """Give calls to ``worker`` from now on; idempotent."""
+        """Begin to give calls to ``worker``. Idempotent."""
         if worker not in self._offered:
             self._offered.add(worker)
             if worker.leases < self._slots:
@@ -323,7 +324,7 @@ class SlotQueue:
                 self._serve(worker)
 
     def withdraw(self, worker: PoolWorker) -> None:
-        """Give no more calls to ``worker``; calls that wait for it continue to wait. Idempotent."""
+        """Give no more calls to ``worker``. Calls that wait for it continue to wait. Idempotent."""
         if worker in self._offered:
             self._offered.remove(worker)
             if worker.leases < self._slots:
@@ -332,7 +333,7 @@ class SlotQueue:
     # -- waiting ----------------------------------------------------------------------------------------------------
 
     def add(self, waiter: Waiter, worker: PoolWorker | None = None) -> None:
-        """Let ``waiter`` wait for a slot of ``worker``, or of any; one that has waited before keeps its rank."""
+        """Add ``waiter`` to the queue for ``worker``, or for any worker. If it has waited before, it keeps its rank."""
         if waiter.number < 0:
             waiter.number = next(self._numbers)
         waiter.worker = worker
@@ -342,24 +343,24 @@ class SlotQueue:
             self._serve(worker)
 
     def leave(self, waiter: Waiter) -> None:
-        """Remove ``waiter``; idempotent."""
+        """Remove ``waiter``. Idempotent."""
         row = self._anywhere if waiter.worker is None else self._strict.get(waiter.worker, {})
         row.pop(waiter, None)
         if waiter.worker is not None and not row:
             self._strict.pop(waiter.worker, None)
 
     def dismiss(self, waiter: Waiter, error: Exception) -> None:
-        """Remove ``waiter`` with an error."""
+        """Remove ``waiter``, and set ``error`` as its result."""
         self.leave(waiter)
         if not waiter.future.done():
             waiter.future.set_exception(error)
 
     def pause(self) -> None:
-        """Hand out no slots until `resume`; those that are taken stay so."""
+        """Assign no slots until `resume`. Occupied slots stay occupied."""
         self.paused = True
 
     def resume(self) -> None:
-        """Hand out slots again, first to the calls that wait."""
+        """Assign slots again, first to the waiting calls."""
         self.paused = False
         for worker in [worker for row in self._free for worker in reversed(row)]:
             self._serve(worker)
@@ -367,7 +368,7 @@ class SlotQueue:
     # -- how ----------------------------------------------------------------------------------------------------------
 
     def _serve(self, worker: PoolWorker) -> None:
-        """Give the free slots of ``worker`` to the first calls that may use them."""
+        """Assign the free slots of ``worker`` to the first calls that may use them."""
         while not self.paused and self._has_slot(worker):
             waiter = self._first(worker)
             if waiter is None:
@@ -378,7 +379,7 @@ class SlotQueue:
                 self._check_in(worker)
 
     def _first(self, worker: PoolWorker) -> Waiter | None:
-        """Return the first call that may use a slot of ``worker`` and was not cancelled in this very step."""
+        """Return the first call that may use a slot of ``worker``. Skip calls that were cancelled in this step."""
         anyone, strict = (
             next((waiter for waiter in row if not waiter.future.done()), None)
             for row in (self._anywhere, self._strict.get(worker, {}))

@@ -183,7 +183,7 @@ def _check_seconds(record: object, name: str, *, optional: bool = False, or_zero
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{given} is not a number of seconds; give {least}")
     if not math.isfinite(value) or value < 0 or (value == 0 and not or_zero):
-        raise ValueError(f"{given} is not a number of seconds that can work; give {least}")
+        raise ValueError(f"{given} is not a valid number of seconds; give {least}")
 
 
 def _check_count(record: object, name: str, *, optional: bool = False, least: int = 1, of: str = "") -> None:
@@ -194,7 +194,7 @@ def _check_count(record: object, name: str, *, optional: bool = False, least: in
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{given} is not a whole number; give {least} or more")
     if value < least:
-        raise ValueError(f"{given} is too little; give {least} or more")
+        raise ValueError(f"{given} is too small; give {least} or more")
 
 
 # -- all settings of a pool ------------------------------------------------------------------------------------------
@@ -246,7 +246,9 @@ class PoolSettings:
             raise TypeError(f"init={init!r} of {name!r} is not a sequence of arguments; give a tuple")
         pair = cast("Sequence[Any]", size)
         if not isinstance(size, tuple | list) or len(pair) != 2:  # noqa: PLR2004  # a pair
-            raise TypeError(f"size={size!r} of {name!r} is not a pair; give the least and the most workers, as (1, 4)")
+            raise TypeError(
+                f"size={size!r} of {name!r} is not a pair of minimum and maximum; give a tuple such as (1, 4)"
+            )
         arguments: list[Any] = [*init]
         found = Target.read(name, target)
         # A program in another language cannot read pickles.
@@ -304,10 +306,10 @@ def check_size(name: str, low: int, high: int) -> tuple[int, int]:
         TypeError, ValueError: for numbers that cannot work.
     """
     if any(isinstance(each, bool) or not isinstance(each, int) for each in (low, high)):
-        raise TypeError(f"size={(low, high)!r} of {name!r} is not a pair of whole numbers; give (1, 4), or the like")
+        raise TypeError(f"size={(low, high)!r} of {name!r} is not a pair of whole numbers; give a tuple such as (1, 4)")
     if not 0 <= low <= high or high < 1:
         raise ValueError(
-            f"size={(low, high)!r} of {name!r} is not possible; give the least (0 or more) and the most (1 or more)"
+            f"size={(low, high)!r} of {name!r} is not possible; give a minimum (0 or more) and a maximum (1 or more)"
         )
     return low, high
 
@@ -344,7 +346,7 @@ class Target:
             _check_name(f"target={target!r} of {name!r}", target)
             return cls((sys.executable, "-P", _PROGRAM), target)
         if not isinstance(target, (list, tuple)):
-            raise TypeError(f"target={target!r} of {name!r} names nothing to call; {_FORMS}")
+            raise TypeError(f"target={target!r} of {name!r} is not a target; {_FORMS}")
         return cls(check_argv(name, tuple(target)), None)
 
 
@@ -359,7 +361,7 @@ def function_name(function: str | Callable[..., Any]) -> str:
             _check_name(f"function {function!r}", function)
         elif not function.isidentifier():
             raise ValueError(
-                f"function {function!r} is not a name; give that of a function or method, or 'module:function'"
+                f"function {function!r} is not a valid name; give a function or method name, or 'module:function'"
             )
         return function
     if not inspect.isroutine(function):
@@ -380,22 +382,22 @@ def _why_not(target: Any) -> str | None:
     """Return the reason why a worker cannot find ``target`` by its name; None if it can."""
     module, qualname = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
     if module is None or qualname is None:
-        return "this has none; give the name of a function or class that a module has"
+        return "this object has none; give the name of a function or class of a module"
     if (why := _why_no_name(module, qualname)) is not None:
         return why
     if not isinstance(getattr(target, "__self__", None), (type, ModuleType, NoneType)):
-        return f"this one is bound to an object of this process; give the method's name, {target.__name__!r}"
+        return f"this method is bound to an object of this process; give the method's name, {target.__name__!r}"
     if _found(module, qualname) != target:
-        return f"what {f'{module}:{qualname}'!r} names is something else; give the name of what is meant"
+        return f"the name {f'{module}:{qualname}'!r} refers to something else; give the correct name"
     return None
 
 
 def _why_no_name(module: str, qualname: str) -> str | None:
     """Return the reason why no other process can find that name; None if it may."""
     if "<lambda>" in qualname:
-        return "a lambda has none; make it a function of a module"
+        return "a lambda has none; define a function in a module"
     if "<locals>" in qualname:
-        return "what is made inside of a function has none outside; move it to the top of a module"
+        return "an object from inside a function has none outside; move it to the top level of a module"
     if module == "__main__":
         return "__main__ is this program, which no other process imports; move it to a module of its own"
     return None

@@ -176,7 +176,7 @@ class Lease:
     def _held(self) -> Permit:
         if self._permit is None or self._over:
             raise PoolClosed(
-                f"this lease of a worker of {self._dispatcher.pool.name!r} is not held; "
+                f"this lease of a worker of {self._dispatcher.pool.name!r} is not active; "
                 "use it within 'async with pool.lease()'"
             )
         return self._permit

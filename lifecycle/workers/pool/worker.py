@@ -1,4 +1,4 @@
-"""One process of a pool with what the pool knows about it, and the set of all of them.
+"""One process of a pool with its statistics, and the set of all workers.
 
 The phase of a worker is derived from its status, its calls and its health. Only the history of phases is stored.
 """
@@ -41,17 +41,17 @@ _MIB: Final = 1024 * 1024
 
 
 class PoolWorker(ProcessWorker):
-    """One process of a pool, which answers calls, as many at a time as the pool's concurrency allows.
+    """One process of a pool. It answers as many calls at a time as the concurrency of the pool allows.
 
-    The pool starts and stops it; applications only read its attributes.
+    The pool starts and stops the worker. Applications only read its attributes.
 
     Args:
-        name: the name of the pool and a number; also its id.
-        settings: those of the pool.
-        pool: the sender of its hooks.
-        generation: the pool's generation at its creation.
-        on_close: called with it when it accepts no more calls.
-        on_protocol_error: called with it and the error when it breaks the protocol.
+        name: the name of the pool and a number. It is also the id of the worker.
+        settings: the settings of the pool.
+        pool: the sender of hooks.
+        generation: the generation of the pool at the creation of the worker.
+        on_close: called with the worker when it accepts no more calls.
+        on_protocol_error: called with the worker and the error when it violates the protocol.
     """
 
     kind: ClassVar[str] = "member"
@@ -81,85 +81,87 @@ class PoolWorker(ProcessWorker):
             contain=process.contain,
             stdio=self.connection.pipes,
         )
-        #: Unique among all workers of its pool, past and future.
+        #: Unique among all workers of the pool, past and future.
         self.id = name
         self.generation = generation
-        #: The number of its running calls.
+        #: Number of running calls.
         self.leases: int = 0
-        #: The number of calls that it was given.
+        #: Number of calls that were sent to the worker.
         self.calls = 0
-        #: Bytes of resident memory, as it last reported; None before.
+        #: Bytes of resident memory in the last report; None before the first.
         self.rss: int | None = None
         self.health: Health = Health.UNKNOWN
-        #: The number of failed health checks in a row.
+        #: Number of consecutive failed health checks.
         self.failures: int = 0
-        #: Why the pool drains, stops or kills it, once that is decided: it gets no more calls.
+        #: The reason why the pool drains, stops or kills the worker. If it is set, the worker gets no more calls.
         self.end_cause: Reason | None = None
-        #: Why it was killed, in words, where its exit code does not say it.
+        #: The reason for a kill as text, if the exit code does not show it.
         self.fault = ""
-        #: The number of workers in its place that failed in a row before it.
+        #: Number of consecutive workers that failed before this one replaced them.
         self.attempt = 0
-        #: Whether it has ever answered a call.
+        #: True after the worker has answered a call.
         self.has_answered = False
-        #: When it became ready, by the loop's clock.
+        #: Time at which the worker became ready, on the loop's clock.
         self.ready_at: float = math.inf
-        #: When its last call ended, by the loop's clock.
+        #: Time at which the last call ended, on the loop's clock.
         self.idle_since: float = 0.0
-        #: Its limits before it is recycled.
+        #: Limits above which the worker is recycled.
         self.max_calls: float = math.inf
         self.max_rss: float = math.inf
         self.timers: list[asyncio.TimerHandle] = []
         self._pool = pool
         self._first_probe_timeout = settings.heartbeat.timeout
-        # Only workers in Python handle the signals that request a cancellation or a stack dump.
+        # Only Python workers handle the signals that request a cancellation or a stack dump.
         self._is_python = settings.target.name is not None
         self._loop = asyncio.get_running_loop()
         self._phase_since = self._loop.time()
-        # The fields of changes, newest first: there are two per call, and few are ever read.
+        # Tuples instead of records, newest first, because each call adds two changes and few are ever read.
         self._changes: deque[tuple[Phase, Phase, Reason, float, float, Mapping[str, object]]] = deque(maxlen=32)
         self._start_failure: Reason = "init_failed"
         self.on_change(self._status_changed)
 
     @property
     def pid(self) -> int | None:
-        """The process id; None before it has one."""
+        """The process id; None before the process exists."""
         return self._pid
 
     @property
     def phase(self) -> Phase:
-        """Its phase."""
+        """The current phase of the worker."""
         return self._phase(self._machine.state)
 
     @property
     def history(self) -> tuple[PhaseChange, ...]:
-        """The last 32 changes of its phase, newest first."""
+        """The last 32 changes of the phase, newest first."""
         return tuple(PhaseChange(*change) for change in self._changes)
 
     @property
     def healthy(self) -> bool:
-        """Whether it is not known to be unhealthy."""
+        """True unless the worker is known to be unhealthy."""
         return self.health is not Health.UNHEALTHY
 
     @property
     def is_up(self) -> bool:
-        """Whether it runs and was ready."""
+        """True if the worker is running and ready."""
         return self.status in AT_WORK
 
     def _state_as(self, name: str, **known: Any) -> WorkerState:
-        """Return its state, including its health."""
+        """Return the state of the worker, including its health."""
         state = super()._state_as(name, **known)
         if state.health is None and self.health is not Health.UNKNOWN:
             return replace(state, health=ProbeResult(self.healthy, str(self.phase)))
         return state
 
     async def suspend(self) -> None:
-        """Raise InvalidTransition: only the whole pool can be suspended."""
-        raise InvalidTransition(f"{self.name!r} is not suspended alone, it would be taken for dead; suspend its pool")
+        """Raise InvalidTransition, because only the whole pool can be suspended."""
+        raise InvalidTransition(
+            f"{self.name!r} cannot be suspended alone, because it would count as dead; suspend its pool"
+        )
 
     # -- calls ------------------------------------------------------------------------------------------------------
 
     def check_out(self, session: str | None) -> None:
-        """Take one of its slots for a call of ``session``."""
+        """Take a slot of the worker for a call of ``session``."""
         self.leases += 1
         if self.leases == 1:
             self._record(Phase.READY, Phase.BUSY, "checkout", {} if session is None else {"session": session})
@@ -176,7 +178,7 @@ class PoolWorker(ProcessWorker):
     # -- health -----------------------------------------------------------------------------------------------------
 
     def mark_healthy(self, pong: Pong) -> None:
-        """Take the answer to a health check."""
+        """Record the answer to a health check."""
         before = self.phase
         self.rss = pong.rss
         self.failures, self.health = 0, Health.HEALTHY
@@ -191,9 +193,9 @@ class PoolWorker(ProcessWorker):
             self._record(before, self.phase, "health_check_failed")
 
     def dump_stacks(self) -> None:
-        """Have it write its stacks to its stderr, even while a call holds the interpreter.
+        """Request that the worker write its stacks to its stderr. This works even while a call blocks the interpreter.
 
-        Skipped where the signal would reach a process that does not handle it.
+        The request is skipped if the signal would reach a process that does not handle it.
         """
         if self._is_python and self._containment.level is not Level.PIDNS:
             self.send_signal(signal.SIGUSR2)
@@ -201,24 +203,24 @@ class PoolWorker(ProcessWorker):
     # -- start and end ----------------------------------------------------------------------------------------------
 
     def mark_pending(self) -> None:
-        """Note that it waits for its start."""
+        """Record that the worker waits for its start."""
         self._machine.to(Status.PENDING)
 
     def request_stop(self, reason: Reason, timeout: float | None = None) -> None:
-        """Ask it to end; the first reason is the one that is reported."""
+        """Request the end of the worker. The first reason is reported."""
         if self.phase.alive:
             self.end_cause = reason
         self.ask_to_stop(timeout)
 
     def kill_orphaned(self) -> None:
-        """Kill its process group after its loop was closed."""
+        """Kill the process group of a worker whose loop was closed."""
         with suppress(OSError):
-            # The pid of a child that was not reaped belongs to no other process, even if the child has ended.
+            # The pid of an unreaped child cannot belong to another process, even if the child has ended.
             if self._pid is not None and os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 os.killpg(self._pid, signal.SIGKILL)
 
     def cancel_timers(self) -> None:
-        """Cancel everything that is scheduled for it."""
+        """Cancel all timers of the worker."""
         for timer in self.timers:
             timer.cancel()
 
@@ -240,13 +242,13 @@ class PoolWorker(ProcessWorker):
 
     def _terminate(self, *, force: bool) -> None:
         if force or self.fault:
-            # A worker with a fault is not asked first: it may not answer.
+            # A worker with a fault may not answer a request to stop.
             super()._terminate(force=True)
         elif self._started_at is None:
-            # Until it is ready, it may be importing its target and read no frame.
+            # Before the worker is ready, it may be importing its target, and reads no frames.
             super()._terminate(force=False)
         else:
-            # It ends by itself after its cleanup.
+            # The worker exits on its own after its cleanup.
             self.connection.bye(self.stop_timeout)
 
     # -- phases -----------------------------------------------------------------------------------------------------
@@ -264,7 +266,7 @@ class PoolWorker(ProcessWorker):
             self.health = Health.UNKNOWN
 
     def _reason(self, before: Phase, after: Phase) -> Reason:
-        """Return why its status took it from phase to phase."""
+        """Return the reason for a change of phase that a change of status caused."""
         if after is Phase.TERMINATED:
             if before is Phase.INITIALIZING:
                 return self._start_failure
@@ -294,7 +296,7 @@ class PoolWorker(ProcessWorker):
         return self.lost_error(f"{self.id!r} was lost while it worked on {function!r}", end)
 
     def end_error(self) -> Exception:
-        """Return why it ended: the error of its target if that was the cause."""
+        """Return the error that ended the worker, or the error of its target if that was the cause."""
         end = self._exit
         if end is None or not isinstance(end.error, Exception):
             return self.lost_error(f"{self.id!r} ended by itself")
@@ -305,7 +307,7 @@ class PoolWorker(ProcessWorker):
         return end.error
 
     def lost_error(self, message: str, end: Exit | None = None) -> WorkerLost:
-        """Return the error for its loss; ``end`` adds how it ended, if that is known and not in ``message``."""
+        """Return the error for the loss of the worker, with details of ``end`` unless it is None."""
         if end is None:
             return WorkerLost(message, rss=self.rss, stderr=self.connection.pipes.tail())
         if self.fault:
@@ -319,7 +321,7 @@ class PoolWorker(ProcessWorker):
         else:
             how = f"it {end.status}"
         if self.rss is not None:
-            how += f"; it last had {self.rss / _MIB:.0f} MiB of memory"
+            how += f"; it last used {self.rss / _MIB:.0f} MiB of memory"
         if end.stderr.strip():
             how += f"\nthe end of its stderr:\n{end.stderr.strip()}"
         return WorkerLost(
@@ -328,11 +330,11 @@ class PoolWorker(ProcessWorker):
 
 
 class WorkerSet:
-    """The workers of a pool that have not ended, and how many there should be.
+    """The workers of a pool that have not ended, and the intended number of workers.
 
     Args:
-        size: the least and the most workers.
-        concurrency: the slots of each worker.
+        size: the minimum and maximum number of workers.
+        concurrency: the number of slots per worker.
     """
 
     def __init__(self, size: tuple[int, int], concurrency: int) -> None:
@@ -340,7 +342,7 @@ class WorkerSet:
         self.high: int = size[1]
         self.concurrency = concurrency
         self.generation = 0
-        #: By their ids, the oldest first.
+        #: The workers by their ids, oldest first.
         self.by_id: dict[str, PoolWorker] = {}
 
     def __iter__(self) -> Iterator[PoolWorker]:
@@ -350,22 +352,22 @@ class WorkerSet:
         return len(self.by_id)
 
     def stays(self, worker: PoolWorker) -> bool:
-        """Whether the pool counts on ``worker``: it is not drained or outdated."""
+        """Return whether ``worker`` stays in the pool, that is, whether it is neither drained nor outdated."""
         return worker.end_cause is None and worker.generation == self.generation
 
     @property
     def size(self) -> int:
-        """The number of workers that stay, including those that start."""
+        """The number of workers that stay, including those that are starting."""
         return sum(map(self.stays, self.by_id.values()))
 
     @property
     def ready(self) -> int:
-        """The number of those that run."""
+        """The number of ready workers that stay."""
         return sum(self.stays(worker) and worker.is_up for worker in self.by_id.values())
 
     @property
     def free_capacity(self) -> int:
-        """The number of slots that the workers would have that may still be started or become ready."""
+        """The number of slots of workers that can still be started or become ready."""
         return self.concurrency * (self.high - self.ready)
 
     @property
@@ -381,7 +383,7 @@ class WorkerSet:
         return min(self.high, max(self.low, unhealthy + math.ceil(calls / self.concurrency)))
 
     def in_excess(self) -> list[PoolWorker]:
-        """Return the workers above the largest size, the least useful first."""
+        """Return the workers above the maximum size, the least useful first."""
         staying = sorted(filter(self.stays, self), key=_usefulness)
         return staying[: max(0, self.size - self.high)]
 

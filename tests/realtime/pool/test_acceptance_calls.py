@@ -53,7 +53,7 @@ async def test_p3_a_call_above_the_limit_is_refused_at_once(tmp_path: Path) -> N
             (running,) = await occupied(pool, tmp_path, 1)
             waiting = asyncio.create_task(pool.call("pid"))
             await until(lambda: pool.stats().queued == 1)
-            with pytest.raises(PoolBusy, match="1 calls wait for a worker of 'pool', and no more may"):
+            with pytest.raises(PoolBusy, match="1 calls already wait for a worker of 'pool', which is the maximum"):
                 await pool.call("pid")
             assert saturated == [{"queued": 1, "function": "pid"}]
             (tmp_path / "release").touch()
@@ -63,7 +63,7 @@ async def test_p3_a_call_above_the_limit_is_refused_at_once(tmp_path: Path) -> N
 async def test_an_empty_queue_still_waits_for_workers_that_start(tmp_path: Path) -> None:
     async with pool_of(size=(0, 2), queue=0) as pool:
         calls = await occupied(pool, tmp_path, 2)
-        with pytest.raises(PoolBusy, match="0 calls wait"):
+        with pytest.raises(PoolBusy, match="0 calls already wait"):
             await pool.call("pid")
         (tmp_path / "release").touch()
         assert len({await call for call in calls}) == 2
@@ -72,7 +72,7 @@ async def test_an_empty_queue_still_waits_for_workers_that_start(tmp_path: Path)
 async def test_p4_a_call_that_times_out_in_the_queue_never_runs(tmp_path: Path) -> None:
     async with pool_of() as pool:
         (running,) = await occupied(pool, tmp_path, 1)
-        with pytest.raises(TimeoutError, match=r"'mark' was not done in 0\.05 s: it was queued in 'pool'"):
+        with pytest.raises(TimeoutError, match=r"'mark' did not finish within 0\.05 s: it was queued in 'pool'"):
             await pool.call("mark", str(tmp_path / "mark"), deadline=0.05)
         (tmp_path / "release").touch()
         await running
@@ -84,7 +84,7 @@ async def test_p4_a_call_that_times_out_in_the_queue_never_runs(tmp_path: Path) 
 async def test_p5_a_call_that_times_out_is_stopped_and_its_worker_kept() -> None:
     async with pool_of() as pool:
         pid = await pool.call("pid")
-        message = r"'sleep' of session 'a' was not done in 0\.1 s: it was running on 'pool-1'"
+        message = r"'sleep' of session 'a' did not finish within 0\.1 s: it was running on 'pool-1'"
         with pytest.raises(TimeoutError, match=message):
             await pool.call("sleep", session="a", deadline=0.1)
         assert await pool.call("pid") == pid
@@ -268,9 +268,11 @@ async def test_values_arrive_with_their_types() -> None:
 @pytest.mark.parametrize("codec", ["msgpack", "json"])
 async def test_a_codec_that_would_alter_a_value_refuses_it(codec: str) -> None:
     async with pool_of(codec=codec) as pool:
-        with pytest.raises(TypeError, match=f"'echo' was not called; .*{codec} cannot carry a value of type tuple"):
+        with pytest.raises(TypeError, match=f"'echo' was not called, .*{codec} cannot carry a value of type tuple"):
             await pool.call("echo", {"a": (1, 2)})
-        with pytest.raises(RemoteError, match=f"returned what cannot be sent: {codec} cannot carry .* type Point"):
+        with pytest.raises(
+            RemoteError, match=f"returned a value that cannot be sent: {codec} cannot carry .* type Point"
+        ):
             await pool.call("tests.realtime.pool.pool_targets:point")
         with pytest.raises(RemoteError, match=f"{codec} cannot carry a value of type set"):
             async for _ in pool.stream("tests.realtime.pool.pool_targets:sets"):
@@ -301,7 +303,7 @@ async def test_a_lease_that_ends_while_an_argument_is_encoded_makes_no_call() ->
         async with pool.lease() as worker:
             call = asyncio.create_task(worker.call("echo", [pool_targets.Noted(bytes(300_000))]))
             await asyncio.sleep(0)
-        with pytest.raises(PoolClosed, match="not held"):
+        with pytest.raises(PoolClosed, match="not active|has ended"):
             await call
         assert pool.stats().calls == 0
 
@@ -310,7 +312,7 @@ async def test_a_stream_of_a_lease_begins_before_the_lease_ends_or_not_at_all() 
     async with pool_of() as pool:
         async with pool.lease() as worker:
             stream = worker.stream("tests.realtime.pool.pool_targets:each", [1])
-        with pytest.raises(PoolClosed, match="not held"):
+        with pytest.raises(PoolClosed, match="not active|has ended"):
             await anext(stream)
         assert (pool.stats().busy, pool.stats().saturation) == (0, 0.0)
 
@@ -318,7 +320,7 @@ async def test_a_stream_of_a_lease_begins_before_the_lease_ends_or_not_at_all() 
 @pytest.mark.parametrize("size", [0, 300_000])
 async def test_a_result_that_exits_when_decoded_fails_only_its_call(size: int) -> None:
     async with pool_of() as pool:
-        with pytest.raises(RemoteError, match="what it sent cannot be read here"):
+        with pytest.raises(RemoteError, match="the value cannot be decoded here"):
             await pool.call("tests.realtime.pool.pool_targets:quits", size)
         assert await pool.call("echo", 1) == 1
         assert pool.stats().idle == 1
@@ -343,9 +345,9 @@ async def test_calls_of_a_session_keep_their_order_while_an_argument_is_encoded(
 
 async def test_a_large_argument_that_cannot_be_sent_is_refused() -> None:
     async with pool_of() as pool:
-        with pytest.raises(TypeError, match="'echo' was not called; what it was to be given cannot be sent: pickle"):
+        with pytest.raises(TypeError, match="'echo' was not called, because its arguments cannot be sent: pickle"):
             await pool.call("echo", bytes(300_000), threading.Lock())
-        with pytest.raises(RemoteError, match="what it sent cannot be read here: pickle cannot read it"):
+        with pytest.raises(RemoteError, match="the value cannot be decoded here: pickle cannot decode it"):
             await pool.call("tests.realtime.pool.pool_targets:large_and_unreadable")
         assert pool.stats().idle == 1
 
@@ -399,7 +401,7 @@ async def test_a_lease_is_one_worker_for_several_calls() -> None:
             assert [each async for each in worker.stream("numbers", 3)] == [0, 1, 2]
             assert pool.stats().busy == 1
         assert pool.stats().busy == 0
-        with pytest.raises(PoolClosed, match="not held"):
+        with pytest.raises(PoolClosed, match="not active|has ended"):
             await worker.call("pid")
 
 
@@ -420,7 +422,7 @@ async def test_a_stream_fails_as_a_call_does() -> None:
             async for number in pool.stream("numbers_then_fail", 3):
                 found.append(number)  # noqa: PERF401  # what came before the error counts
         assert found == [0, 1, 2]
-        with pytest.raises(TimeoutError, match="'waits_in_between' was not done in"):
+        with pytest.raises(TimeoutError, match="'waits_in_between' did not finish within"):
             async for _ in pool.stream("waits_in_between", "", "", deadline=0.1):
                 pass
         assert pool.stats().idle == 1
@@ -431,7 +433,7 @@ async def test_a_stream_ends_its_generator_when_a_chunk_cannot_be_decoded(tmp_pa
     closed = tmp_path / "closed"
     async with pool_of(codec="pickle") as pool:
         stream = pool.stream("unreadable_then_numbers", str(closed))
-        with pytest.raises(RemoteError, match="cannot be read here"):
+        with pytest.raises(RemoteError, match="cannot be decoded here"):
             await anext(stream)
         assert pool.stats().idle == 1
         assert closed.exists()
@@ -447,7 +449,7 @@ async def test_a_stream_ends_its_generator_when_a_chunk_cannot_be_decoded(tmp_pa
         ({"deadline": -1}, ValueError, "is too short"),
         ({"deadline": math.nan}, ValueError, "is too short"),
         ({"deadline": "1"}, TypeError, "not a number of seconds"),
-        ({"session": 1}, TypeError, "session=1 is not text"),
+        ({"session": 1}, TypeError, "session must be a string, got 1"),
     ],
 )
 async def test_arguments_that_cannot_work_are_refused(how: Any, error: type[Exception], message: str) -> None:

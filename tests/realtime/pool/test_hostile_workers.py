@@ -55,13 +55,13 @@ async def start(spawn: Spawn, code: str) -> Up:
     ("code", "why"),
     [
         ("print('hello there', flush=True); stay()", "b'hell'"),
-        ("send('ready'); stay()", "ready at a time when that was not asked"),
+        ("send('ready'); stay()", "sent ready unexpectedly"),
         ("send('pong', 1, None, 0, 0); stay()", "answered ping 1, which was not sent"),
-        ("send('result', 1, 2); stay()", "answered call 1, which it does not have"),
-        ("send('hello', 99, 1, 'test 1.0'); stay()", "speaks version 99 of the protocol (test 1.0); this is version 1"),
-        ("send('hello', 1, 1, 'test'); send('hello', 1, 1, 'test'); stay()", "greeted twice"),
+        ("send('result', 1, 2); stay()", "answered call 1, which is not running"),
+        ("send('hello', 99, 1, 'test 1.0'); stay()", "uses version 99 of the protocol (test 1.0) instead of version 1"),
+        ("send('hello', 1, 1, 'test'); send('hello', 1, 1, 'test'); stay()", "sent hello twice"),
         ("send('hello', 1, 1, 'test', 'more'); stay()", "is not a frame 'hello'"),
-        ("send('hello', 1, 1, 'test'); receive(); send('ready'); send('ready'); stay()", "at a time"),
+        ("send('hello', 1, 1, 'test'); receive(); send('ready'); send('ready'); stay()", "sent ready unexpectedly"),
     ],
 )
 async def test_an_invalid_greeting_closes_the_connection(spawn: Spawn, code: str, why: str) -> None:
@@ -79,11 +79,11 @@ async def test_an_invalid_greeting_closes_the_connection(spawn: Spawn, code: str
 @pytest.mark.parametrize(
     ("code", "why"),
     [
-        ("answer(['result', 2, 'x'])", "answered call 2, which it does not have"),
+        ("answer(['result', 2, 'x'])", "answered call 2, which is not running"),
         ("answer(['result', 1])", "is not a frame 'result'"),
         ("answer(['surprise', 1])", "'surprise' is not a known tag"),
         ("answer(['chunk', 1, 'x'])", "sent more chunks than it was granted"),
-        ("answer(['end', 1])", "ended a stream that it is not"),
+        ("answer(['end', 1])", "ended as a stream, but is not one"),
         ("answer(['pong', 7, None, 0, 0])", "answered ping 7"),
         ("answer({'a': 1})", "is not a known tag"),
         ("answer(['call', 1, 'f', [], {}, None, 0])", "'call' is not a known tag"),
@@ -103,7 +103,7 @@ async def test_an_invalid_answer_fails_the_call(spawn: Spawn, code: str, why: st
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"\xff\xff\xff\xff garbage", "is more than the 67108864 allowed"),
+        (b"\xff\xff\xff\xff garbage", "exceeds the limit of 67108864"),
         (struct.pack(">I", 5) + b"abcde", "is not valid json"),
         (b"GET / HTTP/1.1\r\n", "b'GET '"),
         (struct.pack(">I", 0), "is not valid json"),
@@ -139,7 +139,7 @@ async def test_an_end_in_the_middle_of_a_frame_is_not_a_protocol_error(spawn: Sp
     await worker.connection.ready()
     error = await outcome(worker.call("f"))
     assert isinstance(error, ConnectionClosed)
-    assert "in the middle of a frame" in str(error)
+    assert "within a frame" in str(error)
     assert (await worker.end()).exit_code == 7
     assert not worker.broken
 

@@ -71,9 +71,9 @@ async def test_an_error_carries_the_remote_traceback(up: Spawn, served: str, con
         (
             "unsendable",
             "TypeError",
-            "'fail_in_a_way' returned what cannot be sent: pickle cannot carry it: ",
+            "'fail_in_a_way' returned a value that cannot be sent: pickle cannot carry it: ",
         ),
-        ("large", "ValueError", "'fail_in_a_way' returned what cannot be sent: a frame of 68157"),
+        ("large", "ValueError", "'fail_in_a_way' returned a value that cannot be sent: a frame of 68157"),
     ],
 )
 async def test_a_worker_survives_whatever_a_function_raises(up: Spawn, way: str, type_: str, message: str) -> None:
@@ -104,7 +104,7 @@ async def test_a_value_that_cannot_be_unpickled_fails_only_its_call(up: Spawn) -
     worker = await up("Plain", by="pickle")
     error = await worker.result("fail_in_a_way", "unreadable")
     assert isinstance(error, RemoteError)
-    assert "cannot be read here: pickle cannot read it: RuntimeError: not here" in error.message
+    assert "cannot be decoded here: pickle cannot decode it: RuntimeError: not here" in error.message
     from tests.realtime.pool.worker_targets import Unreadable  # for pool workers only
 
     there = await worker.result("echo", Unreadable())
@@ -132,7 +132,7 @@ async def test_an_async_function_without_a_loop_is_refused(up: Spawn) -> None:
     worker = await up("Plain")
     error = await worker.result(f"{SERVED}:echo_in_a_loop", 7)
     assert isinstance(error, RemoteError)
-    assert "is async, and the target of this pool is not" in error.message
+    assert "is async, but the target of this pool is not" in error.message
 
 
 async def test_calls_run_concurrently_in_threads(up: Spawn, tmp_path: Path) -> None:

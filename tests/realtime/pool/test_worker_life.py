@@ -61,7 +61,7 @@ async def test_a_missing_module_is_named(spawn: Spawn) -> None:
 
 
 async def test_init_that_cannot_be_sent_is_refused() -> None:
-    with pytest.raises(TypeError, match="type object as it is; give numbers"):
+    with pytest.raises(TypeError, match="type object unchanged; give numbers"):
         connect(f"{SERVED}:Plain", object(), codec="msgpack")
 
 

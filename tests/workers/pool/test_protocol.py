@@ -164,7 +164,7 @@ def test_pickle_carries_it_with_its_type(way: str, back: str, value: Any) -> Non
 
 
 def test_json_refuses_keys_that_it_would_make_text() -> None:
-    with pytest.raises(TypeError, match="json cannot carry a key of type int as it is"):
+    with pytest.raises(TypeError, match="json cannot carry a key of type int unchanged"):
         codec("json").encode_payload({1: "a"})
     assert codec("msgpack").loads(codec("msgpack").dumps(codec("msgpack").encode_payload({1: "a", b"b": None}))) == {
         1: "a",
@@ -251,13 +251,13 @@ def test_a_large_frame_is_joined_once() -> None:
 
 
 def test_a_frame_of_more_than_64_mib_is_not_encoded() -> None:
-    with pytest.raises(ValueError, match=f"more than the {LIMIT} that one may have"):
+    with pytest.raises(ValueError, match=f"exceeds the limit of {LIMIT}"):
         encode(codec("msgpack"), ["result", 1, bytes(65 * 1024 * 1024)])
 
 
 def test_a_length_of_more_than_64_mib_is_refused_at_once() -> None:
     decoder = Decoder(codec("msgpack"), FROM_WORKER)
-    with pytest.raises(ProtocolError, match=r"b'HTTP'.* is more than"):
+    with pytest.raises(ProtocolError, match=r"b'HTTP'.* exceeds the limit"):
         decoder.feed(b"HTTP/1.1 200 OK")
 
 

@@ -75,7 +75,7 @@ COUNTS = [(Recycle, "calls"), (Recycle, "rss"), (Sessions, "limit"), (Heartbeat,
 @pytest.mark.parametrize(("kind", "name"), SECONDS)
 @pytest.mark.parametrize("value", [-1, -0.001, math.inf, math.nan])
 def test_seconds_that_cannot_work_are_refused_by_name(kind: Any, name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=rf"^{kind.__name__}\({name}={value!r}\) is not a number of seconds"):
+    with pytest.raises(ValueError, match=rf"^{kind.__name__}\({name}={value!r}\) is not a valid number of seconds"):
         kind(**{name: value})
 
 
@@ -169,10 +169,10 @@ def test_a_pool_is_created_without_a_loop() -> None:
         ({"init": "text"}, TypeError, "init='text' of 'pool' is not a sequence of arguments; give a tuple"),
         ({"init": 3}, TypeError, "init=3"),
         ({"init": (threading.Lock(),)}, TypeError, "cannot pickle"),
-        ({"queue": -1}, ValueError, "queue=-1 of 'pool' is too little; give 0 or more"),
+        ({"queue": -1}, ValueError, "queue=-1 of 'pool' is too small; give 0 or more"),
         ({"queue": 1.5}, TypeError, "queue=1.5 of 'pool' is not a whole number"),
         ({"queue": True}, TypeError, "queue=True"),
-        ({"concurrency": 0}, ValueError, "concurrency=0 of 'pool' is too little; give 1 or more"),
+        ({"concurrency": 0}, ValueError, "concurrency=0 of 'pool' is too small; give 1 or more"),
         ({"deadline": 0}, ValueError, "deadline=0 of 'pool' is too short"),
         ({"deadline": None}, TypeError, "deadline=None of 'pool' is not a number of seconds"),
         ({"codec": "yaml"}, ValueError, "codec='yaml' is unknown"),
@@ -282,13 +282,13 @@ def test_workers_search_modules_where_this_program_does(monkeypatch: pytest.Monk
     [
         (function, "give its name, 'tests.workers.pool.test_settings:function', by which each worker imports it"),
         (Model, "give its name, 'tests.workers.pool.test_settings:Model'"),
-        (lambda: 1, "a lambda has none; make it a function of a module"),
-        (made_inside(), "what is made inside of a function has none outside; move it to the top of a module"),
+        (lambda: 1, "a lambda has none; define a function in a module"),
+        (made_inside(), "an object from inside a function has none outside; move it to the top level of a module"),
         (of_main, "__main__ is this program, which no other process imports; move it to a module of its own"),
-        (Model(), "this has none; give the name of a function or class that a module has"),
-        (functools.partial(function), "this has none"),
+        (Model(), "this object has none; give the name of a function or class of a module"),
+        (functools.partial(function), "this object has none"),
         (Model().predict, "bound to an object of this process; give the method's name, 'predict'"),
-        (first_shadowed, "names is something else"),
+        (first_shadowed, "refers to something else"),
         ("models", "'models' of 'ml' is not a valid name; give 'module:function', 'module:Class', or the command"),
         ("models:", "is not a valid name"),
         (":Model", "is not a valid name"),
@@ -298,13 +298,13 @@ def test_workers_search_modules_where_this_program_does(monkeypatch: pytest.Monk
         ("", "is not a valid name"),
         ("__main__:Model", "__main__ is this program"),
         ("models:<lambda>", "a lambda has none"),
-        ("models:make.<locals>.inner", "move it to the top of a module"),
+        ("models:make.<locals>.inner", "move it to the top level of a module"),
         ([], "has no command"),
         ([1], "is not a string or a path"),
         ([""], "must have a program"),
-        (None, "names nothing to call"),
-        (b"models:Model", "names nothing to call"),
-        ({"models:Model"}, "names nothing to call"),
+        (None, "is not a target"),
+        (b"models:Model", "is not a target"),
+        ({"models:Model"}, "is not a target"),
     ],
 )
 def test_an_invalid_target_is_refused_with_the_remedy(target: Any, why: str) -> None:
@@ -333,8 +333,8 @@ def test_a_function_is_named_by_its_module(given: Any, name: str) -> None:
     ("given", "why"),
     [
         (lambda: 1, "cannot be called in a worker, which finds functions by name, and a lambda has none"),
-        (str.upper, "this has none"),
-        (made_inside(), "move it to the top of a module"),
+        (str.upper, "this object has none"),
+        (made_inside(), "move it to the top level of a module"),
         (of_main, "__main__ is this program"),
         (Model().predict, "give the method's name, 'predict'"),
         (first_shadowed, "something else"),
@@ -342,9 +342,9 @@ def test_a_function_is_named_by_its_module(given: Any, name: str) -> None:
         (Model(), "is not a function"),
         (functools.partial(function), "is not a function"),
         (None, "is not a function"),
-        ("no name", "is not a name"),
-        ("", "is not a name"),
-        ("a.b", "is not a name"),
+        ("no name", "is not a valid name"),
+        ("", "is not a valid name"),
+        ("a.b", "is not a valid name"),
         ("models:", "is not a valid name"),
         ("__main__:f", "__main__ is this program"),
     ],

@@ -198,7 +198,9 @@ def _outcome(call: Call, find: Callable[[str], Any], channel: Channel) -> list[A
             call.enter()
             function = find(call.function)
             if is_async(function):
-                raise TypeError(f"{function!r} is async, and the target of this pool is not; it has no loop for it")
+                raise TypeError(
+                    f"{function!r} is async, but the target of this pool is not, so its workers have no loop"
+                )
             value = function(*channel.decode_payload(call.args), **channel.decode_payload(call.kwargs))
             if call.window:
                 _stream(call, value, channel)
@@ -210,7 +212,7 @@ def _outcome(call: Call, find: Callable[[str], Any], channel: Channel) -> list[A
     except Cancelled:
         # It may have been raised on the way into leave().
         call.leave()
-        return ["error", call.number, "Cancelled", "the call was taken back", "", True]
+        return ["error", call.number, "Cancelled", "the call was cancelled", "", True]
     except BaseException as error:  # noqa: BLE001  # it is reported to the caller
         return error_frame(call.number, error)
     return ["end", call.number] if call.window else ["result", call.number, value]
@@ -246,7 +248,7 @@ def send_outcome(channel: Channel, call: Call, frame: list[Any]) -> None:
             frame[2] = channel.encode_payload(frame[2])
         channel.send(frame)
     except (TypeError, ValueError) as error:
-        message = f"{call.function!r} returned what cannot be sent: {error}"
+        message = f"{call.function!r} returned a value that cannot be sent: {error}"
         channel.send(["error", call.number, type(error).__name__, _encodable(message[:10_000]), "", False])
 
 

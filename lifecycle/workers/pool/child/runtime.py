@@ -202,7 +202,7 @@ class Runtime:
             frames = self._channel.decode(data)
             for tag, *items in frames:
                 if self._executor is None and tag not in {"setup", "bye"}:
-                    raise ProtocolError(f"a frame {tag!r} came before this worker was ready")  # noqa: TRY301  # as the decoder does
+                    raise ProtocolError(f"a frame {tag!r} arrived before this worker was ready")  # noqa: TRY301  # as the decoder does
                 self._handlers[tag](*items)
         except ProtocolError as error:
             sys.stderr.write(f"lifecycle: {error}\n")
