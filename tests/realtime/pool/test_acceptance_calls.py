@@ -303,7 +303,7 @@ async def test_a_lease_that_ends_while_an_argument_is_encoded_makes_no_call() ->
         async with pool.lease() as worker:
             call = asyncio.create_task(worker.call("echo", [pool_targets.Noted(bytes(300_000))]))
             await asyncio.sleep(0)
-        with pytest.raises(PoolClosed, match="not active|has ended"):
+        with pytest.raises(PoolClosed, match="is not active"):
             await call
         assert pool.stats().calls == 0
 
@@ -312,7 +312,7 @@ async def test_a_stream_of_a_lease_begins_before_the_lease_ends_or_not_at_all() 
     async with pool_of() as pool:
         async with pool.lease() as worker:
             stream = worker.stream("tests.realtime.pool.pool_targets:each", [1])
-        with pytest.raises(PoolClosed, match="not active|has ended"):
+        with pytest.raises(PoolClosed, match="has ended"):
             await anext(stream)
         assert (pool.stats().busy, pool.stats().saturation) == (0, 0.0)
 
@@ -401,7 +401,7 @@ async def test_a_lease_is_one_worker_for_several_calls() -> None:
             assert [each async for each in worker.stream("numbers", 3)] == [0, 1, 2]
             assert pool.stats().busy == 1
         assert pool.stats().busy == 0
-        with pytest.raises(PoolClosed, match="not active|has ended"):
+        with pytest.raises(PoolClosed, match="is not active"):
             await worker.call("pid")
 
 

@@ -1,8 +1,8 @@
 """The execution of calls in a worker process: find the function, run it, interrupt it, answer.
 
 A call is *open* while `Cancelled` may be raised in it. It is closed while the code of this package runs, so that no
-frame is cut in half. Executors differ in where calls run and how an open call is interrupted: by a signal in the main
-thread, by an asynchronous exception in a thread. For async functions see `loop_executor`.
+frame is cut in half. Executors differ in where calls run and how an open call is interrupted. In the main thread, a
+signal interrupts it. In another thread, an asynchronous exception does. For async functions, see `loop_executor`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from time import monotonic
 
 from lifecycle._util import current_span, message_of
 
-# Type checkers know the name; see lifecycle._lazy.
+# Type checkers recognize this name; see lifecycle._lazy.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -44,9 +44,9 @@ __all__ = [
 
 #: The signal with which the parent requests a stack dump of the threads that run calls.
 STACK_DUMP = signal.SIGUSR2
-#: Modules whose frames are left out of tracebacks.
+#: Prefix of the modules whose frames are left out of tracebacks.
 _OURS = "lifecycle.workers.pool.child."
-#: Code flags of ``async def``, without and with a ``yield``; inspect would slow the start.
+#: Code flags of ``async def``, without and with ``yield``. Importing inspect would slow the start.
 _ASYNC = 0x0080 | 0x0200
 
 
@@ -69,16 +69,16 @@ class Target:
 
     @property
     def is_async(self) -> bool:
-        """Whether it is an async function, or a class with a public async method."""
+        """True for an async function, or a class with a public async method."""
         if not isinstance(self._given, type):
             return is_async(self._given)
         return any(is_async(getattr(self._given, name, None)) for name in dir(self._given) if name[0] != "_")
 
     def make(self, init: list[Any]) -> None:
-        """Create the instance, if the target is a class.
+        """Create the instance if the target is a class.
 
         Raises:
-            TypeError: if ``init`` was given for a function, or the target cannot be called.
+            TypeError: if ``init`` was given for a function, or the target is not callable.
         """
         if isinstance(self._given, type):
             self._object = self._given(*init)
@@ -88,10 +88,10 @@ class Target:
             raise TypeError(f"init={init!r:.200} was given, but {self._name!r} is a function; init is for a class")
 
     def find(self, function: str) -> Callable[..., Any]:
-        """Return the function or method called ``function``; ``module:qualname`` is imported.
+        """Return the function or method called ``function``. ``module:qualname`` is imported.
 
         Raises:
-            AttributeError: if there is none.
+            AttributeError: if the function or method does not exist.
             ImportError: if the module does not exist.
         """
         if ":" in function:
@@ -108,7 +108,7 @@ class Target:
 
 
 def is_async(function: object) -> bool:
-    """Whether ``function`` is an ``async def``, with or without a ``yield``."""
+    """Return whether ``function`` is an ``async def``, with or without a ``yield``."""
     return bool(getattr(getattr(function, "__code__", None), "co_flags", 0) & _ASYNC)
 
 
@@ -124,18 +124,18 @@ def _resolve(name: str) -> Any:
 
 
 class Cancelled(BaseException):
-    """Raised in the function of a cancelled call; no ``except Exception`` catches it."""
+    """Raised in the function of a cancelled call. ``except Exception`` does not catch it."""
 
 
 class Call:
     """A pending call.
 
     Args:
-        number: its id.
+        number: the id of the call.
         function: the name of the function.
-        args: its encoded arguments.
-        kwargs: its encoded keyword arguments.
-        window: the number of chunks that may be unacknowledged; 0 for a call with one result.
+        args: the encoded positional arguments.
+        kwargs: the encoded keyword arguments.
+        window: the maximum number of unacknowledged chunks; 0 for a call with one result.
     """
 
     __slots__ = (
@@ -153,7 +153,7 @@ class Call:
 
     def __init__(
         self, number: int, function: str, args: list[Any], kwargs: dict[str, Any], window: int
-    ) -> None:  # the items of a frame, in their order
+    ) -> None:  # the items of a frame, in order
         self.number: int = number
         self.function: str = function
         self.args: list[Any] = args
@@ -164,27 +164,27 @@ class Call:
         self.open: bool = False
         # The W3C traceparent of the caller's span.
         self.traceparent: str = ""
-        # Credits beyond the first window. A signal wakes a thread that waits on a SimpleQueue.
+        # Credits beyond the first window. A signal can wake a thread that waits on a SimpleQueue.
         self.credits: SimpleQueue[int] = SimpleQueue()
 
     @property
     def age(self) -> float:
-        """Seconds since it began; 0 before."""
+        """Seconds since the start of the call; 0 before."""
         return 0.0 if self.began is None else monotonic() - self.began
 
     def enter(self) -> None:
-        """Open it to interruption."""
+        """Open the call for interruption."""
         self.open = True
         if self.cancelled:
             raise Cancelled
 
     def leave(self) -> None:
-        """Close it to interruption; idempotent."""
+        """Close the call for interruption. Idempotent."""
         self.open = False
 
 
 def _perform(call: Call, find: Callable[[str], Any], channel: Channel) -> list[Any]:
-    """Run ``call``, send its chunks, and return the frame that answers it."""
+    """Run ``call``, send its chunks, and return the frame with the answer."""
     if not call.traceparent:
         return _outcome(call, find, channel)
     with under_span(call.traceparent):
@@ -210,7 +210,7 @@ def _outcome(call: Call, find: Callable[[str], Any], channel: Channel) -> list[A
         finally:
             call.leave()
     except Cancelled:
-        # It may have been raised on the way into leave().
+        # The exception may have been raised just before leave() took effect.
         call.leave()
         return ["error", call.number, "Cancelled", "the call was cancelled", "", True]
     except BaseException as error:  # noqa: BLE001  # it is reported to the caller
@@ -271,7 +271,7 @@ def _encodable(text: str) -> str:
 
 
 def under_span(traceparent: str) -> ExitStack:
-    """Enter the caller's span, in `lifecycle._util` and in OpenTelemetry if that is installed, until it is closed."""
+    """Enter the caller's span in this library, and in OpenTelemetry if installed. The returned stack leaves it."""
     from contextlib import ExitStack  # few calls are traced
 
     held = ExitStack()
@@ -289,13 +289,13 @@ def under_span(traceparent: str) -> ExitStack:
 
 
 class MainExecutor:
-    """One call at a time, in the main thread, where a signal interrupts even a sleep.
+    """Runs one call at a time in the main thread, where a signal can interrupt even a sleep.
 
     Args:
-        find: returns the function of a name.
+        find: returns the function for a name.
         channel: sends chunks.
-        done: called with each call and the frame that answers it.
-        reader: reads while no call runs.
+        done: called with each call and the frame with its answer.
+        reader: reads frames while no call runs.
     """
 
     kind: type[Call] = Call
@@ -317,7 +317,7 @@ class MainExecutor:
         self._thread = _thread.get_ident()
 
     def run(self, start: Callable[[], None]) -> None:
-        """Start, then run submitted calls until it is closed."""
+        """Call ``start``, and then run submitted calls until `close`."""
         signal.signal(signal.SIGUSR1, self._interrupt)
         start()
         self._reader.share()
@@ -328,22 +328,22 @@ class MainExecutor:
             self._reader.release()
 
     def submit(self, call: Call) -> None:
-        """Run ``call`` after those that were submitted before."""
+        """Run ``call`` after all earlier calls."""
         self._waiting.put(call)
 
     def cancel(self, call: Call) -> None:
-        """Interrupt ``call`` if it is open, and answer it as cancelled."""
+        """Interrupt ``call`` if it is open, so that its answer is an error with the flag for a cancellation."""
         call.cancelled = True
         call.credits.put(0)
-        # The handler checks that this call is still the current one when the signal arrives.
+        # When the signal arrives, the handler checks that this call is still the current one.
         signal.pthread_kill(self._thread, signal.SIGUSR1)
 
     def credit(self, call: Call, number: int) -> None:
-        """Let ``call`` send ``number`` more chunks."""
+        """Allow ``call`` to send ``number`` more chunks."""
         call.credits.put(number)
 
     def close(self) -> None:
-        """Accept no more calls; `run` returns when those that were submitted are done."""
+        """Accept no more calls. `run` returns when all submitted calls are done."""
         self._waiting.put(None)
 
     def _run_next(self) -> bool:
@@ -353,7 +353,7 @@ class MainExecutor:
         if call is None:
             return False
         if call.window:
-            # Its credits must be read at once.
+            # A stream needs its credits immediately, so the second thread must read them.
             self._reader.release()
         else:
             self._reader.unpark()
@@ -366,7 +366,7 @@ class MainExecutor:
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
         call = self._current
         if call is not None and call.open and call.cancelled:
-            # Only once, so that its cleanup is not interrupted.
+            # Interrupt it only once, so that its cleanup is not interrupted.
             call.open = False
             raise Cancelled
 
@@ -377,8 +377,8 @@ class MainExecutor:
 class ThreadCall(Call):
     """A call in its own thread.
 
-    Python raises an asynchronous exception some time after it was requested, so a request is withdrawn when the call
-    is left; both happen under one lock.
+    Python raises an asynchronous exception some time after the request. A pending request is therefore withdrawn when
+    the call is left. One lock protects both.
     """
 
     __slots__ = ("_lock", "_thread")
@@ -389,13 +389,13 @@ class ThreadCall(Call):
         self._thread: int | None = None
 
     def enter(self) -> None:
-        """Open it to interruption."""
+        """Open the call for interruption."""
         with self._lock:
             self._thread = _thread.get_ident()
         super().enter()
 
     def leave(self) -> None:
-        """Close it to interruption, including one that was requested and not yet raised."""
+        """Close the call for interruption, and withdraw an exception that was requested but not yet raised."""
         super().leave()
         with self._lock:
             if self._thread is not None and self.cancelled:
@@ -403,7 +403,7 @@ class ThreadCall(Call):
             self._thread = None
 
     def interrupt(self) -> None:
-        """Raise `Cancelled` in it soon, if it is open."""
+        """Request that `Cancelled` be raised in the call, if it is open."""
         with self._lock:
             if self.cancelled:
                 return
@@ -414,13 +414,13 @@ class ThreadCall(Call):
 
 
 class ThreadExecutor:
-    """Several calls at a time, each in a thread; the arguments are those of `MainExecutor`."""
+    """Runs several calls at a time, each in a thread. The arguments are those of `MainExecutor`."""
 
     kind: type[Call] = ThreadCall
 
     def __init__(self, find: Callable[[str], Any], channel: Channel, done: Callable[[Call, list[Any]], None]) -> None:
-        # A worker with one call at a time does not need it. It is imported here, in the main thread: before Python
-        # 3.13 it takes the thread that imports it for the main thread, and the process would hang when it exits.
+        # A worker with one call at a time does not need threading. Import it here, in the main thread: before Python
+        # 3.13, it treats the importing thread as the main thread, and the process would hang at exit.
         import threading
 
         self._threading = threading
@@ -431,7 +431,7 @@ class ThreadExecutor:
         self._threads: set[threading.Thread] = set()
 
     def run(self, start: Callable[[], None]) -> None:
-        """Start, wait until it is closed, and for running calls."""
+        """Call ``start``, and then wait for `close` and for running calls."""
         start()
         block_stack_dumps()
         self._closed.get()
@@ -443,22 +443,22 @@ class ThreadExecutor:
             thread.join()
 
     def submit(self, call: Call) -> None:
-        """Run ``call`` now."""
+        """Run ``call`` immediately."""
         thread = self._threading.Thread(target=self._work, args=(call,), name=f"call {call.number}", daemon=True)
         self._threads.add(thread)
         thread.start()
 
     def cancel(self, call: Call) -> None:
-        """Interrupt ``call`` if it is open, and answer it as cancelled."""
+        """Interrupt ``call`` if it is open, so that its answer is an error with the flag for a cancellation."""
         assert isinstance(call, ThreadCall)
         call.interrupt()
 
     def credit(self, call: Call, number: int) -> None:
-        """Let ``call`` send ``number`` more chunks."""
+        """Allow ``call`` to send ``number`` more chunks."""
         call.credits.put(number)
 
     def close(self) -> None:
-        """Accept no more calls; `run` returns when those that were submitted are done."""
+        """Accept no more calls. `run` returns when all submitted calls are done."""
         self._closed.put(None)
 
     def _work(self, call: Call) -> None:

@@ -1,4 +1,4 @@
-"""The execution of calls in a worker process whose target is async; apart, since only such workers import asyncio."""
+"""The execution of calls in a worker process with an async target. Only such workers import asyncio."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["LoopExecutor"]
 
 
 class LoopExecutor:
-    """Async functions, any number at a time, in an event loop in the main thread; plain functions in threads.
+    """Runs any number of async functions in an event loop in the main thread, and plain functions in threads.
 
     The arguments are those of `MainExecutor`.
     """
@@ -40,17 +40,17 @@ class LoopExecutor:
         self._runner = asyncio.Runner()
         self._loop = self._runner.get_loop()
         self._closed = asyncio.Event()
-        # Calls that are tasks, each with its remaining credits.
+        # Calls that run as tasks, each with its remaining credits.
         self._tasks: dict[Call, tuple[asyncio.Task[None], asyncio.Semaphore]] = {}
 
     def run(self, start: Callable[[], None]) -> None:
-        """Start in the loop, and run it until it is closed and all calls are done."""
+        """Call ``start`` in the loop, and run the loop until `close` was called and all calls are done."""
         with self._runner:
             self._runner.run(self._serve(start))
         self._threads.join()
 
     def submit(self, call: Call) -> None:
-        """Run ``call`` now."""
+        """Run ``call`` immediately."""
         self._loop.call_soon_threadsafe(self._begin, call)
 
     def cancel(self, call: Call) -> None:
@@ -58,11 +58,11 @@ class LoopExecutor:
         self._loop.call_soon_threadsafe(self._cancel, call)
 
     def credit(self, call: Call, number: int) -> None:
-        """Let ``call`` send ``number`` more chunks."""
+        """Allow ``call`` to send ``number`` more chunks."""
         self._loop.call_soon_threadsafe(self._grant, call, number)
 
     def close(self) -> None:
-        """Accept no more calls; `run` returns when those that were submitted are done."""
+        """Accept no more calls. `run` returns when all submitted calls are done."""
         self._loop.call_soon_threadsafe(self._closed.set)
 
     async def _serve(self, start: Callable[[], None]) -> None:
@@ -86,7 +86,7 @@ class LoopExecutor:
     def _cancel(self, call: Call) -> None:
         if call in self._tasks:
             call.cancelled = True
-            # A task that is cancelled before its first step would never run, and so would not answer.
+            # A task that is cancelled before its first step would never run, and could not answer.
             if call.began is not None:
                 self._tasks[call][0].cancel()
         else:
@@ -120,7 +120,7 @@ class LoopExecutor:
             refuse_generator(call, value)
             return ["result", call.number, await value]
         if not hasattr(value, "__aiter__"):
-            # Python would warn of a coroutine that was never awaited.
+            # Otherwise, Python would warn about a coroutine that was never awaited.
             value.close()
             raise TypeError(f"{call.function!r} is not a generator; use call() for its result")
         try:

@@ -1,8 +1,8 @@
-"""The runtime of a worker process, from its greeting to its end: frames in and out, signals, and the parent's death.
+"""The runtime of a worker process: frames in and out, signals, and the death of the parent.
 
-A second thread reads frames, so that pings are answered and cancellations arrive while a call runs. While no call runs
-the main thread reads (see `SharedReader`). When the input ends the parent is gone: running calls are cancelled, get a
-second to end, and then the whole process group is killed.
+A second thread reads frames, so that pings and cancellations are handled while a call runs. While no call runs, the
+main thread reads (see `SharedReader`). The end of the input means that the parent is gone. Running calls are then
+cancelled and have one second to end. After that, the whole process group is killed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lifecycle.workers.pool.child.executors import (
 )
 from lifecycle.workers.pool.protocol import CODEC, FROM_PARENT, VERSION, Decoder, ProtocolError, codec, encode
 
-# Type checkers know the name; see lifecycle._lazy.
+# Type checkers recognize this name; see lifecycle._lazy.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from lifecycle.workers.pool.protocol import Codec
 
     class Executor(Protocol):
-        """Where calls run: in the main thread, in threads, or in an event loop."""
+        """Runs calls in the main thread, in threads, or in an event loop."""
 
         kind: type[Call]
 
@@ -54,13 +54,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Channel", "Runtime", "SharedReader", "serve"]
 
-#: Seconds that cancelled calls have when the parent is gone.
+#: Seconds that cancelled calls have to end when the parent is gone.
 _LAST_SECONDS = 1.0
 #: Bytes per read.
 _CHUNK = 64 * 1024
-#: Seconds after which the second thread checks whether the main thread still takes calls.
+#: Seconds between checks whether the main thread still accepts calls, made by the second thread.
 _CHECK_INTERVAL = 0.002
-#: The signal that wakes the main thread; its handler does nothing else.
+#: The signal that wakes the main thread. Its handler does nothing else.
 _WAKE = signal.SIGURG
 #: Seconds between two attempts to wake the main thread.
 _WAKE_AGAIN = 0.02
@@ -68,7 +68,7 @@ _WAKE_AGAIN = 0.02
 
 def serve() -> None:
     """Greet the parent, import the target, answer calls, and exit."""
-    # Ctrl+C at the terminal is for the parent to handle.
+    # The parent handles Ctrl+C at the terminal.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = Channel(codec(os.environ[CODEC]))
     runtime = Runtime(channel)
@@ -76,10 +76,10 @@ def serve() -> None:
     _thread.start_new_thread(runtime.read, ())
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # it is the one that Python made
     faulthandler.enable()
-    # A thread dumps its own stack only: to walk the stack of another, which keeps running, may crash the process.
-    # So the signal is blocked in threads that run no calls.
+    # Each thread dumps only its own stack, because walking the stack of another running thread may crash the process.
+    # Threads that run no calls block the signal.
     faulthandler.register(STACK_DUMP, all_threads=False)
-    # The first function to be registered is the last to be called.
+    # Register this first, because the first registered function is called last.
     atexit.register(runtime.end)
     sys.exit(runtime.run())
 
@@ -92,17 +92,17 @@ class Runtime:
         self._setups: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
         self._executor: Executor | None = None
         self._reader = SharedReader(self._read, self._received)
-        # Pending calls, the oldest first.
+        # Pending calls, oldest first.
         self._calls: dict[int, Call] = {}
         # The span of the next call.
         self._traceparent = ""
-        # The grace period in seconds from ``bye``; None if the input ended without one.
+        # The grace period in seconds from ``bye``; None if the input ended without ``bye``.
         self._grace: float | None = None
         self._orphaned = False
-        # Whether no more calls are accepted, and whether running calls were cancelled here.
+        # True if no more calls are accepted, and True if this process has cancelled running calls.
         self._closing = False
         self._cancelling = False
-        # The signal that ended this process, if one did.
+        # The signal that ended this process, or None.
         self._signal: int | None = None
         # Held until the main thread is done.
         self._busy = _thread.allocate_lock()
@@ -160,19 +160,19 @@ class Runtime:
     def _done(self, call: Call, frame: list[Any]) -> None:
         del self._calls[call.number]
         if self._cancelling and frame[0] == "error" and frame[-1]:
-            # The parent did not cancel it; it learns of the end from the exit of this process.
+            # The parent did not cancel the call. It notices the end when this process exits.
             return
         send_outcome(self._channel, call, frame)
 
     def _terminated(self, number: int, _frame: FrameType | None) -> None:
-        """Die of the signal, after the running functions have cleaned up."""
+        """End the process with the signal, after the running functions have cleaned up."""
         self._signal = number
         self._close()
         self._cancel_all()
         self._reader.interrupt()
 
     def end(self) -> None:
-        """Die of the signal that ended this process; kill the process group if the parent is gone."""
+        """End the process with the signal that was received. If the parent is gone, kill the process group."""
         if self._signal is not None:
             signal.signal(self._signal, signal.SIG_DFL)
             os.kill(os.getpid(), self._signal)
@@ -197,7 +197,7 @@ class Runtime:
             return b""
 
     def _received(self, data: bytes) -> bool:
-        """Handle the frames that ``data`` completes; return False at the end of the input."""
+        """Handle the frames that ``data`` completes. Return False at the end of the input."""
         try:
             frames = self._channel.decode(data)
             for tag, *items in frames:
@@ -223,7 +223,7 @@ class Runtime:
         self._traceparent = traceparent
 
     def _cancel(self, number: int, _reason: str) -> None:
-        # It may have been answered in the meantime.
+        # The call may have been answered in the meantime.
         if self._executor is not None and (call := self._calls.get(number)) is not None and not call.cancelled:
             self._executor.cancel(call)
 
@@ -232,7 +232,7 @@ class Runtime:
             self._executor.credit(call, chunks)
 
     def _ping(self, number: int) -> None:
-        # One atomic step: other threads add and remove calls.
+        # Copy the values in one atomic step, because other threads add and remove calls.
         call = next(iter(list(self._calls.values())), None)
         busy, age = (None, 0.0) if call is None else (call.number, call.age)
         self._channel.send(["pong", number, busy, age, _resident_memory()])
@@ -242,14 +242,14 @@ class Runtime:
         self._close()
 
     def _input_ended(self) -> None:
-        """End the process, in this thread if the main thread does not."""
+        """End the process, from this thread if the main thread does not end it."""
         self._orphaned = self._grace is None
         self._close()
         until = time.monotonic() + (self._grace or 0)
         if not self._busy.acquire(timeout=self._grace or 0):
             self._cancel_all()
             self._busy.acquire(timeout=_LAST_SECONDS)
-        # Leave time for functions that were registered with atexit.
+        # Leave time for functions registered with atexit.
         time.sleep(max(_LAST_SECONDS, until - time.monotonic()))
         _kill_group()
 
@@ -267,7 +267,7 @@ class Runtime:
 
 
 def _resident_memory() -> int:
-    """Return the resident memory of this process in bytes; 0 where the system does not report it."""
+    """Return the resident memory of this process in bytes, or 0 if the system does not report it."""
     try:
         with open("/proc/self/statm", "rb") as file:  # noqa: PTH123  # pathlib would slow the start
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -285,10 +285,10 @@ def _kill_group() -> None:
 
 
 class Channel:
-    """Frames over private copies of descriptors 0 and 1, so that user code that prints or reads cannot corrupt them.
+    """Frames over private copies of descriptors 0 and 1. User code that prints or reads cannot corrupt them.
 
-    Standard input is empty from then on, and standard output goes to standard error. A process that user code forks
-    gets neither copy, so it cannot answer for this one.
+    From then on, standard input is empty, and standard output is redirected to standard error. A process forked by user
+    code has neither copy, so it cannot answer for this one.
     """
 
     def __init__(self, codec: Codec) -> None:
@@ -297,34 +297,34 @@ class Channel:
         self.decode_payload: Callable[[Any], Any] = codec.decode_payload
         self._decoder = Decoder(codec, FROM_PARENT)
         self._in, self._out = os.dup(0), os.dup(1)
-        # One writer at a time, so that frames do not mix.
+        # One writer at a time, so that frames are not mixed.
         self._writing = _thread.allocate_lock()
         self._redirect(os.O_RDONLY, 0)
         os.dup2(2, 1)
         os.register_at_fork(after_in_child=self._forked)
 
     def read(self) -> bytes:
-        """Wait for bytes; b"" at the end."""
+        """Wait for bytes and return them, or b"" at the end of the input."""
         return os.read(self._in, _CHUNK)
 
     def decode(self, data: bytes) -> list[list[Any]]:
-        """Return the frames that ``data`` completes. Raises ProtocolError for anything else."""
+        """Return the frames that ``data`` completes. Raises ProtocolError for invalid data."""
         return self._decoder.feed(data)
 
     def send(self, frame: list[Any]) -> None:
         """Write one whole frame, unless the parent is gone.
 
         Raises:
-            TypeError, ValueError: for a value that cannot be sent; nothing was written.
+            TypeError, ValueError: if a value cannot be sent. Nothing was written then.
         """
         data: bytes | memoryview = encode(self._codec, frame)
         with self._writing:
             try:
-                # Only a signal cuts a write short.
+                # Only a signal can cut a write short.
                 while (written := os.write(self._out, data)) < len(data):
                     data = memoryview(data)[written:]
             except OSError:
-                return  # the parent is gone, as the reader will notice
+                return  # the parent is gone; the reader notices this
 
     def _forked(self) -> None:
         self._redirect(os.O_RDWR, self._in, self._out)
@@ -337,37 +337,36 @@ class Channel:
 
 
 class _Interrupted(BaseException):
-    """Raised in the main thread to make it stop reading."""
+    """Raised in the main thread to stop it from reading."""
 
 
 class SharedReader:
-    """Reading in one of two threads at a time.
+    """A reader that two threads share. Only one of them reads at a time.
 
-    The main thread reads while it has nothing else to do: a call that arrives then runs at once. Handing it from
-    thread to thread would take longer than the rest of the call. While a call runs for more than a moment the second
-    thread reads, so that pings and cancellations are handled. It hands the next call, and the reading, to the main
-    thread.
+    The main thread reads while it is idle, so a call that arrives runs immediately. Passing the call from one thread to
+    another would take longer than the rest of the call. If a call runs for more than a moment, the second thread reads,
+    so that pings and cancellations are handled. It passes the next call and the reading back to the main thread.
 
     Args:
-        read: waits for bytes and returns them; b"" at the end.
-        receive: handles them; returns False when there is nothing more to read.
+        read: waits for bytes and returns them, or b"" at the end of the input.
+        receive: handles the bytes. Returns False at the end of the input.
     """
 
     def __init__(self, read: Callable[[], bytes], receive: Callable[[bytes], bool]) -> None:
         self._read = read
         self._receive = receive
-        # Whether the main thread reads when it is idle, and whether it is its turn now.
+        # True if the main thread reads when it is idle, and True if it is its turn now.
         self._shared = False
         self._main_turn = False
-        # Whether the main thread is reading, how often it began to, and whether it waits for bytes at this moment.
+        # True if the main thread is reading, the number of its reads, and True if it is waiting for bytes now.
         self._reading = False
         self._reads = 0
         self._waiting = False
         self._interrupted = False
         self._over = False
-        # Guards the turn and `_reading`. No signal handler takes it, since the main thread might hold it.
+        # Guards the turn and `_reading`. Signal handlers never take it, because the main thread might hold it.
         self._lock = _thread.allocate_lock()
-        # Whether the second thread sleeps until it is woken.
+        # True if the second thread sleeps until it is woken.
         self._parked = False
         self._wakes: SimpleQueue[None] = SimpleQueue()
 
@@ -382,7 +381,7 @@ class SharedReader:
                 return
 
     def hand_over(self) -> None:
-        """Give the turn to the main thread, which is about to get a call, if it reads at all."""
+        """Give the turn to the main thread, which is about to get a call, if the main thread reads at all."""
         self._main_turn = self._shared
 
     def _wait_for_turn(self) -> None:
@@ -392,7 +391,7 @@ class SharedReader:
             with self._lock:
                 if before != (self._reading, self._reads):
                     continue
-                # Throughout the interval the main thread either waited for bytes or was busy with a call.
+                # During the whole interval, the main thread was either waiting for bytes or busy with a call.
                 self._parked = self._reading
                 if not self._reading:
                     self._main_turn = False
@@ -410,7 +409,7 @@ class SharedReader:
         self._shared = True
 
     def read_once(self) -> bool:
-        """Read once; return False if it is the other thread's turn."""
+        """Read once. Return False if it is the other thread's turn."""
         with self._lock:
             if not self._main_turn:
                 return False
@@ -437,7 +436,7 @@ class SharedReader:
             self._waiting = False
 
     def unpark(self) -> None:
-        """Have the second thread take over if this one does not read again soon."""
+        """Wake the second thread, so that it takes over if this one does not read again soon."""
         if self._parked:
             self._parked = False
             self._wakes.put(None)
@@ -450,7 +449,7 @@ class SharedReader:
         self._wakes.put(None)
 
     def interrupt(self) -> None:
-        """Stop the main thread from waiting for bytes, now and later; for a signal handler."""
+        """Stop the main thread from waiting for bytes, now and later. Called by a signal handler."""
         self._interrupted = True
         if self._waiting:
             self._waiting = False
@@ -461,10 +460,10 @@ class SharedReader:
 
 
 class _SignalRelay:
-    """Wakes the main thread for each signal, whichever thread received it.
+    """Wakes the main thread for each signal, even if another thread received it.
 
-    Python runs signal handlers in the main thread, but does not wake that thread if another one received the signal,
-    or if it arrived just before the main thread began to wait. Create it in the main thread.
+    Python runs signal handlers in the main thread. However, it does not wake that thread if another one received the
+    signal, or if the signal arrived just before the main thread began to wait. Create the relay in the main thread.
     """
 
     def __init__(self) -> None:
@@ -473,7 +472,7 @@ class _SignalRelay:
         self._awake = _thread.allocate_lock()
 
     def start(self) -> None:
-        """Start relaying, in this process and not in those that user code forks."""
+        """Start the relay in this process, but not in processes that user code forks."""
         receive, send = os.pipe()
         os.set_blocking(send, False)
         signal.signal(_WAKE, self._woken)
@@ -483,14 +482,14 @@ class _SignalRelay:
 
     def _relay(self, receive: int) -> None:
         block_stack_dumps()
-        # User code may close descriptors that are not its own.
+        # User code may close descriptors that it does not own.
         with suppress(OSError):
             while numbers := os.read(receive, 4096):
                 if set(numbers) != {_WAKE}:
                     self._wake()
 
     def _woken(self, *_: object) -> None:
-        """Run in the main thread, after the handlers of all earlier signals."""
+        """Record that the main thread is awake. Runs after the handlers of all earlier signals."""
         if self._awake.locked():
             self._awake.release()
 
