@@ -1,8 +1,8 @@
-"""Events, and the router that gives each to the handler with the best-fitting pattern.
+"""The router: delivers each event to the handler with the most specific matching pattern.
 
-An event goes from a source (``source_runner``) to the ``dispatcher``, which looks up the routes of its topic
-(``routing``), and through a debounce (``debouncing``) into a lane (``lanes``), whose task calls the handler inside
-its ``middleware``.
+A source (``source_runner``) emits an event. The ``dispatcher`` looks up the routes of its topic (``routing``). The
+event then passes through a debounce (``debouncing``) into a lane (``lanes``), which has tasks that call the handler
+inside its ``middleware``.
 """
 
 from lifecycle.control.commands import Command, Commands

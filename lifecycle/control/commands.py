@@ -1,6 +1,6 @@
-"""The registry of commands, which prompts, `lifecycle ctl` and the page read.
+"""The registry of the commands that prompts, `lifecycle ctl` and the dashboard offer.
 
-A command turns the words after its name into an event, which the router gives to a handler.
+A command turns the words after its name into an event, which the router delivers to a handler.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ __all__ = ["Command", "Commands", "Completer", "completions", "help_of", "lifecy
 
 _log = logging.getLogger("lifecycle.control")
 
-#: Candidates for the argument that is being typed: words, or a function from what is typed to words.
+#: Completions for the argument that is being typed: words, or a function from the typed text to words.
 Completer: TypeAlias = Iterable[str] | Callable[[str], Iterable[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A word that can be typed, its event, and its help text.
+    """The name of a command, its event, and its help text.
 
     Args:
-        name: The word.
+        name: The word that a user types.
         help: Help text.
         event: Returns the event for the arguments. By default, a `CommandEvent` with the name and the arguments.
         complete: Completions for an argument: words, or a function from the typed text to words.
@@ -53,7 +53,7 @@ class Command:
 
     name: str
     help: str = ""
-    #: Returns the event for the arguments. None makes a `CommandEvent` with the name and the arguments.
+    #: Returns the event for the arguments. By default, a `CommandEvent` with the name and the arguments.
     event: Callable[[tuple[str, ...]], Topical] | None = None
     complete: Completer | None = None
     aliases: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class Command:
 
 
 def help_of(handler: object) -> str:
-    """Return the docstring of a function; that of an object's class does not describe a command."""
+    """Return the docstring of a function, or "" for another callable: its class does not describe the command."""
     return inspect.getdoc(handler) or "" if hasattr(handler, "__name__") else ""
 
 
@@ -82,14 +82,14 @@ class Commands:
 
     def __init__(self, *commands: Command) -> None:
         self._by_word: dict[str, Command] = {}
-        # Registries whose commands count too, unless their words are taken here.
+        # Included registries. A word that is registered here takes precedence over theirs.
         self._included: list[Commands] = []
         for command in commands:
             self.add(command)
 
     def __iter__(self) -> Iterator[Command]:
-        """Each command that can be reached by its name once, in the order of registration."""
-        # By identity: a command whose candidates are a list has no hash.
+        """Each command that can be reached by its name, once, in the order of registration."""
+        # Compared by identity, because a command with a list of completions is not hashable.
         own = {id(each): each for each in self._by_word.values()}
         included = {id(each): each for others in self._included for each in others if self.get(each.name) is each}
         return iter((own | included).values())
@@ -101,49 +101,49 @@ class Commands:
         """Register ``command`` under its name and its aliases.
 
         Raises:
-            ValueError: for a name that could not be typed as one word.
-            RouteConflict: when a word is taken, also by a built-in command.
+            ValueError: if a name or alias is not a single word.
+            RouteConflict: if a word is taken, for example by a built-in command.
         """
         words = (command.name, *command.aliases)
         for word in words:
             if not word or word != word.strip() or len(word.split()) != 1 or "/" in word:
-                raise ValueError(f"{word!r} cannot be a command: give one word without blanks or slashes")
+                raise ValueError(f"{word!r} is not a valid name of a command; use one word without blanks or slashes")
             taken = self._by_word.get(word)
             if taken is not None:
                 raise RouteConflict(
-                    f"the command {word!r} ({command.place}) is taken by {taken.name!r} ({taken.place}); "
+                    f"the command {word!r} ({command.place}) conflicts with {taken.name!r} ({taken.place}); "
                     "choose another word"
                 )
         for word in words:
             self._by_word[word] = command
 
     def remove(self, name: str) -> None:
-        """Remove the command and its aliases. Idempotent."""
+        """Remove the command and its aliases. Further calls do nothing."""
         command = self._by_word.get(name)
         self._by_word = {word: each for word, each in self._by_word.items() if each is not command}
 
     def forget(self, pattern: Pattern) -> None:
-        """Remove the command of the route with this pattern, if there is one."""
+        """Remove the command of the route with this pattern, if one exists."""
         first, _, name = pattern.topic.partition("/") if pattern.is_exact else ("", "", "")
         command = self._by_word.get(name)
         if first == "command" and command is not None and command.event is None:
             self.remove(name)
 
     def include(self, others: Commands) -> None:
-        """Include the commands of ``others``. A word that is registered here, even later, takes precedence."""
+        """Include the commands of ``others``. Words that are registered here, even later, take precedence."""
         self._included.append(others)
 
     def exclude(self, others: Commands) -> None:
-        """Stop including the commands of ``others``. Idempotent."""
+        """Stop including the commands of ``others``. Further calls do nothing."""
         self._included = [each for each in self._included if each is not others]
 
     @property
     def included(self) -> tuple[Commands, ...]:
-        """The registries that are included."""
+        """The included registries."""
         return tuple(self._included)
 
     def owns(self, word: str) -> bool:
-        """Return whether the word was registered here, not in an included registry."""
+        """Return whether the word was registered here rather than in an included registry."""
         return word in self._by_word
 
     def get(self, word: str) -> Command | None:
@@ -158,8 +158,8 @@ class Commands:
     def parse(self, line: str) -> Topical | None:
         """Return the event for a typed line, or None for a blank line.
 
-        A line that is not a command becomes an `UnknownCommandEvent` with its first word. If that word is a command
-        without arguments, the event has the whole line.
+        A line that is not a command becomes an `UnknownCommandEvent` with its first word. If the first word is a
+        command without arguments, the event contains the whole line.
         """
         words = split(line)
         if not words:
@@ -172,14 +172,14 @@ class Commands:
         return command.make(tuple(words[1:]))
 
 
-#: A piece of a word as a shell reads it: in single quotes, in double quotes, one character after a backslash, plain
-#: characters; or the blanks between words. `shlex` does the same in quadratic time: a line of a megabyte took 37 s.
+#: One part of a line in shell syntax: single-quoted text, double-quoted text, an escaped character, plain characters,
+#: or the blanks between words. `shlex` takes quadratic time: a line of a megabyte took 37 s.
 _PIECE = re.compile(r"""'([^']*)'|"([^"\\]*(?:\\.[^"\\]*)*)"|\\(.)|([^\s'"\\]+)|\s+""", re.DOTALL | re.ASCII)
 _ESCAPED = re.compile(r"""\\(["\\])""")
 
 
 def split(line: str) -> list[str]:
-    """Split a line into words as a shell does; if its quotes do not close, at blanks."""
+    """Split a line into words with the rules of a shell. If a quote is not closed, split the line at blanks."""
     words: list[str] = []
     word: list[str] = []
     at = 0
@@ -200,10 +200,10 @@ def split(line: str) -> list[str]:
 
 
 def completions(line: str, names: Iterable[str], find: Callable[[str], Command | None]) -> tuple[str, list[str]]:
-    """Return the last word of ``line`` as typed so far, and its completions, sorted.
+    """Return the last word of ``line``, which may be incomplete, and its sorted completions.
 
-    The first word is one of ``names``; the command that ``find`` returns for it completes the others. An error of its
-    own function is logged, and there are no completions.
+    The first word is completed with ``names``, and later words by the command that ``find`` returns for the first word.
+    If the command's own function fails, the error is logged and no completions are returned.
     """
     typed = "" if line[-1:].isspace() else (line.split() or [""])[-1]
     words = split(line[: len(line) - len(typed)])
@@ -218,7 +218,7 @@ def completions(line: str, names: Iterable[str], find: Callable[[str], Command |
 
 
 def lifecycle_commands() -> tuple[Command, ...]:
-    """Return the commands of every prompt, which send lifecycle events."""
+    """Return the built-in commands of every prompt, which emit lifecycle events."""
     return (
         _alone("suspend", "Suspend the program; it keeps its state.", SuspendEvent, "s"),
         _alone("resume", "Continue after a suspend.", ResumeEvent, "r"),

@@ -1,7 +1,7 @@
-"""Debouncing: holding the events of a burst back until it is over, before a route or without a router.
+"""Debouncing: delays the events of a burst until the burst ends. Works with a route or without a router.
 
-A burst has one timer. An event only changes the time at which the burst is due, which costs a fiftieth of setting a new
-timer.
+Each burst has one timer. A new event only changes the time at which the burst is due, which costs a fiftieth of setting
+a new timer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Debounce", "Debounced", "Debouncer", "Merge", "debounce", "merge_fil
 
 _log = logging.getLogger("lifecycle.control")
 
-#: Merges the pending event and a new one into the next pending event.
+#: A function that merges the pending event and a new one into the next pending event.
 Merge: TypeAlias = Callable[[Any, Any], Any]
 
 
@@ -58,7 +58,7 @@ class Debounce:
 
     def __post_init__(self) -> None:
         if self.wait < 0:
-            raise ValueError(f"Debounce(wait={self.wait!r}) is negative; give seconds of 0 or more")
+            raise ValueError(f"Debounce(wait={self.wait!r}) is negative; give 0 or more seconds")
         if self.max_wait is not None and self.max_wait < self.wait:
             raise ValueError(f"max_wait={self.max_wait!r} is shorter than wait={self.wait!r}; make it longer")
         for name, function, example in (
@@ -72,13 +72,13 @@ class Debounce:
 
 
 class _Burst:
-    """The merged event of one burst, and when it is due."""
+    """The merged event of one burst, and the time at which it is due."""
 
     __slots__ = ("call", "clock", "due", "event", "latest", "timer")
 
     def __init__(self, event: Topical, call: Delivery, clock: Callable[[], float]) -> None:
         self.event = event
-        # Ends when the merged call ends; every delivery of the burst is merged into it.
+        # The merged call. The deliveries of all events in the burst end with it.
         self.call = call
         self.clock = clock
         self.due = self.latest = float("inf")
@@ -86,10 +86,10 @@ class _Burst:
 
 
 class Debouncer:
-    """Holds the events of one route back until their burst is over, then emits one.
+    """Delays the events of one route until their burst ends, then emits one event.
 
-    ``deliver(key, call)`` passes the merged call on. If it returns False, the lane is full: the burst stays open,
-    and continues to merge events, until `retry` is called for its key.
+    ``deliver(key, call)`` passes on the merged call. If it returns False, the lane is full. The burst then stays open
+    and continues to merge events until `retry` is called for its key.
     """
 
     __slots__ = ("_bursts", "_deliver", "_first", "_key", "_max_wait", "_merge", "closed", "wait")
@@ -101,19 +101,19 @@ class Debouncer:
         self._merge, self._key = settings.merge, settings.key
         self._first: Callable[[Any], Any] | None = getattr(settings.merge, "first", None)
         self._deliver = deliver
-        # Open bursts by key; without a key function it is None.
+        # Open bursts by key. The key is None if the route has no key function.
         self._bursts: dict[Hashable, _Burst] = {}
-        # Once closed, every event is passed on at once.
+        # If true, every event is passed on immediately.
         self.closed: bool = False
 
     def __len__(self) -> int:
         return len(self._bursts)
 
     def add(self, event: Topical, delivery: Delivery | None = None) -> Delivery:
-        """Add an event to its burst, and return the call that it will be part of.
+        """Add an event to its burst, and return the call that will include it.
 
-        An error of ``key`` or ``merge`` is raised as it is. ``delivery`` is that of the event, if it has one; the
-        call of a new burst gets its route and parent.
+        ``delivery`` is the delivery of the event, if it has one. The call of a new burst takes its route and parent
+        from it. Errors of ``key`` and ``merge`` are raised unchanged.
         """
         key = None if self._key is None else self._key(event)
         burst = self._bursts.get(key)
@@ -140,9 +140,9 @@ class Debouncer:
         return call
 
     def _on_timer(self, key: Hashable) -> None:
-        """Emit the burst if it is due, else set the timer again."""
+        """Emit the burst if it is due. Otherwise, set the timer again."""
         burst = self._bursts[key]
-        # Not by the clock: a loop may call slightly too early, and would do so again at once.
+        # Compared with the timer, not the clock: a loop may fire slightly early, and would then fire again immediately.
         if burst.timer is not None and burst.due > burst.timer.when():
             burst.timer = asyncio.get_running_loop().call_at(burst.due, self._on_timer, key)
         else:
@@ -159,7 +159,7 @@ class Debouncer:
             self._bursts[key] = burst
 
     def retry(self, key: Hashable) -> bool:
-        """Emit a burst that found the lane full; False if it was emitted or dropped meanwhile."""
+        """Emit a burst that was refused by a full lane. Returns False if it has been emitted or dropped since."""
         burst = self._bursts.get(key)
         if burst is None or burst.timer is not None:
             return False
@@ -167,13 +167,13 @@ class Debouncer:
         return True
 
     def flush(self) -> None:
-        """Emit every burst now, except those that are waiting for capacity already."""
+        """Emit every burst now, except those that are waiting for capacity."""
         for key, burst in list(self._bursts.items()):
             if burst.timer is not None:
                 self._emit(key)
 
     def calls(self) -> list[Delivery]:
-        """Return the calls that are still to be made."""
+        """Return the calls of the open bursts."""
         return [burst.call for burst in self._bursts.values()]
 
     def discard(self) -> list[Delivery]:
@@ -189,13 +189,13 @@ class Debouncer:
 
 
 class Debounced:
-    """A debounced handler, made by `debounce`; calling it returns at once."""
+    """A debounced handler, created by `debounce`. Calling it returns immediately."""
 
     def __init__(self, handler: Handler, settings: Debounce) -> None:
         self._call = as_async(handler)
         self._name = name_of(handler)
         self._debouncer = Debouncer(settings, self._start)
-        # The running call of each key, and the tasks of all calls.
+        # The running call of each key.
         self._running: dict[Hashable, Delivery] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -204,7 +204,7 @@ class Debounced:
         self._debouncer.add(event)
 
     async def flush(self) -> None:
-        """Deliver the pending events, and wait until their calls have ended; later events are not waited for."""
+        """Deliver the pending events, and wait until their calls have ended. Later events are not waited for."""
         calls = [*self._running.values(), *self._debouncer.calls()]
         self._debouncer.flush()
         while any(not call.done for call in calls):
@@ -232,7 +232,7 @@ class Debounced:
             await self._call(call.event)
         except NotHandled as passed:
             call.end(passed)
-        except (Exception, asyncio.CancelledError) as error:  # reported as any handler's error
+        except (Exception, asyncio.CancelledError) as error:  # reported like an error of any handler
             call.end(error)
             if isinstance(error, asyncio.CancelledError) and was_cancelled():
                 raise
@@ -266,7 +266,7 @@ def debounce(
     return Debounced(handler, Debounce(wait, max_wait, merge, key))
 
 
-#: The net change of two changes of one path: the newer one if it is not listed here, none at all for None.
+#: The net change of two consecutive changes of a path, or None if they cancel out. For other pairs, it is the second.
 _NET: Mapping[tuple[Change, Change], Change | None] = {
     ("added", "modified"): "added",
     ("added", "deleted"): None,
@@ -275,14 +275,15 @@ _NET: Mapping[tuple[Change, Change], Change | None] = {
 
 
 class _Growing(dict["Path", Change]):
-    """The changes of a batch that is still being merged; it is changed in place."""
+    """The changes of a batch that is still being merged. They are changed in place."""
 
 
 class _MergeFiles:
     """Merges several `FileEvent` objects into one `FileBatch` with the net change of each path.
 
-    A path that is added and then deleted is left out. Added and then modified is added. Deleted and then added is
-    modified. Each call takes amortised constant time and consumes the pending batch; continue with the returned one.
+    A path that is added and then deleted is left out. Added and then modified becomes added. Deleted and then added
+    becomes modified. Each call takes amortised constant time and consumes the pending batch, so use only the returned
+    one.
     """
 
     def __call__(self, pending: FileEvent | FileBatch, new: FileEvent | FileBatch) -> FileBatch:
@@ -299,7 +300,7 @@ class _MergeFiles:
         return batch
 
     def first(self, event: FileEvent | FileBatch) -> FileBatch:
-        """Return a batch of ``event`` alone, so that a handler gets a batch even if a burst was one event."""
+        """Return a batch that contains only ``event``, so that a handler gets a batch even for a burst of one event."""
         return FileBatch(_Growing(_changes(event)))
 
 
@@ -308,7 +309,7 @@ def _changes(event: FileEvent | FileBatch) -> Mapping[Path, Change]:
         return {event.path: event.change}
     if isinstance(event, FileBatch):
         return event.changes
-    raise TypeError(f"merge_files got {event!r}; it merges FileEvent and FileBatch only")
+    raise TypeError(f"merge_files was called with {event!r}; it merges FileEvent and FileBatch only")
 
 
 merge_files: _MergeFiles = _MergeFiles()

@@ -1,4 +1,4 @@
-"""`Delivery`: what ``emit`` returns, to be awaited for the end of an event."""
+"""`Delivery`, which ``emit`` returns. Await it to wait until the event has been handled."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["Delivery", "current", "delivery"]
 
 _numbers = itertools.count(1)
 
-#: The delivery of the handler that runs here; the parent of the events that the handler emits.
+#: The delivery that the current handler is processing. It becomes the parent of the events that the handler emits.
 current: ContextVar[Delivery | None] = ContextVar("lifecycle_delivery", default=None)
 
-#: The number of ancestors that an ended delivery keeps.
+#: Number of ancestors that an ended delivery keeps.
 _GENERATIONS = 16
 
 
@@ -29,11 +29,11 @@ def delivery() -> Delivery:
     """Return the delivery that the current handler is processing.
 
     Raises:
-        LookupError: outside a handler that got its event through a lane.
+        LookupError: unless called inside a handler that received its event through a lane.
     """
     here = current.get()
     if here is None:
-        raise LookupError("no event is being handled here; delivery() works inside a handler that a lane called")
+        raise LookupError("no event is being handled; call delivery() inside a handler that a lane has called")
     return here
 
 
@@ -41,8 +41,8 @@ class Delivery:
     """The delivery of one event. Await it to wait until its handler has ended.
 
     Awaiting returns None when the handler has returned. Otherwise it raises the handler's error, `NotHandled` or
-    `Dropped`. The delivery of an event that was merged into another ends with the merged call. Any number of tasks may
-    await it.
+    `Dropped`. The delivery of an event that was merged into another ends with the merged call. Several tasks may await
+    a delivery.
     """
 
     __slots__ = (
@@ -59,7 +59,7 @@ class Delivery:
         "route",
     )
 
-    # That of the error when the delivery ended; set with the error.
+    # The traceback of the error when the delivery ended. Set together with the error.
     _traceback: TracebackType | None
 
     def __init__(
@@ -69,17 +69,17 @@ class Delivery:
         route: Route | None = None,
         match: Match | None = None,
     ) -> None:
-        #: Counts up within the process.
+        #: Number of the delivery, counted within the process.
         self.id: int = next(_numbers)
         self.event: Topical = event
-        #: The delivery that was being handled when this was emitted; ancestors beyond a few generations are forgotten.
+        #: The delivery that the emitting handler was processing. Older ancestors are removed after a few generations.
         self.parent: Delivery | None = parent
         #: 1, or more if a durable source delivers the event again.
         self.attempt: int = 1
-        # For the dispatcher: the route that has it now, and the routes that it may be passed on to.
+        # For the dispatcher: the current route, and the routes to which the event may be passed on.
         self.route: Route | None = route
         self.match: Match | None = match
-        # The call that it was merged into: from then on, the end of that call is its end.
+        # The call into which this delivery was merged. This delivery ends when that call ends.
         self._into: Delivery | None = None
         self._done = False
         self._error: BaseException | None = None
@@ -95,12 +95,12 @@ class Delivery:
             yield from last._wait()  # noqa: SLF001
             last = last._last()  # noqa: SLF001
         if last._error is not None:  # noqa: SLF001
-            # Without its own traceback, the error would add a frame for each task that awaits it.
+            # With the saved traceback. Otherwise, each task that awaits the error would add a frame to it.
             raise last._error.with_traceback(last._traceback)  # noqa: SLF001
 
     @property
     def into(self) -> Delivery | None:
-        """The delivery that this one was merged into by a debounce, or None."""
+        """The delivery into which a debounce merged this one, or None."""
         return self._into
 
     @property
@@ -110,7 +110,7 @@ class Delivery:
 
     @property
     def error(self) -> BaseException | None:
-        """The error of the delivery. None until it ends, and if it succeeded."""
+        """The error of the delivery, or None if it has not ended or has succeeded."""
         return self._last()._error  # noqa: SLF001
 
     def _last(self) -> Delivery:
@@ -120,7 +120,7 @@ class Delivery:
         return last
 
     def _wait(self) -> Generator[asyncio.Future[None], None, None]:
-        """Wait for an end or a merge; a waiter that is cancelled leaves the others alone."""
+        """Wait for the end or a merge. Cancelling one waiter does not affect the others."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._waiters is None:
             self._waiters = []
@@ -134,7 +134,7 @@ class Delivery:
             raise
 
     def end(self, error: BaseException | None = None) -> None:
-        """End it, with its error if it has one; the dispatcher calls this once."""
+        """End the delivery, with ``error`` if it failed. The dispatcher calls this once."""
         self._done = True
         if error is not None:
             self._error, self._traceback = error, error.__traceback__
@@ -144,7 +144,7 @@ class Delivery:
             self._wake()
 
     def _forget_ancestors(self) -> None:
-        """Cut the chain of parents, which would grow without limit if every event causes the next."""
+        """Cut the chain of parents, which would grow without limit if every event caused another."""
         ancestor: Delivery | None = self
         for _ in range(_GENERATIONS):
             ancestor = ancestor.parent if ancestor is not None else None
@@ -152,16 +152,16 @@ class Delivery:
             ancestor.parent = None
 
     def again(self, attempt: int) -> None:
-        """Set the attempt of this delivery; for a source that stores its events, directly after ``emit`` has returned.
+        """Set the attempt of this delivery. A source that stores its events calls this directly after ``emit``.
 
-        If several events were merged into one call, the call has the highest attempt among them.
+        If several events are merged into one call, the call gets the highest attempt among them.
         """
         self.attempt = attempt
         call = self._last()
         call.attempt = max(call.attempt, attempt)
 
     def merge_into(self, call: Delivery) -> None:
-        """Let the end of ``call`` be the end of this one."""
+        """Make this delivery end when ``call`` ends."""
         self._into = call
         self._wake()
 

@@ -1,7 +1,7 @@
-"""`Dispatcher`: how one event moves from its topic to a route's lane, on to the next route, and how it is reported.
+"""`Dispatcher`: moves an event to the lane of its route, passes it on to the next route, and reports the result.
 
-The tasks of lanes (``lanes``) call the handlers and report back here. Sources and the lifespan of a router are in
-``source_runner`` and ``running``.
+The tasks of the lanes (``lanes``) call the handlers and report the results to the dispatcher. ``source_runner`` runs
+the sources, and ``running`` starts and stops the router.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ __all__ = ["Dispatcher", "Relayed", "Reporter"]
 
 _log = logging.getLogger("lifecycle.control")
 
-# The receivers of a hook are one dictionary, which stays the same and is empty without receivers.
+# Each hook keeps one dictionary of receivers for its lifetime. It is empty if the hook has no receivers.
 _ROUTED, _ACCEPTED = hooks.event_routed.receivers, hooks.delivery_accepted.receivers
 
 
 class Relayed(NotHandled):
-    """Raised for a relay that passes an event to its routes; never leaves this package."""
+    """Raised when a relay passes an event to its routes. It never leaves this package."""
 
 
 class Dispatcher:
@@ -44,36 +44,36 @@ class Dispatcher:
 
     def __init__(self, table: RouteTable, buffer: int, router: object) -> None:
         self.table = table
-        #: The sender of hooks.
+        #: The sender of the hooks.
         self.router = router
         self.report: Final = Reporter(router)
         self._matches = table.matches
         self._buffer = buffer
-        # Handlers run only while this is true; otherwise events wait in their lanes.
+        # If false, no handlers run, and events wait in their lanes.
         self.working = False
-        # While the router stops, the event that a cancelled source was emitting is let in beyond the limit.
+        # True while the router stops: the event that a cancelled source was emitting is then accepted beyond the limit.
         self.draining = False
-        # The tasks of all lanes; the router awaits them when it closes.
+        # The tasks of all lanes. The router awaits them when it closes.
         self.tasks: set[asyncio.Task[None]] = set()
-        #: The lane of each route, from its first event on: most of ten thousand routes never see one.
+        #: The lane of each route. It is created for the route's first event, because many routes never receive one.
         self.lanes: dict[Route, Lane] = {}
-        # Lanes that routes name and share.
+        # Shared lanes by name.
         self._shared: dict[str, Lane] = {}
-        #: Gets the events that no route takes.
+        #: The route of events that no other route takes.
         self.fallback: Route | None = None
-        # Routes that were removed before they had finished their events.
+        # Routes that were removed and still have events.
         self._removed: list[Route] = []
-        # Routed, handled, failed and dropped, over all routes that were removed and have finished.
+        # Sums of routed, handled, failed and dropped over the removed routes that have finished.
         self._past_counts = [0, 0, 0, 0]
 
     # -- routes and their lanes ------------------------------------------------------------------------------------
 
     def add(self, route: Route, debounce: float | Debounce | None, lane: str | None, *, replace: bool) -> None:
-        """Register ``route`` with its debounce and the lane that it shares.
+        """Register ``route`` with its debounce and its shared lane.
 
         Raises:
-            RouteConflict: when its pattern is taken and ``replace`` is false.
-            ValueError: when another route of that lane has another concurrency.
+            RouteConflict: if its pattern is taken and ``replace`` is false.
+            ValueError: if another route of that lane has a different concurrency.
         """
         if debounce is not None:
             self._add_debouncer(route, debounce if isinstance(debounce, Debounce) else Debounce(debounce))
@@ -101,18 +101,19 @@ class Dispatcher:
             lane = self._shared[name] = Lane(name, route.concurrency, self._buffer, self)
         if lane.concurrency != route.concurrency:
             raise ValueError(
-                f"lane {name!r} runs {lane.concurrency} at once, and {route.text!r} asks for {route.concurrency}; "
+                f"lane {name!r} has a concurrency of {lane.concurrency}, but {route.text!r} sets {route.concurrency}; "
                 "give all its routes the same concurrency"
             )
         self.lanes[route] = lane
         route.lane = name
 
     def lane_of(self, route: Route) -> Lane:
-        """Return the lane of ``route``, made for its first event."""
+        """Return the lane of ``route``. Create it for the first event."""
         lane = self.lanes.get(route)
         if lane is not None:
             return lane
-        # A route that was removed and forgotten while an event was on its way to it has no entry, but perhaps a lane.
+        # If a route was removed and forgotten while an event was being passed to it, it has no entry, but may have a
+        # lane.
         shared = self._shared.get(route.lane) if route.is_removed else None
         if shared is not None and shared.concurrency == route.concurrency:
             lane = self.lanes[route] = shared
@@ -123,7 +124,7 @@ class Dispatcher:
         return lane
 
     def set_fallback(self, handler: Handler, middleware: Sequence[Middleware]) -> None:
-        """Make ``handler`` inside ``middleware`` the fallback, in place of the one before."""
+        """Replace the fallback with ``handler``, wrapped in ``middleware``."""
         route = Route(Pattern("**"), handler)
         if middleware:
             route.add_middleware(middleware)
@@ -134,7 +135,7 @@ class Dispatcher:
             self.remove(old)
 
     def remove(self, route: Route) -> None:
-        """Let a route that was removed from the table finish the events that it has accepted."""
+        """Keep a route that was removed from the table until it has finished its accepted events."""
         route.is_removed = True
         if route.debouncer is not None:
             route.debouncer.closed = True
@@ -143,13 +144,13 @@ class Dispatcher:
         self._forget_finished()
 
     def _keep_removed(self, route: Route, lane: Lane) -> None:
-        """Keep a route that was removed, and perhaps forgotten, while an event was on its way to ``lane``."""
+        """Keep a route that was removed, and perhaps forgotten, while an event was being passed to ``lane``."""
         self.lanes.setdefault(route, lane)
         if route not in self._removed:
             self._removed.append(route)
 
     def _forget_finished(self) -> None:
-        """Forget the removed routes that have finished, but not their counts."""
+        """Forget the removed routes that have finished, but keep their counts."""
         unfinished: list[Route] = []
         for route in self._removed:
             lane = self.lanes.get(route)
@@ -162,7 +163,7 @@ class Dispatcher:
                 del self._shared[lane.name]
             counts = (route.routed, route.handled, route.failed, route.dropped)
             self._past_counts = [old + new for old, new in zip(self._past_counts, counts, strict=True)]
-            # An event that is on its way to it is counted when the route is forgotten again.
+            # If another event still arrives at the route, it is counted when the route is forgotten again.
             route.routed = route.handled = route.failed = route.dropped = 0
         self._removed = unfinished
 
@@ -175,7 +176,7 @@ class Dispatcher:
             yield self.fallback
 
     def counts(self) -> list[int]:
-        """Return the sums of routed, handled, failed and dropped over all routes, also the removed ones."""
+        """Return the sums of routed, handled, failed and dropped over all routes, including removed ones."""
         self._forget_finished()
         counted = ((each.routed, each.handled, each.failed, each.dropped) for each in self.routes())
         return [sum(column) for column in zip(self._past_counts, *counted, strict=True)]
@@ -183,12 +184,12 @@ class Dispatcher:
     # -- the way in ------------------------------------------------------------------------------------------------
 
     async def accept(self, event: Topical) -> Delivery:
-        """Take an event in, waiting for capacity.
+        """Accept an event, and wait until its lane has capacity.
 
-        If no route takes it, the returned delivery has ended with `NotHandled`, and has no route.
+        If no route takes the event, the returned delivery has no route and has ended with `NotHandled`.
 
-        Every event of every source passes here: the usual case, a topic with a plain route and without observers, is
-        written out.
+        Every event of every source passes through this method. It therefore handles the usual case inline: a topic with
+        a plain route and without observers.
         """
         match = route = None
         try:
@@ -218,24 +219,24 @@ class Dispatcher:
         return delivery
 
     def accept_nowait(self, event: Topical) -> Delivery:
-        """Take an event in at once.
+        """Accept an event without waiting.
 
         Raises:
-            LaneFull: when the lane is full; then neither taps nor hooks have seen the event.
+            LaneFull: if the lane is full. In that case, neither taps nor hooks have seen the event.
         """
         try:
             route = self.table.match(event).first or self.fallback
         except InvalidTopic:
             route = None
         if route is not None and route.is_plain and self.lane_of(route).is_full:
-            raise LaneFull(f"no room for {event.topic!r}: lane {route.lane!r} is full")
+            raise LaneFull(f"no space for {event.topic!r}: lane {route.lane!r} is full")
         delivery = self._admit(event)
         if delivery.route is not None:
             self._place(delivery, delivery.route)
         return delivery
 
     def _admit(self, event: Topical) -> Delivery:
-        """Resolve the topic, show the event to taps, and count it; without a route the fallback gets it."""
+        """Resolve the topic, pass the event to taps, and count it. If no route matches, the fallback gets it."""
         report, parent = self.report, current.get()
         try:
             match = self.table.match(event)
@@ -260,9 +261,9 @@ class Dispatcher:
         return delivery
 
     def _show(self, tap: Route, event: Topical) -> None:
-        """Call a plain tap at once; give an async one the event in its lane, if there is capacity."""
+        """Call a plain tap immediately. Put the event into the lane of an async tap, if the lane has capacity."""
         if not tap.is_direct:
-            # A tap before it may have removed it.
+            # Another tap may have removed this one.
             if tap.is_removed:
                 return
             lane = self.lane_of(tap)
@@ -279,16 +280,16 @@ class Dispatcher:
             self.report.log_tap_failed(tap, event)
 
     def _place(self, delivery: Delivery, route: Route) -> None:
-        """Give the event to the debouncer, or to the lane.
+        """Put the event into the debouncer or the lane of ``route``.
 
-        A plain route gets it even beyond the limit: the caller has checked the capacity, but taps and receivers of
-        hooks may have emitted since then.
+        A plain route gets the event even beyond the limit. The caller has checked the capacity, but taps and receivers
+        of hooks may have emitted events since then.
         """
         if route.is_plain:
             self.lane_of(route).put(delivery)
             return
         if route.debouncer is None:
-            # It drops or restarts, so this cannot raise LaneFull.
+            # The route drops or restarts, so this cannot raise LaneFull.
             self.lane_of(route).offer(delivery, route.busy)
             return
         try:
@@ -302,7 +303,7 @@ class Dispatcher:
         try:
             await lane.wait(delivery)
         except LaneFull as error:
-            # The emitter keeps the event, so it is not counted.
+            # The event stays with its emitter, so it is not counted.
             route.routed -= 1
             self.report.end(delivery, error)
             raise
@@ -319,14 +320,14 @@ class Dispatcher:
     # -- after a handler, called by the lanes ----------------------------------------------------------------------
 
     def start(self, work: Coroutine[object, object, None], lane: Lane) -> asyncio.Task[None]:
-        """Start a task of ``lane``, which the router awaits when it closes."""
+        """Start a task of ``lane``. The router awaits it when it closes."""
         task = asyncio.get_running_loop().create_task(work, name=f"lane {lane.name}")
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         return task
 
     async def failed(self, delivery: Delivery, error: BaseException) -> None:
-        """Handle an error of a handler: it passed the event on, dropped it, or failed."""
+        """Process an error of a handler. The error may pass the event on, drop it, or be a failure."""
         route = delivery.route
         assert route is not None
         if isinstance(error, Dropped):
@@ -342,25 +343,25 @@ class Dispatcher:
             self.report.end_failed(delivery, route, error)
 
     def escaped(self, delivery: Delivery, error: BaseException) -> None:
-        """Fail the delivery of a handler that raised SystemExit or the like, which ends its task."""
+        """End the delivery of a handler that raised an exception such as SystemExit, which ends its task."""
         route = delivery.route
         assert route is not None
         if isinstance(error, GeneratorExit):  # the loop was closed
             return
-        # The error itself would also end each task that awaits the delivery.
+        # Wrapped, because the error itself would also end each task that awaits the delivery.
         failure = LifecycleError(f"{name_of(route.handler)} raised {error_text(error)}, which is not an Exception")
         failure.__cause__ = error
         self.report.end_failed(delivery, route, failure, logging.DEBUG)
 
     async def _pass_on(self, delivery: Delivery, route: Route, error: NotHandled) -> None:
-        """Give the event to the next route, or end its delivery if there is none."""
+        """Pass the event to the next route, or end its delivery if no other route follows."""
         self.report.announce_passed(delivery, route)
         following = self._following(delivery.match, route)
         if following is None:
             if delivery.match is not None and delivery.match.was_relayed:
                 self.report.end(delivery, None)
             elif route.is_fallback:
-                # It was counted as unrouted when it came to the fallback.
+                # The event was counted as unrouted when the fallback received it.
                 self.report.end(delivery, error)
             else:
                 self.report.end_refused(delivery, error)
@@ -386,7 +387,7 @@ class Dispatcher:
         self._place(delivery, following)
 
     def _following(self, match: Match | None, route: Route) -> Route | None:
-        """Return the route after ``route``, as the routes are now: of ``match``, or else the fallback."""
+        """Return the route that currently follows ``route`` in ``match``, or else the fallback."""
         following = None if match is None else match.after(route)
         if following is not None or route.is_fallback or (match is not None and match.was_relayed):
             return following
@@ -397,9 +398,9 @@ class Dispatcher:
     async def call_directly(
         self, event: Topical, match: Match, error: NotHandled | asyncio.CancelledError | None = None
     ) -> None:
-        """Call the taps and routes of ``match`` here and now, past debouncers and lanes.
+        """Call the taps and routes of ``match`` directly, without debouncers and lanes.
 
-        ``error`` is what the first route raised, if that was called already.
+        ``error`` is the error of the first route if the caller has already called that route.
         """
         route = match.first
         try:
@@ -425,12 +426,12 @@ class Dispatcher:
                     raise error
                 error = await _attempt(route, event)
         finally:
-            # Its traceback refers to this frame.
+            # The traceback of the error refers to this frame.
             del error
 
 
 async def _attempt(route: Route, event: Topical) -> NotHandled | None:
-    """Call a route, and return the error with which it passed the event on or dropped it."""
+    """Call a route. Return the `NotHandled` error with which it passed the event on or dropped it."""
     try:
         await route.call(event)
     except NotHandled as passed:
@@ -449,24 +450,24 @@ def _no_route(event: Topical) -> NotHandled:
 
 
 def _stray(route: Route, error: asyncio.CancelledError) -> LifecycleError:
-    """Return the error for a handler's stray CancelledError, which its caller would take for its own cancellation."""
+    """Return the error for a handler's stray CancelledError, which a caller would take for its own cancellation."""
     failure = LifecycleError(f"{name_of(route.handler)} raised CancelledError, although it was not cancelled")
     failure.__cause__ = error
     return failure
 
 
 class Reporter:
-    """Counts, logs and announces the results of events; a hook without receivers costs no more than the check."""
+    """Counts, logs and announces the results of events. A hook without receivers costs only the check."""
 
     def __init__(self, router: object) -> None:
         self._router = router
-        #: The number of events that no route took.
+        #: Number of events that no route took.
         self.unrouted_count: int = 0
 
     # -- under way -------------------------------------------------------------------------------------------------
 
     def announce_accepted(self, delivery: Delivery) -> None:
-        """Announce an event that came in; it has a route or the fallback, or is about to fail."""
+        """Announce an accepted event. It has a route or the fallback, or is about to fail."""
         hooks.delivery_accepted.announce(self._router, delivery=delivery)
 
     def announce_routed(self, delivery: Delivery, route: Route) -> None:
@@ -478,7 +479,7 @@ class Reporter:
         hooks.event_merged.announce(self._router, event=delivery.event, pattern=route.text, delivery=delivery)
 
     def announce_started(self, delivery: Delivery, route: Route) -> float:
-        """Announce that a handler is about to be called, and return the time at which it begins."""
+        """Announce that a handler is about to be called, and return its start time."""
         if not route.is_tap:
             hooks.handler_started.announce(self._router, event=delivery.event, pattern=route.text, delivery=delivery)
         return asyncio.get_running_loop().time()
@@ -488,7 +489,7 @@ class Reporter:
         hooks.handler_passed.announce(self._router, event=delivery.event, pattern=route.text, delivery=delivery)
 
     def count_unrouted(self, delivery: Delivery) -> None:
-        """Count an event that no route took; the fallback may still get it."""
+        """Count an event that no route took. The fallback may still get it."""
         self.unrouted_count += 1
         hooks.event_unrouted.announce(self._router, event=delivery.event)
 
@@ -497,7 +498,7 @@ class Reporter:
     def announce_finished(self, delivery: Delivery, route: Route, began: float | None) -> None:
         """Announce that a handler returned and its delivery has ended.
 
-        The duration of the handler is announced if the time at which it began is known.
+        The duration of the handler is announced if its start time is known.
         """
         if began is not None and not route.is_tap:
             duration = asyncio.get_running_loop().time() - began
@@ -515,7 +516,7 @@ class Reporter:
         self._announce_end(delivery)
 
     def log_tap_failed(self, tap: Route, event: Topical) -> None:
-        """Log the error of a tap, inside its except clause."""
+        """Log the error of a tap. Call this inside the except clause."""
         _log.exception("the tap %s on %r failed on %s", name_of(tap.handler), tap.text, event.topic)
 
     def end_refused(self, delivery: Delivery, error: NotHandled) -> None:
@@ -526,20 +527,20 @@ class Reporter:
         self._announce_end(delivery)
 
     def end(self, delivery: Delivery, error: BaseException | None) -> None:
-        """End a delivery that is not counted."""
+        """End a delivery without counting it."""
         delivery.end(error)
         self._announce_end(delivery)
 
     def drop(self, delivery: Delivery, reason: str, *, superseded: bool = False) -> None:
-        """Drop an event; ``superseded``: for a newer one."""
+        """Drop an event. ``superseded`` means that it was dropped in favour of a newer one."""
         assert delivery.route is not None
         error = Dropped(f"{delivery.event.topic!r} was dropped: {reason}")
         error.superseded = superseded
         self.end_dropped(delivery, delivery.route, error)
 
     def end_dropped(self, delivery: Delivery, route: Route, error: Dropped) -> None:
-        """End the delivery of an event that was dropped."""
-        # A tap counts as missed only the events that found its lane full, or that its handler dropped.
+        """End the delivery of a dropped event."""
+        # A tap counts an event as missed only if its lane was full or its handler dropped the event.
         if not route.is_tap:
             route.dropped += 1
         _log.debug("%s (route %r)", error, route.text)
@@ -549,6 +550,6 @@ class Reporter:
         self._announce_end(delivery)
 
     def _announce_end(self, delivery: Delivery) -> None:
-        # An event that a tap sees is announced as the delivery to its route alone.
+        # Only the delivery to the route of an event is announced, not the deliveries to taps.
         if hooks.delivery_ended.receivers and not (delivery.route is not None and delivery.route.is_tap):
             hooks.delivery_ended.announce(self._router, delivery=delivery)

@@ -1,7 +1,7 @@
-"""Index of patterns: a tree with one level per segment that finds the patterns that match a topic.
+"""An index of patterns: a tree with one level per segment, which finds the patterns that match a topic.
 
-A look-up follows all nodes that are alive at a segment at once, so nothing is tried twice, even with many ``**``.
-Its cost grows with the length of the topic and the number of segments with wildcards in them below one node.
+A look-up follows all matching nodes of a level at the same time, so it tries nothing twice, even with many ``**``. Its
+cost grows with the length of the topic and the number of wildcard segments below one node.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ T = TypeVar("T")
 
 
 class _Node(Generic[T]):
-    """The segments that may follow, and the value of the pattern that ends here."""
+    """A node of the tree: the segments that may follow, and the value of the pattern that ends here."""
 
     __slots__ = ("deep", "is_odd", "literals", "loops", "star", "value", "wilds")
 
     def __init__(self, *, loops: bool = False) -> None:
         self.literals: dict[str, _Node[T]] | None = None
-        # By the text of the segment.
+        # Keyed by the text of the segment.
         self.wilds: dict[str, tuple[Wild, _Node[T]]] | None = None
         self.star: _Node[T] | None = None
         self.deep: _Node[T] | None = None
-        # Whether it is the node of a `**`, which stays alive over any segment.
+        # True for the node of a `**`, which matches any further segment.
         self.loops = loops
-        # Whether there is, or was, more below it than literals and a star.
+        # True if the node has, or had, children other than literals and a star.
         self.is_odd = loops
         self.value: T | None = None
 
@@ -59,7 +59,7 @@ class Index(Generic[T]):
         node.value = value
 
     def remove(self, pattern: Pattern) -> None:
-        """Remove the value of ``pattern``, and every node that leads nowhere then."""
+        """Remove the value of ``pattern``, and every node that is then empty."""
         path: list[tuple[_Node[T], Segment]] = []
         node = self._root
         for segment in pattern.segments:
@@ -73,9 +73,9 @@ class Index(Generic[T]):
             _drop(parent, segment)
 
     def find(self, topic: str) -> list[T]:
-        """Return the values of all patterns that match ``topic``, in no order.
+        """Return the values of all patterns that match ``topic``, in no particular order.
 
-        As long as there is only one node to follow, this follows it; otherwise `_spread` follows them all.
+        This method handles topics that match one node per level. `_spread` handles the others.
         """
         segments = topic.split("/")
         node = self._root
@@ -96,7 +96,7 @@ class Index(Generic[T]):
 
 
 def _spread(alive: list[_Node[T]], segments: list[str]) -> list[T]:  # noqa: C901  # hot: one branch a kind of segment
-    """Follow all nodes that are alive, segment by segment, each once."""
+    """Follow all matching nodes segment by segment, each once."""
     for segment in segments:
         following: list[_Node[T]] = []
         for node in alive:
@@ -109,8 +109,8 @@ def _spread(alive: list[_Node[T]], segments: list[str]) -> list[T]:  # noqa: C90
                     following += [child for wild, child in node.wilds.values() if wild.matches(segment)]
                 if node.loops:
                     following.append(node)
-                # `**` may match nothing: its node lives as soon as its parent does. The list grows while it is
-                # walked, so the new node has its turn at this very segment.
+                # `**` may match no segment, so its node matches as soon as its parent does. It is appended to the list
+                # during the iteration, so that it is also tried with this segment.
                 if node.deep is not None and node.deep not in alive:
                     alive.append(node.deep)
         if not following:
@@ -126,7 +126,7 @@ def _spread(alive: list[_Node[T]], segments: list[str]) -> list[T]:  # noqa: C90
 
 
 def _child(node: _Node[T], segment: Segment) -> _Node[T]:
-    """The node below ``node`` for ``segment``, made if it is not there."""
+    """Return the node below ``node`` for ``segment``. Create it if it does not exist."""
     if isinstance(segment, Literal):
         if node.literals is None:
             node.literals = {}
@@ -150,7 +150,7 @@ def _child(node: _Node[T], segment: Segment) -> _Node[T]:
 
 
 def _drop(node: _Node[T], segment: Segment) -> None:
-    """Take out the child for ``segment``."""
+    """Remove the child for ``segment``."""
     if isinstance(segment, Literal):
         assert node.literals is not None
         del node.literals[segment.text]

@@ -1,7 +1,7 @@
-"""Lanes: bounded queues of events with their own tasks, and first-come waiting for capacity in a full one.
+"""Lanes: bounded queues of events with their own tasks. Emitters wait for capacity in a full lane in order of arrival.
 
-A lane has no task while it has nothing to do. One is started for the first event of a burst and ends with the last,
-which costs as much as waking a task that waits.
+An idle lane has no task. A task is started for the first event of a burst and ends after the last. This costs as much
+as waking a waiting task.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Lane", "LaneInfo"]
 
-#: A lane task yields to the loop after that many events, even if its handlers never wait.
+#: Number of events after which a lane task yields to the loop, even if its handlers never wait.
 _TURN = 500
 
 
 @dataclass(frozen=True, slots=True)
 class LaneInfo:
-    """A lane as it is now; it does not exist before its first event."""
+    """State of a lane. A lane is created for its first event."""
 
     name: str
     #: Events in its queue.
@@ -46,7 +46,7 @@ class LaneInfo:
 
 
 class Lane:
-    """A bounded queue, and up to ``concurrency`` tasks that call handlers; with 1 the order is strict."""
+    """A bounded queue, and up to ``concurrency`` tasks that call handlers. With 1, events keep their order."""
 
     __slots__ = (
         "_cancelled",
@@ -66,57 +66,58 @@ class Lane:
         self.concurrency: int = concurrency
         self._dispatcher = dispatcher
         self.queue: deque[Delivery] = deque()
-        # The capacity of the queue: the buffer, plus one place for each lane task that could start; a running task
-        # takes its place away.
+        # Capacity of the queue: the buffer, plus one place for each lane task that could start. A task takes its place
+        # away while it runs.
         self.limit: int = buffer + concurrency
-        # Each lane task and the event that it is handling, the oldest first.
+        # Each lane task and the event that it is handling, oldest first.
         self._tasks: dict[asyncio.Task[None], Delivery | None] = {}
-        # The number of lane tasks that have begun to take from the queue.
+        # Number of lane tasks that have begun to take events from the queue.
         self._running = 0
-        # Lane tasks that were cancelled for a newer event; they end with their current one.
+        # Lane tasks that were cancelled for a newer event. They end after their current event.
         self._cancelled: set[asyncio.Task[None]] = set()
-        # Called, each once and in this order, when there is capacity; one that does not use it returns False.
+        # Functions to call when the lane has capacity: each once, in this order. A function that does not use it
+        # returns False.
         self._waiting: deque[Callable[[], bool]] = deque()
-        #: Deliveries of this lane with a handler that waits for capacity, each with the lane that it waits for.
+        #: Deliveries of this lane with a handler that waits for capacity, each with the lane for which it waits.
         self.blocked_on: list[tuple[Delivery, Lane]] = []
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is queued and nothing runs."""
+        """True if no event is queued and no task runs."""
         return not self.queue and not self._tasks
 
     @property
     def is_full(self) -> bool:
-        """Whether the next event would have to wait for capacity."""
+        """True if the next event would have to wait for capacity."""
         return len(self.queue) >= self.limit
 
     def info(self) -> LaneInfo:
-        """Return its queue and tasks as they are now."""
+        """Return the state of the lane."""
         return LaneInfo(self.name, len(self.queue), self._running, self.limit, self.concurrency)
 
     # -- taking events in ------------------------------------------------------------------------------------------
 
     def put(self, delivery: Delivery) -> None:
-        """Queue an event, even beyond the limit: the caller has checked the capacity."""
+        """Queue an event, even beyond the limit. The caller has checked the capacity."""
         self.queue.append(delivery)
         if len(self._tasks) < self.concurrency:
             self.start()
 
     def start(self) -> None:
-        """Start a lane task, if there is work to do and the router runs."""
+        """Start a lane task if the queue has events and the router runs."""
         if self.queue and len(self._tasks) < self.concurrency and self._dispatcher.working:
             task = self._dispatcher.start(self._work(), self)
-            # An eager task has begun already, and may have ended.
+            # An eager task has already begun, and may have ended.
             if not task.done():
                 self._tasks.setdefault(task, None)
-                # Also if it is cancelled before it began; a second call does nothing.
+                # Needed for a task that is cancelled before it begins. A second call of `_ended` does nothing.
                 task.add_done_callback(self._ended)
 
     def offer(self, delivery: Delivery, busy: Busy) -> None:
-        """Take an event in, as ``busy`` defines.
+        """Accept an event, as ``busy`` defines.
 
         Raises:
-            LaneFull: when it should be queued and the lane is full.
+            LaneFull: if the event must be queued and the lane is full.
         """
         if busy is Busy.QUEUE:
             if self.is_full:
@@ -125,16 +126,16 @@ class Lane:
         elif self._running + len(self.queue) < self.concurrency:
             self.put(delivery)
         elif busy is Busy.DROP:
-            self._dispatcher.report.drop(delivery, "as many handlers are at work as may be")
+            self._dispatcher.report.drop(delivery, "the lane already runs its maximum number of handlers")
         else:
             self._supersede_oldest(delivery.route)
             self.put(delivery)
 
     def _supersede_oldest(self, route: Route | None) -> None:
-        """Cancel or drop the oldest event of a ``restart`` route for a newer one.
+        """Cancel or drop the oldest event of a ``restart`` route in favour of a newer one.
 
-        One that is cancelled already has made way for another event, so the newest events are left, as many as may run
-        at once.
+        Tasks that are already cancelled are skipped, because each has made way for another event. The newest events
+        therefore remain, up to the concurrency of the lane.
         """
         running = {
             each.id: task
@@ -152,22 +153,21 @@ class Lane:
             self._dispatcher.report.drop(waiting, "superseded by a newer event", superseded=True)
 
     def refusal(self, delivery: Delivery) -> str:
-        """Return an error message about the missing capacity."""
+        """Return the error message for missing capacity."""
         held = f"{self._running} running and {len(self.queue)} waiting"
-        return f"no room for {delivery.event.topic!r}: lane {self.name!r} is full with {held}"
+        return f"no space for {delivery.event.topic!r}: lane {self.name!r} is full ({held})"
 
     # -- waiting for capacity --------------------------------------------------------------------------------------
 
     async def wait(self, delivery: Delivery) -> None:
-        """Wait until there is capacity for ``delivery``, in the order of arrival.
+        """Wait until the lane has capacity for ``delivery``, in order of arrival.
 
-        Handlers that emit into a full lane, or pass their event on to it, wait here. If the wait closed a circle of
-        lanes in which every handler waits for another one of them, none of them would ever get capacity: then it is
-        refused.
+        Handlers that emit into a full lane, or pass their event on to it, wait here. The wait is refused if it would be
+        a deadlock: a cycle of lanes in which every handler waits for another one of them.
 
         Raises:
-            LaneFull: when all handlers of this lane would wait, directly or through other lanes, for themselves; or
-                when the router does not run.
+            LaneFull: if all handlers of this lane would wait, directly or through other lanes, for themselves, or if
+                the router does not run.
         """
         emitter, home = current.get(), None
         if emitter is not None and not emitter.done and emitter.route is not None:
@@ -178,7 +178,7 @@ class Lane:
         home.blocked_on.append((emitter, self))
         try:
             if _is_stuck(self):
-                raise LaneFull(f"{self.refusal(delivery)}, and its own handler would wait for itself")
+                raise LaneFull(f"{self.refusal(delivery)}, and the emitting handler would wait for itself")
             await self._wait_until_free(delivery)
         finally:
             home.blocked_on.remove((emitter, self))
@@ -189,11 +189,11 @@ class Lane:
             if not self._dispatcher.working:
                 raise LaneFull(f"{self.refusal(delivery)}, and the router is not running")
             await self._wait_turn(place)
-            # If another event was put in meanwhile, this one is first in line again.
+            # If another event took the capacity in the meantime, this one is first in line again.
             place = 0
 
     async def _wait_turn(self, place: int) -> None:
-        """Wait for one event to leave; a turn that a cancelled waiter cannot use goes to the next."""
+        """Wait until one event leaves the queue. If the waiter is cancelled, the next in line gets its turn."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def wake() -> bool:
@@ -213,11 +213,11 @@ class Lane:
             raise
 
     def when_free(self, call: Callable[[], bool]) -> None:
-        """Call ``call`` once, when there is capacity; if it returns False, the next in line has its turn."""
+        """Call ``call`` once when the lane has capacity. If it returns False, the next in line gets its turn."""
         self._waiting.append(call)
 
     def _notify(self) -> None:
-        """Wake the first waiter that still wants the free capacity."""
+        """Wake the first waiter that still needs the free capacity."""
         while self._waiting:
             if self._waiting.popleft()():
                 return
@@ -225,11 +225,11 @@ class Lane:
     # -- working ---------------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:  # noqa: C901  # hot: one branch for each way in which a handler ends
-        """Handle events until the queue is empty. The hot loop: rare cases are handled elsewhere."""
+        """Handle events until the queue is empty. This is the hot loop. Rare cases are handled elsewhere."""
         task = asyncio.current_task()
         assert task is not None
         queue, tasks, waiting = self.queue, self._tasks, self._waiting
-        # The receivers of a hook are one dictionary, which stays the same and is empty without receivers.
+        # Each hook keeps one dictionary of receivers for its lifetime. It is empty if the hook has no receivers.
         started, finished = hooks.handler_started.receivers, hooks.handler_finished.receivers
         ended = hooks.delivery_ended.receivers
         dispatcher, report, enter, turn = self._dispatcher, self._dispatcher.report, current.set, _TURN
@@ -259,7 +259,7 @@ class Lane:
                 else:
                     route.handled += 1
                     delivery.end()
-                    # As they are now: receivers may have connected or disconnected while it ran.
+                    # Checked again: receivers may have connected or disconnected while the handler ran.
                     if finished or ended:
                         report.announce_finished(delivery, route, began)
                 if self._cancelled and task in self._cancelled:
@@ -282,7 +282,7 @@ class Lane:
         self.start()
 
     def _was_requested(self, delivery: Delivery, task: asyncio.Task[None]) -> bool:
-        """Report a cancellation that was meant for this lane task; any other is an error of the handler."""
+        """Report a cancellation of this lane task. Returns False for any other, which is an error of the handler."""
         if task in self._cancelled:
             self._dispatcher.report.drop(delivery, "cancelled for a newer event", superseded=True)
             return True
@@ -299,7 +299,7 @@ class Lane:
             task.cancel()
 
     def clear(self, reason: str) -> None:
-        """Drop the queued events, and wake every waiter: it has capacity now, or finds that the router has stopped."""
+        """Drop the queued events and wake every waiter, which then has capacity or finds the router stopped."""
         while self.queue:
             self._dispatcher.report.drop(self.queue.popleft(), reason)
         waiting = list(self._waiting)
@@ -309,7 +309,7 @@ class Lane:
 
 
 def _is_stuck(lane: Lane) -> bool:
-    """Return whether every handler of ``lane`` waits for a lane that is stuck itself."""
+    """Return whether every handler of ``lane`` waits for a lane that is itself stuck."""
     waits: dict[Lane, dict[Delivery, set[Lane]]] = {}
     pending = [lane]
     while pending:
@@ -326,7 +326,7 @@ def _is_stuck(lane: Lane) -> bool:
 
 
 def _clear_context() -> None:
-    """Reset the worker, flow and span of the running task: it was started from within them, but outlives them."""
+    """Reset the worker, flow and span of the running task, because it outlives the code that started it."""
     for each in (current_worker, current_flow, current_span):
         if each.get():
             each.set("")

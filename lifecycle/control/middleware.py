@@ -1,4 +1,4 @@
-"""Functions from handler to handler: settings first, then the handler."""
+"""Middleware: each function takes settings, and returns a function that wraps a handler."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = ["log", "once", "recover", "timeout"]
 
 _E = TypeVar("_E")
 
-#: It takes the events that the handler takes.
+#: A wrapped handler, which takes the same events as the original.
 _Wrapped: TypeAlias = "Callable[[_E], Coroutine[Any, Any, None]]"
 
 
 def once(handler: Callable[[_E], Any]) -> _Wrapped[_E]:
-    """Let ``handler`` run at most once, also under concurrent calls. Later calls return without running it.
+    """Run ``handler`` at most once, even under concurrent calls. Later calls return without running it.
 
-    A first run that fails counts as the one run.
+    A first run that fails also counts.
     """
     call = as_async(handler)
     ran = False
@@ -47,7 +47,7 @@ def recover(on_error: Callable[[Any, Exception], Any] | None = None) -> Wrapper:
     """Catch every `Exception` except `NotHandled`.
 
     Args:
-        on_error: Called as ``on_error(event, error)``, async or plain.
+        on_error: Called as ``on_error(event, error)``, async or plain. By default, the error is logged.
     """
     react = None if on_error is None else as_async(lambda pair: on_error(*pair))
 
@@ -107,10 +107,10 @@ def timeout(seconds: float) -> Wrapper:
     """Cancel a call that takes longer than ``seconds``, and raise `TimeoutError`.
 
     Raises:
-        ValueError: unless ``seconds`` is above 0.
+        ValueError: if ``seconds`` is not above 0.
     """
     if seconds <= 0:
-        raise ValueError(f"timeout({seconds!r}) would never let a handler run; give seconds above 0")
+        raise ValueError(f"timeout({seconds!r}) would cancel every call; give more than 0 seconds")
 
     def middleware(handler: Callable[[_E], Any]) -> _Wrapped[_E]:
         call = as_async(handler)

@@ -1,8 +1,8 @@
-"""The language of patterns, their matching, and their order from specific to general.
+"""The syntax of patterns, their matching, and their order from specific to general.
 
-A pattern is a topic with wildcards. ``*`` and ``?`` match characters of one segment, ``[abc]``, ``[a-z]``, ``[!x]`` and
-``[^x]`` match one of them, and ``**`` as a whole segment matches any number of segments. A backslash quotes. Braces are
-reserved: an unquoted one is refused.
+A pattern is a topic with wildcards. ``*`` and ``?`` match characters of one segment. ``[abc]``, ``[a-z]``, ``[!x]`` and
+``[^x]`` match one character. ``**`` as a whole segment matches any number of segments. A backslash quotes the next
+character. Braces are reserved: an unquoted brace is an error.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["DEEP", "MAX_SEGMENTS", "STAR", "Literal", "Pattern", "Segment", "Wild", "quoted"]
 
-#: The largest number of segments in a topic or a pattern: matching costs segments times kinds of wildcard.
+#: Maximum number of segments in a topic or a pattern. The cost of a match is segments times kinds of wildcard.
 MAX_SEGMENTS = 64
 
-#: Ranks of the kinds of segment, best first; a wildcard segment stands between, by its literal characters.
+#: Ranks of the kinds of segment, most specific first. A segment with wildcards ranks between `_LITERAL` and `_STAR`, by
+#: its number of literal characters.
 _LITERAL, _STAR, _END, _DEEP = -1_000_000, 1, 2, 3
 
 
@@ -34,12 +35,12 @@ class Literal:
         self.text: str = text
 
     def matches(self, segment: str) -> bool:
-        """Whether ``segment`` is this very text."""
+        """Return whether ``segment`` equals this text."""
         return segment == self.text
 
 
 class Wild:
-    """A segment with wildcards in it, and the function that matches it."""
+    """A segment that contains wildcards, and the function that matches it."""
 
     __slots__ = ("matches", "rank", "text")
 
@@ -58,20 +59,20 @@ class _Any:
         self.rank: int = rank
 
     def matches(self, segment: str) -> bool:  # noqa: ARG002  # the signature of a segment
-        """Always."""
+        """Return True."""
         return True
 
 
-#: ``*``: any one segment. ``**``: zero or more segments.
+#: ``*`` matches any single segment, ``**`` zero or more segments.
 STAR, DEEP = _Any(_STAR), _Any(_DEEP)
 Segment = Literal | Wild | _Any
 
 
 class Pattern:
-    """A parsed pattern of 1 to 64 segments; equal to another with the same text.
+    """A parsed pattern of 1 to 64 segments. It is equal to a pattern with the same text.
 
     Raises:
-        InvalidPattern: naming the position of what cannot be read.
+        InvalidPattern: if the text cannot be parsed. The message names the position.
     """
 
     __slots__ = ("_steps", "segments", "text")
@@ -83,12 +84,12 @@ class Pattern:
             raise InvalidPattern("'' is not a pattern: give a topic such as 'file/*', or '**' for every topic")
         if text.count("/") >= MAX_SEGMENTS:
             raise InvalidPattern(
-                f"the pattern {text[:40]!r}… has {text.count('/') + 1:,} segments, and {MAX_SEGMENTS} is the most; "
+                f"the pattern {text[:40]!r}… has {text.count('/') + 1:,} segments; the maximum is {MAX_SEGMENTS}; "
                 "write ** for any number of segments"
             )
         self.text: str = text
         self.segments: tuple[Segment, ...] = tuple(_Reader(text).segments())
-        # Made for the first match: most patterns are matched by the index alone.
+        # Created for the first match, because most patterns are matched only by the index.
         self._steps: _Steps | None = None
 
     def __str__(self) -> str:
@@ -105,26 +106,27 @@ class Pattern:
 
     @property
     def is_exact(self) -> bool:
-        """Whether it matches one topic only."""
+        """True if the pattern matches exactly one topic."""
         return all(isinstance(segment, Literal) for segment in self.segments)
 
     @property
     def topic(self) -> str:
-        """The topic that an exact pattern matches: its text with the quotes taken off."""
+        """The topic that an exact pattern matches: its text without the backslashes that quote characters."""
         return "/".join(segment.text for segment in self.segments if isinstance(segment, Literal))
 
     @property
     def rank(self) -> tuple[tuple[int, ...], str]:
-        """Sorts the patterns that match one topic, the most specific first.
+        """Sort key that puts the most specific of several matching patterns first.
 
-        Segments are compared from the left: a literal before one with wildcards in it (more literal characters
-        first), before ``*``, before the end of the pattern, before ``**``; then the text decides.
+        Segments are compared from the left. A literal segment comes first. A segment that contains wildcards follows;
+        the one with more literal characters is more specific. Then ``*``, the end of the pattern, and ``**`` follow.
+        Patterns of equal rank are sorted by their text.
         """
         kinds = [segment.rank for segment in self.segments]
         return (*(kinds), _END), self.text
 
     def matches(self, topic: str) -> bool:
-        """Return whether this pattern matches ``topic``, which is never read as a pattern.
+        """Return whether this pattern matches ``topic``. Wildcards in the topic have no meaning.
 
         The cost is linear in the length of the topic.
         """
@@ -134,16 +136,16 @@ class Pattern:
 
 
 class _Steps:
-    """The segments of a pattern as an automaton: bit n is set while the first n segments but ``**`` have matched."""
+    """A pattern as an automaton: bit n is set if the first n segments, without ``**``, have matched."""
 
     __slots__ = ("_end", "_literals", "_loops", "_stars", "_wilds")
 
     def __init__(self, segments: Iterable[Segment]) -> None:
         self._literals: dict[str, int] = {}
         self._stars = 0
-        # By text, so that a segment is held against each once, however often it occurs in the pattern.
+        # Keyed by text, so that each is matched once per segment of a topic, even if it occurs several times.
         self._wilds: dict[str, tuple[int, Callable[[str], object]]] = {}
-        # Where a ``**`` lets any segment pass.
+        # The states in which ``**`` accepts any segment.
         self._loops = 0
         bit = 1
         for segment in segments:
@@ -173,7 +175,7 @@ class _Steps:
 
 
 class _Reader:
-    """Reads one pattern from left to right."""
+    """A parser that reads one pattern from left to right."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -182,17 +184,17 @@ class _Reader:
     def segments(self) -> list[Segment]:
         found = [self._segment()]
         while self._at < len(self._text):
-            self._at += 1  # the slash
+            self._at += 1  # skip the slash
             found.append(self._segment())
         for side, at, place in (("begins", 0, 0), ("ends", -1, len(self._text) - 1)):
             outermost = found[at]
             if len(found) > 1 and isinstance(outermost, Literal) and not outermost.text:
                 plain = self._text.strip("/") or "**"
-                raise self._error(f"it {side} with the slash at position {{at}}; write {plain!r}", place)
+                raise self._error(f"it {side} with a slash at position {{at}}; write {plain!r}", place)
         return found
 
     def _segment(self) -> Segment:
-        """Read up to the next slash; each piece is a literal text or a wildcard's regular expression."""
+        """Read up to the next slash. Each piece is literal text or a wildcard's regular expression."""
         start = self._at
         pieces: list[tuple[bool, str]] = []
         while (char := self._peek()) not in ("", "/"):
@@ -206,7 +208,7 @@ class _Reader:
         return _wild(self._text[start : self._at], pieces)
 
     def _peek(self) -> str:
-        # A quoted slash is a slash: topics have no quotes that could keep it inside a segment.
+        # A quoted slash still separates segments, because a segment of a topic cannot contain a slash.
         if self._text.startswith("\\/", self._at):
             self._at += 1
         return self._text[self._at : self._at + 1]
@@ -248,7 +250,7 @@ class _Reader:
         return f"[{'^' if negated else ''}{''.join(members)}]"
 
     def _member(self) -> str:
-        """One character or one range, as a regular expression would write it."""
+        """Read one character or one range of a class, and return it as part of a regular expression."""
         start = self._at
         low = self._class_char()
         if not (self._text.startswith("-", self._at) and self._text[self._at + 1 : self._at + 2] not in ("", "]", "/")):
@@ -256,7 +258,7 @@ class _Reader:
         self._at += 1
         high = self._class_char()
         if low > high:
-            raise self._error(f"the range {low}-{high} at position {{at}} is backwards; write {high}-{low}", start)
+            raise self._error(f"the range {low}-{high} at position {{at}} is reversed; write {high}-{low}", start)
         return f"{re.escape(low)}-{re.escape(high)}"
 
     def _class_char(self) -> str:
@@ -273,12 +275,12 @@ _ANY = ".*"
 
 
 def quoted(topic: str) -> str:
-    """A topic as a pattern that means itself."""
+    """Return a pattern that matches only ``topic``."""
     return "".join(f"\\{char}" if char in "*?[\\{}" else char for char in topic)
 
 
 def _wild(text: str, pieces: list[tuple[bool, str]]) -> Wild:
-    """Compile a segment so that matching never goes back further than one star: linear, whatever the input."""
+    """Compile a segment so that matching backtracks over at most one star, and is linear for any input."""
     runs: list[list[tuple[bool, str]]] = [[]]
     for piece in pieces:
         if piece == (False, _ANY):
@@ -286,7 +288,7 @@ def _wild(text: str, pieces: list[tuple[bool, str]]) -> Wild:
         else:
             runs[-1].append(piece)
     first, *later = [_regex(run) for run in runs]
-    # Between two stars the leftmost fit is as good as any, so it is taken for good (an atomic group).
+    # Between two stars, the leftmost match is as good as any other. An atomic group therefore never gives it up.
     middle = "".join(f"(?>.*?{run})" for run in later[:-1])
     last = f".*{later[-1]}" if later else ""
     literals = sum(literal for literal, _ in pieces)

@@ -1,6 +1,6 @@
 """`Router`: registration of handlers and sources, and delivery of events.
 
-The work is done elsewhere: ``routing`` finds the route, ``dispatcher`` moves the event, ``running`` starts and stops.
+``routing`` finds the route, ``dispatcher`` moves the event, and ``running`` starts and stops the router.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class RouterState:
     failed: int
     unrouted: int
     dropped: int
-    #: The handler of events that no route takes.
+    #: The handler for events that no route takes.
     fallback: str | None = None
 
 
 class _RouteSettings(TypedDict, total=False):
-    """The settings of a route, which `Router.handle` documents."""
+    """The settings of a route. `Router.handle` documents them."""
 
     debounce: float | Debounce | None
     busy: Busy | Literal["queue", "drop", "restart"]
@@ -72,7 +72,7 @@ class Router:
     """Delivers each event to the handler with the most specific pattern that matches its topic.
 
     Args:
-        name: Name in messages and states.
+        name: Name of the router in messages and states.
         buffer: Maximum number of events that wait in each lane. If a lane is full, `emit` waits.
         drain_timeout: Seconds that queued events and running handlers have to finish when the router stops.
 
@@ -82,9 +82,9 @@ class Router:
 
     def __init__(self, name: str = "router", *, buffer: int = 100, drain_timeout: float = 5.0) -> None:
         if buffer < 0 or drain_timeout < 0:
-            raise ValueError(f"Router(buffer={buffer!r}, drain_timeout={drain_timeout!r}): give 0 or more for both")
+            raise ValueError(f"Router(buffer={buffer!r}, drain_timeout={drain_timeout!r}): neither may be negative")
         self.name = name
-        #: The registered commands, which prompts read.
+        #: The registered commands, which prompts offer.
         self.commands: Final = Commands()
         self._table = RouteTable()
         self._matches = self._table.matches
@@ -109,21 +109,21 @@ class Router:
         middleware: Iterable[Middleware] = (),
         replace: bool = False,
     ) -> Route:
-        """Register ``handler`` for the events with a topic that matches ``pattern``.
+        """Register ``handler`` for events whose topic matches ``pattern``.
 
         Args:
-            pattern: A topic, a glob such as ``file/*``, or an event class, which represents the topics of its events.
+            pattern: A topic, a glob such as ``file/*``, or an event class. A class represents the topics of its events.
             handler: An async or plain function of one argument, the event. A plain function runs in the event loop.
-            debounce: Wait until a burst of events is over, and deliver one event: seconds of quiet, or a `Debounce`.
+            debounce: Seconds of quiet that end a burst of events, or a `Debounce`. A burst is delivered as one event.
             busy: Action if an event arrives while the lane runs as many handlers as ``concurrency`` allows. ``"queue"``
-                waits, ``"drop"`` drops the event, ``"restart"`` cancels the oldest running handler of this route.
+                makes the event wait, ``"drop"`` drops it, and ``"restart"`` cancels the oldest running handler of this
+                route.
             concurrency: Maximum number of handlers that run at the same time in the lane. With 1, events keep their
                 order.
-            lane: Name of a lane to share. Routes that name the same lane share its queue and must have the same
+            lane: Name of a shared lane. Routes with the same lane share its queue and must have the same
                 ``concurrency``. By default, the route has its own lane.
-            middleware: Functions that wrap the handler. The first is the outermost. Middleware from `use` is outside of
-                these.
-            replace: Replace the route that is registered for this pattern, instead of raising `RouteConflict`.
+            middleware: Functions that wrap the handler. The first is the outermost. Middleware from `use` wraps these.
+            replace: If true, replace an existing route with this pattern instead of raising `RouteConflict`.
 
         Returns:
             The route.
@@ -135,7 +135,9 @@ class Router:
             ValueError: if ``concurrency`` is below 1 or differs from that of the shared lane, or ``busy`` is unknown.
         """
         if lane is not None and not isinstance(lane, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # users pass what they like
-            raise TypeError(f"expected the name of a lane as a string, got lane={lane!r}; a lane is chosen per route")
+            raise TypeError(
+                f"expected the name of a lane as a string, got lane={lane!r}; all events of a route use the same lane"
+            )
         route = Route(as_pattern(pattern), handler, middleware, concurrency)
         self._table.check_free(route, replace=replace)
         route.busy = Busy(busy)
@@ -149,9 +151,8 @@ class Router:
         """Register the decorated function as a handler, and return it unchanged.
 
         Args:
-            pattern: As for `handle`.
-            settings: ``debounce``, ``busy``, ``concurrency``, ``lane``, ``middleware`` and ``replace``, as for
-                `handle`.
+            pattern: See `handle`.
+            settings: ``debounce``, ``busy``, ``concurrency``, ``lane``, ``middleware`` and ``replace``. See `handle`.
         """
         parsed = as_pattern(pattern)
 
@@ -162,7 +163,7 @@ class Router:
         return register
 
     def remove(self, pattern: str | Pattern | type[Topical]) -> None:
-        """Remove the route of ``pattern``. Events that it has accepted are still delivered to it.
+        """Remove the route of ``pattern``. It still receives the events that it has accepted.
 
         Raises:
             RouteNotFound: if no route is registered for ``pattern``.
@@ -172,9 +173,9 @@ class Router:
         self.commands.forget(route.pattern)
 
     def fallback(self, handler: _H) -> _H:
-        """Register ``handler`` for events that no route takes, and return it; usable as a decorator.
+        """Register and return ``handler`` for events that no route takes. Can be used as a decorator.
 
-        It handles one event at a time. A later call replaces the handler.
+        The fallback handles one event at a time. A later call replaces the handler.
         """
         self._dispatcher.set_fallback(handler, self._middleware)
         return handler
@@ -183,7 +184,7 @@ class Router:
         """Wrap ``middleware`` around the handlers of all routes and the fallback, including those registered later.
 
         Args:
-            middleware: Functions from handler to handler. The first is the outermost.
+            middleware: Functions that take a handler and return the wrapped handler. The first is the outermost.
         """
         self._table.wrap(middleware)
         if (fallback := self._dispatcher.fallback) is not None:
@@ -206,13 +207,13 @@ class Router:
         help: str = "",  # noqa: A002  # the field's word
         complete: Completer | None = None,
     ) -> Any:
-        """Register a command. If a user types its name, ``handler`` is called with a `CommandEvent`.
+        """Register a command. When a user types its name, ``handler`` is called with a `CommandEvent`.
 
         As a decorator without arguments, `command` uses the name and docstring of the function. All commands share the
         lane ``command`` and therefore run one after the other.
 
         Args:
-            name: The word to type.
+            name: The word that a user types.
             handler: An async or plain function of one argument, the event.
             help: Help text. By default, the docstring of the handler.
             complete: Completions for an argument: words, or a function from the typed text to words.
@@ -246,8 +247,8 @@ class Router:
         lane. If that lane is full, the tap misses the event (``tap.missed``).
 
         Args:
-            pattern: As for `handle`.
-            handler: As for `handle`.
+            pattern: See `handle`.
+            handler: See `handle`.
 
         Returns:
             The tap. ``tap.remove()`` removes it.
@@ -260,8 +261,8 @@ class Router:
         Use it as ``async with router.subscribe() as events:`` and ``async for event in events:``.
 
         Args:
-            pattern: As for `handle`.
-            maxsize: Maximum number of events that wait. If there are more, the oldest is dropped and counted in
+            pattern: See `handle`.
+            maxsize: Maximum number of waiting events. If more arrive, the oldest is dropped and counted in
                 ``events.dropped``.
         """
         parsed = as_pattern(pattern)
@@ -274,7 +275,7 @@ class Router:
 
         Args:
             source: An async iterable of events, a function that returns one, or an object with ``async def run(emit)``.
-                A source that is also an async context manager is entered first. If entering fails, `run` raises
+                If the source is also an async context manager, it is entered first. If entering fails, `run` raises
                 `SourceFailed`.
             restart: ``"on_failure"`` restarts a source that fails after its start. ``"never"`` does not. Each failure
                 is logged.
@@ -282,11 +283,11 @@ class Router:
 
         Raises:
             TypeError: if ``source`` is not a source.
-            ValueError: if ``restart`` is unknown, or the source was added before.
+            ValueError: if ``restart`` is unknown, or the source is already added.
         """
         runner = SourceRunner(source, restart, backoff or Backoff(), self._dispatcher)
         if any(each.source is source for each in self._lifespan.sources):
-            raise ValueError(f"{source!r} is a source of router {self.name!r} already; add it once")
+            raise ValueError(f"{source!r} is already a source of router {self.name!r}; add it once")
         for method, argument in (("use_commands", self.commands), ("use_router", self)):
             use = getattr(source, method, None)
             if use is not None:
@@ -302,10 +303,11 @@ class Router:
         self._lifespan.remove(source)
 
     def hold_source(self, name: str) -> None:
-        """Take no events from the sources called ``name`` until `release_source`. Idempotent.
+        """Hold the sources called ``name``: the router takes no events from them until `release_source`.
 
-        A source with plain methods ``suspend`` and ``resume`` is suspended: a `WebhookSource` then answers 503. Any
-        other source waits with its next event. When the router stops, its sources are released.
+        A source with plain methods ``suspend`` and ``resume`` is suspended. For example, a `WebhookSource` then answers
+        503. Any other source waits when it emits its next event. When the router stops, it releases its sources.
+        Further calls do nothing.
 
         Raises:
             RouteNotFound: if no source has that name.
@@ -314,7 +316,7 @@ class Router:
             source.hold()
 
     def release_source(self, name: str) -> None:
-        """Take events from the sources called ``name`` again. Idempotent.
+        """Release the sources called ``name``, so that the router takes their events again. Further calls do nothing.
 
         Raises:
             RouteNotFound: if no source has that name.
@@ -331,7 +333,7 @@ class Router:
     # -- events ------------------------------------------------------------------------------------------------
 
     async def dispatch(self, event: Topical) -> None:
-        """Call the handler for ``event`` directly, without debounce, lane and counts, and return when it has returned.
+        """Call the handler for ``event`` directly, without debounce, lane and counts, and wait until it returns.
 
         The handler is the one that `emit` would choose, including the fallback. Its error is raised.
 
@@ -343,7 +345,7 @@ class Router:
         """
         try:
             match = self._matches[event.topic]
-        except (AttributeError, TypeError):  # no topic, or one without a hash
+        except (AttributeError, TypeError):  # no topic, or an unhashable one
             match = self._table.match(event)
         call = match.call
         if call is None:
@@ -377,7 +379,7 @@ class Router:
         return _taken(await self._dispatcher.accept(event))
 
     def emit_nowait(self, event: Topical) -> Delivery:
-        """Send ``event`` to its handler without waiting, as `emit` does if its lane has space.
+        """Send ``event`` to its handler as `emit` does, but without waiting for space.
 
         Raises:
             LaneFull: if the lane is full.
@@ -390,11 +392,11 @@ class Router:
     # -- running -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Run sources and handlers until `stop`, a cancellation, or a source that cannot start.
+        """Run sources and handlers until `stop` is called, the task is cancelled, or a source cannot start.
 
         Raises:
-            RouterRunning: if the router is running already.
-            SourceFailed: if a source could not start. The error names it; the cause is its error.
+            RouterRunning: if the router is already running.
+            SourceFailed: if a source could not start. The error names the source, and its cause is the source's error.
         """
         await self._lifespan.run()
 
@@ -413,11 +415,11 @@ class Router:
         return [route.info() for _, route in sorted(self._table.routes.items())]
 
     def sources(self) -> list[SourceInfo]:
-        """Return every source, in the order in which they were added."""
+        """Return every source, in the order of registration."""
         return [source.info() for source in self._lifespan.sources]
 
     def lanes(self) -> list[LaneInfo]:
-        """Return the lanes that have had an event or are shared by routes, except those of taps."""
+        """Return the lanes that have received an event or are shared by routes, except the lanes of taps."""
         routes = list(self._dispatcher.lanes.items())
         return [lane.info() for lane in dict.fromkeys(lane for route, lane in routes if not route.is_tap)]
 
@@ -430,7 +432,7 @@ class Router:
         return [route.info() for route in self._table.match(Event(topic)).routes]
 
     def state(self) -> RouterState:
-        """Return the number of routes and sources, and the counts of the events that passed through lanes."""
+        """Return the number of routes and sources, and the counts of events that passed through lanes."""
         routed, handled, failed, dropped = self._dispatcher.counts()
         fallback = self._dispatcher.fallback
         return RouterState(
@@ -449,7 +451,7 @@ class Router:
 
 
 def _taken(delivery: Delivery) -> Delivery:
-    """Return ``delivery``, or raise the `NotHandled` with which it ended because no route took it."""
+    """Return ``delivery``, or raise its `NotHandled` error if no route took the event."""
     if delivery.route is None and delivery.error is not None:
         raise delivery.error
     return delivery

@@ -1,8 +1,9 @@
-"""Routes, and the match that a topic resolves to: registration with its conflicts, resolution with its caches.
+"""Routes and their registration, and the resolution of a topic to its match, with caches.
 
-An exact route beats every glob; between globs the more specific one wins (`Pattern.rank`). Matches of topics with an
-exact route are kept in a dictionary, which those topics cannot outgrow. The others are in a least-recently-used cache,
-so that a flood of topics that occur once does not evict every topic that occurs again.
+An exact route takes precedence over every glob. Among globs, the more specific takes precedence (`Pattern.rank`).
+Matches of topics with an exact route are kept in a dictionary, which is bounded by the number of those routes. The
+others are in a least-recently-used cache, so that a flood of topics that occur once does not evict every topic that
+occurs again.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_TOPIC", "Busy", "Match", "Route", "RouteInfo", "RouteTable", "as_async", "as_pattern", "caller"]
 
-#: The longest topic, in characters: the cache is bounded in number, and so it is in size.
+#: Maximum length of a topic in characters. The cache has a maximum number of entries, so this also bounds its size.
 MAX_TOPIC = 1024
 
-#: Matches that are kept, in addition to those of exact routes.
+#: Maximum number of cached matches, in addition to those of exact routes.
 _CACHED = 4096
 
-#: Marks a plain function that returns an awaitable, so that it is not wrapped once more.
+#: Marks a plain function that returns an awaitable, so that it is not wrapped again.
 _AWAITABLE = "_returns_awaitable"
 
-#: File and line.
+#: A file and a line.
 Place: TypeAlias = tuple[str, int]
 
 
@@ -46,11 +47,11 @@ Place: TypeAlias = tuple[str, int]
 
 
 def as_pattern(pattern: str | Pattern | type[Topical]) -> Pattern:
-    """Return a pattern from its text, or from an event class, which means the topics of its events.
+    """Return a pattern from its text, or from an event class, which represents the topics of its events.
 
     Raises:
-        InvalidPattern: for a text that cannot be read.
-        TypeError: for a function, and for a class that does not define the topics of its events.
+        InvalidPattern: if the text cannot be parsed.
+        TypeError: for a function, or for a class that does not define the topics of its events.
     """
     if isinstance(pattern, Pattern):
         return pattern
@@ -63,19 +64,20 @@ def as_pattern(pattern: str | Pattern | type[Topical]) -> Pattern:
 
 
 def as_async(handler: Handler) -> AsyncHandler:
-    """Return ``handler`` as something to await; an ``async def`` is returned as it is.
+    """Return ``handler`` as an async function. An ``async def`` is returned unchanged.
 
     Raises:
-        TypeError: for an object that is not a callable of one argument.
+        TypeError: if ``handler`` is not a callable of one argument.
     """
-    # By identity: middleware that uses `functools.wraps` copies the attribute.
+    # Compared by identity, because middleware that uses `functools.wraps` copies the attribute.
     is_marked: bool = getattr(handler, _AWAITABLE, _AWAITABLE) is handler
     if is_marked:
         return handler
     _check(handler)
     if inspect.iscoroutinefunction(handler):
         return handler
-    # Awaiting the async `__call__` of an object is faster than the object. For a class, it is that of its instances.
+    # Calling the async `__call__` method of an object is faster than calling the object. The `__call__` of a class
+    # belongs to its instances.
     method = None if isinstance(handler, type) else getattr(handler, "__call__", None)  # noqa: B004
     return method if inspect.iscoroutinefunction(method) else _awaiting(handler)
 
@@ -84,10 +86,12 @@ def _check(handler: Handler) -> None:
     if not callable(handler):
         raise TypeError(f"{handler!r} is not a handler: give a function of one argument, the event")
     if inspect.isasyncgenfunction(handler) or inspect.isgeneratorfunction(handler):
-        raise TypeError(f"{name_of(handler)} is a generator and would never run: a handler has no `yield`")
+        raise TypeError(
+            f"{name_of(handler)} is a generator function and would never run; a handler must not contain `yield`"
+        )
     try:
         signature = inspect.signature(handler)
-    except ValueError:  # some callables written in C have none
+    except ValueError:  # some callables written in C have no signature
         return
     try:
         signature.bind(None)
@@ -98,7 +102,7 @@ def _check(handler: Handler) -> None:
 
 
 def _awaiting(handler: Handler) -> AsyncHandler:
-    """Wrap a plain function; an awaitable that it returns is awaited."""
+    """Wrap a plain function. If the function returns an awaitable, it is awaited."""
 
     @functools.wraps(handler, updated=())
     async def call(event: Any) -> None:
@@ -110,7 +114,7 @@ def _awaiting(handler: Handler) -> AsyncHandler:
 
 
 def _wrap(handler: AsyncHandler, middleware: Iterable[Middleware]) -> AsyncHandler:
-    """Wrap ``middleware`` around ``handler``; the first is the outermost."""
+    """Wrap ``middleware`` around ``handler``. The first is the outermost."""
     for each in reversed(tuple(middleware)):
         wrapped = each(handler)
         if not callable(wrapped):
@@ -120,7 +124,7 @@ def _wrap(handler: AsyncHandler, middleware: Iterable[Middleware]) -> AsyncHandl
 
 
 def _replaceable(handler: AsyncHandler) -> tuple[AsyncHandler, Callable[[AsyncHandler], None]]:
-    """Return a function that calls ``handler``, and one that puts another in its place."""
+    """Return a function that calls ``handler``, and a function that replaces ``handler``."""
 
     @functools.wraps(handler, updated=())
     def call(event: Any) -> Awaitable[Any]:
@@ -136,7 +140,7 @@ def _replaceable(handler: AsyncHandler) -> tuple[AsyncHandler, Callable[[AsyncHa
 
 
 def caller() -> Place:
-    """Return the place outside this package that is registering something."""
+    """Return the file and line outside this package from which the current call was made."""
     frame = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # inspect.stack reads source files
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("lifecycle.control"):
         frame = frame.f_back
@@ -144,7 +148,7 @@ def caller() -> Place:
 
 
 class Busy(StrEnum):
-    """The treatment of an event that arrives while its lane runs as many handlers as it may."""
+    """Action for an event that arrives while its lane runs as many handlers as its concurrency allows."""
 
     #: The event waits in the queue. If the queue is full, ``emit`` waits.
     QUEUE = "queue"
@@ -219,28 +223,28 @@ class Route:
         self.text: str = pattern.text
         self.handler: Handler = handler
         self.place: Place = caller()
-        # The handler inside this route's own middleware, then inside the router's.
+        # The handler wrapped in this route's own middleware, and then in the router's.
         self.call: AsyncHandler = _wrap(as_async(handler), middleware)
         self._handler: AsyncHandler = self.call
-        # Puts a handler in the place of the one that the innermost middleware of the router calls.
+        # Replaces the handler that the innermost middleware of the router calls.
         self._replace_innermost: Callable[[AsyncHandler], None] | None = None
         self._match: Match | None = None
-        # The name of its lane; routes that name the same lane share it.
+        # Name of the lane. Routes with the same name share the lane.
         self.lane: str = self.text
         self.busy: Busy = Busy.QUEUE
         self.concurrency: int = concurrency
         self.debouncer: Debouncer | None = None
-        # Whether its events go straight into a queue; decided when it is registered.
+        # True if events go directly into a queue. Set at registration.
         self.is_plain: bool = True
-        # Whether it gets the events that no other route has taken.
+        # True if the route gets the events that no other route has taken.
         self.is_fallback: bool = False
-        # Whether it was removed, and only finishes the events that it had accepted.
+        # True if the route was removed and only finishes its accepted events.
         self.is_removed: bool = False
         # The route that replaced it.
         self.successor: Route | None = None
-        # Whether it is the route of a tap: its deliveries are not announced.
+        # True for the route of a tap. Its deliveries are not announced.
         self.is_tap: bool = False
-        # Whether it is that of a tap with a plain function, which is called where the event is emitted.
+        # True for the route of a tap with a plain function, which is called directly by the emitter.
         self.is_direct: bool = False
         self.routed: int = 0
         self.handled: int = 0
@@ -252,22 +256,23 @@ class Route:
 
     @property
     def latest(self) -> Route:
-        """The route that is registered in its place now: itself, or the last in the chain of its replacements."""
+        """The route that is registered for the pattern now: this route, or the last of its replacements."""
         route = self
         while route.successor is not None:
             route = route.successor
         return route
 
     def alone(self) -> Match:
-        """Return the one match of all topics that no other route matches."""
+        """Return the match for topics that only this route matches. It is created once."""
         if self._match is None:
             self._match = Match((self,))
         return self._match
 
     def add_middleware(self, middleware: Iterable[Middleware]) -> None:
-        """Wrap the router's middleware around the handler, inside the middleware that was added before.
+        """Wrap the router's middleware around the handler, inside the router's earlier middleware.
 
-        Each wraps the handler exactly once, so that its memory (that of `once`, say) lives as long as the route.
+        Each middleware wraps the handler exactly once, so that its state (such as that of `once`) lives as long as the
+        route.
         """
         innermost, replace = _replaceable(self._handler)
         wrapped = _wrap(innermost, middleware)
@@ -279,7 +284,7 @@ class Route:
         self._match = None
 
     def info(self) -> RouteInfo:
-        """Return its settings and counts."""
+        """Return the settings and counts of the route."""
         return RouteInfo(
             pattern=self.text,
             handler=name_of(self.handler),
@@ -299,7 +304,7 @@ class Route:
 
 
 class Match:
-    """The relays, the routes, the most specific first, and the taps of a topic."""
+    """The relays, routes and taps of a topic. The routes are sorted, most specific first."""
 
     __slots__ = ("_steps", "call", "first", "relayed", "routes", "taps", "was_relayed")
 
@@ -315,15 +320,15 @@ class Match:
         self.taps: tuple[Route, ...] = taps
         self._steps = relays + routes
         self.first: Route | None = self._steps[0] if self._steps else None
-        # The first call of a direct dispatch; None: taps come before it, or no route matches.
+        # The first call of a direct dispatch. None if taps come first or no route matches.
         self.call: AsyncHandler | None = None if taps or self.first is None else self.first.call
-        # Whether a relay has had the event, so that it counts as handled even if no route takes it.
+        # True if a relay has received the event, so that it counts as handled even if no route takes it.
         self.was_relayed: bool = was_relayed
-        # The same match for an event that a relay has had.
+        # The same match for an event that a relay has received.
         self.relayed: Final = Match(routes, relays=relays, was_relayed=True) if relays and not was_relayed else self
 
     def after(self, route: Route) -> Route | None:
-        """Return the next relay or route after ``route``; skip removed ones, and use successors of replaced ones."""
+        """Return the relay or route that follows ``route``. Skip removed ones, and use successors of replaced ones."""
         latest, is_later = route if route.successor is None else route.latest, False
         for step in self._steps:
             now = step if step.successor is None else step.latest
@@ -337,17 +342,17 @@ class RouteTable:
     """The routes, taps and relays of one router."""
 
     def __init__(self) -> None:
-        # Routes by the text of their pattern; those of exact patterns also by topic, the others in the index.
+        # Routes by the text of their pattern. Exact patterns are also kept by topic, and the others in the index.
         self.routes: dict[str, Route] = {}
         self._exact: dict[str, Route] = {}
         self._globs: Index[Route] = Index()
         # Taps by the text of their pattern, in the order of registration.
         self._taps: dict[str, list[Route]] = {}
         self._tap_globs: Index[list[Route]] = Index()
-        # In the order of registration; there are few.
+        # In the order of registration. Their number is small.
         self.relays: list[Route] = []
         self._cold = functools.lru_cache(_CACHED)(self._resolve)
-        #: The match of each topic; those of topics with an exact route are kept here once they have been asked for.
+        #: Matches by topic. Those of topics with an exact route are stored here after the first look-up.
         self.matches: Final = _Matches(self._exact, self._cold, self._resolve)
 
     def __len__(self) -> int:
@@ -356,10 +361,10 @@ class RouteTable:
     # -- registration ------------------------------------------------------------------------------------------
 
     def add(self, route: Route, *, replace: bool) -> Route | None:
-        """Register ``route``, and return the one that it replaces.
+        """Register ``route``, and return the route that it replaces.
 
         Raises:
-            RouteConflict: when the pattern is taken and ``replace`` is false.
+            RouteConflict: if the pattern is taken and ``replace`` is false.
         """
         old = self.check_free(route, replace=replace)
         if old is not None:
@@ -378,7 +383,7 @@ class RouteTable:
         """Return the route that ``route`` would replace.
 
         Raises:
-            RouteConflict: when there is one and ``replace`` is false.
+            RouteConflict: if such a route exists and ``replace`` is false.
         """
         old = self._same(route.pattern)
         if old is not None and not replace:
@@ -389,18 +394,18 @@ class RouteTable:
         return old
 
     def _same(self, pattern: Pattern) -> Route | None:
-        """Return the route of that pattern; exact patterns of the same topic are the same, quoted or not."""
+        """Return the route of that pattern. Exact patterns of the same topic are equal, with or without quotes."""
         return self._exact.get(pattern.topic) if pattern.is_exact else self.routes.get(pattern.text)
 
     def remove(self, pattern: Pattern) -> Route:
-        """Take out the route of ``pattern``.
+        """Remove the route of ``pattern``.
 
         Raises:
-            RouteNotFound: when there is none.
+            RouteNotFound: if the pattern has no route.
         """
         route = self._same(pattern)
         if route is None:
-            raise RouteNotFound(f"no route is registered under {pattern.text!r}; router.routes() lists those that are")
+            raise RouteNotFound(f"no route is registered for {pattern.text!r}; router.routes() lists all routes")
         del self.routes[route.text]
         if route.pattern.is_exact:
             del self._exact[route.pattern.topic]
@@ -410,14 +415,14 @@ class RouteTable:
         return route
 
     def add_tap(self, tap: Route) -> None:
-        """Register the route of a tap; several may share a pattern."""
+        """Register the route of a tap. Several taps may share a pattern."""
         taps = self._taps.setdefault(tap.text, [])
         taps.append(tap)
         self._tap_globs.add(tap.pattern, taps)
         self.forget()
 
     def remove_tap(self, tap: Route) -> None:
-        """Take out the route of a tap; nothing happens if it is not registered."""
+        """Remove the route of a tap. Does nothing if it is not registered."""
         taps = self._taps.get(tap.text, [])
         if tap in taps:
             taps.remove(tap)
@@ -431,12 +436,12 @@ class RouteTable:
         return [tap for _, taps in sorted(self._taps.items()) for tap in taps]
 
     def add_relay(self, relay: Route) -> None:
-        """Register a relay, which gets the events that it matches before any route."""
+        """Register a relay, which gets matching events before any route."""
         self.relays.append(relay)
         self.forget()
 
     def remove_relay(self, relay: Route) -> bool:
-        """Take out a relay, and return whether it was registered."""
+        """Remove a relay, and return whether it was registered."""
         if relay not in self.relays:
             return False
         self.relays.remove(relay)
@@ -452,24 +457,24 @@ class RouteTable:
         self.forget()
 
     def forget(self) -> None:
-        """Resolve every topic again: the registrations have changed."""
+        """Clear the cached matches, because the registrations have changed."""
         self.matches.clear()
         self._cold.cache_clear()
 
     # -- resolution --------------------------------------------------------------------------------------------
 
     def match(self, event: Topical) -> Match:
-        """Return the match of the event's topic; it has no routes if no pattern matches.
+        """Return the match of the event's topic. It has no routes if no pattern matches.
 
         Raises:
-            InvalidTopic: for a topic that is not a string, is empty or too long, or has too many segments.
-            TypeError: for an object without a topic.
+            InvalidTopic: if the topic is not a string, is empty or too long, or has too many segments.
+            TypeError: if the object has no topic.
         """
         try:
             topic = event.topic
         except AttributeError:
             raise TypeError(f"{event!r} is not an event: it has no topic; use Event(topic, data)") from None
-        # An object that is not a string may not even have a hash.
+        # An object that is not a string may be unhashable.
         return self.matches[topic if type(topic) is str else _checked(topic)]
 
     def _resolve(self, topic: str) -> Match:
@@ -484,15 +489,16 @@ class RouteTable:
         return Match(tuple(routes), taps, relays) if routes or taps or relays else _NO_MATCH
 
     def cached(self) -> tuple[int, int]:
-        """Return the hits and misses of the cache (topics of exact routes are not counted)."""
+        """Return the hits and misses of the cache, without topics of exact routes."""
         info = self._cold.cache_info()
         return info.hits, info.misses
 
 
 class _Matches(dict[str, Match]):
-    """Matches by topic; looking up a missing one resolves it.
+    """Matches by topic. Looking up a missing topic resolves it.
 
-    A dictionary for the sake of `Router.dispatch`: catching a KeyError for each new topic would cost four handlers.
+    It is a dictionary because of `Router.dispatch`: catching a KeyError for each new topic would cost as much as four
+    handlers.
     """
 
     __slots__ = ("_cold", "_exact", "_resolve")
@@ -504,7 +510,8 @@ class _Matches(dict[str, Match]):
         self._resolve = resolve
 
     def __missing__(self, topic: str) -> Match:
-        # With fewer than MAX_SEGMENTS characters it cannot have MAX_SEGMENTS slashes: no full check.
+        # A topic with fewer than MAX_SEGMENTS characters cannot have MAX_SEGMENTS slashes, so the full check is
+        # skipped.
         if type(topic) is not str or not MAX_SEGMENTS > len(topic) > 0:
             topic = _checked(topic)
         if topic not in self._exact:
@@ -525,20 +532,20 @@ def _at(route: Route) -> str:
 
 
 def _checked(topic: object) -> str:
-    """Return a string of a subclass as a plain one, and refuse anything that is not a topic."""
+    """Return ``topic`` as a plain string, or raise InvalidTopic if it is not a valid topic."""
     if not isinstance(topic, str):
         raise InvalidTopic(f"the topic of an event must be a string such as 'file/modified', got {topic!r:.100}")
     if not topic:
         raise InvalidTopic("the topic of an event is empty; give one such as 'file/modified'")
     if len(topic) > MAX_TOPIC:
         raise InvalidTopic(
-            f"the topic {topic[:40]!r}… has {len(topic):,} characters, and {MAX_TOPIC} is the most; "
-            "put what is long into the event's data"
+            f"the topic {topic[:40]!r}… has {len(topic):,} characters; the maximum is {MAX_TOPIC}; "
+            "put long values into the event's data"
         )
     if topic.count("/") >= MAX_SEGMENTS:
         raise InvalidTopic(
-            f"the topic {topic[:40]!r}… has {topic.count('/') + 1:,} segments, and {MAX_SEGMENTS} is the most; "
+            f"the topic {topic[:40]!r}… has {topic.count('/') + 1:,} segments; the maximum is {MAX_SEGMENTS}; "
             "put a deep path into the event's data"
         )
-    # Not str(topic): an enum's members answer with their name.
+    # Not str(topic), which returns the member's name for an enum.
     return str.__str__(topic)

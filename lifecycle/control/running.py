@@ -1,4 +1,4 @@
-"""`Lifespan`: the sources of a router start, its lanes work, and in the end both stop, in that order."""
+"""`Lifespan`: starts the sources and lanes of a router, and stops the sources before the lanes."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = ["Lifespan"]
 
 _log = logging.getLogger("lifecycle.control")
 
-#: Seconds until a cancelled task that has not ended is abandoned and named.
+#: Seconds until a task that ignores its cancellation is logged and abandoned.
 _GRACE = 1.0
 
-#: Seconds that sources have to settle: to store the results of their events.
+#: Seconds that sources have to settle, that is, to store the results of their events.
 _SETTLING = 5.0
 
 
@@ -40,28 +40,28 @@ class Lifespan:
         self._dispatcher = dispatcher
         self._drain_timeout = drain_timeout
         self.sources: list[SourceRunner] = []
-        # Set while `run` runs; done once it is to end, with an error if a source could not start.
+        # None unless `run` runs. Done when `run` must end, with an error if a source could not start.
         self._ending: asyncio.Future[None] | None = None
-        # The context of `run`.
+        # The context of the task that called `run`.
         self._context = contextvars.copy_context()
         self._source_tasks: set[asyncio.Task[None]] = set()
-        # The sources to settle, removed ones too: their events may still be under way.
+        # The sources to settle, including removed ones, because their events may still be in progress.
         self._settling: set[SourceRunner] = set()
-        #: Whether all sources have started and the end has not begun.
+        #: True from the start of all sources until the router begins to stop.
         self.is_up: bool = False
         self._changed = Condition()
 
     async def run(self) -> None:
-        """Run until `stop`, cancelled, or a source that cannot start."""
+        """Run until `stop` is called, the task is cancelled, or a source cannot start."""
         if self._ending is not None:
-            raise RouterRunning(f"router {self._name!r} is running already; stop() it first, or make a second router")
+            raise RouterRunning(f"router {self._name!r} is already running; stop() it first, or create a second router")
         self._ending = ending = asyncio.get_running_loop().create_future()
         self._context = contextvars.copy_context()
-        # Handlers run from now on, also for earlier events.
+        # From here on, handlers run, including those of earlier events.
         self._dispatcher.working = True
         for lane in list(self._dispatcher.lanes.values()):
             lane.start()
-        # The way back, last first: if one step fails, the others are still taken.
+        # The steps of the shutdown, last first. If one fails, the others still run.
         async with AsyncExitStack() as end:
             end.callback(self._reset)
             end.push_async_callback(self._settle)
@@ -71,10 +71,10 @@ class Lifespan:
             await ending
 
     async def _end(self, ending: asyncio.Future[None]) -> None:
-        """Drain unless cancelled, also when a source could not start; then close."""
+        """Close the router. Unless `run` was cancelled, drain it first, even if a source could not start."""
         self._set_up(is_up=False)
         try:
-            # Cancelling it does nothing if it is done, and otherwise keeps it from being set twice.
+            # Cancelling the future does nothing if it is done. Otherwise it prevents that `stop` sets a result.
             if not ending.cancel() and not ending.cancelled():
                 await self._drain()
         finally:
@@ -90,18 +90,18 @@ class Lifespan:
             await self._changed.wait()
 
     def stop(self) -> None:
-        """Begin the end; nothing happens if it does not run."""
+        """Make `run` end. Does nothing if the router does not run."""
         if self._ending is not None and not self._ending.done():
             self._ending.set_result(None)
 
     def add(self, source: SourceRunner) -> None:
-        """Run a source with the router; at once, if that is running."""
+        """Add a source. If the router runs, the source is started immediately."""
         self.sources.append(source)
         if self._ending is not None and not self._ending.done():
             self._launch(source)
 
     def remove(self, source: object) -> None:
-        """Cancel a source; it is awaited with the others when the router closes, at the latest."""
+        """Remove and cancel a source. The router awaits its task when it closes."""
         for runner in self.sources:
             if runner.source is source:
                 self.sources.remove(runner)
@@ -110,7 +110,7 @@ class Lifespan:
         raise RouteNotFound(f"{source!r} is not a source of router {self._name!r}")
 
     async def _start(self) -> None:
-        """Start the sources in the order of registration, each when the one before it has started."""
+        """Start the sources in the order of registration, each after the previous one has started."""
         assert self._ending is not None
         for source in list(self.sources):
             if not self._ending.done() and not source.running:
@@ -130,7 +130,7 @@ class Lifespan:
 
         if source.settles:
             self._settling.add(source)
-        # Not in the context in which it was added, which may be a handler's: it works for the router.
+        # Run in the context of the router, because the source may have been added by a handler in another context.
         task = source.start(ready, self._context.copy())
         self._source_tasks.add(task)
         task.add_done_callback(self._source_tasks.discard)
@@ -138,7 +138,7 @@ class Lifespan:
         return started
 
     async def _drain(self) -> None:
-        """Stop sources, flush debouncers and let lanes run empty, within ``drain_timeout`` seconds in total."""
+        """Stop sources, flush debouncers and wait until lanes are empty, within ``drain_timeout`` seconds in total."""
         dispatcher, loop = self._dispatcher, asyncio.get_running_loop()
         deadline = loop.time() + self._drain_timeout
         dispatcher.draining = True
@@ -159,7 +159,7 @@ class Lifespan:
             await _until(deadline, self._dispatcher.tasks)
 
     async def _flush_handlers(self, deadline: float) -> None:
-        """Let handlers that hold events themselves, such as those of `debounce`, deliver them."""
+        """Flush handlers that hold events, such as those of `debounce`."""
         flushes: list[asyncio.Future[Any]] = []
         for route in list(self._dispatcher.routes()):
             flush = getattr(route.handler, "flush", None)
@@ -169,7 +169,7 @@ class Lifespan:
         await _cancel(flushes)
 
     async def _close(self) -> None:
-        """Cancel the tasks that are left, and drop the events that wait."""
+        """Cancel the remaining tasks, and drop the waiting events."""
         dispatcher = self._dispatcher
         dispatcher.working = False
         for source in self.sources:
@@ -184,7 +184,7 @@ class Lifespan:
 
     def _drop_waiting(self, reason: str) -> None:
         """Drop the events in lanes and debouncers."""
-        # Debouncers first: a burst that waits for capacity would enter the lane that is cleared.
+        # Debouncers come first: a burst that waits for capacity would otherwise enter the cleared lane.
         calls: list[Delivery] = []
         for route in list(self._dispatcher.routes()):
             if route.debouncer is not None:
@@ -200,7 +200,7 @@ class Lifespan:
             _log.warning("the router stopped with %d events undelivered; they are counted as dropped", dropped)
 
     async def _settle(self) -> None:
-        """Let the sources that keep account of their events settle: every event has ended."""
+        """Settle the sources that record the results of their events. Every event has ended by now."""
         settling, self._settling = self._settling, set()
         tasks = [asyncio.ensure_future(source.settle()) for source in settling]
         try:
@@ -209,10 +209,10 @@ class Lifespan:
             await _cancel(tasks)
 
     def _reset(self) -> None:
-        """Make ready for the next run."""
+        """Prepare for the next run."""
         for source in self.sources:
             source.reset()
-        # Events before the next run are debounced, as they are before the first.
+        # Events that are emitted before the next run are debounced, as before the first run.
         for route in self._dispatcher.table.routes.values():
             if route.debouncer is not None:
                 route.debouncer.closed = False
@@ -221,14 +221,14 @@ class Lifespan:
 
 
 async def _until(deadline: float, tasks: Collection[asyncio.Future[Any]]) -> None:
-    """Wait for ``tasks``, but not past ``deadline``."""
+    """Wait for ``tasks``, at most until ``deadline``."""
     left = deadline - asyncio.get_running_loop().time()
     if tasks and left > 0:
         await asyncio.wait(list(tasks), timeout=left)
 
 
 async def _cancel(tasks: Collection[asyncio.Future[Any]]) -> None:
-    """Cancel ``tasks`` and wait for them; one that ignores its cancellation is named and abandoned."""
+    """Cancel ``tasks`` and wait for them. A task that ignores its cancellation is logged and abandoned."""
     pending = {task for task in tasks if not task.done()}
     for task in pending:
         task.cancel()

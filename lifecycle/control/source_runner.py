@@ -1,4 +1,4 @@
-"""Sources, and `SourceRunner`: the task that enters a source, feeds its events in, restarts it and leaves it."""
+"""Sources, and `SourceRunner`: the task that enters a source, emits its events, restarts it and leaves it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["Emit", "RestartSource", "Source", "SourceInfo", "SourceObject", "Sou
 
 _log = logging.getLogger("lifecycle.control")
 
-#: Whether a source that failed after its start is started again.
+#: Whether a source that fails after its start is restarted.
 RestartSource: TypeAlias = Literal["on_failure", "never"]
 
 
@@ -37,18 +37,19 @@ class Emit(Protocol):
     """The function with which a source emits an event. It waits for space in the lane and returns the delivery."""
 
     def __call__(self, event: Topical, /) -> Awaitable[Delivery]:
-        """Emit ``event``. If no route takes it, the error is raised by the returned delivery, not by this call."""
+        """Emit ``event``. If no route takes it, awaiting the returned delivery raises the error. This call does not."""
         ...
 
 
 class SourceObject(Protocol):
-    """A source that pushes events: ``run`` emits until it has no more events or is cancelled.
+    """A source that pushes events. ``run`` emits events until it has no more or is cancelled.
 
     The router uses these optional methods:
 
-    - ``__aenter__`` and ``__aexit__``: the source is entered first. An error in ``__aenter__`` is a failure to start.
-    - ``def close()`` is called at a stop, so that ``run`` can emit its last events and return. Without it, the source
-      is cancelled.
+    - ``__aenter__`` and ``__aexit__``: the source is entered first. An error in ``__aenter__`` counts as a failure to
+      start.
+    - ``def close()`` is called when the router stops, so that ``run`` can emit its last events and return. Without
+      ``close``, the source is cancelled.
     - ``async def settle()`` is awaited after the router has stopped and each `Delivery` has ended.
     - ``def use_router(router)`` and ``def use_commands(commands)`` are called when the source is added.
     """
@@ -58,7 +59,7 @@ class SourceObject(Protocol):
         ...
 
 
-#: An iterable of events, a function that returns one (so that it can be started again), or an object with ``run``.
+#: An iterable of events, an object with ``run``, or a function that returns an iterable, so that it can be restarted.
 Source: TypeAlias = AsyncIterable[Topical] | Callable[[], AsyncIterable[Topical]] | SourceObject
 
 
@@ -71,13 +72,13 @@ class SourceInfo:
     running: bool
     #: True if the source is held by `Router.hold_source`.
     held: bool = False
-    #: Number of failures, and the message of the last.
+    #: Number of failures, and the message of the last one.
     failures: int = 0
     error: str | None = None
 
 
 def source_name(source: object) -> str:
-    """Return the name of a source in messages."""
+    """Return the name of a source for messages."""
     own = getattr(source, "name", None)
     return own if isinstance(own, str) else name_of(source)
 
@@ -86,8 +87,8 @@ class SourceRunner:
     """Keeps one source running while its router runs.
 
     Raises:
-        TypeError: for an object that is not a source.
-        ValueError: for another ``restart``.
+        TypeError: if ``source`` is not a source.
+        ValueError: if ``restart`` is unknown.
     """
 
     def __init__(self, source: Source, restart: RestartSource, backoff: Backoff, dispatcher: Dispatcher) -> None:
@@ -102,32 +103,32 @@ class SourceRunner:
         self._backoff = backoff
         self._failures = 0
         self._error: str | None = None
-        # When it failed lately, for a backoff that gives up after too many failures.
+        # Times of recent failures, for a backoff that gives up after too many.
         self._recent: list[float] = []
-        # The failures in a row, without a healthy while between them.
+        # Number of consecutive failures without a healthy period in between.
         self._row = 0
-        # Whether it waits to be restarted: then it holds nothing, and ends at once.
+        # True while the source waits for its restart. It then holds no events, and ends immediately.
         self._is_waiting = False
         self._task: asyncio.Task[None] | None = None
-        # A source that settles is left only when all of its events have ended.
+        # The context of a source that settles. It is exited after all events of the source have ended.
         self._entered = AsyncExitStack()
-        # While the source is held, its events wait for this.
+        # Set when the source is released. While the source is held, its events wait for this.
         self._gate: asyncio.Event | None = None
         self.held: bool = False
 
     @property
     def running(self) -> bool:
-        """Whether its task runs."""
+        """True if the task of the source runs."""
         return self._task is not None and not self._task.done()
 
     def info(self) -> SourceInfo:
-        """Return its state as it is now."""
+        """Return the state of the source."""
         return SourceInfo(self.name, self.running, self.held, self._failures, self._error)
 
     # -- holding ---------------------------------------------------------------------------------------------------
 
     def hold(self) -> None:
-        """Take no events until `release`: a source that can suspend itself does so, any other waits with its next."""
+        """Take no events until `release`. The source is suspended if it has that method, or waits at its next event."""
         if self.held:
             return
         if _suspends(self.source):
@@ -150,13 +151,13 @@ class SourceRunner:
     # -- starting and stopping ---------------------------------------------------------------------------------------
 
     def start(self, ready: Callable[[SourceFailed | None], None], context: Context) -> asyncio.Task[None]:
-        """Start the task in ``context``; it calls ``ready`` once, when the source has started or failed to."""
+        """Start the task in ``context``. It calls ``ready`` once, when the source has started or failed to start."""
         loop = asyncio.get_running_loop()
         self._task = loop.create_task(self._run(ready), name=f"source {self.name}", context=context)
         return self._task
 
     def stop(self) -> None:
-        """Stop the source: one with a plain ``close()`` delivers its buffer first, any other is cancelled."""
+        """Stop the source. One with a plain ``close()`` delivers its buffer first; any other is cancelled."""
         if self._gate is not None:
             self.release()
         close = getattr(self.source, "close", None)
@@ -175,7 +176,7 @@ class SourceRunner:
             self._task.cancel()
 
     def reset(self) -> None:
-        """Release the source: its router has stopped."""
+        """Release the source, because its router has stopped."""
         try:
             self.release()
         except Exception:  # noqa: BLE001  # code of the program; the other sources are released too
@@ -183,11 +184,11 @@ class SourceRunner:
 
     @property
     def settles(self) -> bool:
-        """Whether the source settles when all of its events have ended."""
+        """True if the source has an async method ``settle``."""
         return iscoroutinefunction(getattr(self.source, "settle", None))
 
     async def settle(self) -> None:
-        """Leave the source, if that was put off, and let it store the results of its events, which have ended."""
+        """Exit the context of the source, and let the source store the results of its events, which have ended."""
         source: Any = self.source
         entered, self._entered = self._entered, AsyncExitStack()
         try:
@@ -249,7 +250,7 @@ class SourceRunner:
                     await emit(event)
 
     def _accept(self, event: Topical) -> Awaitable[Delivery]:
-        """Take an event of the source in; every one passes here, at the cost of a call."""
+        """Accept an event of the source. Every event passes through here, so this adds only one call."""
         return self._dispatcher.accept(event) if self._gate is None else self._accept_later(event, self._gate)
 
     async def _accept_later(self, event: Topical, gate: asyncio.Event) -> Delivery:
@@ -257,7 +258,8 @@ class SourceRunner:
             await gate.wait()
         except asyncio.CancelledError:
             if self._dispatcher.draining:
-                # The event that the source is emitting is not lost; a second cancellation lets it in over the limit.
+                # Do not lose the event that the source is emitting. After a second cancellation, it enters beyond the
+                # limit.
                 await self._dispatcher.accept(event)
             raise
         return await self._accept(event)
@@ -268,7 +270,7 @@ class SourceRunner:
             return events.__aiter__()  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]  # of any type
         if inspect.iscoroutine(events):
             events.close()
-        raise TypeError(f"source {self.name!r} gave {events!r}; it must give an async iterable of events")
+        raise TypeError(f"source {self.name!r} returned {events!r}; it must return an async iterable of events")
 
     # -- failing -----------------------------------------------------------------------------------------------------
 
@@ -280,14 +282,14 @@ class SourceRunner:
         return failure
 
     def _failed(self, error: BaseException, *, began: float, now: float) -> float | None:
-        """Report that the source failed, and return the seconds until its next start; None if there is none."""
+        """Report that the source failed. Return the seconds until its restart, or None if it is not restarted."""
         if now - began >= self._backoff.reset_after:
             self._row = 0
         self._recent = [*(at for at in self._recent if at >= now - self._backoff.within), now]
         is_spent = 0 < self._backoff.max_restarts < len(self._recent)
         delay = None if self._is_final or is_spent else self._backoff.delay(self._row)
         self._row += 1
-        then = "it is not started again" if delay is None else f"it is started again in {delay:.1f} s"
+        then = "it is not restarted" if delay is None else f"it is restarted in {delay:.1f} s"
         _log.error("source %r failed: %s; %s", self.name, error_text(error), then, exc_info=error)
         self._report(error, delay)
         return delay
@@ -299,10 +301,10 @@ class SourceRunner:
 
 
 def _check(source: Any) -> None:
-    """Refuse an object that is not a source.
+    """Check that ``source`` is a source.
 
     Raises:
-        TypeError: saying what a source is.
+        TypeError: if it is not. The message defines what a source is.
     """
     if isinstance(source, type):
         raise TypeError(f"{source.__qualname__} is a class; add an instance of it: {source.__qualname__}(…)")

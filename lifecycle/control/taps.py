@@ -1,4 +1,4 @@
-"""Handlers next to routes: taps and subscriptions see every matching event, relays get it before its route does."""
+"""Handlers in addition to routes: taps and subscriptions see matching events, relays get them before their route."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class TapInfo:
 
     pattern: str
     handler: str
-    #: Events that wait for it.
+    #: Events in the tap's queue.
     waiting: int
-    #: Events that it did not see because its lane was full, or that its handler dropped with `Dropped`.
+    #: Events that the tap did not see because its lane was full, or that its handler dropped with `Dropped`.
     missed: int
 
 
@@ -44,7 +44,7 @@ class Tap:
 
     A plain function is called immediately, before the event reaches its route. An async function has its own lane. The
     tap misses an event if this lane is full, or if the handler raises `Dropped`, as `notify` does when its queue is
-    full. `Router.dispatch` has no lanes: it awaits async taps too.
+    full. `Router.dispatch` uses no lanes, so it also awaits async taps.
     """
 
     def __init__(self, dispatcher: Dispatcher, pattern: Pattern, handler: Handler) -> None:
@@ -52,7 +52,7 @@ class Tap:
         self._route = route = Route(pattern, handler)
         route.is_tap, route.is_direct = True, not is_async(handler)
         route.lane = f"tap {route.text}"
-        # In its lane, as in a direct dispatch, its errors stay its own.
+        # Errors of the tap do not reach the emitter, neither from its lane nor in a direct dispatch.
         route.call = _contained(route, dispatcher)
         dispatcher.table.add_tap(route)
 
@@ -67,11 +67,11 @@ class Tap:
         return self._route.dropped
 
     def info(self) -> TapInfo:
-        """Return its settings and counts."""
+        """Return the settings and counts of the tap."""
         return tap_info(self._route, self._dispatcher)
 
     def remove(self) -> None:
-        """Remove the tap. Idempotent."""
+        """Remove the tap. Further calls do nothing."""
         self._route.is_removed = True
         self._dispatcher.table.remove_tap(self._route)
         self._dispatcher.lanes.pop(self._route, None)
@@ -104,12 +104,12 @@ def _contained(route: Route, dispatcher: Dispatcher) -> Callable[[Any], Awaitabl
 class Subscription:
     """The events of a pattern as an async iterator, returned by `Router.subscribe`.
 
-    At most ``maxsize`` events wait. If there are more, the oldest is dropped and counted in ``dropped``.
+    At most ``maxsize`` events wait. If more arrive, the oldest is dropped and counted in ``dropped``.
     """
 
     def __init__(self, attach: Callable[[Callable[[Any], None]], Tap], maxsize: int) -> None:
         if maxsize < 1:
-            raise ValueError(f"subscribe(maxsize={maxsize!r}) could hold nothing; give 1 or more")
+            raise ValueError(f"subscribe(maxsize={maxsize!r}) cannot hold any event; give 1 or more")
         self.dropped: int = 0
         self._attach = attach
         self._tap: Tap | None = None
@@ -137,7 +137,9 @@ class Subscription:
     async def __anext__(self) -> Topical:
         while not self._events:
             if not self._entered:
-                raise RuntimeError("nothing is subscribed yet; write `async with router.subscribe(…) as events`")
+                raise RuntimeError(
+                    "the subscription has not been entered; write `async with router.subscribe(…) as events`"
+                )
             if self._tap is None:
                 raise StopAsyncIteration
             self._arrived.clear()
@@ -156,7 +158,7 @@ def notify(queue: asyncio.Queue[Any]) -> Handler:
     """Return a handler that puts each event into ``queue`` without waiting.
 
     Raises:
-        Dropped: from the handler, when the queue is full; the event is counted as dropped.
+        Dropped: raised by the handler if the queue is full. The event is counted as dropped.
     """
 
     def put(event: Any) -> None:
@@ -171,13 +173,15 @@ def notify(queue: asyncio.Queue[Any]) -> Handler:
 def add_relay(
     router: Router, pattern: str | Pattern, handler: Callable[[Any], Awaitable[bool]], *, concurrency: int = 1
 ) -> Callable[[], None]:
-    """Give ``handler`` every matching event before its route, and return a function that ends this; for bridges.
+    """Pass every matching event to ``handler`` before its route, and return a function that stops this. For bridges.
 
-    The handler returns whether to pass the event on. If so, it comes to its debouncer and route as if it had only now
-    been emitted; awaiting its `Delivery` covers both, and it counts as handled even if no route takes it. If not, its
-    delivery has ended. If the handler raises `NotHandled`, the event is passed on as without a relay; any other error
-    ends its delivery. A relay has its own lane with ``concurrency`` tasks; with 1, events keep their order. The
-    router's middleware is not around it.
+    The handler returns whether to pass the event on. If true, the event continues to its debouncer and route as if it
+    had just been emitted. Awaiting its `Delivery` covers both, and it counts as handled even if no route takes it. If
+    false, its delivery has ended. If the handler raises `NotHandled`, the event is passed on as if there had been no
+    relay. Any other error ends its delivery.
+
+    A relay has its own lane with ``concurrency`` tasks. With 1, events keep their order. The router's middleware does
+    not wrap it.
     """
     dispatcher = router._dispatcher  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # not public, so not a method
     call = as_async(handler)

@@ -1,4 +1,4 @@
-"""The signatures of handlers and middleware; a function fits by its shape alone, without inheritance."""
+"""The signatures of handlers and middleware. Any function with the right signature fits, without inheritance."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ __all__ = ["AsyncHandler", "Handler", "Middleware", "Wrapper"]
 
 _E = TypeVar("_E")
 
-#: A function that a user registers: ``async def`` or plain, of one argument.
+#: A function that a user registers: ``async def`` or plain, with one argument.
 Handler: TypeAlias = Callable[[Any], Any]
 
-#: A handler after registration, and what middleware wraps.
+#: A handler after registration, which middleware wraps.
 AsyncHandler: TypeAlias = Callable[[Any], Awaitable[Any]]
 
-#: From handler to handler.
+#: A function that takes a handler and returns the wrapped handler.
 Middleware: TypeAlias = Callable[[AsyncHandler], Handler]
 
 
 class Wrapper(Protocol):
-    """Middleware that may also be called directly, with any handler, as the library's own."""
+    """Middleware of the library. It may also be called directly with any handler."""
 
     def __call__(self, handler: Callable[[_E], Any], /) -> Callable[[_E], Coroutine[Any, Any, None]]:
-        """Return ``handler``, wrapped; it takes the same events."""
+        """Return the wrapped ``handler``, which takes the same events."""
         ...

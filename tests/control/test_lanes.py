@@ -95,7 +95,7 @@ async def test_routes_that_name_the_same_lane_share_it_and_keep_order(clock: Clo
 def test_a_shared_lane_has_one_concurrency() -> None:
     router = Router()
     router.handle("a", Work(), lane="one", concurrency=2)
-    with pytest.raises(ValueError, match="'one' runs 2 at once"):
+    with pytest.raises(ValueError, match="'one' has a concurrency of 2"):
         router.handle("b", Work(), lane="one")
 
 
@@ -292,7 +292,7 @@ async def test_all_handlers_of_a_lane_never_wait_for_it(clock: Clock) -> None:
         await clock.advance(10)
         assert router.lanes()[0].running == 0
     assert len(refused) == 1
-    assert "full with 2 running and 0 waiting" in refused[0]
+    assert "full (2 running and 0 waiting)" in refused[0]
 
 
 async def test_a_wait_is_not_refused_while_a_handler_of_the_circle_can_go_on(clock: Clock) -> None:

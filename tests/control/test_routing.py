@@ -191,7 +191,7 @@ async def test_replace_puts_the_new_handler_in_place_of_the_old() -> None:
 
 def test_removing_a_missing_route_raises_a_readable_error() -> None:
     router = Router()
-    with pytest.raises(RouteNotFound, match=r"no route is registered under 'a/\*'") as caught:
+    with pytest.raises(RouteNotFound, match=r"no route is registered for 'a/\*'") as caught:
         router.remove("a/*")
     assert isinstance(caught.value, KeyError)
     assert not str(caught.value).startswith('"')

@@ -108,7 +108,7 @@ def test_an_invalid_source_is_refused_when_it_is_added(wrong: Any) -> None:
 def test_settings_and_sources_given_twice_are_refused() -> None:
     router, source = Router(name="main"), Runs()
     router.add_source(source)
-    with pytest.raises(ValueError, match="'main' already"):
+    with pytest.raises(ValueError, match="is already a source of router 'main'"):
         router.add_source(source)
     with pytest.raises(ValueError, match="'always'"):
         router.add_source(Runs(), restart="always")  # type: ignore[arg-type]  # that is the point
@@ -558,7 +558,7 @@ async def test_running_twice_at_once_raises_and_does_not_affect_the_first(clock:
     router = Router(name="main")
     router.handle("a", recorder)
     async with running(router):
-        with pytest.raises(RouterRunning, match="'main' is running already"):
+        with pytest.raises(RouterRunning, match="'main' is already running"):
             await router.run()
         with pytest.raises(RouterRunning):
             async with running(router):
