@@ -313,7 +313,7 @@ def test_a_flow_of_any_size_is_drawn(pictures: dict[str, Picture]) -> None:
         ("2000 tasks", "PENDING"),
     }
     assert [node.lines for node in pictures["flow of flows"].nodes] == [("500 flows", "500 SUCCESS, 500 PENDING")]
-    assert [node.lines for node in pictures["flow of nothing"].nodes] == [("nothing", "nothing in it")]
+    assert [node.lines for node in pictures["flow of nothing"].nodes] == [("nothing", "empty")]
     assert [node.lines for node in pictures["flow of one task"].nodes] == [("alone", "RUNNING")]
 
 

@@ -1,6 +1,6 @@
-"""A `Console` over HTTP, for the control socket and the page of the dashboard alike.
+"""HTTP access to a `Console`, for both the control socket and the page of the dashboard.
 
-All modules but `guard` import aiohttp, so they are imported when a server starts.
+All modules except `guard` import aiohttp, so they are imported only when a server starts.
 """
 
 __all__: list[str] = []

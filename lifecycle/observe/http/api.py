@@ -1,7 +1,7 @@
-"""The HTTP API of a running program, the same for its control socket and for the page.
+"""The HTTP API of a running program, for both its control socket and the page of the dashboard.
 
-One method per path between HTTP and the `Console`, which decides what a command means. docs/reference/control-api.md
-describes the paths.
+Each path has one method, which calls the `Console`. The `Console` decides what a command means.
+docs/reference/control-api.md describes the paths.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 
 __all__ = ["SharedMessages", "api_routes", "change_event", "control_app"]
 
-#: Seconds between two messages of a busy stream: many entries at once cost a fraction of one after the other.
+#: Seconds between two messages of a busy stream. Sending many entries together is much cheaper than sending each alone.
 _PAUSE = 0.05
 
-#: Events in an answer if the request has no limit.
+#: Number of events in a response if the request sets no limit.
 _DEFAULT_LIMIT = 100
 
 
 def api_routes(console: Console) -> list[web.RouteDef]:
-    """Return the routes of the API, all below ``/api``; they need the middleware `errors_as_json`."""
+    """Return the routes of the API, all below ``/api``. They need the middleware `errors_as_json`."""
     api = _Api(console)
     return [
         web.get("/api/program", api.program),
@@ -66,7 +66,7 @@ def api_routes(console: Console) -> list[web.RouteDef]:
 
 
 class _Api:
-    """One method per path."""
+    """The request handlers: one method per path."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -168,21 +168,21 @@ class _Api:
 
 
 class SharedMessages:
-    """Messages of the state, encoded once for all streams that get the same one."""
+    """Messages about the state, encoded once for all streams that send the same message."""
 
     def __init__(self) -> None:
-        # The update that was encoded last, and its message.
+        # The last encoded update, and its message.
         self._full: tuple[object, bytes] = (None, b"")
         self._change: tuple[object, bytes] = (None, b"")
 
     def full(self, update: Update) -> bytes:
-        """Return the first message of a stream, with everything."""
+        """Return the first message of a stream, which contains all nodes."""
         if self._full[0] is not update.snapshot:
             self._full = update.snapshot, change_event(update)
         return self._full[1]
 
     def change(self, update: Update) -> bytes:
-        """Return a message with the changes, which are the same object for most streams."""
+        """Return a message with the changed nodes. Most streams share the same object."""
         if self._change[0] is not update.nodes:
             self._change = update.nodes, change_event(update)
         return self._change[1]
@@ -217,9 +217,9 @@ def _pattern(request: web.Request) -> str:
 
 
 def _count(text: str) -> int:
-    """Return a number from a request, 1 or more."""
+    """Return a number from a request. It must be 1 or more."""
     if not text.isascii() or not text.isdigit() or len(text) > _DIGITS or not int(text):
-        raise Refused(400, f"{text[:40]!r} is not a number; give 1 or more")
+        raise Refused(400, f"{text[:40]!r} is not a positive number; give 1 or more")
     return int(text)
 
 
@@ -227,7 +227,7 @@ _DIGITS = 15
 
 
 def control_app(console: Console) -> web.Application:
-    """Return the API for a control socket, which answers our own user and root only."""
+    """Return the API for a control socket. It accepts only our own user and root."""
     app = web.Application(middlewares=[_check_user, errors_as_json])
     app.add_routes(api_routes(console))
     return app
@@ -235,7 +235,7 @@ def control_app(console: Console) -> web.Application:
 
 @web.middleware
 async def _check_user(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse clients of other users, where the system provides the user of a client."""
+    """Reject clients of other users, on systems that report the user of a client."""
     transport = request.transport
     client = None if transport is None else peer(transport.get_extra_info("socket"))
     if client is not None and client.uid not in (0, os.geteuid()):

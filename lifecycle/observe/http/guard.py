@@ -1,8 +1,9 @@
-"""`Guard`: which requests a `Dashboard` answers, by host, origin and token.
+"""`Guard`: access checks of a `Dashboard` by host, origin and token.
 
-A browser lends its user's reach to every page that is open in it. So a request must be sent to this machine by name or
-address (another name that resolves here is DNS rebinding), and come from the dashboard's own page (anything else is
-request forgery). Requests that change something need the token as well, which no other page can know.
+Any page that is open in a browser can send requests to this machine. So a request must name this machine by host name
+or address, because another name that resolves here is a sign of DNS rebinding. It must also come from the dashboard's
+own page, because anything else is request forgery. Requests that change something also need the token, which no other
+page can know.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HEADERS", "Guard", "Refused", "generate_token"]
 
-#: On every answer: nothing from other origins, nothing inline, not framed, no referrer, not cached.
+#: Headers of every response. They forbid content from other origins, inline content, frames, referrers and caching.
 HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -40,17 +41,17 @@ HEADERS: Mapping[str, str] = {
     "Server": "lifecycle",
 }
 
-#: They show output and source lines of the program, so they need the token as commands do.
+#: Paths that show output and source lines of the program. They need the token, as commands do.
 _SENSITIVE = ("/api/dump", "/api/attach")
 _READING = ("GET", "HEAD")
 _SCHEME = "bearer"
 
-#: A name or address, and perhaps a port: no user, no zone, nothing after a bracket.
+#: A name or address with an optional port. User, zone and text after a bracket are not allowed.
 _HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^\s\[\]:/@%]+))(?::[0-9]{0,5})?", re.IGNORECASE)
 
 
-class Refused(Exception):  # an answer, not a failure of ours
-    """Ends a request with ``status``; ``reason`` is for the person who sent it."""
+class Refused(Exception):  # a response, not an error of the program
+    """Ends a request with ``status``. ``reason`` is shown to the person who sent the request."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(status, reason)
@@ -59,13 +60,13 @@ class Refused(Exception):  # an answer, not a failure of ours
 
 
 class Guard:
-    """Checks requests for a server at ``host``.
+    """Access checks for a server at ``host``.
 
-    Commands need ``token``, as does reading if other machines can reach ``host``. ``free`` are the paths of files
-    that contain nothing of the program.
+    Commands need ``token``. Reading also needs it if other machines can reach ``host``. ``free`` contains the paths of
+    files that reveal nothing about the program.
 
     Raises:
-        ValueError: if no header can carry the token.
+        ValueError: if a header cannot contain the token.
     """
 
     def __init__(self, host: str, token: str, *, free: Container[str] = ()) -> None:
@@ -79,14 +80,14 @@ class Guard:
             self._names.add(socket.gethostname().lower())
 
     def check(self, method: str, path: str, headers: MultiMapping[str], *, target: str = "/") -> None:
-        """Check a request; ``target`` is as it was sent, ``path`` the route that it matches.
+        """Check a request. ``target`` is the path as sent, and ``path`` the route that it matches.
 
         Raises:
-            Refused: naming which of host, origin and token is wrong, but not what is right.
+            Refused: if host, origin or token is wrong. The reason names which, but not the right value.
         """
         if not target.startswith("/"):
-            # A host in the target would take precedence over the header that is checked.
-            raise Refused(403, "this is not a proxy; request a path")
+            # A host in the target would override the checked header.
+            raise Refused(403, "this server is not a proxy; request a path")
         host = self._checked_host(headers)
         self._check_origin(host, headers)
         self._check_site(method, path, headers)
@@ -100,7 +101,7 @@ class Guard:
         return given[0]
 
     def _is_ours(self, name: str) -> bool:
-        """An address cannot be rebound; any port is allowed, as of a tunnel."""
+        """Return whether ``name`` is this server. An address cannot be rebound, and tunnels may use any port."""
         if name in self._names:
             return True
         try:
@@ -111,28 +112,28 @@ class Guard:
 
     def _check_origin(self, host: str, headers: MultiMapping[str]) -> None:
         for origin in headers.getall("Origin", []):
-            # https: a proxy may speak TLS for us.
+            # https is allowed, because a proxy may provide TLS.
             if origin.lower() not in (f"http://{host.lower()}", f"https://{host.lower()}"):
-                raise Refused(403, "another page may not ask here")
+                raise Refused(403, "requests from other pages are not allowed")
 
     def _check_site(self, method: str, path: str, headers: MultiMapping[str]) -> None:
-        """Check the page that a browser reports; a link to the dashboard itself may be on any page."""
+        """Check the page that the browser reports. Any page may contain a link to the dashboard itself."""
         site = headers.get("Sec-Fetch-Site", "none")
         link = method in _READING and path == "/" and headers.get("Sec-Fetch-Mode") == "navigate"
         if site not in ("same-origin", "none") and not link:
-            raise Refused(403, "another page may not ask here")
+            raise Refused(403, "requests from other pages are not allowed")
 
     def _check_token(self, method: str, path: str, headers: MultiMapping[str]) -> None:
-        """Check a token even where none is needed, so that a page can find out whether its token is right."""
+        """Check a given token even where none is needed, so that a page can test its token."""
         given = headers.getall("Authorization", [])
         reading = method in _READING and path not in _SENSITIVE
         needed = path not in self._free and not (reading and self._open)
         if (needed or given) and not (len(given) == 1 and self._is_right(given[0])):
-            raise Refused(401, "this needs the token of the program, as `Authorization: Bearer TOKEN`")
+            raise Refused(401, "this request needs the program's token: send `Authorization: Bearer TOKEN`")
 
     def _is_right(self, header: str) -> bool:
         scheme, _, token = header.partition(" ")
-        # A header may contain any bytes, which arrive as surrogates.
+        # A header may contain any bytes. Invalid ones are decoded to surrogates.
         given = token.strip().encode("utf-8", "surrogateescape")
         return hmac.compare_digest(given, self._token) and scheme.lower() == _SCHEME
 
@@ -143,6 +144,6 @@ def generate_token() -> str:
 
 
 def _name(host: str) -> str | None:
-    """Return ``host`` in lower case, without its port and the brackets of an IPv6 address; None if it is not a host."""
+    """Return ``host`` in lower case without port and brackets; None if it is not a valid host."""
     found = _HOST.fullmatch(host)
     return (found["six"] or found["name"]).lower() if found else None

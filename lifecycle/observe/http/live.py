@@ -1,8 +1,8 @@
-"""The page of a `Dashboard`: its files, the one stream that an open page follows, and the figures in it.
+"""The page of a `Dashboard`: its files, the event stream of an open page, and the figures that it shows.
 
-A browser opens six connections to a server at most, over all of its tabs, so a page has one stream for everything. What
-happens between two messages is reported once, in its latest state: a busy program pays for what is shown, not for what
-happens.
+A browser opens at most six connections to a server for all its tabs, so each page uses a single stream. Each message
+contains the latest state of everything that changed since the last message. The cost therefore depends on the size of
+the page, not on the number of events.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Figures", "Latencies", "Latency", "live", "memory_of", "merged", "page_app", "page_files"]
 
-#: The content type of each file that is served; others, such as licences, are not.
+#: The content types of served files. Other files, such as licenses, are not served.
 _TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 
-#: Seconds between two messages with events, and events in one of them, the newest.
+#: Seconds between two messages with events, and the maximum events per message. The newest are sent.
 _EVENTS_INTERVAL, _EVENTS_SHOWN = 0.2, 200
-#: Nodes per second that changes are computed for, so that this costs a share of a core that does not grow with them;
-#: and the seconds between two messages at most.
+#: Maximum nodes per second that changes are computed for, so that the CPU usage does not grow with the number of nodes;
+#: and the maximum seconds between two messages.
 _NODES_PER_SECOND, _LONGEST_INTERVAL = 2000.0, 2.0
 #: Seconds between two measurements.
 _FIGURES_INTERVAL = 2.0
-#: Calls of a route that are remembered, and routes; the one that was called longest ago is forgotten first.
+#: Maximum stored calls per route, and maximum routes. The least recently called route is removed first.
 _CALLS, _ROUTES = 200, 2000
 
 _PROC = Path("/proc")
@@ -62,7 +62,7 @@ _PROC = Path("/proc")
 
 
 def page_app(console: Console, latencies: Latencies, host: str, token: str) -> web.Application:
-    """Return the page and the API for a server at ``host``."""
+    """Return an application with the page and the API, for a server at ``host``."""
     pages = page_files()
     guard = _guarding(Guard(host, token, free=pages.keys()))
     app = web.Application(middlewares=[guard, errors_as_json])
@@ -78,7 +78,7 @@ def page_app(console: Console, latencies: Latencies, host: str, token: str) -> w
 
 
 def page_files() -> dict[str, tuple[bytes, str]]:
-    """Return content and type of each file of the page, by path."""
+    """Return the content and the type of each file of the page, by path."""
     found = dict(_files_in(files("lifecycle.observe") / "page", "/page"))
     return {"/": found.pop("/page/index.html"), **found}
 
@@ -123,7 +123,7 @@ async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
 
 
 async def live(console: Console, figures: Figures, shared: SharedMessages) -> AsyncGenerator[bytes]:
-    """Yield messages ``change``, ``entries`` and ``figures`` until closed; each is encoded once for all pages."""
+    """Yield messages ``change``, ``entries`` and ``figures`` until closed. Each is encoded once for all pages."""
     pids: dict[str, int] = {}
     sources = _changes(console, shared, pids), _entries(console), _figures(figures, pids)
     async with aclosing(merged(*sources)) as messages:
@@ -154,10 +154,10 @@ def _update(nodes: dict[str, Any], known: set[str], pids: dict[str, int]) -> Non
 
 async def _entries(console: Console) -> AsyncGenerator[bytes]:
     dropped = 0
-    # Followed from before the first message on: what happens while that is sent comes with the next.
+    # Following begins before the first message is sent, so that no event in between is missed.
     async with console.events.follow() as following:
         known = console.events.entries(limit=_EVENTS_SHOWN)
-        # The oldest first: the page keeps them in the order in which they arrive.
+        # Oldest first, because the page shows events in the order of arrival.
         known.sort(key=lambda entry: entry.id)
         yield _message(known)
         async for first in following:
@@ -181,7 +181,7 @@ def _encoded(entry: Entry) -> str:
 
 
 async def _figures(figures: Figures, pids: dict[str, int]) -> AsyncGenerator[bytes]:
-    # The page cannot use the first before the state is there.
+    # The page can use figures only after it has received the state.
     pause = _EVENTS_INTERVAL
     while True:
         await asyncio.sleep(pause)
@@ -190,7 +190,7 @@ async def _figures(figures: Figures, pids: dict[str, int]) -> AsyncGenerator[byt
 
 
 async def merged(*sources: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """Yield the messages of all sources as they come, until one ends."""
+    """Yield the messages of all sources as they arrive, until one source ends."""
     async with AsyncExitStack() as resources:
         upcoming: dict[asyncio.Task[bytes], AsyncGenerator[bytes]] = {}
         for source in sources:
@@ -217,7 +217,7 @@ def _next(source: AsyncGenerator[bytes]) -> asyncio.Task[bytes]:
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[bytes]]) -> None:
-    """Cancel them and wait for all, even if cancelled: only then may the generators be closed."""
+    """Cancel the tasks and wait for all of them, even if cancelled. Only then may the generators be closed."""
     for task in tasks:
         task.cancel()
     await shield(asyncio.gather(*tasks, return_exceptions=True))
@@ -227,7 +227,7 @@ async def _cancel(tasks: Iterable[asyncio.Task[bytes]]) -> None:
 
 
 class Latency(TypedDict):
-    """Seconds of the last calls of a route: the median and the 95th percentile; ``count`` is of all calls."""
+    """The median and the 95th percentile of a route's last calls, in seconds. ``count`` includes all calls."""
 
     p50: float
     p95: float
@@ -235,9 +235,9 @@ class Latency(TypedDict):
 
 
 class Latencies:
-    """Durations of handlers, from `hooks.handler_finished`, for every router of the process while it is entered.
+    """Durations of the handlers of all routers in the process, from `hooks.handler_finished`. Use it with ``with``.
 
-    A route is a router and a pattern: two routers may have the same pattern.
+    A route is a router and a pattern, because two routers may have the same pattern.
     """
 
     def __init__(self) -> None:
@@ -245,7 +245,7 @@ class Latencies:
         self._counts: dict[tuple[object, str], int] = {}
 
     def __enter__(self) -> Self:
-        """Begin to measure."""
+        """Start measuring."""
         hooks.handler_finished.connect(self._on_finished)
         hooks.router_stopped.connect(self._on_stopped)
         return self
@@ -258,7 +258,7 @@ class Latencies:
         hooks.router_stopped.disconnect(self._on_stopped)
 
     def of(self, pattern: str, router: object = None) -> Latency | None:
-        """Return the figures of ``pattern`` in ``router``; None before its first call ended."""
+        """Return the latency of ``pattern`` in ``router``; None before the first call has ended."""
         last = self._durations.get((router, pattern))
         if not last:
             return None
@@ -267,7 +267,7 @@ class Latencies:
         return Latency(p50=_quantile(ordered, 0.5), p95=_quantile(ordered, 0.95), count=count)
 
     def all(self, router: object = None) -> dict[str, Latency]:
-        """Return the figures of every pattern of ``router`` that was called."""
+        """Return the latencies of all patterns of ``router`` that were called."""
         patterns = [pattern for owner, pattern in self._durations if owner is router]
         return {pattern: found for pattern in patterns if (found := self.of(pattern, router)) is not None}
 
@@ -293,7 +293,7 @@ def _quantile(ordered: list[float], share: float) -> float:
 
 
 class Figures:
-    """Latencies of routes, memory of processes and CPU of this one, measured and encoded once for all pages."""
+    """Route latencies, memory of processes, and CPU usage of this process, encoded once for all pages."""
 
     def __init__(self, latencies: Latencies, console: Console) -> None:
         self._latencies = latencies
@@ -303,7 +303,7 @@ class Figures:
         self._valid_until = 0.0
 
     def message(self, pids: Iterable[int]) -> bytes:
-        """Return the figures, at most two seconds old; ``pids`` are the processes whose memory is wanted."""
+        """Return the figures, at most two seconds old. They include the memory of the processes in ``pids``."""
         now = time.monotonic()
         if now >= self._valid_until:
             figures = {"latency": self._latency(), "memory": memory_of(pids), "cpu": self._cpu_share(now)}
@@ -323,7 +323,7 @@ class Figures:
         }
 
     def _cpu_share(self, now: float) -> float:
-        """Return the share of one core since the last call."""
+        """Return the CPU time since the last call, as a share of one core."""
         cpu = time.process_time()
         share = (cpu - self._cpu) / max(1e-3, now - self._at)
         self._at, self._cpu = now, cpu
@@ -331,9 +331,9 @@ class Figures:
 
 
 def memory_of(pids: Iterable[int]) -> dict[int, int]:
-    """Return resident bytes by process id, without those that cannot be read.
+    """Return resident bytes by process id. Processes that cannot be read are left out.
 
-    They are read from /proc, or by psutil if that is installed and /proc is missing.
+    The source is /proc. Without /proc, psutil is used if it is installed.
     """
     read = _memory_reader()
     return {pid: size for pid in pids if (size := read(pid))}

@@ -1,6 +1,6 @@
-"""The HTTP server of the control API: it serves an aiohttp application, answers in JSON and sends event streams.
+"""The HTTP server of the control API: it serves an aiohttp application, responds in JSON and sends event streams.
 
-Clients may be slow or never read at all, and a shutdown waits for none of them.
+Clients may be slow or never read at all. A shutdown waits for none of them.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ __all__ = [
 
 _log = logging.getLogger("lifecycle.observe")
 
-#: Connections that may wait to be accepted.
+#: Maximum connections that wait to be accepted.
 _BACKLOG = 1024
 
-#: Seconds that running requests have for their answers when the server ends; streams have none.
+#: Seconds for running requests to finish when the server ends. Streams end immediately.
 _SHUTDOWN_TIMEOUT = 0.5
 
-#: Seconds that a client has for the head of each request, for its body, and to take an answer or a message of a stream.
+#: Seconds for a client to send the headers of a request, to send its body, or to receive a response or a message.
 _CLIENT_TIMEOUT = 30.0
 
-#: Bytes of a request's body.
+#: Maximum bytes of a request body.
 _MAX_BODY = 1024 * 1024
 
-#: Seconds between comments in a stream, so that proxies keep it open while nothing happens.
+#: Seconds between comments in a stream. They prevent proxies from closing an idle stream.
 _KEEP_ALIVE = 15.0
 
-#: Bytes that are written at once: a buffer holds a few of them, however large a message is.
+#: Maximum bytes per write, so that buffers stay small even for large messages.
 _CHUNK = 32 * 1024
 
-#: On every answer: not cached, not sniffed.
+#: Headers of every response. They forbid caching and content sniffing.
 _HEADERS: Mapping[str, str] = {
     "Cache-Control": "no-store",
     "Server": "lifecycle",
@@ -71,7 +71,7 @@ _STREAM_HEADERS = {**_HEADERS, "Content-Type": "text/event-stream; charset=utf-8
 
 
 class _DebugLog(logging.LoggerAdapter[logging.Logger]):
-    """A log that writes everything at DEBUG: a malformed request is no failure of the program."""
+    """A logger that writes everything at DEBUG, because a malformed request is not an error of the program."""
 
     def info(self, msg: object, *args: object, **how: Any) -> None:
         self.debug(msg, *args, **how)
@@ -88,7 +88,7 @@ _debug_log = _DebugLog(_log)
 
 @web.middleware
 async def _send_in_time(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Send the answer, and abort the connection of a client that does not take it."""
+    """Send the response, and abort the connection if the client does not receive it in time."""
     connection = request.protocol
     assert isinstance(connection, Connection), "it is made here"
     connection.begin(request)
@@ -111,9 +111,9 @@ async def _send_in_time(request: web.Request, handler: Handler) -> web.StreamRes
 async def serving(
     app: web.Application, console: Console, at: socket.socket, *, headers: Mapping[str, str] | None = None
 ) -> AsyncGenerator[None]:
-    """Serve ``app`` at a socket for a block; a request whose client disconnects is cancelled.
+    """Serve ``app`` at a socket within the context. If a client disconnects, its request is cancelled.
 
-    ``headers`` are added to answers to requests that ``app`` never sees, because they are malformed.
+    ``headers`` are added to responses to malformed requests, which do not reach ``app``.
     """
     app.on_shutdown.append(lambda _: console.end_streams())
     app.middlewares.insert(0, _send_in_time)
@@ -152,23 +152,23 @@ async def serving(
 
 
 def json_response(value: Any) -> web.Response:
-    """Return an answer with ``value`` as JSON."""
+    """Return a response with ``value`` as JSON."""
     return web.json_response(value, headers=_HEADERS)
 
 
 def text_response(text: str) -> web.Response:
-    """Return an answer of plain text; surrogates, which names may have, are escaped."""
+    """Return a plain-text response. Surrogates, which names may contain, are escaped."""
     return web.Response(body=text.encode(errors="backslashreplace"), content_type="text/plain", headers=_HEADERS)
 
 
 def problem(status: int, reason: str, headers: Mapping[str, str] | None = None) -> web.Response:
-    """Return an error for the person who sent the request."""
+    """Return an error response for the person who sent the request."""
     return web.json_response({"error": reason}, status=status, headers={**_HEADERS, **(headers or {})})
 
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn refusals into JSON, also those of aiohttp such as 404; log any other error, and send no details of it."""
+    """Convert rejections to JSON, including those of aiohttp, such as 404. Log other errors without sending details."""
     try:
         return await handler(request)
     except Refused as refusal:
@@ -177,26 +177,26 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         allowed = ", ".join(sorted(refusal.allowed_methods))
         return problem(405, f"this method is not allowed here; use {allowed}", {"Allow": allowed})
     except web.HTTPNotFound:
-        return problem(404, "there is nothing under this path")
+        return problem(404, "this path does not exist")
     except web.HTTPException as refusal:
         return problem(refusal.status, refusal.reason)
     except (ConnectionError, TimeoutError):
         raise
     except Exception:  # noqa: BLE001  # one request that fails does not end the server
         _log.exception("%s %s failed", request.method, request.path)
-        return problem(500, "internal error; the log of the program says more")
+        return problem(500, "internal error; see the log of the program")
 
 
 async def json_object(request: web.Request, **kinds: type[Any]) -> dict[str, Any]:
-    """Return the JSON object in the body, which must have these fields of these types.
+    """Return the JSON object in the body. It must have the given fields with the given types.
 
     Raises:
-        Refused: 400, 408, 413, 415 or 501, saying what is wrong.
+        Refused: with status 400, 408, 413, 415 or 501, and the reason.
     """
     if request.content_type != "application/json":
         raise Refused(415, "the body must be JSON; send Content-Type: application/json")
     if request.headers.get("Transfer-Encoding", "chunked").strip().lower() != "chunked":
-        raise Refused(501, "of transfer codings, only chunked is decoded; send the body as it is")
+        raise Refused(501, "the only supported transfer coding is chunked; send the body without others")
     try:
         found = json.loads(await _body(request), parse_constant=_refuse_constant)
     except RecursionError:
@@ -209,7 +209,7 @@ async def json_object(request: web.Request, **kinds: type[Any]) -> dict[str, Any
     for field, kind in kinds.items():
         if not isinstance(fields.get(field), kind):
             raise Refused(
-                400, f"the body must have the field {field!r}, which is a {'text' if kind is str else kind.__name__}"
+                400, f"the body must have the field {field!r}, a {'string' if kind is str else kind.__name__}"
             )
     return fields
 
@@ -239,17 +239,17 @@ def _refuse_constant(word: str) -> None:
 
 
 def event(data: Any, name: str | None = None) -> bytes:
-    """Return a message with ``data`` as JSON, of the event type ``name``."""
+    """Return a server-sent event of type ``name``, with ``data`` as JSON."""
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
 
 
 async def stream(console: Console, request: web.Request, messages: AsyncGenerator[bytes]) -> web.StreamResponse:
-    """Answer with ``messages`` until they end, the client is gone or too slow, or the console ends its streams.
+    """Send ``messages`` until they end, the client disconnects or is too slow, or the console ends its streams.
 
     Raises:
-        Refused: 503 if there are too many streams.
-        ConnectionError: if the client is gone, or the messages failed, which is logged.
+        Refused: with status 503, if too many streams are open.
+        ConnectionError: if the client has disconnected, or the messages failed, which is logged.
     """
     try:
         with console.streaming():
@@ -269,7 +269,7 @@ async def _send_all(client: _StreamClient, messages: AsyncGenerator[bytes]) -> N
     except ConnectionError:
         raise
     except Exception as error:
-        # The answer has begun: an error response would be taken for a part of it.
+        # The response has already begun, so an error response would be read as a part of it.
         _log.exception("a stream of %s failed", client.request.path)
         client.abort()
         raise ConnectionAbortedError("the stream failed") from error
@@ -282,31 +282,31 @@ class _StreamClient:
         self.request = request
         self.response = web.StreamResponse(headers=_STREAM_HEADERS)
         self.response.force_close()
-        # Whether a message is being written, into which no comment may come.
+        # True while a message is being written. A comment must not interrupt it.
         self._sending = False
 
     async def begin(self) -> None:
-        """Send the headers, which go with the first bytes."""
+        """Send the headers, together with the first bytes."""
         await self.response.prepare(self.request)
-        await self.send(b": here it begins\n\n")
+        await self.send(b": stream begins\n\n")
 
     async def send(self, message: bytes) -> None:
-        """Send ``message``, waiting while the buffer is full; a client that does not read is disconnected.
+        """Send ``message``, and wait while the buffer is full. A client that does not read is disconnected.
 
         Raises:
-            ConnectionError: if the client is gone.
+            ConnectionError: if the client has disconnected.
         """
         self._sending = True
         await self._write(message)
         self._sending = False
 
     async def keep_alive(self) -> None:
-        """Send a comment now and then; if the client is gone, the next message fails."""
+        """Send a comment regularly. If the client has disconnected, the next message fails."""
         with suppress(ConnectionError):
             while True:
                 await asyncio.sleep(_KEEP_ALIVE)
                 if not self._sending:
-                    await self._write(b": still there\n\n")
+                    await self._write(b": keep-alive\n\n")
 
     async def _write(self, data: bytes) -> None:
         try:
@@ -315,10 +315,10 @@ class _StreamClient:
                     await self.response.write(data[at : at + _CHUNK])
         except TimeoutError:
             self.abort()
-            raise ConnectionResetError("the reader did not read") from None
+            raise ConnectionResetError("the client did not read in time") from None
 
     def abort(self) -> None:
-        """End the connection."""
+        """Abort the connection."""
         if self.request.transport is not None:
             self.request.transport.abort()
 

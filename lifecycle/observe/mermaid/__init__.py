@@ -1,7 +1,7 @@
-"""Diagrams of what ``state()`` returns, as text for `Mermaid <https://mermaid.js.org>`_.
+"""Diagrams of the results of ``state()``, as text for `Mermaid <https://mermaid.js.org>`_.
 
-Pure functions from records to text: a state diagram of one worker or of the lifetime, a supervisor's tree, a flow, a
-program. GitHub, documentation tools and many editors draw the text; so does Mermaid on a page.
+The functions convert records to text: a state diagram of a worker or of the lifetime, or a graph of a supervisor's
+tree, a flow or a program. GitHub, documentation tools and many editors render the text.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ __all__ = ["flow", "signal", "system", "tree", "worker"]
 
 
 def worker(state: WorkerState, *, label: Label | None = None, style: Style | None = None) -> str:
-    """Draw a worker as a ``stateDiagram-v2``: every transition, and its present status.
+    """Draw a worker as a ``stateDiagram-v2``: all transitions, and its current status.
 
     Args:
-        state: what a worker's ``state()`` returned.
-        label: a heading, or a function from the record to the note beside the present status.
-        style: CSS by status, or a function from the record to the status whose look it gets; see `system`.
+        state: the result of a worker's ``state()``.
+        label: a heading, or a function from the record to the note next to the current status.
+        style: CSS per status, or a function from the record to the status whose style applies; see `system`.
 
     Raises:
-        TypeError: if it is not a worker's state.
-        ValueError: for an unknown status, and for a style that a diagram cannot contain.
+        TypeError: if ``state`` is not a worker's state.
+        ValueError: if the status is unknown, or a style is invalid in a diagram.
     """
     _check_worker(state)
     return state_diagrams.worker_diagram(state, Look.of(label, style))
 
 
 def signal(state: LifetimeState, *, label: Label | None = None, style: Style | None = None) -> str:
-    """Draw a lifetime as a ``stateDiagram-v2``, from the first signal to its end, and its present state.
+    """Draw a lifetime as a ``stateDiagram-v2``, from the first signal to its end, and its current state.
 
     Args:
-        state: what a lifetime's ``state()`` returned.
+        state: the result of a lifetime's ``state()``.
         label: as for `worker`.
         style: as for `worker`.
 
     Raises:
-        TypeError: if it is not a lifetime's state.
-        ValueError: for a style that a diagram cannot contain.
+        TypeError: if ``state`` is not a lifetime's state.
+        ValueError: if a style is invalid in a diagram.
     """
     if not isinstance(state, LifetimeState):
         raise TypeError(f"{state!r} is not a lifetime's state; give life.state(), for instance current().state()")
@@ -57,17 +57,19 @@ def signal(state: LifetimeState, *, label: Label | None = None, style: Style | N
 def tree(state: WorkerState, *, label: Label | None = None, style: Style | None = None) -> str:
     """Draw a supervisor and its descendants as a ``graph TD``.
 
-    The nodes show name, status, pid, restarts, an open circuit, health and errors; their shapes show the kinds.
-    Mermaid draws some hundred nodes: in a larger tree, childless siblings of one status are one node with their number.
+    The nodes show name, status, pid, restarts, an open circuit, health and errors. Their shapes show the kinds. Mermaid
+    draws a few hundred nodes. In a larger tree, siblings without children that have the same status become one node
+    with
+    their count.
 
     Args:
-        state: what a supervisor's, or any worker's, ``state()`` returned.
+        state: the result of ``state()`` of a supervisor or any other worker.
         label: a heading, or a function from a record to the label of its node; see `system`.
-        style: CSS by status, or a function from a record to the status whose look it gets; see `system`.
+        style: CSS per status, or a function from a record to the status whose style applies; see `system`.
 
     Raises:
-        TypeError: if it is not a worker's state.
-        ValueError: for a style that a diagram cannot contain.
+        TypeError: if ``state`` is not a worker's state.
+        ValueError: if a style is invalid in a diagram.
     """
     _check_worker(state)
     look = Look.of(label, style)
@@ -78,17 +80,17 @@ def tree(state: WorkerState, *, label: Label | None = None, style: Style | None 
 def flow(state: RunInfo, *, label: Label | None = None, style: Style | None = None) -> str:
     """Draw a flow as a ``graph TD``: its tasks and retries with their states and order, and nested flows.
 
-    If it is too large, tasks of one state are one node with their number; if that is not enough, so is each nested
-    flow.
+    If the flow is too large, tasks with the same state become one node with their count. If that is not enough, each
+    nested flow also becomes one node.
 
     Args:
-        state: what ``run.info()`` returned, or one of ``flows.state().runs``.
+        state: the result of ``run.info()``, or one of ``flows.state().runs``.
         label: a heading, or a function from an item to the label of its node; see `system`.
-        style: CSS by status, or a function from an item to the status whose look it gets; see `system`.
+        style: CSS per status, or a function from an item to the status whose style applies; see `system`.
 
     Raises:
-        TypeError: if it is not the record of a run.
-        ValueError: for a style that a diagram cannot contain.
+        TypeError: if ``state`` is not the record of a run.
+        ValueError: if a style is invalid in a diagram.
     """
     if not isinstance(state, RunInfo):
         raise TypeError(f"{state!r} is not the record of a run; give run.info(), or one of flows.state().runs")
@@ -100,19 +102,20 @@ def system(state: object, *, label: Label | None = None, style: Style | None = N
     """Draw a whole program as one ``graph TD``: lifetime, routers with sources and routes, workers and flows.
 
     Args:
-        state: what ``state()`` of a lifetime, a router, a worker, a supervisor or `Flows` returned, what
-            ``routes()`` and ``sources()`` of a router did, or a mapping or sequence of such, in any depth; or a record
-            that has some of them as ``lifetime``, ``router``, ``routes``, ``sources``, ``workers``, ``flows``. Routes
-            and sources belong to the router that they come after. ``None`` is left out.
-        label: a heading; or a function from a record to the label of its node, with line ends, and ``None`` for the
-            usual one.
-        style: a mapping from status to CSS, such as ``{"running": "fill:#ffffff,stroke:#000000"}``, over the look
-            that the status has; or a function from a record to the status whose look it gets, and ``None`` for its
-            own. In addition to the statuses of a worker there is ``unhealthy``, which is applied over them.
+        state: the ``state()`` of a lifetime, a router, a worker, a supervisor or `Flows`, or the ``routes()`` or
+            ``sources()`` of a router. It can also be a mapping or sequence of these, nested to any depth, or a record
+            with some of the attributes ``lifetime``, ``router``, ``routes``, ``sources``, ``workers`` and ``flows``.
+            Routes and sources belong to the router before them. ``None`` is left out.
+        label: a heading, or a function from a record to the label of its node. A label may have several lines.
+            ``None`` selects the default label.
+        style: a mapping from status to CSS, such as ``{"running": "fill:#ffffff,stroke:#000000"}``, which replaces the
+            default CSS. Or a function from a record to the status whose style applies, where ``None`` selects the
+            record's status. In addition to a worker's statuses, there is ``unhealthy``, which is applied on top of
+            them.
 
     Raises:
-        TypeError: naming an object that is none of these.
-        ValueError: for a style that a diagram cannot contain.
+        TypeError: if an object is none of these. The message names it.
+        ValueError: if a style is invalid in a diagram.
     """
     parts, look = graphs.SystemParts.of(state), Look.of(label, style)
     return graphs.chart(graphs.system_graph(parts, flow_nodes(parts.flows, look), look), look)

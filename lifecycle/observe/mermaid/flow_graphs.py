@@ -1,4 +1,4 @@
-"""Graphs of flows: their tasks with the order between them, each nested flow in a frame."""
+"""Graphs of flows: tasks and the order between them, with a frame around each nested flow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["flow_graph", "flow_nodes"]
 
-#: The status whose look a state has, the most important first: it is that of a group of items.
+#: The style of each state, most important first. A group of items has the style of its most important state.
 _LOOKS: Final = {
     "REVERT_FAILURE": "killed",
     "FAILURE": "failed",
@@ -37,7 +37,7 @@ _LOOKS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The drawing of an item: a node, or a frame around others."""
+    """The drawing of an item: a node, or a frame around other parts."""
 
     item: ItemInfo
     node: Node
@@ -56,7 +56,7 @@ def flow_nodes(states: Sequence[RunInfo], look: Look) -> list[Node]:
 
 
 def flow_graph(state: RunInfo, look: Look) -> Iterator[str]:
-    """Yield the lines of a flow; if it is too large, with one node for several items, or for a nested flow."""
+    """Yield the lines of a flow. If it is too large, several items or a nested flow become one node."""
     part = root = _part(state.root, look)
     for reduced in (_merged, _without_frames, _closed):
         if fits(list(_drawn(part, "f"))):
@@ -104,7 +104,7 @@ def _drawn(part: _Part, name: str) -> Iterator[str]:
 
 
 def _merged(part: _Part) -> _Part:
-    """Merge items of one state into one node: in a linear flow those that follow each other, else all."""
+    """Merge items with the same state into one node. In a linear flow, merge only consecutive items."""
     parts = [_merged(each) for each in part.parts]
     places: list[int] = []
     groups: dict[object, int] = {}
@@ -125,7 +125,7 @@ def _alike(one: _Part, other: _Part) -> bool:
 
 
 def _joined(part: _Part, parts: Sequence[_Part], places: Sequence[int]) -> _Part:
-    """Return ``part`` with one of ``parts`` at each place, or one node for all that share it."""
+    """Return ``part`` with one node per place. Parts that share a place become one node."""
     together: dict[int, list[_Part]] = {}
     for each, place in zip(parts, places, strict=True):
         together.setdefault(place, []).append(each)

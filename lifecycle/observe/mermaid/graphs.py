@@ -1,4 +1,4 @@
-"""A ``graph TD`` of workers or of a whole program, reduced so that Mermaid accepts it however large it is."""
+"""A ``graph TD`` of workers or of a whole program, reduced to a size that Mermaid accepts."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ __all__ = [
     "worker_node",
 ]
 
-#: The records that a diagram of a program shows.
+#: The records that a diagram of a program can show.
 _Record: TypeAlias = WorkerState | RunInfo | LifetimeState | RouterState | RouteInfo | SourceInfo
 
-#: The attributes of a record of a whole program.
+#: The attributes of a record that describes a whole program.
 _PROGRAM: Final = ("lifetime", "router", "routes", "sources", "workers", "tree", "flows", "runs")
 
-#: Below Mermaid's own limits of 500 edges and 50,000 characters, where a diagram is no longer readable.
+#: Maximum lines and characters of a readable diagram. Mermaid's own limits are 500 edges and 50,000 characters.
 _LINES: Final = 540
 _CHARACTERS: Final = 40_000
-#: Childless siblings in one row; the next are placed below them by invisible links.
+#: Maximum childless siblings per row. Invisible links place the others below.
 _ROW: Final = 8
 
 #: The shape of each kind.
@@ -69,7 +69,7 @@ _SHAPES: Final = {
     "flow": ("[[", "]]"),
     "retry": ("{{", "}}"),
 }
-#: Routes, sources or flows that are shown.
+#: Maximum number of routes, sources or flows that are shown.
 _MOST: Final = 40
 
 
@@ -92,12 +92,12 @@ def chart(body: Iterable[str], look: Look) -> str:
 
 
 def frame(name: str, title: str, lines: Iterable[str]) -> list[str]:
-    """Return ``lines`` inside a frame that other nodes can point to as ``name``."""
+    """Return ``lines`` inside a frame, which links can refer to as ``name``."""
     return [f"subgraph {name}[{quoted(title)}]", *indented(lines), "end", f"class {name} frame"]
 
 
 def fitting(roots: Sequence[Node]) -> list[Node]:
-    """Return ``roots``; if they are too many, merge childless siblings of one status, first those that run."""
+    """Return ``roots``. If they are too large, merge childless siblings with the same status, running ones first."""
     kept = list(roots)
     for calm in (frozenset({("running",)}), None):
         if _fit(kept):
@@ -107,7 +107,7 @@ def fitting(roots: Sequence[Node]) -> list[Node]:
 
 
 def drawn(node: Node, name: str) -> Iterator[str]:
-    """Yield the lines of ``node`` and its descendants, whose names begin with ``name``."""
+    """Yield the lines of ``node`` and its descendants. Their names begin with ``name``."""
     yield from shape(node, name)
     for number, child in enumerate(node.children):
         yield from drawn(child, f"{name}_{number}")
@@ -124,12 +124,12 @@ def shape(node: Node, name: str) -> Iterator[str]:
 
 
 def in_rows(name: str, numbers: Sequence[int]) -> Iterator[str]:
-    """Yield invisible links that place unlinked nodes in rows."""
+    """Yield invisible links that arrange unlinked nodes in rows."""
     yield from (f"{name}_{above} ~~~ {name}_{below}" for above, below in zip(numbers, numbers[_ROW:], strict=False))
 
 
 def fits(lines: Sequence[str]) -> bool:
-    """Return whether Mermaid accepts so much, and a reader can make sense of it."""
+    """Return whether ``lines`` are few enough for Mermaid and for readers."""
     return len(lines) <= _LINES and sum(map(len, lines)) <= _CHARACTERS
 
 
@@ -138,7 +138,7 @@ def _fit(roots: Iterable[Node]) -> bool:
 
 
 def _merged(node: Node, calm: Container[tuple[str, ...]] | None) -> Node:
-    """Replace childless children of the same classes by one node, only those in ``calm`` if that is given."""
+    """Replace childless children with equal classes by one node. If ``calm`` is given, replace only those classes."""
     alike = Counter(child.classes for child in node.children if not child.children)
     many = {each: number for each, number in alike.items() if number > 1 and (calm is None or each in calm)}
     kept = [_merged(child, calm) for child in node.children if child.children or child.classes not in many]
@@ -190,7 +190,7 @@ def _source_nodes(part: RouterParts, look: Look) -> list[Node]:
 
 
 def limited(records: Sequence[Any], node: Callable[[Any], Node], noun: str) -> list[Node]:
-    """Return a node for each of the first ``records``, and one with the number of the others."""
+    """Return a node for each of the first ``records``, and one node with the number of the others."""
     nodes = [node(record) for record in records[:_MOST]]
     more = len(records) - len(nodes)
     return [*nodes, Node([f"{plural(more, noun)} more"], noun)] if more else nodes
@@ -222,7 +222,7 @@ class SystemParts:
         """Return the records in ``state``, which may be nested.
 
         Raises:
-            TypeError: naming the object that is not a record.
+            TypeError: if an object is not a record. The message names it.
         """
         parts = cls()
         for record in _records(state):
@@ -237,7 +237,7 @@ class SystemParts:
         elif isinstance(record, LifetimeState):
             self.lifetimes.append(record)
         elif isinstance(record, RouterState):
-            # Its routes may have come before it.
+            # The routes of the router may have come before the router itself.
             router = self._last_router()
             if router.state is not None:
                 self.routers.append(router := RouterParts())
@@ -254,7 +254,7 @@ class SystemParts:
 
 
 def _records(state: Any) -> Iterator[_Record]:
-    """Yield the records in mappings, sequences, and records of a whole program, in their order."""
+    """Yield the records in mappings, sequences and records of a whole program, in order."""
     if isinstance(state, _Record):
         yield state
     elif state is not None:
@@ -267,17 +267,17 @@ def _contents(state: Any) -> Sequence[object]:
         return list(cast("Mapping[object, object]", state).values())
     if isinstance(state, Sequence) and not isinstance(state, (str, bytes, bytearray)):
         return cast("Sequence[object]", state)
-    # An object with a state() is not a record itself.
+    # An object with a state() method is a component, not a record.
     if not callable(getattr(state, "state", None)) and any(hasattr(state, name) for name in _PROGRAM):
         return [getattr(state, name, None) for name in _PROGRAM]
     raise TypeError(
-        f"{state!r} is not part of a system; give the state() of a lifetime, a router, a worker, a supervisor or "
-        "flows, the routes() or sources() of a router, or a mapping or sequence of such"
+        f"{state!r} is not part of a program; give the state() of a lifetime, a router, a worker, a supervisor or "
+        "flows, the routes() or sources() of a router, or a mapping or sequence of these"
     )
 
 
 def system_graph(parts: SystemParts, flow_nodes: Sequence[Node], look: Look) -> Iterator[str]:
-    """Yield the lines of a program: the lifetime above, a frame for each router, one for workers, one for flows."""
+    """Yield the lines of a program: the lifetime at the top, and a frame for each router, for workers and for flows."""
     frames = [
         *(f"router{number}" for number, _ in enumerate(parts.routers)),
         *(name for name, records in (("workers", parts.workers), ("flows", parts.flows)) if records),

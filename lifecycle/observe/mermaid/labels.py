@@ -1,4 +1,4 @@
-"""The labels of nodes: a record as a few short lines, the name first."""
+"""The labels of nodes: each record as a few short lines, its name first."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ __all__ = [
     "worker_lines",
 ]
 
-#: Characters of an error or of a probe's message; a diagram is not a log.
+#: Maximum characters of an error or of a probe's message, because diagrams have little space.
 _SHORT = 120
 
 
 def worker_lines(state: WorkerState) -> list[str]:
-    """Return name, status and pid, and everything that is wrong."""
+    """Return name, status and pid, and all problems."""
     health = state.health
     return [
         state.name,
@@ -47,7 +47,7 @@ def worker_lines(state: WorkerState) -> list[str]:
 
 
 def lifetime_lines(state: LifetimeState) -> list[str]:
-    """Return whether it stops and why, and the tasks and hooks that remain."""
+    """Return whether the lifetime is stopping and why, and the remaining tasks and hooks."""
     return [
         "lifetime",
         f"stopping, {_reason(state)}" if state.stopping else "running",
@@ -60,7 +60,7 @@ def lifetime_lines(state: LifetimeState) -> list[str]:
 
 
 def router_lines(state: RouterState) -> list[str]:
-    """Return the number of routes and sources, and the outcomes of events."""
+    """Return the numbers of routes and sources, and the outcomes of events."""
     return [
         state.name,
         "running" if state.running else "not running",
@@ -76,12 +76,12 @@ def route_lines(info: RouteInfo) -> list[str]:
 
 
 def source_lines(info: SourceInfo) -> list[str]:
-    """Return its name, and whether it runs."""
+    """Return the name of a source, and whether it is running."""
     return [info.name, "running" if info.running else "not running"]
 
 
 def run_lines(state: RunInfo) -> list[str]:
-    """Return its name, id, state and error, and the states of its items."""
+    """Return the name, id, state and error of a run, and the states of its items."""
     return [
         state.name,
         *([state.id] if state.id else []),
@@ -92,19 +92,19 @@ def run_lines(state: RunInfo) -> list[str]:
 
 
 def item_lines(item: ItemInfo) -> list[str]:
-    """Return its name, state, intention, attempts and error."""
+    """Return the name, state, intention, attempts and error of an item."""
     pending = item.intention in ("REVERT", "RETRY") and item.state in ("SUCCESS", "FAILURE")
     return [
         item.name,
-        f"{item.state}, to {item.intention.lower()}" if pending else item.state or "nothing in it",
+        f"{item.state}, to {item.intention.lower()}" if pending else item.state or "empty",
         *([f"attempt {item.attempt}"] if item.attempt > 1 else []),
         *([_message(item.error)] if item.error else []),
     ]
 
 
 def tally(counts: Mapping[str, int]) -> str:
-    """Return ``3 SUCCESS, 1 RUNNING``."""
-    return ", ".join(f"{number} {state}" for state, number in counts.items()) or "nothing in it"
+    """Return the counts as text, such as ``3 SUCCESS, 1 RUNNING``."""
+    return ", ".join(f"{number} {state}" for state, number in counts.items()) or "empty"
 
 
 def _outcomes(*, routed: int, **others: int) -> str:

@@ -1,4 +1,4 @@
-"""State diagrams: every transition of a worker or a lifetime, and its present state."""
+"""State diagrams: all transitions of a worker or a lifetime, and its current state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["lifetime_diagram", "worker_diagram"]
 
-#: The words beside the usual transitions of a worker.
+#: The labels of a worker's usual transitions.
 _LABELS: Final = {
     ("created", "pending"): "hold back",
     ("created", "starting"): "start",
@@ -36,12 +36,14 @@ def worker_diagram(state: WorkerState, look: Look) -> str:
     """Draw the ten states of a worker.
 
     Raises:
-        ValueError: for a status that is none of them.
+        ValueError: if the status is unknown.
     """
     now = str(state.status)
     statuses = sorted(TRANSITIONS)
     if now not in statuses:
-        raise ValueError(f"{state.name!r} is {now!r}, which no worker is; there are {', '.join(statuses)}")
+        raise ValueError(
+            f"{now!r} of {state.name!r} is not a status of a worker; expected one of {', '.join(statuses)}"
+        )
     body = [*_transitions("created", _worker_transitions()), *_note(now, look.lines(state, worker_lines(state)))]
     return _diagram(body, now, look.name(state, now), look)
 
@@ -58,11 +60,11 @@ def _worker_transitions() -> Iterator[tuple[str, str, str]]:
 
 
 def lifetime_diagram(state: LifetimeState, look: Look) -> str:
-    """Draw the states of a lifetime, from running to one of two ends."""
+    """Draw the states of a lifetime, from running to one of two final states."""
     now = "stopping" if state.stopping else "running"
-    # As long as it runs, what may stop it.
-    cause = str(state.reason) if state.stopping else "signal, shutdown, end of the main, or a deadline"
-    transitions = [("running", "stopping", cause), ("stopping", "[*]", "all has ended")]
+    # Before the stop, the possible reasons for it.
+    cause = str(state.reason) if state.stopping else "signal, shutdown, end of the main component, or deadline"
+    transitions = [("running", "stopping", cause), ("stopping", "[*]", "everything has ended")]
     if state.force_exit_at:
         transitions += [
             ("stopping", "forced", f"signal number {state.force_exit_at}"),

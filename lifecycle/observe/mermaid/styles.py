@@ -1,8 +1,8 @@
-"""How diagrams look, and text that Mermaid shows as it is, whatever it contains.
+"""Styles of diagrams, and escaping of text, so that Mermaid shows any text unchanged.
 
-A diagram is a program, and the names in it come from anywhere. Every character but a letter, a digit, or a mark inside
-a word is written as its number (``#34;``), which Mermaid replaces after it has parsed syntax, Markdown and HTML. So a
-diagram is plain ASCII, too.
+A diagram is code, and the names in it are untrusted. Letters, digits and marks inside a word stay. Every other
+character is written as its number (``#34;``), which Mermaid decodes after it has parsed syntax, Markdown and HTML. A
+diagram is therefore also plain ASCII.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["CLASSES", "Label", "Look", "Style", "escape", "indented", "label_line", "markdown", "quoted"]
 
-#: A heading, or a function from a record to the label of its node; None from it keeps the usual label.
+#: A heading, or a function from a record to the label of its node, where None selects the default label.
 Label: TypeAlias = "str | Callable[[Any], str | None]"
-#: CSS by class, or a function from a record to its class; None from it keeps the class of its status.
+#: CSS per class, or a function from a record to its class, where None selects the class of its status.
 Style: TypeAlias = "Mapping[str, str] | Callable[[Any], str | None]"
 
-#: The look of each status, always with both colours, since the page may be light or dark.
+#: The style of each status. It always sets text and fill, because the page may be light or dark.
 CLASSES: Final[Mapping[str, str]] = {
     "created": "fill:#f8fafc,stroke:#94a3b8,color:#334155",
     "pending": "fill:#fef9c3,stroke:#ca8a04,color:#713f12,stroke-dasharray:5 3",
@@ -36,11 +36,11 @@ CLASSES: Final[Mapping[str, str]] = {
     "finished": "fill:#ccfbf1,stroke:#0d9488,color:#134e4a",
     "failed": "fill:#fee2e2,stroke:#dc2626,color:#7f1d1d,stroke-width:3px",
     "killed": "fill:#7f1d1d,stroke:#450a0a,color:#fef2f2,stroke-width:3px",
-    # Over the look of the status.
+    # Applied on top of the status.
     "unhealthy": "stroke:#dc2626,stroke-width:3px,stroke-dasharray:3 3",
-    # The present state of a state diagram.
+    # The current state of a state diagram.
     "present": "stroke-width:3px,font-weight:bold",
-    # Around related nodes.
+    # The frame around related nodes.
     "frame": "fill:transparent,stroke:#94a3b8",
 }
 
@@ -49,7 +49,7 @@ _DECLARATION: Final = re.compile(r"[a-z-]+:[-\w#%. ]+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The look of one diagram."""
+    """The labels and styles of one diagram."""
 
     heading: str | None
     _label: Callable[[Any], str | None] | None
@@ -61,8 +61,8 @@ class Look:
         """Return the look for these settings.
 
         Raises:
-            TypeError: if a setting is of another type.
-            ValueError: for an unknown class, or CSS that a diagram cannot contain.
+            TypeError: if a setting has the wrong type.
+            ValueError: if a class is unknown, or its CSS is invalid in a diagram.
         """
         if not (label is None or isinstance(label, str) or callable(label)):
             raise TypeError(f"label={label!r}: give a heading, or a function from a record to the label of its node")
@@ -79,7 +79,7 @@ class Look:
         )
 
     def lines(self, record: Any, usual: Sequence[str]) -> Sequence[str]:
-        """Return the lines of the node of ``record``."""
+        """Return the lines in the node of ``record``."""
         label = None if self._label is None else self._label(record)
         return usual if label is None else label.split("\n")
 
@@ -89,7 +89,7 @@ class Look:
         return usual if chosen is None else _known(chosen)
 
     def definitions(self) -> list[str]:
-        """Return the definitions of all classes, so that two diagrams differ only where the program does."""
+        """Return the definitions of all classes, so that two diagrams differ only if the programs do."""
         return [f"classDef {name} {css}" for name, css in {**CLASSES, **self._css}.items()]
 
 
@@ -97,27 +97,29 @@ def _known(name: str) -> str:
     """Return ``name``.
 
     Raises:
-        ValueError: if it is not a class, naming those that are.
+        ValueError: if it is not a class. The message names the classes.
     """
     if name not in CLASSES:
-        raise ValueError(f"{name!r} is not a class of a diagram; there are {', '.join(CLASSES)}")
+        raise ValueError(f"{name!r} is not a class of a diagram; use one of {', '.join(CLASSES)}")
     return str(name)
 
 
 def _css(name: str, css: str) -> str:
     declarations = [each.strip() for each in re.split("[,;]", css) if each.strip()]
     if not declarations or not all(_DECLARATION.fullmatch(each) for each in declarations):
-        raise ValueError(f"{css!r} of {name!r} is not CSS for a diagram; give it as 'fill:#fee2e2,stroke:#dc2626'")
+        raise ValueError(
+            f"{css!r} of {name!r} is not valid CSS in a diagram; give it in the form 'fill:#fee2e2,stroke:#dc2626'"
+        )
     return ",".join(declarations)
 
 
 # -- text ----------------------------------------------------------------------------------------------------------
 
-#: Characters of one name that are shown; Mermaid refuses diagrams of more than 50,000.
+#: Maximum characters of one line. Mermaid rejects diagrams with more than 50,000 characters.
 _LONGEST: Final = 1000
 
-# Every character but a letter, a digit, a mark between two of them, and a single space before one. A dot after "www"
-# would begin a link, and "end note" would end a note.
+# Every character except letters, digits, marks between two of them, and a single space before one. A dot after "www"
+# would start a link, and "end note" would end a note.
 _SPECIAL: Final = re.compile(
     r"""(?!  [0-9A-Za-z]
           | (?<=[0-9A-Za-z]) (?: , (?=\ ) | (?: [-_/] | (?<!w)\. ) (?=[0-9A-Za-z]) )
@@ -125,32 +127,33 @@ _SPECIAL: Final = re.compile(
         ) .""",
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
-# Characters that HTML cannot show by number.
+# Characters that HTML cannot represent as a number.
 _INVISIBLE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-# Mermaid's own signs for "&#", "&" and ";": a word joiner inside keeps it from replacing them.
+# Mermaid's internal signs for "&#", "&" and ";". A word joiner inside a sign prevents its replacement.
 _SIGNS: Final = re.compile("(?<=ﬂ)(?=°)|(?<=¶)(?=ß)")
 
 
 def escape(text: str) -> str:
-    """Escape ``text`` for every place of every diagram; control characters become U+FFFD."""
+    """Escape ``text`` for any place in any diagram. Control characters become U+FFFD."""
     visible = _SIGNS.sub("\u2060", _INVISIBLE.sub("\ufffd", text))
     return _SPECIAL.sub(lambda found: f"#{ord(found[0])};", visible)
 
 
 def label_line(line: str) -> str:
-    """Return one escaped line, never empty, which Mermaid would refuse."""
+    """Return one escaped line. An empty line becomes a space, because Mermaid rejects empty lines."""
     return escape(shorten(line, _LONGEST)) or "#32;"
 
 
 def quoted(text: str) -> str:
-    """Return a title as one string."""
+    """Return a title as a quoted string."""
     return f'"{label_line(text)}"'
 
 
 def markdown(lines: Iterable[str]) -> str:
-    """Return the label of a node, the first line in bold.
+    """Return the label of a node, with the first line in bold.
 
-    It is a Markdown string: in others Mermaid looks for icons, formulas and line ends after it has replaced numbers.
+    It is a Markdown string. In other strings, Mermaid looks for icons, formulas and line ends after it has decoded
+    numbers.
     """
     first, *others = [label_line(line) for line in lines] or [label_line("")]
     return '"`' + "\n".join([f"**{first}**", *others]) + '`"'

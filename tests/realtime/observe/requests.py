@@ -89,7 +89,7 @@ async def streaming(path: Path, target: str) -> AsyncGenerator[Stream]:
     try:
         writer.write(_request("GET", target))
         stream = Stream(reader)
-        assert await stream.comment() == b": here it begins\n"
+        assert await stream.comment() == b": stream begins\n"
         yield stream
     finally:
         writer.close()

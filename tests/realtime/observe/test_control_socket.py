@@ -457,7 +457,7 @@ async def test_a_stream_in_which_nothing_happens_shows_signs_of_life(
 ) -> None:
     monkeypatch.setattr("lifecycle.observe.http.server._KEEP_ALIVE", 0.05)
     async with opened() as (_, path), streaming(path, "/api/events/stream") as stream:
-        assert await stream.comment() == b": still there\n"
+        assert await stream.comment() == b": keep-alive\n"
 
 
 async def test_a_socket_that_cannot_be_served_is_logged_and_the_program_continues(

@@ -55,25 +55,25 @@ def post(body: bytes, kind: str = "application/json", target: str = "/api/comman
         (post(b'{"line": ' * 100_000), 400, "the body is nested too deeply"),
         (post(b"[]"), 400, "the body must be a JSON object with line"),
         (post(b"null"), 400, "the body must be a JSON object with line"),
-        (post(b"{}"), 400, "the field 'line', which is a text"),
-        (post(b'{"line": 7}'), 400, "the field 'line', which is a text"),
-        (post(b'{"line": ["stop"]}'), 400, "the field 'line', which is a text"),
+        (post(b"{}"), 400, "the field 'line', a string"),
+        (post(b'{"line": 7}'), 400, "the field 'line', a string"),
+        (post(b'{"line": ["stop"]}'), 400, "the field 'line', a string"),
         (post(b'{"line": " "}'), 400, "the line is blank"),
-        (post(b'{"topic": null}', target="/api/emit"), 400, "the field 'topic', which is a text"),
-        (post(b'{"data": 1}', target="/api/emit"), 400, "the field 'topic', which is a text"),
+        (post(b'{"topic": null}', target="/api/emit"), 400, "the field 'topic', a string"),
+        (post(b'{"data": 1}', target="/api/emit"), 400, "the field 'topic', a string"),
         (post(b'{"line": "stop"}', kind="text/plain"), 415, "send Content-Type: application/json"),
         (post(b"line=stop", kind="application/x-www-form-urlencoded"), 415, "send Content-Type: application/json"),
         (post(b" " * 2_000_000), 413, "the body is larger than 1048576 bytes"),
         (b"DELETE /api/state HTTP/1.0\r\n\r\n", 405, "use GET, HEAD"),
         (b"GET /api/command HTTP/1.0\r\n\r\n", 405, "use POST"),
-        (b"GET / HTTP/1.0\r\n\r\n", 404, "there is nothing under this path"),
-        (b"GET /api/../api/dumps HTTP/1.0\r\n\r\n", 404, "there is nothing under this path"),
-        (b"GET /api/trace/x HTTP/1.0\r\n\r\n", 400, "'x' is not a number"),
-        (b"GET /api/trace/" + b"9" * 5000 + b" HTTP/1.0\r\n\r\n", 400, "is not a number"),
-        (b"GET /api/trace/99999999 HTTP/1.0\r\n\r\n", 404, "there is no event 99999999 here"),
-        (b"GET /api/events?limit=0 HTTP/1.0\r\n\r\n", 400, "'0' is not a number; give 1 or more"),
-        (b"GET /api/events?limit=-1 HTTP/1.0\r\n\r\n", 400, "'-1' is not a number"),
-        (b"GET /api/events?limit=%D9%A3 HTTP/1.0\r\n\r\n", 400, "is not a number"),
+        (b"GET / HTTP/1.0\r\n\r\n", 404, "this path does not exist"),
+        (b"GET /api/../api/dumps HTTP/1.0\r\n\r\n", 404, "this path does not exist"),
+        (b"GET /api/trace/x HTTP/1.0\r\n\r\n", 400, "'x' is not a positive number"),
+        (b"GET /api/trace/" + b"9" * 5000 + b" HTTP/1.0\r\n\r\n", 400, "is not a positive number"),
+        (b"GET /api/trace/99999999 HTTP/1.0\r\n\r\n", 404, "the log has no event 99999999"),
+        (b"GET /api/events?limit=0 HTTP/1.0\r\n\r\n", 400, "'0' is not a positive number; give 1 or more"),
+        (b"GET /api/events?limit=-1 HTTP/1.0\r\n\r\n", 400, "'-1' is not a positive number"),
+        (b"GET /api/events?limit=%D9%A3 HTTP/1.0\r\n\r\n", 400, "is not a positive number"),
         (b"GET /api/events?pattern=[ HTTP/1.0\r\n\r\n", 400, "malformed pattern"),
         (b"GET /api/events/stream?pattern=[ HTTP/1.0\r\n\r\n", 400, "malformed pattern"),
         (b"GET /api/explain HTTP/1.0\r\n\r\n", 400, "give the topic"),
@@ -218,7 +218,7 @@ async def test_a_stream_that_fails_is_cut_off_and_logged(
         monkeypatch.setattr("lifecycle.observe.http.api.event", None)
         received = await sent(path, b"GET /api/state/stream HTTP/1.0\r\n\r\n")
     assert received.count(b"HTTP/1.") == 1
-    assert received.endswith(b": here it begins\n\n")
+    assert received.endswith(b": stream begins\n\n")
     assert "a stream of /api/state/stream failed" in caplog.text
 
 

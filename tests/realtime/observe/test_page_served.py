@@ -165,7 +165,7 @@ async def test_readers_of_streams_take_an_eighth_of_the_descriptors() -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", int(dashboard.url.rpartition(":")[2]))
             held.callback(writer.close)
             writer.write(ask)
-            await reader.readuntil(b"here it begins")
+            await reader.readuntil(b"stream begins")
         async with client.get("/api/state/stream") as answer:
             assert answer.status == 503
             assert (await answer.json())["error"] == "128 readers are there already; close some"
