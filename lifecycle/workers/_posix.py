@@ -231,7 +231,7 @@ def _list_members(wanted: Sequence[int]) -> dict[int, list[int]]:
     """Return the members of the groups ``wanted``. The lists are empty without /proc."""
     groups: dict[int, list[int]] = {pgid: [] for pgid in wanted}
     with suppress(FileNotFoundError):
-        for entry in os.listdir("/proc"):  # noqa: PTH208  # a thousand Path objects for nothing
+        for entry in os.listdir("/proc"):  # noqa: PTH208  # avoids a thousand Path objects
             if entry.isdigit() and (group := _group_of(int(entry))) in groups:
                 groups[group].append(int(entry))
     return groups

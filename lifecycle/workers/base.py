@@ -249,7 +249,7 @@ class BaseWorker:
         """Wait until the worker has ended, and return its `Exit`. Any number of tasks may wait."""
         if self._exit is None:
             await self._machine.reach(*FINAL)
-        assert self._exit is not None, "it is there before the status is final"
+        assert self._exit is not None, "it is set before the status is final"
         return self._exit
 
     async def __aenter__(self) -> Self:
@@ -370,7 +370,7 @@ class BaseWorker:
         """Call `_terminate`. If it is async, return a future for its completion."""
         try:
             asking = self._terminate(force=force)
-        except Exception:  # noqa: BLE001  # logged; the end must come all the same
+        except Exception:  # noqa: BLE001  # logged; the worker must end anyway
             self._log_terminate_failed(force=force)
             asking = None
         if asking is not None:

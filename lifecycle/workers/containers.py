@@ -103,7 +103,7 @@ class ContainerWorker(BaseWorker):
     # An engine under load takes a while to report a kill, and to remove the container.
     _last_wait: ClassVar[float] = 10.0
 
-    def __init__(  # the names are promised; each has a default
+    def __init__(  # part of the public API; each has a default
         self,
         name: str,
         image: str,
@@ -239,7 +239,7 @@ class ContainerWorker(BaseWorker):
         }
 
     async def _terminate(self, *, force: bool) -> None:
-        assert self._at is not None, "what was launched is at an engine"
+        assert self._at is not None, "it is set by the launch"
         self._killed = force
         if self._paused:
             await self._unpause(self._at)
@@ -394,7 +394,7 @@ class EngineContainer:
 
     async def read(self, feed: Callable[[bytes, Stream], None]) -> None:
         """Pass the output to ``feed`` until its end."""
-        assert self._attached is not None, "it was created"
+        assert self._attached is not None, "create() sets it"
         with suppress(EngineLost):
             async with _answers(None):
                 while message := await self._attached.read_out():

@@ -56,7 +56,7 @@ class Status(StrEnum):
     RUNNING = "running"
     #: Suspended, with its memory kept.
     SUSPENDED = "suspended"
-    #: Requested to stop.
+    #: A stop was requested, but the worker has not ended yet.
     STOPPING = "stopping"
     #: Ended because of a stop request.
     STOPPED = "stopped"

@@ -73,7 +73,7 @@ class ProcessWorker(BaseWorker):
 
     kind: ClassVar[str] = "process"
 
-    def __init__(  # noqa: PLR0913  # the names are promised; each has a default
+    def __init__(  # noqa: PLR0913  # part of the public API; each has a default
         self,
         name: str,
         *argv: str | os.PathLike[str],
@@ -108,7 +108,7 @@ class ProcessWorker(BaseWorker):
         self._stdio = stdio or Pipes(output, logging.getLogger(f"lifecycle.workers.{name}"))
         if isinstance(self._ready, Line):
             if not isinstance(self._stdio, LineSource):
-                raise ValueError(  # noqa: TRY004  # each is valid, but not the two together
+                raise ValueError(  # noqa: TRY004  # each value is valid, but not both together
                     f"ready={ready!r} of {name!r} needs to read lines, which {stdio!r} does not"
                 )
             self._stdio.listen(self._ready.search)
@@ -201,7 +201,7 @@ class ProcessWorker(BaseWorker):
     async def _until_ready(self) -> None:
         if self._ready is None:
             return
-        assert self._life is not None, "what was launched has a life"
+        assert self._life is not None, "the launch sets it"
         ready = asyncio.ensure_future(self._ready.reached(self._is_ours))
         either: set[asyncio.Future[Any]] = {ready, self._life}
         try:

@@ -146,9 +146,9 @@ class Line(Readiness):
         self._found = asyncio.get_running_loop().create_future()
         return command
 
-    def reached(self, is_ours: Any) -> asyncio.Future[None]:  # noqa: ARG002  # a line came through its own pipe
+    def reached(self, is_ours: Any) -> asyncio.Future[None]:  # noqa: ARG002  # only this process writes to the pipe
         """Complete when a line has matched."""
-        assert self._found is not None, "it was prepared"
+        assert self._found is not None, "prepare() sets it"
         return self._found
 
 
@@ -180,7 +180,7 @@ class Port(Readiness):
         self._listeners.remember()
         return command
 
-    async def reached(self, is_ours: Any) -> None:  # noqa: ARG002  # another process may rightly listen for it
+    async def reached(self, is_ours: Any) -> None:  # noqa: ARG002  # another process may listen legitimately
         """Poll the port until it accepts connections."""
         await _poll(self._answers)
 
@@ -319,7 +319,7 @@ class Notice(Readiness):
 
     def reached(self, is_ours: Callable[[int], bool]) -> asyncio.Future[None]:
         """Complete after ``READY=1``. Later messages are read too, because their senders wait for that."""
-        assert self._socket is not None, "it was prepared"
+        assert self._socket is not None, "prepare() sets it"
         loop = asyncio.get_running_loop()
         self._is_ours = is_ours
         self._ready = loop.create_future()

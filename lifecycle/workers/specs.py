@@ -96,7 +96,7 @@ class OnLimit(StrEnum):
 class StopOrder(StrEnum):
     """The order in which a supervisor stops its children."""
 
-    #: In reverse order of the start, one after the other.
+    #: One child after the other, in reverse start order.
     REVERSE = "reverse"
     #: All at the same time.
     PARALLEL = "parallel"
@@ -120,8 +120,8 @@ class Spec:
             `ProcessWorker`), or a function that returns a new worker for each start. This function is called in the
             loop, so it must return quickly, or return an awaitable.
         restart: When to restart the child: ``"always"``, ``"on_failure"`` or ``"never"``.
-        backoff: Delays before restarts, and the limit of restarts after which the child is given up.
-        stop_timeout: Seconds that the child has to end after a stop. By default, as its worker defines.
+        backoff: Delays before restarts, and the limit above which the child is not restarted.
+        stop_timeout: Seconds that the child has to end after a stop. By default, the value of its worker.
         significant: Whether the end of the child can end the supervisor; see ``auto_shutdown`` of `Supervisor`.
         ready: Condition that makes a process ready, for a list of arguments; see `ProcessWorker`.
         probe_interval: Seconds between two calls of the worker's ``probe()``, varied at random by a tenth. By default,

@@ -68,7 +68,7 @@ class Supervisor(BaseWorker):
     # Killed children have one second each, all at the same time, and so do the children below them.
     _last_wait: ClassVar[float] = 5.0
 
-    def __init__(  # the names are promised; each has a default
+    def __init__(  # part of the public API; each has a default
         self,
         name: str,
         *specs: Spec,
@@ -295,7 +295,7 @@ class Supervisor(BaseWorker):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop the children. Raise the error with which the supervisor failed, unless the body raised its own."""
+        """Stop the children. Raise the error of a failed supervisor, unless the body raised its own."""
         block, self._block = self._block, None
         # In another task, we must not undo the cancellation.
         ours = self._interrupted and block is asyncio.current_task()

@@ -99,12 +99,12 @@ class TaskWorker(BaseWorker):
             await (self._fn() if self._gate is None else self._fn(self._gate))
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # noqa: BLE001  # as its end; SystemExit would tear the loop down from here
+        except BaseException as error:  # noqa: BLE001  # stored in its `End`; SystemExit would stop the loop from here
             return End(error=error)
         return End()
 
     def _terminate(self, *, force: bool) -> None:
-        assert self._task is not None, "what was launched has a task"
+        assert self._task is not None, "the launch sets it"
         self._task.cancel("killed" if force else "stopped")
 
     def _stack_text(self) -> str:
@@ -112,7 +112,7 @@ class TaskWorker(BaseWorker):
 
     async def _closed(self, gate: Gate) -> None:
         """Wait until the gate is closed or the worker has ended, whichever comes first."""
-        assert self._life is not None, "what runs has a life"
+        assert self._life is not None, "the launch sets it"
         closing: asyncio.Future[None] = asyncio.create_task(gate.suspend(), name=f"suspension of {self.name}")
         try:
             await asyncio.wait(_both(closing, self._life), return_when=asyncio.FIRST_COMPLETED)
@@ -181,11 +181,11 @@ class ThreadWorker(BaseWorker):
         current_worker.set(self.name)
         try:
             self._fn(self._stop_asked)
-        except BaseException as error:  # noqa: BLE001  # as its end
+        except BaseException as error:  # noqa: BLE001  # stored in its `End`
             return End(error=error)
         return End()
 
-    def _terminate(self, *, force: bool) -> None:  # noqa: ARG002  # it cannot be forced
+    def _terminate(self, *, force: bool) -> None:  # noqa: ARG002  # a thread cannot be forced
         self._stop_asked.set()
 
     def _stack_text(self) -> str:
@@ -226,7 +226,7 @@ class Gate:
     async def checkpoint(self) -> None:
         """Wait while the gate is closed. Cancelling the task ends the wait."""
         task = asyncio.current_task()
-        assert task is not None, "a coroutine that awaits runs in a task"
+        assert task is not None, "every coroutine runs in a task"
         if task not in self._loops:
             self._enrol(task)
         if self._open.is_set():

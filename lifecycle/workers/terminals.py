@@ -183,7 +183,7 @@ def _spawn(command: Command, terminal: str) -> int:
 def _inheritable() -> list[int]:
     """Return the descriptors that a child would inherit in addition to the standard streams."""
     found: list[int] = []
-    for entry in os.listdir("/dev/fd"):  # noqa: PTH208  # names are all that is wanted
+    for entry in os.listdir("/dev/fd"):  # noqa: PTH208  # only names are needed
         fd = int(entry)
         try:
             if fd > 2 and os.get_inheritable(fd):  # noqa: PLR2004  # above stderr

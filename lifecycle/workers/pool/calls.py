@@ -69,7 +69,7 @@ class CallDispatcher:
             late = self.loop.time() >= spec.until
             if not idempotent or late or self.scheduler.refusal is not None:
                 raise
-            assert call.worker is not None, "only a call that was sent is lost"
+            assert call.worker is not None, "only a call that was sent can be lost"
             lost = error
             reason, worker = call.worker.end_cause or "exited", call.worker.id
             hooks.pool_recovered.announce(self.pool, action="retry", member=worker, reason=reason, error=error)
@@ -295,7 +295,7 @@ class PendingCall:
             await self._caller_cancelled()
             raise
         except ConnectionClosed:
-            assert self.worker is not None, "there was a connection"
+            assert self.worker is not None, "the call had a connection"
             # Check this now, so that a deadline that passes while the dead worker is reaped does not hide the loss.
             timed_out = self._reason == "timeout"
             end = await self.worker.wait()
@@ -316,7 +316,7 @@ class PendingCall:
 
     def cancel(self, reason: Reason) -> asyncio.Future[None]:
         """Stop the call, if necessary by killing its worker. The returned future completes when it has stopped."""
-        assert self.wire is not None, "it was sent"
+        assert self.wire is not None, "the call was sent"
         if self._stopped is None:
             self._reason = reason
             self._stopped = self.wire.cancel(reason)
@@ -363,7 +363,7 @@ class PendingCall:
         """Send the queued call to ``worker``. Return False if that fails."""
         try:
             self._send(worker)
-        except Exception as error:  # noqa: BLE001  # it is raised where the call is awaited
+        except Exception as error:  # noqa: BLE001  # raised to the caller that awaits the call
             self._dispatcher.scheduler.end_call(self.spec.session)
             self._future.set_exception(error)
             return False
@@ -394,7 +394,7 @@ class PendingCall:
 
     def _on_end(self) -> None:
         """Give the slot back, because the call no longer runs."""
-        assert self.worker is not None, "it was sent"
+        assert self.worker is not None, "the call was sent"
         self._ended = self._dispatcher.loop.time()
         if not self.worker.connection.closed:
             self.worker.has_answered = True
@@ -423,7 +423,7 @@ class PendingCall:
 
     def _kill_unless(self, stopped: asyncio.Future[None]) -> None:
         """Kill the worker unless the call has ``stopped`` within the grace period. First, dump the worker's stacks."""
-        assert self.worker is not None, "it was sent"
+        assert self.worker is not None, "the call was sent"
         loop, grace = self._dispatcher.loop, self._dispatcher.settings.process.grace
         timers = [loop.call_later(grace / 2, self.worker.dump_stacks), loop.call_later(grace, self._kill)]
 
@@ -434,7 +434,7 @@ class PendingCall:
         stopped.add_done_callback(spare)
 
     def _kill(self) -> None:
-        assert self.worker is not None, "it was sent"
+        assert self.worker is not None, "the call was sent"
         fault = f"{self.spec.function!r} did not stop within {self._dispatcher.settings.process.grace:g} s"
         self._dispatcher.manager.kill(self.worker, self._reason or "cancelled", fault)
 

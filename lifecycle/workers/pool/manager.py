@@ -291,7 +291,7 @@ class WorkerManager:
     async def _check_regularly(self, worker: PoolWorker) -> None:
         while not worker.connection.closed:
             interval = self._settings.heartbeat.every * (1 if worker.healthy else _UNHEALTHY_FACTOR)
-            await asyncio.sleep(interval * random.uniform(0.9, 1.1))  # noqa: S311  # no secret
+            await asyncio.sleep(interval * random.uniform(0.9, 1.1))  # noqa: S311  # not used for secrets
             await self._check(worker)
 
     async def _check(self, worker: PoolWorker) -> None:
@@ -411,7 +411,7 @@ def _is_up_and_busy(worker: PoolWorker) -> tuple[bool, int]:
 
 def _jitter() -> float:
     """Return a factor between 0.9 and 1, so that workers that started together do not end together."""
-    return 1 - 0.1 * random.random()  # noqa: S311  # no secret
+    return 1 - 0.1 * random.random()  # noqa: S311  # not used for secrets
 
 
 def warn_unstopped(pool: object) -> None:

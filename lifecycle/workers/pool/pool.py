@@ -81,7 +81,7 @@ class Pool(BaseWorker):
     # Killed workers have one second each, all at the same time.
     _last_wait: ClassVar[float] = 5.0
 
-    def __init__(  # noqa: PLR0913  # the names are promised; each has a default
+    def __init__(  # noqa: PLR0913  # part of the public API; each has a default
         self,
         name: str,
         target: str | Sequence[str | os.PathLike[str]],

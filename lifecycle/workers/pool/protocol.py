@@ -113,7 +113,7 @@ class Decoder:
             self._buffer.clear()
         frames: list[list[Any]] = []
         start, size = 0, len(data)
-        while size - start >= 4:  # noqa: PLR2004  # the length's own
+        while size - start >= 4:  # noqa: PLR2004  # the size of the length itself
             end = start + 4 + self._length(data[start : start + 4])
             if end > size:
                 self._needed = end - start
@@ -144,7 +144,7 @@ class Decoder:
             raise ProtocolError(f"{body[:40]!r} is not valid {self._codec}: {error}") from error
         if type(frame) is not list or not frame:
             raise ProtocolError(f"{frame!r:.200} is not a frame; a frame is an array that begins with its tag")
-        return self._checked(frame)  # pyright: ignore[reportUnknownArgumentType]  # anything may be in it
+        return self._checked(frame)  # pyright: ignore[reportUnknownArgumentType]  # its items may have any type
 
     def _checked(self, frame: list[Any]) -> list[Any]:
         types = self._known.get(frame[0]) if type(frame[0]) is str else None

@@ -54,7 +54,7 @@ class CallSpec:
         if session is not None and not isinstance(session, str):
             raise TypeError(f"session must be a string, got {session!r}")
         plain = isinstance(function, str) and function.isidentifier()
-        self.function: str = function if plain else function_name(function)  # type: ignore[assignment]  # it is one
+        self.function: str = function if plain else function_name(function)  # type: ignore[assignment]  # it is a str here
         self.args: list[Any] = list(args)
         self.kwargs: dict[str, Any] = kwargs or {}
         self.session: str | None = session

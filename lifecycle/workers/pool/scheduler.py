@@ -117,7 +117,7 @@ class Scheduler:
         self.queue.release(worker)
 
     def end_call(self, session: str | None) -> None:
-        """Unpin ``session`` after one of its calls. Enough on its own if the slot is gone with its worker."""
+        """Unpin ``session`` after one of its calls. Nothing else is needed if its worker is gone."""
         if session is not None:
             self._sessions.unpin(session, self._loop.time())
 

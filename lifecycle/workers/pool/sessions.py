@@ -147,7 +147,7 @@ class _Expiring:
         return len(self._entries)
 
     def put(self, session: str, worker: str, now: float) -> None:
-        assert session not in self._entries, "it would keep its place in the order"
+        assert session not in self._entries, "otherwise it would keep its position"
         self._entries[session] = worker, now
 
     def get(self, session: str, now: float) -> str | None:

@@ -274,7 +274,7 @@ class PoolSettings:
         return {
             "target": self.target.name,
             "init": list(self.init),
-            "path": [os.path.abspath(each) for each in sys.path],  # noqa: PTH100  # "" is the present directory
+            "path": [os.path.abspath(each) for each in sys.path],  # noqa: PTH100  # "" is the current directory
             "concurrency": self.concurrency,
         }
 

@@ -65,7 +65,7 @@ class Stream:
 
     async def _next(self) -> Any:
         call = self._call or await self._begin()
-        assert call.wire is not None, "it has a slot"
+        assert call.wire is not None, "the call has a slot"
         try:
             return await call.translate(call.wire.next_chunk())
         except StopAsyncIteration:

@@ -314,7 +314,7 @@ class PoolWorker(ProcessWorker):
             how = f"{self.fault}, and it was killed"
         elif end.signal is not None:
             how = f"it was killed by signal {end.signal}"
-            if end.signal == 9:  # noqa: PLR2004  # not every system has a name for it
+            if end.signal == 9:  # noqa: PLR2004  # not every system defines SIGKILL
                 how += ", perhaps out of memory"
         elif end.exit_code is not None:
             how = f"it exited with status {end.exit_code}"

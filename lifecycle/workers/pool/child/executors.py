@@ -103,7 +103,7 @@ class Target:
             return found
         module, _, qualname = self._name.partition(":")
         if function == qualname.rpartition(".")[2]:
-            return self._given  # type: ignore[no-any-return]  # make() has checked that it can be called
+            return self._given  # type: ignore[no-any-return]  # make() has checked that it is callable
         return getattr(sys.modules[module], function)  # type: ignore[no-any-return]  # the call checks that
 
 
@@ -213,7 +213,7 @@ def _outcome(call: Call, find: Callable[[str], Any], channel: Channel) -> list[A
         # The exception may have been raised just before leave() took effect.
         call.leave()
         return ["error", call.number, "Cancelled", "the call was cancelled", "", True]
-    except BaseException as error:  # noqa: BLE001  # it is reported to the caller
+    except BaseException as error:  # noqa: BLE001  # reported to the caller
         return error_frame(call.number, error)
     return ["end", call.number] if call.window else ["result", call.number, value]
 
@@ -332,7 +332,7 @@ class MainExecutor:
         self._waiting.put(call)
 
     def cancel(self, call: Call) -> None:
-        """Interrupt ``call`` if it is open, so that its answer is an error with the flag for a cancellation."""
+        """Interrupt ``call`` if it is open. The answer then confirms the cancellation."""
         call.cancelled = True
         call.credits.put(0)
         # When the signal arrives, the handler checks that this call is still the current one.
@@ -449,7 +449,7 @@ class ThreadExecutor:
         thread.start()
 
     def cancel(self, call: Call) -> None:
-        """Interrupt ``call`` if it is open, so that its answer is an error with the flag for a cancellation."""
+        """Interrupt ``call`` if it is open. The answer then confirms the cancellation."""
         assert isinstance(call, ThreadCall)
         call.interrupt()
 

@@ -74,7 +74,7 @@ class LoopExecutor:
     def _begin(self, call: Call) -> None:
         try:
             function = self._find(call.function)
-        except Exception as error:  # noqa: BLE001  # it is reported to the caller
+        except Exception as error:  # noqa: BLE001  # reported to the caller
             self._done(call, error_frame(call.number, error))
             return
         if is_async(function):
@@ -106,7 +106,7 @@ class LoopExecutor:
             under_span(call.traceparent)
         try:
             frame = await self._perform(call, function, credit)
-        except BaseException as error:  # noqa: BLE001  # it is reported to the caller
+        except BaseException as error:  # noqa: BLE001  # reported to the caller
             frame = error_frame(call.number, error)
             frame[-1] = call.cancelled and isinstance(error, asyncio.CancelledError)
         del self._tasks[call]

@@ -17,7 +17,7 @@ def main() -> None:
     gc.disable()
     root = os.path.abspath(__file__)  # noqa: PTH100  # pathlib would slow the start
     for _ in range(5):
-        root = os.path.dirname(root)  # noqa: PTH120  # the same
+        root = os.path.dirname(root)  # noqa: PTH120  # as above
     sys.path.insert(0, root)
 
     from lifecycle.workers.pool.child.runtime import serve  # needs the path above

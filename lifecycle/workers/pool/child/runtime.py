@@ -58,7 +58,7 @@ __all__ = ["Channel", "Runtime", "SharedReader", "serve"]
 _LAST_SECONDS = 1.0
 #: Bytes per read.
 _CHUNK = 64 * 1024
-#: Seconds between checks whether the main thread still accepts calls, made by the second thread.
+#: Seconds between the checks of the second thread whether the main thread still accepts calls.
 _CHECK_INTERVAL = 0.002
 #: The signal that wakes the main thread. Its handler does nothing else.
 _WAKE = signal.SIGURG
@@ -74,7 +74,7 @@ def serve() -> None:
     runtime = Runtime(channel)
     channel.send(["hello", VERSION, os.getpid(), f"python {sys.version.split()[0]}"])
     _thread.start_new_thread(runtime.read, ())
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # it is the one that Python made
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # Python created it
     faulthandler.enable()
     # Each thread dumps only its own stack, because walking the stack of another running thread may crash the process.
     # Threads that run no calls block the signal.
@@ -125,7 +125,7 @@ class Runtime:
         try:
             if setup is not None:
                 self._serve(setup)
-        except BaseException as error:  # noqa: BLE001  # it is reported to the parent
+        except BaseException as error:  # noqa: BLE001  # reported to the parent
             self._channel.send(error_frame(0, error))
             return 1
         finally:
@@ -214,7 +214,7 @@ class Runtime:
     def _call(
         self, number: int, function: str, args: list[Any], kwargs: dict[str, Any], _budget: float | None, window: int
     ) -> None:
-        assert self._executor is not None, "no call is accepted before"
+        assert self._executor is not None, "no call is accepted before that"
         call = self._calls[number] = self._executor.kind(number, function, args, kwargs, window)
         call.traceparent, self._traceparent = self._traceparent, ""
         self._executor.submit(call)
