@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.cli.output import PREFIX, RED, YELLOW, Console, stderr_console, without_output, write
+from lifecycle.workers.model import NOT_RESTARTED
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -119,9 +120,11 @@ class _ConsoleHandler(logging.Handler):
 
 
 class _WarningHandler(_ConsoleHandler):
-    """Prints warnings, errors and refused requests."""
+    """Prints warnings, errors and refused requests, except the failures of commands, which `watch` and `up` print."""
 
     def filter(self, record: logging.LogRecord) -> bool:
+        if record.msg == NOT_RESTARTED:
+            return False
         return record.levelno >= logging.WARNING or record.name == _SOURCES
 
 

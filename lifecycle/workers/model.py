@@ -21,6 +21,7 @@ __all__ = [
     "AT_WORK",
     "FAILURES",
     "FINAL",
+    "NOT_RESTARTED",
     "TRANSITIONS",
     "UNSTARTED",
     "Circumstances",
@@ -87,6 +88,9 @@ FINAL: Final = frozenset(status for status, targets in TRANSITIONS.items() if no
 UNSTARTED: Final = frozenset({Status.CREATED, Status.PENDING})
 AT_WORK: Final = frozenset({Status.RUNNING, Status.SUSPENDED})
 FAILURES: Final = frozenset({Status.FAILED, Status.KILLED})
+
+#: Log message for the child of a supervisor that has failed and is not restarted, with its name and the reason.
+NOT_RESTARTED: Final = "%r has failed and is not started again: %s"
 
 # A plain number: it is only compared, and not every system defines the name.
 _SIGKILL: Final = 9

@@ -85,6 +85,7 @@ class TestProcfile:
         assert "system | Procfile: web, clock, job\n" in text
         assert re.search(r"^web    \| up \d+$", text, re.MULTILINE)
         assert "job    | wrong\n" in text
+        assert "not started again" not in text
         ending = text[text.index("system | job exited with status 3 after") :]
         assert re.fullmatch(
             r"system \| job exited with status 3 after [\d.]+ s; stopping the others\n"

@@ -145,6 +145,36 @@ async def test_log_has_the_traceback_of_the_error_of_a_child_and_none_of_an_exit
     assert not process_restarts.exc_info
 
 
+async def test_log_has_the_failure_of_a_child_that_is_never_restarted(
+    clock: Clock, fakes: Fakes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has no ends without an error, no stops, and no child that raises DoNotRestart."""
+    caplog.set_level(logging.WARNING, "lifecycle.workers")
+
+    async def job() -> None:
+        raise LookupError("no such row")
+
+    async def done() -> None: ...
+
+    async def unwilling() -> None:
+        raise DoNotRestart("nothing to do")
+
+    children = {"job": job, "done": done, "unwilling": unwilling, "stays": asyncio.Event().wait}
+    specs = [Spec(name, child, restart="never") for name, child in children.items()]
+    async with Supervisor("s", *specs, fakes.spec("process", restart="never")):
+        await clock.settle()
+        fakes.crash("process", WorkerFailed("'process' exited with status 3"))
+        await clock.settle()
+
+    of_job, of_process = caplog.records
+    assert of_job.getMessage() == "'job' has failed and is not started again: no such row"
+    assert of_job.exc_info is not None
+    assert [frame.name for frame in traceback.extract_tb(of_job.exc_info[2])][-1] == "job"
+    assert of_process.getMessage() == "'process' has failed and is not started again: 'process' exited with status 3"
+    assert not of_process.exc_info
+    assert {record.levelname for record in caplog.records} == {"ERROR"}
+
+
 async def test_restart_after_a_resume_is_logged_with_its_reason(
     clock: Clock, fakes: Fakes, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -21,7 +21,16 @@ from lifecycle.errors import DoNotRestart, InvalidTransition, LifecycleError, Re
 from lifecycle.events import StatusEvent
 from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.containment.guard import GuardRef
-from lifecycle.workers.model import FINAL, End, Status, as_failure, cannot_start, failed, stopped_early
+from lifecycle.workers.model import (
+    FINAL,
+    NOT_RESTARTED,
+    End,
+    Status,
+    as_failure,
+    cannot_start,
+    failed,
+    stopped_early,
+)
 from lifecycle.workers.process import ProcessWorker
 from lifecycle.workers.specs import (
     CONTROL_EXCEPTIONS,
@@ -239,6 +248,7 @@ class SupervisorLoop:
             await self._schedule_restart(child, child.generation, error)
         else:
             self._queue.discard(child)
+            self._log_failure(child, ended)
             self._leave(child)
         child.answer_callers(None if isinstance(cause, DoNotRestart) else error)
         self.note(child)
@@ -300,9 +310,16 @@ class SupervisorLoop:
             case Verdict.ESCALATE:
                 self._end_with(cause_of(ended.error))
             case Verdict.LEAVE:
+                self._log_failure(child, ended)
                 self._leave(child)
             case Verdict.RESTART:
                 await self._schedule_restart(child, generation, ended.error)
+
+    def _log_failure(self, child: Child, ended: Exit) -> None:
+        """Log the failure of ``child``, which is not restarted, unless the child itself asked not to be."""
+        error = ended.error
+        if error is not None and not isinstance(cause_of(error), DoNotRestart):
+            _log.error(NOT_RESTARTED, child.spec.name, reason_of(error), exc_info=_with_traceback(error))
 
     def _leave(self, child: Child) -> None:
         """Leave ``child`` down, which may end the supervisor."""

@@ -167,6 +167,7 @@ async def test_a_child_that_crashed_is_shown_and_waits_for_the_next_change(rig: 
     assert rig.starts == 1
     # The duration is real time.
     assert re.search(r"exited with status 3 after \d+\.\d s; waiting for a change", rig.said.getvalue())
+    assert rig.said.getvalue().count("status 3") == 1
 
     rig.change("app.py")
     await clock.settle()
