@@ -422,7 +422,7 @@ class BaseWorker:
         self._termination = asyncio.create_task(self._terminate_all(asking), name=f"stop of {self.name}")
 
     async def _terminate_all(self, asking: asyncio.Future[None] | None) -> None:
-        """End the start, if one is running, and the life. A separate task, because callers may stop waiting."""
+        """Stop a running start and the worker. This runs in a separate task, because callers may stop waiting."""
         try:
             if self._starting is not None and not self._starting.done():
                 self._was_abandoned = not await self._within_grace(self._starting)

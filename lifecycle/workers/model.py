@@ -207,7 +207,7 @@ class WorkerState:
     health: ProbeResult | None = None
     #: The time of creation, in seconds since the epoch, as are the next two fields.
     created_at: float = 0.0
-    #: The time at which the worker was running; None before.
+    #: The time at which the worker became ready; None before.
     started_at: float | None = None
     #: The time of the last change of status or health.
     updated_at: float = 0.0

@@ -354,7 +354,7 @@ class Notice(Readiness):
         if not is_ready and status is None:
             return
         if not (sender and self._is_ours(sender)):
-            self.reason = f"a message from process {sender} was ignored, because it is gone or not one of its own"
+            self.reason = f"a message from process {sender} was ignored, because it has ended or is not the worker's"
         elif is_ready:
             self._ready.set_result(None)
         elif status is not None:
