@@ -6,13 +6,14 @@ import difflib
 import io
 import os
 import tomllib
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from lifecycle.cli.output import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
+    from collections.abc import Generator, Iterable, Mapping
 
     from lifecycle.journal import Schema
 
@@ -21,12 +22,26 @@ __all__ = [
     "did_you_mean",
     "load_table",
     "parse_env",
+    "permissions_checked",
     "read_env",
     "read_text",
     "secret_in",
     "shown",
     "texts",
 ]
+
+
+@contextmanager
+def permissions_checked() -> Generator[None]:
+    """Turn the PermissionError of a path that this process may not access into a ConfigError with the closed path."""
+    try:
+        yield
+    except PermissionError as error:
+        if not isinstance(error.filename, str):
+            raise
+        path = Path(os.path.abspath(error.filename))  # noqa: PTH100  # without ``..``
+        closed = next((each for each in reversed(path.parents) if not os.access(each, os.X_OK)), path)
+        raise ConfigError(f"{closed}: cannot be read: {error.strerror}; change its mode or its owner") from None
 
 
 def read_text(file: Path) -> str:
@@ -54,7 +69,9 @@ def load_table(file: Path, *names: str) -> Mapping[str, Any] | None:
             table: Any = tomllib.load(stream)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
         raise ConfigError(f"{file}: cannot be read: {error}") from None
     for name in names:
         table = cast("dict[str, Any]", table).get(name) if isinstance(table, dict) else None

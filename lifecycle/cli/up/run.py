@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from lifecycle import hooks
 from lifecycle.backoff import Backoff
+from lifecycle.cli.files import permissions_checked
 from lifecycle.cli.logs import logging_to
 from lifecycle.cli.output import FAILED
 from lifecycle.cli.paths import PathRules, absolute, available, own_output
@@ -53,13 +54,15 @@ def up(
     Raises:
         CliError: if something is wrong before the start.
     """
-    file = find_file(Path.cwd()) if file is None else Path.cwd() / file
-    processes = selected(read_file(file), names, file)
+    with permissions_checked():
+        file = find_file(Path.cwd()) if file is None else Path.cwd() / file
+        processes = selected(read_file(file), names, file)
     screen = Screen(
         [each.name for each in processes], log_dir=log_dir, on_reader_gone=_shut_down, log_format=log_format
     )
     with screen, logging_to(screen.console):
-        program = _Program(processes, file.parent, screen)
+        with permissions_checked():
+            program = _Program(processes, file.parent, screen)
         screen.console.info(f"{file.name}: {', '.join(each.name for each in processes)}")
         return program.run()
 

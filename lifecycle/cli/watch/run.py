@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lifecycle._steering.answers import reply
+from lifecycle.cli.files import permissions_checked
 from lifecycle.cli.logs import console_for, logging_to
 from lifecycle.cli.output import DONE, FAILED, ConfigError, UsageError
 from lifecycle.cli.paths import PathRules, honours_gitignore, own_output
@@ -54,11 +55,13 @@ def watch(typed: Mapping[str, Any]) -> int:
         CliError: if something is wrong before the start.
     """
     here = Path.cwd()
-    settings = watch_settings(typed, find_table(here))
-    _require_paths(settings, typed=bool(typed.get("paths")))
+    with permissions_checked():
+        settings = watch_settings(typed, find_table(here))
+        _require_paths(settings, typed=bool(typed.get("paths")))
     console = console_for(settings.log_format)
     with handover(settings.socket) as socket, logging_to(console):
-        program = _Program(settings, here, console, socket)
+        with permissions_checked():
+            program = _Program(settings, here, console, socket)
         if socket is not None:
             console.info(f"listening on {socket} for the command")
         return program.run(*typed.get("beside", ()))
