@@ -20,7 +20,7 @@ author = "The lifecycle authors"
 copyright = author
 release = version = version_of("lifecycle-control")
 
-# tables.py is beside this file.
+# For tables.py, next to this file.
 sys.path.insert(0, str(Path(__file__).parent))
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "tables"]
 exclude_patterns = ["_build"]
