@@ -1,7 +1,7 @@
-"""The cost of a bridge, compared with nats-py by hand.
+"""The cost of a bridge, compared with plain nats-py.
 
 Two processes exchange events of 1 KB, 64 at a time, with acknowledgements. ``lean`` sends only an id as header. Latency
-is measured at 500 events per second. The PostgreSQL figures compare with SQL by hand.
+is measured at 500 events per second. The PostgreSQL figures are compared with plain SQL.
 """
 
 from __future__ import annotations

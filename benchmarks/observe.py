@@ -1,8 +1,8 @@
 """The cost of observation.
 
-- ``snapshot``: the state of 1,000 workers as data, compared with ``json.dumps`` of it.
+- ``snapshot``: the state of 1,000 workers as data, compared with ``json.dumps``.
 - ``dashboard``: one open page while 1,000 workers change 1,000 times per second, as the share of a core.
-- ``metrics_scrape``: compared with as many series counted by hand with prometheus_client.
+- ``metrics_scrape``: compared with the same number of series in prometheus_client.
 """
 
 from __future__ import annotations

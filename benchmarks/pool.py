@@ -1,13 +1,13 @@
-"""The cost of a pool, compared with a spawned ``ProcessPoolExecutor`` and with pipes by hand.
+"""The cost of a pool, compared with a spawned ``ProcessPoolExecutor`` and bare pipes.
 
 Calls carry and return a kilobyte.
 
 - ``pipe``: an echo without encoding, deadline or cancellation.
 - ``pipelined``: 16 callers, 2 processes, 8 async calls per process. ``queued``: one call per process.
-- ``stream``: compared with as many consecutive calls.
+- ``stream``: compared with the same number of calls.
 - ``cancel``: from the cancellation to the worker's next answer. ``kill_replace``: the same if the call holds the
   interpreter lock, with a grace of 0.5 s.
-- ``recovery``: from SIGKILL until all workers are ready. ``spawn``: a worker started by hand.
+- ``recovery``: from SIGKILL until all workers are ready. ``spawn``: a worker without a pool.
 """
 
 # The executor's processes import this module again, as they do with every program that starts them. So it has here what

@@ -1,10 +1,10 @@
-"""The cost of supervision, compared with supervisord, circus, runit and code by hand.
+"""The cost of supervision, compared with supervisord, circus, runit and minimal code.
 
 All supervisors run with their defaults.
 
 - ``restart``: from SIGKILL of a child to the first output of its replacement. ``spawn`` is a bare ``Popen``.
 - ``bytes_per_task_worker``: the memory that tracemalloc counts for one more task.
-- ``rss``: a program with a hundred sleeping children, including our guard.
+- ``rss``: a program with a hundred sleeping children, with our guard.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 ``wrk`` sends signed POSTs of 1 KB over 32 connections. Ours include limits, event, lane and handler.
 
 - ``adnanh_webhook``: the CPU time of Debian's ``webhook``, which starts a command per request.
-- ``inbox``: accepted requests per second, limited by the disk, compared with SQLite's commits of one row by hand.
+- ``inbox``: accepted requests per second, limited by the disk, compared with single-row commits in SQLite.
 """
 
 from __future__ import annotations
