@@ -3,7 +3,8 @@
 - ``linear``: TaskFlow runs 250 tasks and ours 1,000, because TaskFlow's time per task grows. Only our time includes
   preparing the flow. DBOS uses WAL.
 - ``fanout``: a thousand tasks that sleep 0.1 s. ``jobs``: claimed and completed, eight at a time.
-- ``postgres_jobs_over_procrastinate_N``: N processes with eight jobs each. Ours stores each step, procrastinate only the end.
+- ``postgres_jobs_over_procrastinate_N``: N processes with eight jobs each. Ours stores each step, procrastinate
+  only the end.
 """
 
 from __future__ import annotations
