@@ -1,13 +1,12 @@
-"""Observing a running program, and controlling it.
+"""Observe and control a running program.
 
-`snapshot` collects the state of everything that lives, and `watch` reports what changes in it. `EventLog` records
-events and their outcomes. `Dashboard` serves a page, `ControlSocket` lets `lifecycle ctl` query and control a program,
-and both offer what a `Console` offers. `ProbeServer` answers the probes of Kubernetes and of load balancers.
-`PrometheusMetrics`, `OpenTelemetryMetrics` and `OpenTelemetryTraces` export metrics and spans, and `mermaid` draws
-states as diagrams.
+`snapshot` collects the state of all components, and `watch` reports the changes. `EventLog` records events and their
+outcomes. `Dashboard` serves a page, and `ControlSocket` lets `lifecycle ctl` query and control a program. Both use a
+`Console`. `ProbeServer` responds to the probes of Kubernetes and of load balancers. `PrometheusMetrics`,
+`OpenTelemetryMetrics` and `OpenTelemetryTraces` export metrics and spans, and `mermaid` draws states as diagrams.
 
-Everything here calls ``state()`` and listens to hooks; observed objects do not know about it. Of workers and flows only
-their records are imported. A new exporter of metrics is one module that uses the table in `metrics`.
+This package calls ``state()`` and listens to hooks. Observed objects do not depend on it. Of workers and flows, it
+imports only the records. A new exporter of metrics needs one module that uses the table in `metrics`.
 """
 
 from lifecycle._lazy import lazy_names

@@ -1,7 +1,7 @@
-"""Spans made by hooks: the parent of each, the current one in each context, and the end of each.
+"""Tracing spans: hooks start and end them, and set the parent and the current span of each context.
 
-It imports OpenTelemetry's API, so it is itself imported when tracing begins. Every span that begins here also ends
-here, by the hook that announces the end, or in `Spans.close`.
+This module imports OpenTelemetry's API, so it is imported only when tracing begins. Every span that starts here also
+ends here: in the hook that announces the end, or in `Spans.close`.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ __all__ = ["Spans"]
 
 _OUTCOME: Final = "lifecycle.outcome"
 
-#: Merged events that the span of their call links to; the SDK keeps no more, either.
+#: Maximum merged events that the span of their call links to. The SDK has the same limit.
 _LINKS: Final = 128
 
 _W3C: Final = TraceContextTextMapPropagator()
 
 
 class _CurrentSpan:
-    """A span that is the current one in the context where it was begun."""
+    """A span that is the current span in the context where it was started."""
 
     __slots__ = ("_tokens", "span")
 
@@ -52,18 +52,18 @@ class _CurrentSpan:
         )
 
     def end(self, error: BaseException | None, outcome: str = "") -> None:
-        """End the span, and restore the one before."""
+        """End the span, and restore the previous one."""
         _end(self.span, error, outcome)
         self.leave()
 
     def leave(self) -> None:
-        """Restore the span before; only in the context where this one began."""
+        """Restore the previous span. Call this in the context where this span was started."""
         contexts.detach(self._tokens[0])
         current_span.reset(self._tokens[1])
 
 
 class _Event:
-    """The span of an event, and of the handler that runs now."""
+    """The span of an event, and the span of its running handler."""
 
     __slots__ = ("context", "handling", "span")
 
@@ -73,20 +73,20 @@ class _Event:
         self.handling: _CurrentSpan | None = None
 
     def leave(self, error: BaseException | None, outcome: str = "") -> None:
-        """End the span of the handler, if there is one."""
+        """End the span of the handler, if any."""
         if self.handling is not None:
             self.handling.end(error, outcome)
             self.handling = None
 
 
 class Spans:
-    """The open spans, and the receivers that open and end them."""
+    """The open spans, and the hook receivers that start and end them."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
-        # By the id of the delivery.
+        # The events, by the id of their delivery.
         self._events: dict[int, _Event] = {}
-        # The spans of events that were merged into a call that has not begun, by its id.
+        # By the id of a call that has not begun, the spans of the events that were merged into it.
         self._merged: dict[int, list[SpanContext]] = {}
         self._calls: dict[object, Span] = {}
         self._tasks: dict[object, _CurrentSpan] = {}
@@ -103,7 +103,7 @@ class Spans:
         )
 
     def close(self) -> None:
-        """End all open spans, whose ends will not be announced any more."""
+        """End all open spans, because their ends will no longer be announced."""
         spans = [each.span for each in self._events.values()]
         spans += [each.handling.span for each in self._events.values() if each.handling is not None]
         spans += [*self._calls.values(), *(each.span for each in self._tasks.values())]
@@ -144,7 +144,7 @@ class Spans:
                 links.append(merged.span.get_span_context())
 
     def _known(self, delivery: Delivery) -> _Event:
-        """Return the span of an event; that of a merged call, or of an event from before tracing, begins now."""
+        """Return the span of an event. For merged calls, and events from before tracing, it is started now."""
         known = self._events.get(delivery.id)
         if known is not None:
             return known
@@ -211,7 +211,7 @@ class Spans:
 
 
 def _leave_later(left: dict[int, _CurrentSpan]) -> None:
-    """Let each leave in its own context, when its handler ends, or the next event in the lane would inherit it."""
+    """Restore the previous span when each handler ends, in its context. Otherwise the next event would inherit it."""
 
     def ended(_sender: object, *, delivery: Delivery, **_: object) -> None:
         if (current := left.pop(delivery.id, None)) is not None:
@@ -226,7 +226,7 @@ def _leave_later(left: dict[int, _CurrentSpan]) -> None:
 
 
 def _end(span: Span, error: BaseException | None, outcome: str = "") -> None:
-    """End ``span`` with an outcome, by default that of ``error``; an event that was given up has not failed."""
+    """End ``span`` with an outcome, by default that of ``error``. Dropped events do not count as failed."""
     outcome = outcome or _outcome(error)
     span.set_attribute(_OUTCOME, outcome)
     if error is not None and outcome == "failed":
@@ -238,7 +238,7 @@ def _end(span: Span, error: BaseException | None, outcome: str = "") -> None:
 
 
 def _exception_masked(error: BaseException) -> dict[str, str]:
-    """Return the attributes of the event for ``error``, in place of those with its secrets."""
+    """Return the attributes of the exception event for ``error``, with secrets masked."""
     trace = "".join(traceback.format_exception(error))
     return {"exception.message": masked(utf8(message_of(error))), "exception.stacktrace": masked(utf8(trace))}
 
@@ -258,7 +258,7 @@ def _outcome(error: BaseException | None) -> str:
 
 
 def _above(delivery: Delivery) -> Context:
-    """Return the context of the handler that emitted it, or of its sender outside the program."""
+    """Return the context of the handler that emitted the event, or of its sender outside the program."""
     here = contexts.get_current()
     if delivery.parent is not None:
         return here
@@ -267,7 +267,7 @@ def _above(delivery: Delivery) -> Context:
 
 
 def _sent_with(event: object) -> dict[str, str]:
-    """Return the trace headers of an event, which may come from any sender, with any kind of headers."""
+    """Return the trace headers of an event. It may come from any sender, and have any kind of headers."""
     headers: Any = getattr(event, "headers", None)
     if not isinstance(headers, Mapping):
         return {}

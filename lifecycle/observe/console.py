@@ -1,4 +1,4 @@
-"""`Console`: all queries and commands for a running program, independent of HTTP, which is in `http`."""
+"""`Console`: all queries and commands for a running program, without HTTP, which is in `http`."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ __all__ = ["Console", "Outcome", "TooMany", "Verdict"]
 
 _CLOSED = "the console is closed; write `async with Console() as console`"
 
-#: Streams at once, if the process may open enough descriptors; else an eighth of those.
+#: Maximum open streams, if an eighth of the available file descriptors is not less.
 _STREAMS = 1000
 
-#: Commands and events that may run at once.
+#: Maximum commands and events that run at the same time.
 _RUNNING = 200
 
-#: Commands of which as many again may run: commands that hang must not keep the program from being stopped.
+#: Commands with twice that limit, so that hanging commands cannot prevent you from stopping the program.
 _STOPPING = ("stop", "terminate")
 
-#: The topic of each built-in command whose handling the program may take over.
+#: The topic of each built-in command that a program may handle itself.
 _TOPICS = {
     "suspend": "lifecycle/suspend",
     "resume": "lifecycle/resume",
@@ -69,20 +69,20 @@ _TOPICS = {
     "terminate": "lifecycle/terminate",
 }
 
-#: Characters of an unknown command that an error message shows.
+#: Maximum characters of an unknown command in an error message.
 _SHOWN = 60
 
 
 class TooMany(LifecycleError):
-    """The limit of commands, or of streams, is reached."""
+    """The maximum number of commands or streams is reached."""
 
 
 class Verdict(StrEnum):
-    """How a command or an event ended."""
+    """The final status of a command or an event."""
 
     HANDLED = "handled"
     FAILED = "failed"
-    #: It was given up, or refused.
+    #: Dropped by the router.
     DROPPED = "dropped"
     #: No router knows the command.
     UNKNOWN = "unknown"
@@ -93,42 +93,42 @@ class Outcome:
     """The result of a command or an event."""
 
     outcome: Verdict
-    #: The id of the event's delivery; None if it went through no lane.
+    #: The id of the event's delivery; None without a delivery.
     delivery: int | None = None
     error: str | None = None
-    #: The replies of the command, for instance of `status`.
+    #: The replies of the command, such as the output of `status`.
     answer: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as `json.dumps` accepts it."""
+        """Return the outcome as a dict that `json.dumps` accepts."""
         return asdict(self)
 
 
 class Console:
-    """Queries and commands for everything under the current lifetime, from entering it until leaving it.
+    """Queries and commands for everything under the current lifetime, inside ``async with``.
 
-    Meanwhile the built-in commands are included in its routers; commands of the program's own win. Events are
-    looked up in the `EventLog` that is open, or in one that the console opens.
+    While it is open, the built-in commands are added to the lifetime's routers. Commands of the program with the same
+    name take precedence. Events are read from the open `EventLog`, or from one that the console opens.
     """
 
     def __init__(self) -> None:
         self._resources = AsyncExitStack()
         self._output = Output()
-        # Tasks that send streams, to be ended with the console.
+        # Tasks that send streams. They end with the console.
         self._streams: set[asyncio.Task[Any]] = set()
         self._lifetime: Lifetime | None = None
         self._queue: _CommandQueue | None = None
         self._log: EventLog | None = None
 
     async def __aenter__(self) -> Self:
-        """Open it.
+        """Open the console.
 
         Raises:
             LookupError: outside a lifetime.
-            RuntimeError: if it is open already.
+            RuntimeError: if it is already open.
         """
         if self._lifetime is not None:
-            raise RuntimeError("the console is open already; make another")
+            raise RuntimeError("the console is already open; create another")
         lifetime = current()
         async with AsyncExitStack() as resources:
             self._log = EventLog.current() or await resources.enter_async_context(EventLog())
@@ -143,7 +143,7 @@ class Console:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close it; streams end, and commands that run continue."""
+        """Close the console. Streams end, and running commands continue."""
         await self._resources.aclose()
         self._lifetime = self._queue = None
 
@@ -164,24 +164,24 @@ class Console:
     def events(self) -> EventLog:
         """The event log of the program, or the one that the console opened."""
         found = next((each for each in self.lifetime.components() if isinstance(each, EventLog)), self._log)
-        assert found is not None, "one is opened with the console"
+        assert found is not None, "the console opens one"
         self._log = found
         return found
 
     def snapshot(self) -> Snapshot:
-        """Return the state of the program."""
+        """Return a snapshot of the program."""
         from lifecycle.observe.snapshots import snapshot
 
         return snapshot()
 
     def watch(self) -> Watch:
-        """Return the state of the program as it changes."""
+        """Return an async iterator of the program's changes."""
         from lifecycle.observe.watching import watch
 
         return watch()
 
     def routes(self) -> list[dict[str, Any]]:
-        """Return the routes of every router, each with the router's name; without those of built-in commands."""
+        """Return the routes of all routers, each with the name of its router, without those of built-in commands."""
         return [
             {"router": router.name, **asdict(route)}
             for router in self._commands.routers()
@@ -190,7 +190,7 @@ class Console:
         ]
 
     def commands(self) -> list[dict[str, Any]]:
-        """Return the commands: name, aliases, help, and the router that carries each out."""
+        """Return all commands with name, aliases, help, and the router that handles each."""
         return [
             {"name": each.name, "help": each.help.strip(), "aliases": list(each.aliases), "router": router.name}
             for router in self._commands.routers()
@@ -199,7 +199,7 @@ class Console:
         ]
 
     def complete(self, line: str) -> list[str]:
-        """Return the candidates for the last word of ``line``."""
+        """Return the completions of the last word of ``line``."""
         commands = self._commands
         names = {each.name for router in commands.routers() for each in router.commands}
         return completions(line, names, commands.command_of)[1]
@@ -208,16 +208,16 @@ class Console:
         """Return the Mermaid text of ``"system"``, ``"lifetime"``, a worker (its name or path) or a flow (its id).
 
         Raises:
-            LookupError: if there is nothing of that name.
+            LookupError: if nothing has this name.
         """
         return _diagram(self.lifetime, of)
 
     def dump(self) -> str:
-        """Return the stacks of all threads and tasks, with the secrets in the lines of code masked."""
+        """Return the stacks of all threads and tasks. Secrets in lines of code are masked."""
         return masked(stacks(asyncio.get_running_loop()))
 
     def listening(self) -> AbstractContextManager[Listener]:
-        """Return what it prints and logs from now on.
+        """Return a context with the future output and log of the program.
 
         ``with console.listening() as texts: async for text in texts``
         """
@@ -226,9 +226,9 @@ class Console:
     # -- commands --------------------------------------------------------------------------------------------------
 
     async def command(self, line: str) -> Outcome:
-        """Carry out a command as if it had been typed at the prompt; cancelling the caller does not cancel it.
+        """Execute a command as if it had been typed at the prompt. Cancelling the caller does not cancel the command.
 
-        Listeners get its output before its outcome is returned.
+        Listeners receive the command's output before its outcome is returned.
 
         Raises:
             ValueError: if the line is blank.
@@ -239,7 +239,7 @@ class Console:
         return outcome
 
     async def emit(self, topic: str, data: object = None) -> Outcome:
-        """Send an event and wait for its end.
+        """Emit an event and wait for its outcome.
 
         Raises:
             TooMany: if too many commands are running.
@@ -256,16 +256,16 @@ class Console:
 
     @contextmanager
     def streaming(self) -> Generator[None]:
-        """Count the running task as a stream for a block; it is cancelled when the console closes.
+        """Count the current task as a stream within the context. It is cancelled when the console closes.
 
         Raises:
-            TooMany: if there are too many streams.
+            TooMany: if too many streams are open.
         """
         task = asyncio.current_task()
         assert task is not None, "a stream is sent by a task"
         most = share_of_descriptors(8, least=16, most=_STREAMS)
         if len(self._streams) >= most:
-            raise TooMany(f"{most} readers are there already; close some")
+            raise TooMany(f"{most} streams are already open; close some")
         self._streams.add(task)
         try:
             yield
@@ -273,30 +273,30 @@ class Console:
             self._streams.discard(task)
 
     async def end_streams(self) -> None:
-        """Cancel every stream now: a shutdown does not wait for them."""
+        """Cancel all streams immediately, because a shutdown does not wait for them."""
         for task in tuple(self._streams):
             task.cancel("the program ends")
-        # They are awaited by the server.
+        # The server waits for the cancelled tasks.
         await asyncio.sleep(0)
 
 
 class _CommandQueue:
-    """Sends commands and events from outside to the routers under ``lifetime``, and waits for their results.
+    """Sends commands and events of clients to the routers under ``lifetime``, and waits for their results.
 
-    If no router runs, the built-in commands are carried out nevertheless.
+    If no router is running, the built-in commands still work.
     """
 
     def __init__(self, lifetime: Lifetime) -> None:
         self._lifetime = lifetime
         self._running: set[asyncio.Task[Outcome]] = set()
-        # By the ids of the deliveries that are awaited.
+        # The answers of commands in progress, by the id of the delivery.
         self._answers: dict[int, Answer] = {}
-        # Never run: for a program without a router, commands are dispatched to it.
+        # A router that never runs. Without a running router, commands are dispatched to it directly.
         self._stand_in = Router("program")
         BuiltInCommands.of(self._stand_in, lifetime)
 
     async def aclose(self) -> None:
-        """Stop waiting for results; events that routers have accepted are still handled."""
+        """Stop waiting for results. Events that routers have accepted are still handled."""
         for task in self._running:
             task.cancel()
         if self._running:
@@ -305,11 +305,11 @@ class _CommandQueue:
     # -- choosing a router -----------------------------------------------------------------------------------------
 
     def routers(self) -> tuple[Router, ...]:
-        """Return the routers that run now, or the one that stands in for them."""
+        """Return the running routers, or the stand-in router if none is running."""
         return routers_of(self._lifetime) or (self._stand_in,)
 
     def router_for(self, name: str) -> Router | None:
-        """Return the router with the command: one that registered it, else one whose program handles its topic."""
+        """Return the router of a command: one that registered it, or else one with a route for its topic."""
 
         def distance(router: Router) -> int:
             if router.commands.owns(name):
@@ -321,12 +321,12 @@ class _CommandQueue:
         return min(known, key=distance, default=None)
 
     def command_of(self, name: str) -> Command | None:
-        """Return the command of that name or alias."""
+        """Return the command with this name or alias."""
         router = self.router_for(name)
         return None if router is None else router.commands.get(name)
 
     def _router_of(self, topic: str) -> Router:
-        """Return the router with a route for the topic, else one with a catch-all, else the first."""
+        """Return a router with a route for the topic, or else one with a catch-all route, or else the first."""
 
         def distance(router: Router) -> int:
             with suppress(InvalidTopic):
@@ -347,11 +347,11 @@ class _CommandQueue:
             return Outcome(Verdict.UNKNOWN, error=self._unknown(words[0]))
         try:
             event = router.commands.parse(line)
-        except Exception as error:  # noqa: BLE001  # of a function of the program's
+        except Exception as error:  # noqa: BLE001  # a function of the program may raise anything
             return Outcome(Verdict.FAILED, error=masked(reason_of(error)))
         assert event is not None, "it has a first word"
         if isinstance(event, UnknownCommandEvent):
-            return Outcome(Verdict.UNKNOWN, error=f"{words[0][:_SHOWN]!r} takes no arguments; give it alone")
+            return Outcome(Verdict.UNKNOWN, error=f"{words[0][:_SHOWN]!r} takes no arguments; send it without any")
         if not router.commands.owns(words[0]) and not isinstance(event, CommandEvent):
             router = self._router_of(event.topic)
         return await self._run(self._send(router, event), 2 * _RUNNING if words[0] in _STOPPING else _RUNNING)
@@ -369,7 +369,7 @@ class _CommandQueue:
         return await asyncio.shield(task)
 
     async def _send(self, router: Router, event: Topical) -> Outcome:
-        # No event that is being handled caused it.
+        # A client sent the event, so it has no parent.
         current_delivery.set(None)
         answer = Answer(None)
         try:
@@ -380,7 +380,7 @@ class _CommandQueue:
                 answer.delivery = await router.emit(event)
                 with self._answering(answer.delivery, answer):
                     await answer.delivery
-        except Exception as error:  # noqa: BLE001  # whatever a handler raises is the outcome
+        except Exception as error:  # noqa: BLE001  # any error of a handler is the outcome
             verdict = Verdict.DROPPED if isinstance(error, Dropped) else Verdict.FAILED
             text = reason_of(error)
             return Outcome(verdict, _id(answer), masked(text), None if answer.text == text else answer.text)
@@ -388,7 +388,7 @@ class _CommandQueue:
 
     @contextmanager
     def _answering(self, delivery: Delivery, answer: Answer) -> Generator[None]:
-        """Give the handlers of ``delivery`` the answer to reply to."""
+        """Let the handlers of ``delivery`` write their replies to ``answer``."""
         if not self._answers:
             hooks.handler_started.connect(self._on_handler_started)
         self._answers[delivery.id] = answer
@@ -408,7 +408,7 @@ class _CommandQueue:
         words = {each for router in self.routers() for each in router.commands.words()}
         names = {each.name for router in self.routers() for each in router.commands}
         near = difflib.get_close_matches(name[:_SHOWN], sorted(words), 1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; there is {', '.join(sorted(names))}"
+        hint = f"; did you mean {near[0]!r}?" if near else f"; the commands are {', '.join(sorted(names))}"
         return f"unknown command {name[:_SHOWN]!r}{hint}"
 
 
@@ -420,7 +420,7 @@ def _id(answer: Answer) -> int | None:
 
 
 def _diagram(lifetime: Lifetime, of: str) -> str:
-    from lifecycle.observe import mermaid  # most programs are never drawn
+    from lifecycle.observe import mermaid  # not needed by most programs
 
     components = lifetime.components()
     states = [_state(each) for each in components]
@@ -440,14 +440,16 @@ def _diagram(lifetime: Lifetime, of: str) -> str:
     for run in (run for state in states if isinstance(state, FlowsState) for run in state.runs):
         if str(run.id) == of:
             return mermaid.flow(run)
-    raise LookupError(f"{of!r} is neither a worker nor a flow; give system, lifetime, a worker or a flow's id")
+    raise LookupError(
+        f"{of!r} is neither a worker nor a flow; give 'system', 'lifetime', the name of a worker or the id of a flow"
+    )
 
 
 def _state(component: Any) -> Any:
-    """Return None if it raises: the other components are drawn nevertheless."""
+    """Return the state of ``component``, or None if it raises, so that the other components are still drawn."""
     try:
         return component.state()
-    except Exception:  # noqa: BLE001  # of a class of the program's
+    except Exception:  # noqa: BLE001  # a class of the program may raise anything
         return None
 
 

@@ -1,4 +1,4 @@
-"""`ControlSocket`: the Unix socket at which `lifecycle ctl` queries and controls a program, for its own user only."""
+"""`ControlSocket`: the Unix socket through which `lifecycle ctl` queries and controls a program of the same user."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["ControlSocket"]
 
 _log = logging.getLogger("lifecycle.observe")
 
-#: Bytes of a name; the address of a socket has about a hundred, including directory and suffix.
+#: Maximum bytes of a name. The whole address of a socket, with directory and suffix, has about a hundred.
 _LONGEST = 64
 
 #: A process id in the name of a socket.
@@ -34,28 +34,31 @@ _PID = re.compile("[1-9][0-9]{0,8}", re.ASCII)
 
 
 class ControlSocket(Auxiliary):
-    """Lets ``lifecycle ctl`` query and control this program while it runs; a main for `run`, best the first.
+    """Server for ``lifecycle ctl``, to query and control this program. Pass it to `run`, preferably first.
 
-    It answers HTTP at the Unix socket ``NAME.sock`` in ``$XDG_RUNTIME_DIR/lifecycle``, else in
-    ``$RUNTIME_DIRECTORY/lifecycle``, else in ``/tmp/lifecycle-UID``: a directory of mode 0700 with a socket of mode
-    0600, and a client must be our own user or root. If another user owns the directory in ``/tmp``, a warning is logged
-    and ``~/.local/state/lifecycle`` is used. ``name`` is by default that of the program: its file or module. If another
-    running program has it, the process id is added. The socket of a program that was killed is replaced, or removed if
-    its name has a process id.
+    It serves HTTP at the Unix socket ``NAME.sock`` in ``$XDG_RUNTIME_DIR/lifecycle``, else in
+    ``$RUNTIME_DIRECTORY/lifecycle``, else in ``/tmp/lifecycle-UID``. The directory has mode 0700 and the socket mode
+    0600.
+    Only our own user and root may connect. If another user owns the directory in ``/tmp``, a warning is logged and
+    ``~/.local/state/lifecycle`` is used.
 
-    As a main it is up before the next one starts, and the last to stop. It does not keep a program running whose other
-    mains have ended. If the socket cannot be opened, it logs a warning, and the program runs without it. ``async with``
-    opens it inside a lifetime; it raises `OSError` where a main warns, and `LookupError` outside a lifetime.
+    ``name`` defaults to the name of the program: its file or module. If another running program uses that name, the
+    process id is added. The socket of a killed program is replaced, or removed if its name contains a process id.
+
+    With `run`, it opens before the next main starts, and closes last. It does not keep the program running when the
+    other mains have ended. If the socket cannot be opened, a warning is logged, and the program runs without it. Inside
+    a lifetime, you can use ``async with`` instead. It raises `OSError` if the socket cannot be opened, and
+    `LookupError` outside a lifetime.
 
     Raises:
-        ValueError: for a name that a file cannot have.
+        ValueError: if ``name`` is not a valid file name.
     """
 
-    _taken: ClassVar[str] = "listens already; make another for another name"
+    _taken: ClassVar[str] = "is already listening; create another for another name"
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__()
-        #: The name that programs are found by; a process id may be added to it when it opens.
+        #: The name that clients use. A process id may be added to it when the socket opens.
         self.name: str = _tidy(program_name()) if name is None else _checked(name)
         self._wanted = self.name
         self._path: Path | None = None
@@ -65,11 +68,11 @@ class ControlSocket(Auxiliary):
 
     @property
     def path(self) -> Path | None:
-        """The socket; None while it is closed."""
+        """The path of the socket; None while it is closed."""
         return self._path
 
     async def run(self) -> None:
-        """Be open until cancelled, without a socket if it cannot be opened."""
+        """Stay open until cancelled, or run without a socket if it cannot be opened."""
         async with AsyncExitStack() as held:
             try:
                 await held.enter_async_context(self)
@@ -83,18 +86,18 @@ class ControlSocket(Auxiliary):
         console = await held.enter_async_context(Console())
         file = self._listen(held)
         held.push_async_callback(_ended, asyncio.create_task(_serve(console, file.socket), name=repr(self)))
-        # Removed first, so that no new client finds it.
+        # The file is removed first, so that no new client finds it.
         held.callback(file.remove)
 
     def _listen(self, held: AsyncExitStack) -> SocketFile:
-        """Listen under the name that was given, or under one with the process id."""
+        """Listen under the requested name, or under that name with the process id."""
         where = _make_directory()
         with _locked(where):
             _remove_stale(where)
             for name in (self._wanted, f"{self._wanted}-{os.getpid()}"):
                 path = where / f"{name}.sock"
                 try:
-                    # Entered for as long as the socket, whose removal needs the address too.
+                    # The context stays open with the socket, because the removal also needs the address.
                     file = SocketFile(held.enter_context(addressed(path)))
                 except OSError as error:
                     if error.errno != errno.EADDRINUSE:
@@ -112,18 +115,18 @@ class ControlSocket(Auxiliary):
 
 
 async def _serve(console: Console, at: socket) -> None:
-    """Answer until cancelled; if that fails, the program continues, and clients are refused."""
+    """Serve until cancelled. After an error, the program continues and clients are rejected."""
     try:
         await _answer(console, at)
     except Exception:  # noqa: BLE001  # an error here must not end the program
-        _log.exception("the control socket cannot be served; lifecycle ctl does not find this program")
+        _log.exception("the control socket failed; lifecycle ctl will not find this program")
         at.close()
 
 
 async def _answer(console: Console, at: socket) -> None:
-    """Import the server at the first connection: that takes longer than many programs run."""
+    """Serve the API. The server is imported at the first connection, because the import takes long."""
     await _wait_readable(at)
-    # In a thread, so that the loop is free meanwhile; the connection waits in the backlog.
+    # The import runs in a thread, so that it does not block the loop. The connection waits in the backlog.
     await asyncio.to_thread(import_module, "lifecycle.observe.http.api")
     from lifecycle.observe.http.api import control_app
     from lifecycle.observe.http.server import serving
@@ -147,7 +150,7 @@ async def _ended(serving: asyncio.Task[None]) -> None:
 
 
 def _make_directory() -> Path:
-    """Make the directory for the socket, and return it: the usual one, or the fallback."""
+    """Create the directory for the socket, and return it: the usual one, or the fallback."""
     where = directory()
     try:
         _make(where)
@@ -165,10 +168,10 @@ def _make_directory() -> Path:
 
 
 def _make(where: Path) -> None:
-    """Make the directory, for our user alone.
+    """Create the directory with access for our user only.
 
     Raises:
-        OSError: naming why it cannot be used, and XDG_RUNTIME_DIR as the remedy.
+        OSError: if it cannot be used. The message contains the reason, and XDG_RUNTIME_DIR as the remedy.
     """
     try:
         where.mkdir(mode=0o700, exist_ok=True)
@@ -180,8 +183,8 @@ def _make(where: Path) -> None:
 
 @contextmanager
 def _locked(where: Path) -> Generator[None]:
-    """Keep other programs from looking for a free name, or taking one, for a short block."""
-    import fcntl  # not everywhere
+    """Prevent other programs from searching for or taking a free name within the context."""
+    import fcntl  # not available on all systems
 
     descriptor = os.open(where, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -192,24 +195,24 @@ def _locked(where: Path) -> Generator[None]:
 
 
 def _remove_stale(where: Path) -> None:
-    """Remove sockets of killed programs with a process id in their names, which no other program would reuse."""
+    """Remove sockets of killed programs whose names contain a process id. No other program would reuse them."""
     for path in where.glob("*-*.sock"):
         pid = path.stem.rpartition("-")[2]
         if _PID.fullmatch(pid) and has_ended(int(pid)):
-            # Kept if a process listens, such as one of another pid namespace.
+            # A socket stays if a process listens at it, for example in another pid namespace.
             with suppress(OSError), addressed(path) as address:
                 clear(address)
 
 
 def _checked(name: str) -> str:
     if not isinstance(name, str):
-        raise TypeError(f"a name must be text such as 'api', got {name!r}")
+        raise TypeError(f"the name must be a string such as 'api', got {name!r}")
     if name != _tidy(name):
-        raise ValueError(f"{name!r} cannot name a socket; give printable text without slashes, such as {_tidy(name)!r}")
+        raise ValueError(f"{name!r} cannot name a socket; use printable text without slashes, such as {_tidy(name)!r}")
     return name
 
 
 def _tidy(name: str) -> str:
-    """Return ``name`` as a file name that can be typed."""
+    """Return ``name`` as a file name that is easy to type."""
     plain = "".join(each if each.isprintable() and each != "/" else "_" for each in name).lstrip(".- ")
     return plain.encode()[:_LONGEST].decode(errors="ignore") or "python"

@@ -23,32 +23,33 @@ _log = logging.getLogger("lifecycle.observe")
 
 
 class Dashboard(Auxiliary):
-    """Serves a page that shows this program live, with buttons for its commands; a main for `run`.
+    """Server of a page that shows this program live, with buttons for its commands. Pass it to `run`.
 
-    It shows the tree of workers with restarts, health and memory, routes with rates and latencies, events with their
-    outcomes and causes, flows as diagrams, pools, sources, lanes and inboxes. It loads nothing from other servers. The
-    same server answers the HTTP API, below ``/api``.
+    The page shows the tree of workers with restarts, health and memory, routes with rates and latencies, and events
+    with their outcomes and causes. It also shows flows as diagrams, pools, sources, lanes and inboxes. It loads nothing
+    from other servers. The same server provides the HTTP API, below ``/api``.
 
-    Every client of a loopback address may read. Commands need ``token``, as does reading if other machines can reach
-    ``host``; by default a token is generated. It belongs in the header ``Authorization: Bearer TOKEN`` or, for the
-    page, after ``#token=``: never in a query, a cookie or a log. At a terminal the address is printed on stderr, with a
-    generated token. Otherwise the address is logged without it: pass your own ``token``, or read the attribute.
-    Requests by another name than the machine's, or from another page, are refused.
+    Every client of a loopback address may read. Commands need ``token``. Reading also needs it if other machines can
+    reach ``host``. By default, a token is generated. Send it in the header ``Authorization: Bearer TOKEN`` or, for the
+    page, after ``#token=``. It must never be in a query, a cookie or a log. At a terminal, the address is printed to
+    stderr, with a generated token. Otherwise the address is logged without a token: pass your own ``token``, or read
+    the attribute. Requests that use another host name, or that come from another page, are rejected.
 
-    As a main it is up before the next one starts, and the last to stop. It does not keep a program running whose other
-    mains have ended. ``async with`` does the same inside a lifetime. Both raise `OSError` if the address is taken or
-    does not exist, and `LookupError` outside a lifetime. While no page is open, it costs almost nothing.
+    With `run`, it opens before the next main starts, and closes last. It does not keep the program running when the
+    other mains have ended. Inside a lifetime, you can use ``async with`` instead. Both raise `OSError` if the address
+    is in use or does not exist, and `LookupError` outside a lifetime. While no page is open, the dashboard costs almost
+    nothing.
 
     Args:
-        host: The address to listen at. Traffic is not encrypted: for other machines, use a tunnel or a proxy.
-        port: 0 for any free port.
+        host: The address to listen on. Traffic is not encrypted, so use a tunnel or a proxy for other machines.
+        port: The port; 0 for any free port.
         token: One word of printable ASCII, the longer the better.
 
     Raises:
-        ValueError: for a port that does not exist, and a token that no header can carry.
+        ValueError: if the port does not exist, or a header cannot contain the token.
     """
 
-    _taken: ClassVar[str] = "is served already; make another for another port"
+    _taken: ClassVar[str] = "is already served; create another for another port"
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
         check_port(port)
@@ -65,11 +66,11 @@ class Dashboard(Auxiliary):
 
     @property
     def url(self) -> str:
-        """The address of the page, without a slash at the end; before the start, the one that was given."""
+        """The address of the page, without a trailing slash. Before the start, it has the given port."""
         return url_of("http", *self._address)
 
     async def _open(self, held: AsyncExitStack) -> None:
-        from lifecycle.observe.http.live import Latencies, page_app  # aiohttp is heavy
+        from lifecycle.observe.http.live import Latencies, page_app  # importing aiohttp takes long
         from lifecycle.observe.http.server import serving
 
         console = await held.enter_async_context(Console())
@@ -82,28 +83,32 @@ class Dashboard(Auxiliary):
         self._announce()
 
     def _announce(self) -> None:
-        """Print or log the address; only a terminal shows a generated token."""
+        """Print or log the address. Only a terminal shows a generated token."""
         if not is_loopback(self._host):
-            _log.warning("%s is not encrypted and not only for this machine; a tunnel or a proxy is better", self.url)
+            _log.warning(
+                "%s is not encrypted, and other machines can reach it; use a tunnel or a proxy instead", self.url
+            )
         if sys.stderr is not None and sys.stderr.isatty():
             token = f"#token={quote(self.token, safe='')}" if self._generated else ""
             print(f"dashboard: {self.url}/{token}", file=sys.stderr, flush=True)  # noqa: T201  # for the person at the terminal
         else:
             _log.info("dashboard: %s/", self.url)
             if self._generated:
-                _log.info("commands on the page need its token, which is not logged; give Dashboard(token=...) one")
+                _log.info("commands on the page need its token, which is not logged; set one with Dashboard(token=...)")
 
 
 def _listening_socket(host: str, port: int) -> socket.socket:
     """Return a listening socket.
 
     Raises:
-        OSError: naming the address and the reason.
+        OSError: with the address and the reason.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
-        message = f"no page at {host} port {port}: {reason}; give another address, or port 0 for a free one"
+        message = (
+            f"cannot serve the page at {host} port {port}: {reason}; use another address, or port 0 for a free port"
+        )
         raise type(error)(error.errno, message) from error

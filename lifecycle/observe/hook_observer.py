@@ -1,4 +1,4 @@
-"""`HookObserver`: the base class of what listens to hooks while it is entered, or for the life of a program."""
+"""`HookObserver`: the base class of components that listen to hooks in a context, or while a program runs."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = ["HookObserver"]
 
 
 class HookObserver(Auxiliary):
-    """Listens to hooks from entering it until leaving it; an auxiliary main of `run`, best the first.
+    """Base class of components that listen to hooks. Pass them to `run`, preferably first, or use ``async with``.
 
-    If it is left because the program ends, it listens until the shutdown hooks have run, so that it sees those too.
+    At the end of a program, they listen until the shutdown hooks have run, so that they also record those.
     """
 
-    _taken: ClassVar[str] = "is open already; make another"
+    _taken: ClassVar[str] = "is already open; create another"
 
     def __init__(self) -> None:
         super().__init__()
         self._lifetime: Lifetime | None = None
 
     async def _open(self, held: AsyncExitStack) -> None:
-        # If it was left while the program ended, it still listens.
+        # After an exit during a shutdown, it is still listening.
         await self._stop()
         life = current_life.get(None)
         self._lifetime = None if life is None else life.lifetime
@@ -47,7 +47,7 @@ class HookObserver(Auxiliary):
         await self._held.aclose()
 
     def _begin(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:
-        """Begin to listen; ``held`` gets what ends it."""
+        """Start to listen. Add the cleanup to ``held``."""
         raise NotImplementedError
 
     @staticmethod

@@ -1,6 +1,6 @@
 """The context of log records: the event, worker, flow and span of the code that logs.
 
-Nothing here configures logging; the program installs the filter or the formatter.
+This module configures no logging. The program installs the filter or the formatter.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 __all__ = ["ContextFilter", "JsonFormatter", "context", "structlog_context"]
 
-#: The attributes of every record, for formats such as ``%(topic)s``; empty if unknown.
+#: The attributes added to each record, for formats such as ``%(topic)s``; empty if unknown.
 _NAMES = ("event_id", "topic", "worker", "flow", "traceparent")
 
-#: The attributes that the standard library sets, and those that are shown in other ways.
+#: The attributes that the standard library sets, and those that the formatter writes elsewhere.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", *_NAMES}
 
 _VARIABLES = (("worker", current_worker), ("flow", current_flow), ("traceparent", current_span))
 
 
 def context() -> dict[str, object]:
-    """Return ``event_id``, ``topic``, ``worker``, ``flow`` and ``traceparent`` of the caller, as far as known."""
+    """Return ``event_id``, ``topic``, ``worker``, ``flow`` and ``traceparent`` of the caller, if known."""
     found: dict[str, object] = {}
     delivery = current.get()
     if delivery is not None:
@@ -41,11 +41,11 @@ def context() -> dict[str, object]:
 
 
 class ContextFilter(logging.Filter):
-    """Adds ``event_id``, ``topic``, ``worker``, ``flow`` and ``traceparent`` to every record, and filters none.
+    """A filter that adds ``event_id``, ``topic``, ``worker``, ``flow`` and ``traceparent``, and drops no record.
 
-    Each is an empty text if there is none; a value that the record already has stays. Add it to a handler, since
-    filters of a logger see only records of that logger. With a ``QueueHandler``, add it to that one: the other handlers
-    run in another thread, which has no such context.
+    Unknown values are empty strings, and existing values of a record stay. Add the filter to a handler, because filters
+    of a logger see only records of that logger. With a ``QueueHandler``, add it to that handler: the other handlers run
+    in another thread, which does not have the context.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -58,28 +58,28 @@ class ContextFilter(logging.Filter):
 
 
 def structlog_context(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Add the same as a processor for structlog, as far as there is any; values that were bound already stay."""
+    """Add the known values of `context` to ``event``, as a structlog processor. Existing values stay."""
     for name, value in context().items():
         event.setdefault(name, value)
     return event
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats each record as one line of JSON: ``time`` (UTC), ``level``, ``logger``, ``message``, and more if present.
+    """Formats a record as one line of JSON with ``time`` (UTC), ``level``, ``logger``, ``message`` and optional fields.
 
-    That is the context of `ContextFilter` (with or without the filter), the values of ``extra``, and ``exception`` and
-    ``stack`` as texts. A value that JSON does not support is written as its repr.
+    The optional fields are the context of `ContextFilter` (with or without the filter), the values of ``extra``, and
+    ``exception`` and ``stack`` as texts. A value that JSON does not support is written as its repr.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, without its end."""
+        """Return the line, without a line ending."""
         fields: dict[str, Any] = {
             "time": _timestamp(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": _message(record),
         }
-        # The values of the filter come first: the record may be from another thread.
+        # The values of the filter take precedence, because the record may come from another thread.
         here = context()
         fields |= {name: value for name in _NAMES if (value := record.__dict__.get(name, here.get(name)))}
         extra = {name: value for name, value in record.__dict__.items() if name not in _STANDARD}
@@ -97,7 +97,7 @@ def _timestamp(moment: float) -> str:
 
 
 def _message(record: logging.LogRecord) -> str:
-    """Return the message, or its format string if the arguments do not fit."""
+    """Return the message, or its format string if the arguments do not match it."""
     try:
         return record.getMessage()
     except Exception:  # noqa: BLE001  # the repr of an argument may raise anything
@@ -108,7 +108,7 @@ def _encoded(fields: dict[str, Any]) -> str:
     try:
         return json.dumps(fields, default=_repr, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
-        # NaN, keys that are not texts, or a value that contains itself.
+        # Possible causes: NaN, keys that are not strings, or a value that contains itself.
         return json.dumps(
             {name: value if type(value) in (str, int) else _repr(value) for name, value in fields.items()}
         )
@@ -117,5 +117,5 @@ def _encoded(fields: dict[str, Any]) -> str:
 def _repr(value: object) -> str:
     try:
         return repr(value)
-    except Exception:  # noqa: BLE001  # an object may be half-made when it is logged
+    except Exception:  # noqa: BLE001  # an object may be incomplete when it is logged
         return f"({type(value).__name__} that cannot be shown)"

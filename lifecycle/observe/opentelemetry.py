@@ -1,6 +1,6 @@
-"""`OpenTelemetryMetrics` and `OpenTelemetryTraces`: metrics and spans for the SDK that a program has set up.
+"""`OpenTelemetryMetrics` and `OpenTelemetryTraces`: metrics and spans for the SDK that a program has configured.
 
-Need the API of OpenTelemetry, the extra ``otel``, and no SDK.
+They need OpenTelemetry's API (the extra ``otel``), but no SDK.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _NAME = "lifecycle"
 
 
 class _Flusher:
-    """Lets ``provider`` send what it still has, in a thread, for ``seconds`` at most."""
+    """Flushes ``provider`` in a thread, for at most ``seconds``."""
 
     def __init__(self, what: str, provider: Any, seconds: float) -> None:
         if not seconds > 0:
-            raise ValueError(f"flush_timeout={seconds!r} leaves no time to send anything; give seconds above 0")
+            raise ValueError(f"flush_timeout={seconds!r} must be above 0 seconds")
         self._what = what
         self._provider = provider
         self._seconds = seconds
 
     async def flush(self) -> None:
-        """Send it; data that is not sent in time is lost, which is logged."""
+        """Send the remaining data. Data that is not sent in time is lost, which is logged."""
         force = getattr(self._provider, "force_flush", None)
         if not callable(force):
             return
@@ -55,26 +55,26 @@ class _Flusher:
                 sent = await loop.run_in_executor(thread, force, int(self._seconds * 1000))
         except TimeoutError:
             sent = False
-        except Exception as error:  # noqa: BLE001  # an exporter's error is no reason to end otherwise
-            _log.error("%s could not be sent: %r", self._what, error)
+        except Exception as error:  # noqa: BLE001  # an exporter's error must not prevent a normal end
+            _log.error("could not send %s: %r", self._what, error)
             return
         finally:
             thread.shutdown(wait=False)
-        # Some return None on success.
+        # Some providers return None on success.
         if sent is False:
-            _log.warning("%s were not all sent within %g s", self._what, self._seconds)
+            _log.warning("could not send all %s within %g s", self._what, self._seconds)
 
 
 class OpenTelemetryMetrics(HookObserver):
-    """Counts and times what hooks announce, and reads gauges whenever the SDK collects.
+    """Counts and durations from hooks, and gauges that are read whenever the SDK collects.
 
-    The metrics are those of `PrometheusMetrics`. A main of `run`, best the first, or ``async with``. When it is left,
-    at the end of the program after the shutdown hooks, the provider is asked to send what it has.
+    The metrics are those of `PrometheusMetrics`. Pass it to `run`, preferably first, or use ``async with``. When it
+    closes, it flushes the provider. At the end of a program, that is after the shutdown hooks.
 
     Args:
-        provider: by default the one that is set for the process.
-        labels: which values attributes may have.
-        flush_timeout: seconds that sending may take at the end; ``hook_timeout`` of the lifetime bounds it, too.
+        provider: the meter provider; by default the one of the process.
+        labels: the policy for the values of attributes.
+        flush_timeout: maximum seconds of the flush. The lifetime's ``hook_timeout`` also limits it.
 
     Raises:
         ModuleNotFoundError: if the API of OpenTelemetry is not installed.
@@ -102,7 +102,7 @@ class OpenTelemetryMetrics(HookObserver):
         return f"<OpenTelemetryMetrics for {self._provider!r}>"
 
     def _begin(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:
-        # Pushed first, so it runs last.
+        # Callbacks run in reverse order, so the flush is last.
         held.push_async_callback(self._flusher.flush)
         self._reader = metrics.GaugeReader(lifetime)
         held.callback(setattr, self, "_reader", None)
@@ -128,19 +128,19 @@ class OpenTelemetryMetrics(HookObserver):
 
 
 class OpenTelemetryTraces(HookObserver):
-    """Makes spans of events, their handlers, calls of a pool and tasks of a flow.
+    """Spans of events and their handlers, of calls in a pool, and of tasks in a flow.
 
     An event's span lasts from its acceptance to its outcome. Its parent is the span of the handler that emitted it, or
-    the one in its header ``traceparent``. The handler's span is its child, and the current span while the handler runs.
-    The spans of events that a debounce window merged end there, and the span of the resulting call links to them. Calls
-    in a pool and processes that are started get the current span.
+    the span in its header ``traceparent``. The handler's span is a child of it, and is the current span while the
+    handler runs. If a debounce window merges events, their spans end, and the span of the resulting call links to them.
+    Calls in a pool and started processes inherit the current span.
 
-    A main of `run`, best the first, or ``async with``. When it is left, at the end of the program after the shutdown
-    hooks, open spans are ended, and the provider is asked to send what it has.
+    Pass it to `run`, preferably first, or use ``async with``. When it closes, it ends open spans and flushes the
+    provider. At the end of a program, that is after the shutdown hooks.
 
     Args:
-        provider: by default the one that is set for the process.
-        flush_timeout: seconds that sending may take at the end; ``hook_timeout`` of the lifetime bounds it, too.
+        provider: the tracer provider; by default the one of the process.
+        flush_timeout: maximum seconds of the flush. The lifetime's ``hook_timeout`` also limits it.
 
     Raises:
         ModuleNotFoundError: if the API of OpenTelemetry is not installed.
@@ -160,7 +160,7 @@ class OpenTelemetryTraces(HookObserver):
         from lifecycle.observe._spans import Spans
 
         del lifetime
-        # Pushed first, so it runs last.
+        # Callbacks run in reverse order, so the flush is last.
         held.push_async_callback(self._flusher.flush)
         spans = Spans(self._tracer)
         held.callback(spans.close)

@@ -1,7 +1,7 @@
-"""The output of a program for listeners; nothing is replaced while there are none.
+"""The output of a program, copied to listeners. Without listeners, no stream is replaced.
 
-``sys.stdout``, ``sys.stderr`` and the streams of log handlers are replaced by files that copy what is written. Output
-of a child process that writes to the descriptors themselves is not captured.
+``sys.stdout``, ``sys.stderr`` and the streams of log handlers are replaced by files that copy the written text. Output
+that a child process writes directly to the file descriptors is not captured.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Listener", "Output"]
 
-#: Characters that wait for the loop, or for a listener; beyond that the oldest are dropped.
+#: Maximum characters waiting for the loop or for a listener. Beyond that, the oldest are dropped.
 _BUFFER = 256 * 1024
 
-#: Characters that are dropped at once at most, so that of an endless line the end is kept.
+#: Maximum characters dropped at a time, so that the end of a very long line is kept.
 _PIECE = 4096
 
-#: Seconds that an outcome waits for what was printed before it.
+#: Maximum seconds that a command's outcome waits for the output before it.
 _FLUSH_TIMEOUT = 1.0
 
 
 class _Texts:
     """A bounded queue of texts that drops and counts the oldest.
 
-    Any thread may add, one takes. There is no lock, since a signal handler may print too. If threads add at the same
-    time, the length may be wrong until everything is taken.
+    Any thread may add texts, and one thread takes them. It has no lock, because a signal handler may also print. If
+    threads add texts at the same time, the length may be wrong until the queue is empty.
     """
 
     def __init__(self) -> None:
@@ -49,15 +49,15 @@ class _Texts:
         self.dropped += len(text) - len(kept)
         self._texts.extend(kept[at : at + _PIECE] for at in range(0, len(kept), _PIECE))
         self._length += len(kept)
-        with suppress(IndexError):  # another thread took everything
+        with suppress(IndexError):  # another thread emptied the queue
             while self._length > _BUFFER:
                 oldest = len(self._texts.popleft())
                 self._length -= oldest
                 self.dropped += oldest
 
     def take(self) -> str:
-        """Remove and return everything."""
-        # First, so that what is added from now on counts.
+        """Remove and return all texts."""
+        # Reset first, so that texts added during the loop count.
         self._length = 0
         taken: list[str] = []
         while self._texts:
@@ -66,21 +66,21 @@ class _Texts:
 
 
 class Listener:
-    """The output from now on, in pieces, as an async iterator."""
+    """The future output of the program, as an async iterator of texts."""
 
     def __init__(self) -> None:
         self._texts = _Texts()
         self._added = asyncio.Event()
-        #: Set while everything was taken and the reader waits for more.
+        #: Set while all texts were taken and the reader waits for more.
         self.idle: asyncio.Event = asyncio.Event()
 
     @property
     def dropped(self) -> int:
-        """Characters that came too fast."""
+        """The number of characters dropped because the reader was too slow."""
         return self._texts.dropped
 
     def add(self, text: str, dropped: int) -> None:
-        """Add ``text``; ``dropped`` characters before it were lost."""
+        """Add ``text``, after the loss of ``dropped`` characters."""
         self.idle.clear()
         self._texts.dropped += dropped
         self._texts.add(text)
@@ -98,19 +98,19 @@ class Listener:
 
 
 class Output:
-    """Copies the output of the program to any number of listeners."""
+    """Copies the output of the program to all listeners."""
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
         self._copies: list[_Copy] = []
-        # Texts that the loop has to pass on, and whether that is scheduled.
+        # Texts for the loop to distribute, and whether that is scheduled.
         self._pending = _Texts()
         self._scheduled = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @contextmanager
     def listening(self) -> Generator[Listener]:
-        """Listen for a block."""
+        """Yield a listener for the output within the context."""
         listener = Listener()
         if not self._listeners:
             self._replace_streams()
@@ -124,7 +124,7 @@ class Output:
                 self._restore_streams()
 
     async def flush(self) -> None:
-        """Wait until the listeners have passed on all that was printed so far, for a second at most."""
+        """Wait until the listeners' readers have taken all output so far, for at most one second."""
         self._pass_on()
         with suppress(TimeoutError):
             async with asyncio.timeout(_FLUSH_TIMEOUT):
@@ -132,7 +132,7 @@ class Output:
                     await listener.idle.wait()
 
     def add(self, text: str) -> None:
-        """Note that ``text`` was printed, in any thread."""
+        """Add printed ``text``, from any thread."""
         self._pending.add(text)
         if self._scheduled:
             return
@@ -143,7 +143,7 @@ class Output:
             self._pending, self._scheduled = _Texts(), False
 
     def _pass_on(self) -> None:
-        # First, or what is printed meanwhile could be forgotten.
+        # Reset first, so that text printed during this call is scheduled again.
         self._scheduled = False
         text, dropped = self._pending.take(), self._pending.dropped
         self._pending.dropped = 0
@@ -162,7 +162,7 @@ class Output:
                 _redirect_handlers(file, cast("TextIO", copy))
 
     def _restore_streams(self) -> None:
-        """Restore a stream unless another object has replaced it meanwhile, as a prompt does."""
+        """Restore the streams, except those that another object, such as a prompt, has replaced in the meantime."""
         copies, self._copies = self._copies, []
         for copy in copies:
             copy.output = None
@@ -174,15 +174,15 @@ class Output:
 
 
 class _Copy:
-    """A text file that passes on what is written to it."""
+    """A text file that also copies the written text to an `Output`."""
 
     def __init__(self, file: TextIO, output: Output) -> None:
         self.file = file
-        #: The output to copy to; None once it was restored.
+        #: The output to copy to; None after the stream was restored.
         self.output: Output | None = output
 
     def __getattr__(self, name: str) -> Any:
-        """Return any other attribute of the file."""
+        """Return any other attribute of the underlying file."""
         return getattr(self.file, name)
 
     def __iter__(self) -> Any:
@@ -202,7 +202,7 @@ class _Copy:
 
 
 def _original(copy: _Copy) -> TextIO:
-    """Return the file under ``copy``, past copies that were restored meanwhile."""
+    """Return the file below ``copy``, skipping copies that are no longer in use."""
     file: Any = copy.file
     while isinstance(file, _Copy) and file.output is None:
         file = file.file
@@ -210,7 +210,7 @@ def _original(copy: _Copy) -> TextIO:
 
 
 def _redirect_handlers(old: object, new: TextIO) -> None:
-    """Let the log handlers that write to ``old`` write to ``new``."""
+    """Make the log handlers that write to ``old`` write to ``new``."""
     for handler in stream_handlers():
         if handler.stream is old:
             handler.setStream(new)

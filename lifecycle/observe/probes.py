@@ -23,7 +23,7 @@ __all__ = ["Check", "Exposed", "ProbeServer"]
 
 _log = logging.getLogger("lifecycle.observe")
 
-#: Seconds for the headers of a request.
+#: Maximum seconds to receive the headers of a request.
 _HEADER_TIMEOUT = 10.0
 
 _METHODS = ("GET", "HEAD")
@@ -38,17 +38,17 @@ class Check(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in the answer."""
+        """The name of the check in the response."""
         ...
 
     @property
     def healthy(self) -> bool | None:
-        """The last result; None before the first."""
+        """The last result; None before the first check."""
         ...
 
 
 class Exposed(Protocol):
-    """The metrics at ``/metrics``, such as `PrometheusMetrics`."""
+    """A provider of the metrics at ``/metrics``, such as `PrometheusMetrics`."""
 
     def expose(self, accept: str, /) -> tuple[bytes, str]:
         """Return the metrics and their content type, for the ``Accept`` header of a request."""
@@ -56,25 +56,28 @@ class Exposed(Protocol):
 
 
 class ProbeServer(Auxiliary):
-    """Answers probes over HTTP, for as long as a program runs; a main for `run`, best the first.
+    """HTTP server for the probes of Kubernetes and load balancers. Pass it to `run`, preferably first.
 
-    ``/livez`` is 200 whenever the loop turns: a program that is blocked does not answer in time. ``/readyz`` is 200
-    once every main and every router has started, and 503 from the moment the shutdown begins. Then everything continues
-    as before for ``drain_delay`` seconds (as far as ``exit_timeout`` allows), so that load balancers notice. Only
-    then do sources stop and mains end. ``/healthz`` is 200 if the program is ready and the last result of every one of
-    ``checks`` was healthy, and names those that were not; it runs no check by itself. GET and HEAD are answered, with
-    small JSON objects; ``/metrics``, if ``metrics`` is given, with the text that it exposes.
+    - ``/livez``: 200 while the loop runs. A blocked program does not respond in time.
+    - ``/readyz``: 200 after all mains and routers have started, and 503 as soon as the shutdown begins. Sources and
+      mains then continue for ``drain_delay`` seconds (limited by ``exit_timeout``), so that load balancers notice the
+      change.
+    - ``/healthz``: 200 if the program is ready and the last result of each of ``checks`` was healthy. The response
+      lists the checks. It does not run them.
+    - ``/metrics``: the metrics, if ``metrics`` is given.
 
-    As a main it is up before the next one starts, and the last to stop. It does not keep a program running whose other
-    mains have ended. ``async with`` listens as well, inside a lifetime or without one: then it is ready at once.
-    Both raise `OSError` if the address is taken or does not exist.
+    The server accepts GET and HEAD. Except for ``/metrics``, responses are small JSON objects.
+
+    With `run`, it opens before the next main starts, and closes last. It does not keep the program running when the
+    other mains have ended. You can use ``async with`` instead. Outside a lifetime, it is then ready immediately. Both
+    raise `OSError` if the address is in use or does not exist.
 
     Raises:
-        ValueError: for a ``port`` that does not exist, a ``drain_delay`` below 0, and two checks of one name.
-        TypeError: for an object that is not a check, or exposes nothing.
+        ValueError: if ``port`` does not exist, ``drain_delay`` is negative, or two checks have the same name.
+        TypeError: if a check or ``metrics`` has the wrong type.
     """
 
-    _taken: ClassVar[str] = "listens already; make another for another port"
+    _taken: ClassVar[str] = "is already listening; create another for another port"
 
     def __init__(
         self,
@@ -87,15 +90,19 @@ class ProbeServer(Auxiliary):
     ) -> None:
         check_port(port)
         if not 0 <= drain_delay < math.inf:
-            raise ValueError(f"drain_delay={drain_delay!r} must be finite and not negative; give seconds, 0 or more")
+            raise ValueError(f"drain_delay={drain_delay!r} must be a finite number of seconds, 0 or more")
         super().__init__()
         self.name: str = f"{host}:{port}"
         self._host, self._port = host, port
         self._checks = tuple(map(_checked, checks))
         if len({check.name for check in self._checks}) < len(self._checks):
-            raise ValueError(f"two checks have one name: {', '.join(sorted(check.name for check in self._checks))}")
+            raise ValueError(
+                f"two checks have the same name: {', '.join(sorted(check.name for check in self._checks))}"
+            )
         if metrics is not None and not callable(getattr(metrics, "expose", None)):
-            raise TypeError(f"metrics={metrics!r} exposes nothing; give PrometheusMetrics(), or what has its `expose`")
+            raise TypeError(
+                f"metrics={metrics!r} has no method `expose`; give PrometheusMetrics(), or an object with this method"
+            )
         self._drain_delay = drain_delay
         self._metrics = metrics
         self._address: tuple[str, int] | None = None
@@ -112,11 +119,11 @@ class ProbeServer(Auxiliary):
 
     @property
     def url(self) -> str:
-        """Where it listens, without a slash at the end; before the start the address that was given."""
+        """The address of the server, without a trailing slash. Before the start, it has the given port."""
         return url_of("http", *(self._address or (self._host, self._port)))
 
     async def _open(self, held: AsyncExitStack) -> None:
-        from lifecycle.sources._http.server import Listener  # aiohttp is heavy
+        from lifecycle.sources._http.server import Listener  # importing aiohttp takes long
 
         self._life = current_life.get(None)
         listener = Listener(self._answer, header_timeout=_HEADER_TIMEOUT)
@@ -131,13 +138,13 @@ class ProbeServer(Auxiliary):
 
         answer = self._answers.get(request.raw_path.partition("?")[0])
         if answer is None:
-            return problem(404, f"there is nothing under this path; try {', '.join(self._answers)}")
+            return problem(404, f"this path does not exist; try {', '.join(self._answers)}")
         if request.method not in _METHODS:
             return problem(405, "this method is not allowed; use GET", {"Allow": ", ".join(_METHODS)})
         return answer(request)
 
     def _live(self, _request: web.BaseRequest) -> web.Response:
-        """Answer: that is the proof."""
+        """Return 200. The response itself proves that the loop runs."""
         return _response(good=True, status="live")
 
     def _ready(self, _request: web.BaseRequest) -> web.Response:
@@ -145,24 +152,24 @@ class ProbeServer(Auxiliary):
         return _response(good=status == "ready", status=status)
 
     def _health(self, _request: web.BaseRequest) -> web.Response:
-        """Answer without the messages of checks: any client may ask."""
+        """Return the status of all checks without their messages, because any client may read it."""
         status = self._readiness()
         checks = {check.name: _WORDS[check.healthy] for check in self._checks}
         good = status == "ready" and all(word == "up" for word in checks.values())
         return _response(good=good, status=status, checks=checks)
 
     def _exposed(self, request: web.BaseRequest) -> web.Response:
-        """Answer with the metrics; an error of a custom collector is only logged, since any client may ask."""
+        """Return the metrics. Errors of custom collectors are only logged, because any client may read the response."""
         from aiohttp import web
 
         from lifecycle.sources._http.server import problem
 
-        assert self._metrics is not None, "its path is there only with metrics"
+        assert self._metrics is not None, "the path exists only with metrics"
         try:
             body, content_type = self._metrics.expose(", ".join(request.headers.getall("Accept", [])))
-        except Exception:  # noqa: BLE001  # whatever a collector raises, the probes beside it are answered
-            _log.exception("%r could not expose its metrics", self._metrics)
-            return problem(500, "the metrics are not available; the log of the program has the reason")
+        except Exception:  # noqa: BLE001  # an error of a collector must not affect the other probes
+            _log.exception("%r could not return its metrics", self._metrics)
+            return problem(500, "the metrics are not available; see the log of the program")
         return web.Response(body=body, headers={**_HEADERS, "Content-Type": content_type})
 
     def _readiness(self) -> str:
@@ -181,4 +188,4 @@ def _response(*, good: bool, **facts: object) -> web.Response:
 def _checked(check: Check) -> Check:
     if isinstance(getattr(check, "name", None), str) and hasattr(check, "healthy"):
         return check
-    raise TypeError(f"{check!r} is not a check; give a HealthCheckSource, or an object with a name and `healthy`")
+    raise TypeError(f"{check!r} is not a check; give a HealthCheckSource, or an object with `name` and `healthy`")

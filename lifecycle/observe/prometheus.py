@@ -1,6 +1,6 @@
 """`PrometheusMetrics`: the metrics of a program in the format of Prometheus.
 
-Needs ``prometheus_client``, the extra ``prometheus``.
+It needs ``prometheus_client``, the extra ``prometheus``.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ __all__ = ["PrometheusMetrics"]
 
 
 class PrometheusMetrics(HookObserver):
-    """Counts and times what hooks announce, and reads gauges at each scrape.
+    """Counts and durations from hooks, and gauges that are read at each scrape.
 
-    ``ProbeServer(metrics=…)`` serves it at ``/metrics``. As a main of `run` it is best the first, so that it misses
-    nothing, and it counts until the shutdown hooks have run. ``async with`` does the same; outside a lifetime no gauges
-    are read. Counters can still be scraped after it was left. Any thread may scrape it.
+    ``ProbeServer(metrics=…)`` serves the metrics at ``/metrics``. Pass it to `run`, preferably first so that it misses
+    nothing. It counts until the shutdown hooks have run. You can use ``async with`` instead. Outside a lifetime, it has
+    no gauges. You can still scrape counters after it is closed, and from any thread.
 
     Args:
-        registry: to register the metrics in, such as ``prometheus_client.REGISTRY``; by default a registry of its own.
-        labels: which values labels may have.
+        registry: the registry for the metrics, such as ``prometheus_client.REGISTRY``; by default a separate one.
+        labels: the policy for the values of labels.
 
     Raises:
         ModuleNotFoundError: if prometheus_client is not installed.
-        TypeError: if the registry or the policy is of another type.
+        TypeError: if the registry or the policy has the wrong type.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None, *, labels: LabelPolicy | None = None) -> None:
@@ -57,11 +57,11 @@ class PrometheusMetrics(HookObserver):
 
     @property
     def registry(self) -> CollectorRegistry:
-        """The registry that the metrics are in while this is entered."""
+        """The registry that contains the metrics while this object is open."""
         return self._registry
 
     def expose(self, accept: str = "") -> tuple[bytes, str]:
-        """Return the registry as text, and its content type.
+        """Return the registry as text, and the content type of the text.
 
         Args:
             accept: the ``Accept`` header of the request.
@@ -81,11 +81,11 @@ class PrometheusMetrics(HookObserver):
 
 
 class _Collector:
-    """The metrics as one collector of a registry."""
+    """All metrics as one collector of a registry."""
 
     def __init__(self, policy: LabelPolicy) -> None:
         self._policy = policy
-        #: Reads the gauges; None while it is not entered.
+        #: Reads the gauges; None while the metrics are closed.
         self.reader: metrics.GaugeReader | None = None
         self._histograms: list[Histogram] = []
         self._counts: list[tuple[metrics.Counter, dict[tuple[str, ...], _Count]]] = []
@@ -132,20 +132,20 @@ class _Collector:
             return counts.setdefault(labels, _Count()).increment
 
         if not metric.labels:
-            # Its one series exists from the beginning, so that its first increase is visible.
+            # A counter without labels exists from the start, so that its first increase is visible.
             increment(())
         return metrics.counting(metric, self._policy, increment)
 
 
 class _Count:
-    """A counter whose scrape takes less time than that of the client's own."""
+    """A counter that is faster to scrape than the client's own."""
 
     __slots__ = ("_lock", "created", "number")
 
     def __init__(self) -> None:
         self.number = 0
         self.created = time.time()
-        # Hooks may be announced in any thread.
+        # Any thread may announce a hook.
         self._lock = threading.Lock()
 
     def increment(self) -> None:

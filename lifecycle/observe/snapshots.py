@@ -1,7 +1,7 @@
 """`snapshot`: a whole program at one moment, as records that can be written as JSON.
 
-Each component is asked by itself; one whose ``state()`` raises is shown with its error. A component is recognised by
-the record that it returns: that of a worker or of flows, or one with ``depths`` for a queue.
+Each component is read separately. If its ``state()`` raises, the snapshot shows the error. The kind of a component
+depends on the record that it returns: the record of a worker or of flows, or one with ``depths`` for a queue.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
 
 _R = TypeVar("_R")
 
-#: How much is shown of the state of a class of the program's own.
+#: Limits for the state of the program's own classes.
 _LIMITS = Limits(depth=8, text=10_000, items=1000, values=20_000)
 
 
@@ -63,32 +63,32 @@ _LIMITS = Limits(depth=8, text=10_000, items=1000, values=20_000)
 
 @dataclass(frozen=True, slots=True)
 class ProgramView:
-    """The process."""
+    """The process and its versions."""
 
     name: str
     pid: int
     host: str
-    #: Versions of Python and of this library.
+    #: The versions of Python and of this library.
     python: str
     version: str
-    #: When its lifetime began, in seconds since the epoch, and how many seconds ago; None outside a lifetime.
+    #: When the lifetime began, in seconds since the epoch, and the seconds since then; None outside a lifetime.
     started_at: float | None
     uptime: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerView(WorkerState):
-    """A worker and its children; its status is ``unknown`` if its state could not be read."""
+    """A worker and its children. Its status is ``unknown`` if its state could not be read."""
 
     status: str  # type: ignore[assignment]  # a superset of Status
     children: tuple[WorkerView, ...] = ()
-    #: Seconds since it was running; None if it is not.
+    #: Seconds since the worker started to run; None if it is not running.
     uptime: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """A pool: its worker, whose children are the pool's workers, and its figures."""
+    """A pool: its worker, whose children are the pool's workers, and its statistics."""
 
     worker: WorkerView
     #: The fields of `PoolStats`; empty if they could not be read.
@@ -98,7 +98,7 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True)
 class RouterView:
-    """A router and its parts; counts are of events that came through lanes."""
+    """A router and its parts. Its counts include only events that passed through lanes."""
 
     name: str
     running: bool = False
@@ -117,7 +117,7 @@ class RouterView:
 
 @dataclass(frozen=True, slots=True)
 class FlowsView(FlowsState):
-    """An open store of flows, and the flows in it that have not ended."""
+    """An open store of flows, and its unfinished flows."""
 
     error: str | None = None
 
@@ -127,9 +127,9 @@ class QueueView:
     """The jobs of a queue, or the messages of an inbox."""
 
     name: str
-    #: How many there are in each state; empty before the first count.
+    #: The number of entries in each state; empty before the first count.
     depths: dict[str, int] = field(default_factory=dict[str, int])
-    #: The other fields of its state.
+    #: The other fields of the queue's state.
     details: dict[str, Any] = field(default_factory=dict[str, Any])
     error: str | None = None
 
@@ -139,21 +139,21 @@ class ComponentView:
     """Any other component."""
 
     name: str
-    #: The name of its class.
+    #: The name of the component's class.
     kind: str
-    #: What its ``state()`` returns.
+    #: The result of its ``state()``.
     state: Any = None
     error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A program at one moment. `to_dict` returns the same as ``dataclasses.asdict``, faster."""
+    """A program at one moment. `to_dict` is a faster ``dataclasses.asdict``."""
 
     #: Seconds since the epoch.
     time: float
     program: ProgramView
-    #: None outside a lifetime.
+    #: The state of the lifetime; None outside a lifetime.
     lifetime: LifetimeState | None = None
     routers: tuple[RouterView, ...] = ()
     workers: tuple[WorkerView, ...] = ()
@@ -166,7 +166,7 @@ class Snapshot:
     errors: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return dictionaries, lists and plain values."""
+        """Return the snapshot as dictionaries, lists and plain values."""
         return to_dict(self)
 
 
@@ -174,10 +174,10 @@ class Snapshot:
 
 
 def snapshot(*components: object) -> Snapshot:
-    """Return the program at this moment: all components of the current lifetime, or just ``components``.
+    """Return the program at this moment: all components of the current lifetime, or only ``components``.
 
-    Routers, workers, pools, flows, queues and inboxes have their own records; any other component with a ``state()`` is
-    among the others. If its ``state()`` raises, a component is shown with the error.
+    Routers, workers, pools, flows, queues and inboxes have specific records. Other components with a ``state()`` are in
+    ``others``. If the ``state()`` of a component raises, its record contains the error.
 
     Raises:
         LookupError: without components, outside a lifetime.
@@ -193,13 +193,13 @@ def current_lifetime() -> Lifetime:
     """Return the current lifetime.
 
     Raises:
-        LookupError: outside a lifetime; the message names the alternatives.
+        LookupError: outside a lifetime. The message names the alternatives.
     """
     life = current_life.get(None)
     if life is None:
         raise LookupError(
-            "this is called outside a lifetime; call it below run(…) or inside `async with lifetime()`, or pass the "
-            "components: snapshot(router, supervisor)"
+            "there is no lifetime here; call this below run(…) or inside `async with lifetime()`, or "
+            "pass the components: snapshot(router, supervisor)"
         )
     return life.lifetime
 
@@ -230,7 +230,7 @@ def snapshot_of(lifetime: Lifetime | None, components: tuple[object, ...]) -> Sn
 
 @cache
 def _versions() -> tuple[str, str, str]:
-    """Return host, version of Python, and version of this library."""
+    """Return the host, the version of Python, and the version of this library."""
     try:
         library = version("lifecycle-control")
     except PackageNotFoundError:
@@ -239,7 +239,7 @@ def _versions() -> tuple[str, str, str]:
 
 
 class _Collector:
-    """Collects the views of components by their kinds."""
+    """Collects the records of components by their kinds."""
 
     def __init__(self, now: float) -> None:
         self._now = now
@@ -253,7 +253,7 @@ class _Collector:
         self.errors: list[str] = []
 
     def collect(self, components: Iterable[object]) -> None:
-        """Ask each of them for its state."""
+        """Read the state of each component."""
         for component in components:
             if isinstance(component, Router):
                 self.routers.append(self._router(component))
@@ -262,7 +262,7 @@ class _Collector:
 
     def _collect(self, component: Any) -> None:
         name = component_name(component)
-        state, error = self._call(name, lambda: component.state())  # noqa: PLW0108  # it may have none
+        state, error = self._call(name, lambda: component.state())  # noqa: PLW0108  # the component may have no state()
         try:
             if error is not None:
                 self._add_failed(component, name, error)
@@ -274,18 +274,18 @@ class _Collector:
                 (self.inboxes if state.kind == "inbox" else self.queues).append(_checked(_queue(state)))
             else:
                 self.others.append(ComponentView(name, type(component).__name__, _plain(state)))
-        except Exception as error:  # noqa: BLE001  # a record with other values than its types say
+        except Exception as error:  # noqa: BLE001  # a record may contain values of other types
             self._add_failed(component, name, self._note(name, error))
 
     def _call(self, name: str, function: Callable[[], Any]) -> tuple[Any, str | None]:
         """Return the result of ``function``, or its error."""
         try:
             result = function()
-        except Exception as error:  # noqa: BLE001  # of a class of the program's own
+        except Exception as error:  # noqa: BLE001  # a class of the program may raise anything
             return None, self._note(name, error)
         if inspect.iscoroutine(result):
             result.close()
-            return None, self._note(name, TypeError("state() is async; it has to answer at once"))
+            return None, self._note(name, TypeError("state() is async; it must be a plain function"))
         return result, None
 
     def _note(self, name: str, error: Exception) -> str:
@@ -294,7 +294,7 @@ class _Collector:
         return text
 
     def _add_failed(self, component: Any, name: str, error: str) -> None:
-        """Add a component without a state, among those of its kind."""
+        """Add a component whose state could not be read, in the list of its kind."""
         if all(callable(getattr(component, each, None)) for each in ("start", "stop", "wait")):
             view = WorkerView(name, text_of(getattr(component, "kind", "worker")), "unknown", error=error)
             if _is_pool(component):
@@ -345,7 +345,7 @@ class _Collector:
         children = tuple(map(self._child, state.children)) if state.children else ()
         uptime = None if started_at is None or state.status in _NOT_UP else max(0.0, self._now - started_at)
         view = WorkerView(*values, children, state.contain, uptime)
-        # Checking each field is slow, so the combinations of types that were right are remembered.
+        # Checking each field is slow, so valid combinations of types are cached.
         types = tuple(map(type, (*values, state.contain)))
         if types not in _CHECKED or not isfinite(state.created_at + state.updated_at + (started_at or 0.0)):
             _checked(view)
@@ -356,7 +356,7 @@ class _Collector:
     def _child(self, state: WorkerState) -> WorkerView:
         try:
             return self._worker(state)
-        except Exception as error:  # noqa: BLE001  # of a class of the program's own; its siblings are shown
+        except Exception as error:  # noqa: BLE001  # a class of the program may raise anything
             name = text_of(getattr(state, "name", ""))
             kind = text_of(getattr(state, "kind", "worker"))
             return WorkerView(name, kind, "unknown", error=self._note(name, error))
@@ -365,7 +365,7 @@ class _Collector:
 #: The statuses without an uptime.
 _NOT_UP = {*FINAL, Status.CREATED, Status.PENDING, Status.STARTING}
 
-#: The types of workers' fields that were right, and how many such combinations are remembered.
+#: The cached combinations of valid types of workers' fields, and the maximum number of them.
 _CHECKED: set[tuple[type, ...]] = set()
 _MAX_CHECKED = 256
 
@@ -374,7 +374,7 @@ def _checked(record: _R) -> _R:
     """Return ``record``.
 
     Raises:
-        TypeError: if a value is not of the type of its field, since a program may fill our records with anything.
+        TypeError: if a value does not have the type of its field. A program may put any values into our records.
     """
     if wrong := _misfit(record):
         raise TypeError(wrong)
@@ -396,7 +396,7 @@ def _infos(router: Router, part: str) -> tuple[Any, ...]:
 
 def _mask_error(record: _R) -> _R:
     error = getattr(record, "error", None)
-    # A record of any of our classes, which share no base.
+    # Annotated as Any, because the classes of records have no common base.
     masked_record: Any = record
     return dataclasses.replace(masked_record, error=masked(error)) if isinstance(error, str) else record
 
@@ -424,7 +424,7 @@ def _queue(state: Any) -> QueueView:
 
 
 def to_dict(record: Any, *, without: str = "") -> dict[str, Any]:
-    """Return a record as a dictionary; the value of its field ``without`` is not converted."""
+    """Return a record as a dictionary. The value of the field ``without`` is not converted."""
     names, values_of, nested = _plan(record.__class__)
     values: dict[str, Any] = dict(zip(names, values_of(record), strict=True))
     for name, convert in nested:
@@ -439,11 +439,11 @@ _Plan = tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]], tuple[tuple[str
 
 @cache
 def _plan(kind: type) -> _Plan:
-    """Return the names of the fields, a getter of their values, and the converters of those that are not plain."""
+    """Return the names of the fields, a getter of their values, and the converters of nested values."""
     hints = get_type_hints(kind)
     names = tuple(each.name for each in dataclasses.fields(kind))
     nested = tuple((name, convert) for name in names if (convert := _converter(hints[name])) is not None)
-    # Each record has several fields, of which this makes a tuple.
+    # Each record has several fields, so attrgetter returns a tuple.
     return names, attrgetter(*names), nested
 
 
@@ -453,7 +453,7 @@ def _converter(hint: Any) -> Callable[[Any], Any] | None:
         return next((found for each in args if each is not NoneType and (found := _converter(each))), None)
     if origin is tuple:
         convert = _converter(args[0])
-        # As few frames as possible: records may be nested as deep as supervisors are.
+        # Use few stack frames, because records are nested as deeply as supervisors.
         return list if convert is None else lambda values: list(map(convert, values))
     if dataclasses.is_dataclass(hint):
         return to_dict
@@ -463,7 +463,7 @@ def _converter(hint: Any) -> Callable[[Any], Any] | None:
 
 
 def _misfit(record: Any) -> str | None:
-    """Return the first field with a value that its type does not allow, as text; None if there is none."""
+    """Return text about the first field whose value has the wrong type; None if all are valid."""
     kind = record.__class__
     names, values_of, _ = _plan(kind)
     for name, allowed, value in zip(names, _types(kind), values_of(record), strict=True):
@@ -474,7 +474,7 @@ def _misfit(record: Any) -> str | None:
 
 @cache
 def _types(kind: type) -> tuple[tuple[type, ...], ...]:
-    """Return the types that each field allows; none for records and fields that may have any value."""
+    """Return the allowed types of each field; empty for records and for fields that allow any value."""
     hints = get_type_hints(kind)
     return tuple(_allowed(hints[each.name]) for each in dataclasses.fields(kind))
 

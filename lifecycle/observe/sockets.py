@@ -1,8 +1,8 @@
-"""The control sockets of running programs, for clients; this module imports nothing heavy.
+"""The control sockets of running programs, for clients. This module imports only light modules.
 
 A socket is in ``$XDG_RUNTIME_DIR/lifecycle``, else in ``$RUNTIME_DIRECTORY/lifecycle`` (which systemd sets), else in
-``/tmp/lifecycle-UID``. Another user can create the last one first, so a directory in the user's home is the fallback.
-Each must be accessible to its owner only.
+``/tmp/lifecycle-UID``. Another user could create that directory in ``/tmp`` first, so a directory in the user's home
+is the fallback. Each directory must be accessible to its owner only.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ __all__ = ["Program", "addressed", "check_directory", "directory", "fallback", "
 
 _SUFFIX = ".sock"
 
-#: Bytes of the address of a Unix socket.
+#: Maximum bytes of the address of a Unix socket.
 _LONGEST = 107 if hasattr(socket, "SO_PEERCRED") else 103
 
-#: The permissions that only the owner may have.
+#: The permission bits of group and others.
 _OTHERS = 0o077
 
 
@@ -38,13 +38,13 @@ class Program:
     """A running program with a control socket."""
 
     name: str
-    #: Its control socket.
+    #: The path of its control socket.
     path: Path
-    #: None if the system does not provide it.
+    #: The process id; None if the system does not provide it.
     pid: int | None
 
     def connect(self, timeout: float | None = None) -> socket.socket:
-        """Connect to it; each operation on the connection has ``timeout`` seconds.
+        """Connect to the program. Each operation on the connection may take ``timeout`` seconds.
 
         Raises:
             OSError: if no process listens any more.
@@ -61,12 +61,12 @@ class Program:
 
 
 def directory() -> Path:
-    """Return the directory with the sockets of this user's programs."""
+    """Return the directory that contains the sockets of this user's programs."""
     return _configured() or Path(f"/tmp/lifecycle-{os.geteuid()}")  # noqa: S108  # its owner and mode are checked
 
 
 def fallback() -> Path | None:
-    """Return the directory to use if another user owns the usual one; None if the environment names one."""
+    """Return the directory to use if another user owns the usual one; None if the environment sets a directory."""
     if _configured() is not None:
         return None
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
@@ -76,32 +76,32 @@ def fallback() -> Path | None:
 
 
 def _configured() -> Path | None:
-    """Return the directory that the environment names, of the session or of the systemd service."""
+    """Return the directory that the environment sets, for the session or for the systemd service."""
     own = os.geteuid()
-    # systemd separates several by colons.
+    # systemd separates several directories with colons.
     for runtime in (os.environ.get("XDG_RUNTIME_DIR", ""), *os.environ.get("RUNTIME_DIRECTORY", "").split(":")):
         with suppress(OSError):
-            # A process that changed its user may still have the variables of the former.
-            if Path(runtime).is_absolute() and os.stat(runtime).st_uid == own:  # noqa: PTH116  # it may be ""
+            # A process that has changed its user may still have the old user's variables.
+            if Path(runtime).is_absolute() and os.stat(runtime).st_uid == own:  # noqa: PTH116  # runtime may be ""
                 return Path(runtime, "lifecycle")
     return None
 
 
 def _directories() -> Iterator[Path]:
-    """Yield the directories in which a program of this user may have its socket."""
+    """Yield the directories that may contain the socket of a program of this user."""
     yield directory()
     if (home := fallback()) is not None:
         yield home
-        # Those of the user's systemd services, whose variable this process does not have.
+        # The directories of the user's systemd services. This process does not have their variable.
         with suppress(OSError):
             yield from (path for path in Path("/run").glob("*/lifecycle") if path.stat().st_uid == os.geteuid())
 
 
 def check_directory(path: Path) -> None:
-    """Check that only our user owns and may use a directory.
+    """Check that only our user owns a directory and has access to it.
 
     Raises:
-        PermissionError: naming what is wrong with it.
+        PermissionError: if the check fails, with the reason.
         FileNotFoundError: if it does not exist.
     """
     found = path.lstat()
@@ -111,14 +111,16 @@ def check_directory(path: Path) -> None:
         raise PermissionError(errno.EPERM, f"it belongs to another user (uid {found.st_uid})", str(path))
     if found.st_mode & _OTHERS:
         mode = stat.S_IMODE(found.st_mode)
-        raise PermissionError(errno.EPERM, f"others may use it (mode {mode:o}); chmod 700 makes it private", str(path))
+        raise PermissionError(
+            errno.EPERM, f"other users have access to it (mode {mode:o}); chmod 700 makes it private", str(path)
+        )
 
 
 def find(name: str | None = None) -> list[Program]:
     """Return the programs that listen at their control sockets, sorted by name.
 
-    With ``name``, only the program of that name. If there is none, those that were started while another had the name,
-    which are called ``NAME-PID``.
+    With ``name``, return only the program of that name. If it does not exist, return the programs called ``NAME-PID``,
+    which were started while another program used the name.
     """
     programs = (each for where in dict.fromkeys(_directories()) for each in _programs(where))
     found = sorted(programs, key=lambda each: each.name)
@@ -136,24 +138,24 @@ def _programs(where: Path) -> Iterator[Program]:
     except FileNotFoundError:
         return
     except OSError as error:
-        import logging  # as slow to import as everything else here, and rarely needed
+        import logging  # its import takes as long as this whole module, and is rarely needed
 
-        logging.getLogger("lifecycle.observe").warning("%s is not searched for programs: %s", where, error.strerror)
+        logging.getLogger("lifecycle.observe").warning("cannot search %s for programs: %s", where, error.strerror)
         return
     for path in paths:
         try:
             with Program(path.stem, path, None).connect(0) as connection:
                 if not is_forsaken(connection):
                     yield Program(path.stem, path, getattr(peer(connection), "pid", None))
-        except BlockingIOError:  # its backlog is full
+        except BlockingIOError:  # the program's backlog is full
             yield Program(path.stem, path, None)
-        except OSError:  # its program has ended
+        except OSError:  # the program has ended
             continue
 
 
 @contextmanager
 def addressed(path: Path) -> Generator[str]:
-    """Give ``path`` as an address for a block; a path that is too long is shortened through its open directory."""
+    """Yield ``path`` as a socket address. A path that is too long is shortened through its open directory."""
     if len(os.fsencode(path)) <= _LONGEST or not Path("/proc/self/fd").is_dir():
         yield str(path)
         return

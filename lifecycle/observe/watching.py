@@ -1,7 +1,7 @@
-"""`nodes`, a snapshot as a flat table, and `watch`: what changes in it, at most once per interval.
+"""`nodes`, a snapshot as a flat table, and `watch`, its changes, at most once per interval.
 
-All watchers of a lifetime share one observation. It listens to hooks only until the first change since its last look:
-under load that is one announcement per interval, however much happens.
+All watchers of a lifetime share one observation. It listens to hooks only until the first change after each snapshot,
+so it handles at most one announcement per interval under load.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _Changes = dict[str, _Node | None]
 
 
 def nodes(snapshot: Snapshot) -> dict[str, _Node]:
-    """Return ``snapshot`` as nodes by id, each after its parent.
+    """Return the nodes of ``snapshot`` by id, each after its parent.
 
-    A node has ``id``, ``kind``, ``parent`` (an id, or None), ``name``, ``status`` and the fields of its record. If its
-    state could not be read, its status is ``unknown`` and it has an ``error``. Values that grow with time are left out,
-    so that an equal node has not changed.
+    A node has ``id``, ``kind``, ``parent`` (an id, or None), ``name``, ``status`` and the fields of its record. If the
+    state of a component could not be read, its node has the status ``unknown`` and an ``error``. Values that grow with
+    time are left out, so a node that has not changed is equal.
     """
     table = _Table()
     program = table.add("program", "program", None, "running", _without(to_dict(snapshot.program), "uptime"))
@@ -58,7 +58,7 @@ def nodes(snapshot: Snapshot) -> dict[str, _Node]:
         for run in flows.runs:
             _flow(table, parent, run)
     for queue in snapshot.queues:
-        # Its name is that of its store, which may change.
+        # The id does not contain the name, because that is the name of the store, which may change.
         table.add("queue", "queue", program, _status(queue.error), to_dict(queue))
     for inbox in snapshot.inboxes:
         table.add(f"inbox:{inbox.name}", "inbox", program, _status(inbox.error), to_dict(inbox))
@@ -81,7 +81,7 @@ class _Table:
         self.nodes: dict[str, _Node] = {}
 
     def add(self, wanted: str, kind: str, parent: str | None, status: str, own: _Node) -> str:
-        """Add a node, and return its id: ``wanted``, with a number if another node has that."""
+        """Add a node, and return its id: ``wanted``, with a number if another node has the same id."""
         id_, count = wanted, 1
         while id_ in self.nodes:
             count += 1
@@ -93,7 +93,7 @@ class _Table:
 
 
 def _without(own: _Node, *names: str) -> _Node:
-    """Remove fields that grow with time or are nodes of their own."""
+    """Remove fields that grow with time, or that are separate nodes."""
     for name in names:
         del own[name]
     return own
@@ -171,23 +171,23 @@ class Update:
     """The changes since the last update."""
 
     snapshot: Snapshot
-    #: The nodes that are new or different, by id; None for one that is gone. The first update has all.
+    #: The new and changed nodes by id; None for a removed node. The first update contains all nodes.
     nodes: _Changes
 
 
 def watch(*components: object, interval: float = 0.2) -> Watch:
     """Watch the program, or ``components``: an async iterator of `Update`.
 
-    The first update comes at once and has everything; the next when something has changed, at least ``interval``
-    seconds later. A slow reader gets the newest state and its differences from the last update, never a backlog.
-    ``async with watch() as changes`` ends it with the block.
+    The first update follows immediately and contains everything. The next one follows after a change, at least
+    ``interval`` seconds later. A slow reader receives the latest state and the differences from its last update, not a
+    backlog. ``async with watch() as changes`` closes it at the end of the block.
 
     Raises:
         LookupError: without components, outside a lifetime.
         ValueError: if ``interval`` is not above 0.
     """
     if not interval > 0:
-        raise ValueError(f"watch(interval={interval!r}) leaves no time to look; give seconds above 0")
+        raise ValueError(f"watch(interval={interval!r}): interval must be above 0 seconds")
     if components:
         return Watch(_Observation(None, components), interval)
     return Watch(_observation_of(current_lifetime()), interval)
@@ -200,7 +200,7 @@ class Watch:
         self._observation: _Observation | None = observation
         self._interval = interval
         self._seen: _View | None = None
-        # When the next update is due, by the loop's clock.
+        # The earliest time of the next update, on the loop's clock.
         self._due = 0.0
         self._ended = asyncio.Event()
 
@@ -213,7 +213,7 @@ class Watch:
         self.close()
 
     def close(self) -> None:
-        """End the iteration, also for a task that waits in it."""
+        """End the iteration, even in a task that is waiting for the next update."""
         self._observation = None
         self._ended.set()
 
@@ -246,9 +246,9 @@ class _View:
     def __init__(self, snapshot: Snapshot, at: float) -> None:
         self.snapshot = snapshot
         self.nodes: _Nodes = nodes(snapshot)
-        #: By the loop's clock.
+        #: The time of the snapshot, on the loop's clock.
         self.at = at
-        # The differences from the view that most readers saw last.
+        # The differences from the view that most readers received last.
         self._known: tuple[_View, _Changes] | None = None
 
     def since(self, before: _View | None) -> _Changes:
@@ -257,7 +257,7 @@ class _View:
             return dict(self.nodes)
         if self._known is None or self._known[0] is not before:
             self._known = before, _difference(before.nodes, self.nodes)
-            # Or each view would keep all views before it.
+            # Otherwise each view would keep all earlier views in memory.
             before._known = None  # noqa: SLF001  # of the same class
         return self._known[1]
 
@@ -270,10 +270,10 @@ def _difference(old: _Nodes, new: _Nodes) -> _Changes:
 
 
 class _Observation:
-    """Takes snapshots for all watchers, at most as often as the most frequent of them asks."""
+    """Takes snapshots for all watchers, at most as often as the fastest watcher needs."""
 
     def __init__(self, lifetime: Lifetime | None, components: tuple[object, ...] = ()) -> None:
-        # Weakly, so that watching a lifetime does not keep it alive.
+        # A weak reference, so that watching a lifetime does not keep it alive.
         self._lifetime = None if lifetime is None else ref(lifetime)
         self._components = components
         self._loop = asyncio.get_running_loop()
@@ -319,7 +319,7 @@ class _Observation:
                 self._loop.call_soon_threadsafe(self._note_change)
 
     def _note_change(self) -> None:
-        """Note the change, and listen no longer until the next look."""
+        """Record a change, and stop listening until the next snapshot."""
         if self._listening:
             self._listening = False
             for hook in _HOOKS:
@@ -327,14 +327,14 @@ class _Observation:
         self._changed.set()
 
 
-#: All hooks but those whose announcement changes nothing in a snapshot.
+#: All hooks except those that announce no change of a snapshot.
 _HOOKS: tuple[hooks.Hook, ...] = tuple(
     hook
     for hook in (getattr(hooks, name) for name in hooks.__all__)
     if isinstance(hook, hooks.Hook) and hook not in (hooks.forced_exit, hooks.hook_finished, hooks.critical_finished)
 )
 
-#: The shared observations, all held weakly.
+#: The shared observations by lifetime, all with weak references.
 _shared: WeakKeyDictionary[Lifetime, ref[_Observation]] = WeakKeyDictionary()
 
 

@@ -38,7 +38,7 @@ async def test_an_unknown_command_is_answered_with_names_and_not_with_aliases() 
     async with steered(router) as (_, console):
         strange = await console.command("xyzzy")
         near = await console.command("shipp")
-    words = str(strange.error).partition("; there is ")[2].split(", ")
+    words = str(strange.error).partition("; the commands are ")[2].split(", ")
     assert "deploy" in words
     assert not {"d", "ship"} & set(words)
     assert near.error == "unknown command 'shipp'; did you mean 'ship'?"
@@ -50,7 +50,7 @@ async def test_arguments_for_a_command_that_takes_none_are_refused(line: str) ->
         outcome = await console.command(line)
         assert not life.stopping
     assert outcome.outcome is Verdict.UNKNOWN
-    assert outcome.error == f"{line.split(maxsplit=1)[0]!r} takes no arguments; give it alone"
+    assert outcome.error == f"{line.split(maxsplit=1)[0]!r} takes no arguments; send it without any"
 
 
 async def test_an_outcome_shows_no_secret_of_an_error() -> None:
@@ -395,7 +395,7 @@ async def test_a_console_needs_a_lifetime() -> None:
     with pytest.raises(RuntimeError, match="the console is closed"):
         console.commands()
     async with lifetime(signals=False), console:
-        with pytest.raises(RuntimeError, match="open already"):
+        with pytest.raises(RuntimeError, match="already open"):
             await console.__aenter__()
 
 

@@ -149,7 +149,7 @@ async def test_it_can_be_opened_again_but_not_twice() -> None:
         async with probes:
             first = probes.url
             assert not first.endswith(":0")
-            with pytest.raises(RuntimeError, match="listens already"):
+            with pytest.raises(RuntimeError, match="is already listening"):
                 async with probes:
                     pass
         assert probes.url == "http://localhost:0"
@@ -181,7 +181,7 @@ def test_checks_are_checked() -> None:
     db = HealthCheckSource("db", print)
     with pytest.raises(TypeError, match="give a HealthCheckSource"):
         ProbeServer(checks=[print])  # type: ignore[list-item]  # that is the mistake
-    with pytest.raises(ValueError, match="one name"):
+    with pytest.raises(ValueError, match="same name"):
         ProbeServer(checks=[db, HealthCheckSource("db", print)])
 
 

@@ -257,7 +257,7 @@ async def test_it_counts_only_while_it_is_entered_and_keeps_its_counts() -> None
         await (await router.emit(Event("job")))
         async with metrics:
             await (await router.emit(Event("job")))
-            with pytest.raises(RuntimeError, match="is open already"):
+            with pytest.raises(RuntimeError, match="is already open"):
                 await metrics.__aenter__()
         await (await router.emit(Event("job")))
     assert value(metrics, "lifecycle_handler_duration_seconds_count", pattern="job") == 1

@@ -302,7 +302,7 @@ async def test_any_state_of_a_component_can_be_shown(clock: Clock) -> None:
     found = snapshot(Component(Unspeakable()), Component(7), Later(), Nothing(), bad, Component({Unspeakable(): 1}))
     assert [each.state for each in found.others[:2]] == ["<Unspeakable that cannot be shown>", 7]
     assert len(found.errors) == 3
-    assert "at once" in found.errors[0]
+    assert "plain function" in found.errors[0]
     as_json(found.to_dict())
 
 

@@ -320,7 +320,7 @@ async def test_under_load_no_hook_is_connected_between_two_updates(clock: Clock)
 
 
 async def test_bad_arguments_of_watch_are_refused(clock: Clock) -> None:
-    with pytest.raises(LookupError, match="outside a lifetime"):
+    with pytest.raises(LookupError, match="no lifetime"):
         watch()
     for interval in (0, -1, float("nan")):
         with pytest.raises(ValueError, match="above 0"):

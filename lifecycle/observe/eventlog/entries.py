@@ -50,8 +50,7 @@ class Entry:
     """One event and its outcome at one moment. Durations are in seconds.
 
     Texts are cut to a bounded length. `summary` contains numbers and short texts of the event, but no bodies. Values
-    with
-    a name such as password or token are shown as ``***``.
+    with a name such as password or token are shown as ``***``.
     """
 
     #: The id of the event. Ids increase within the process, as `Delivery.id` does.

@@ -142,8 +142,7 @@ def explain(
     """Explain what happens to an event of ``topic`` in ``routers``.
 
     ``seen`` contains the last events of this topic, and ``topics`` the topics of other events. ``failures`` contains
-    the
-    last failure of each source, by the names of router and source.
+    the last failure of each source, by the names of router and source.
     """
     views = [view for router in routers if (view := _view_of(router)) is not None]
     shown = shorten(topic, MAX_TOPIC)
@@ -217,7 +216,7 @@ def _view_of(router: Any) -> _View | None:
     """Return the view of ``router``, or None if it raises, so that the other routers are still explained."""
     try:
         return _View(router)
-    except Exception:  # noqa: BLE001  # of a class of the program's own
+    except Exception:  # noqa: BLE001  # a class of the program may raise anything
         _log.exception("%r cannot be inspected; the explanation leaves it out", router)
         return None
 

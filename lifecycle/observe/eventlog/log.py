@@ -59,17 +59,13 @@ class EventLog(HookObserver):
     """A log of the last ``size`` events of the program and their outcomes. Pass it to `run`, preferably first.
 
     It records the events of all routers that run under its lifetime. Outside a lifetime, it records the routers that
-    run
-    under none. `Entry` lists the data that it keeps per event. With ``path``, each finished event is also written to
-    that
-    file as a line of JSON. A thread writes the file, so a slow disk delays no event. Events that a full disk cannot
-    take
-    are lost, counted and logged once. A file that would grow over ``max_bytes`` is renamed to ``path.1``; ``backups``
-    older files are kept.
+    run under none. `Entry` lists the data that it keeps per event. With ``path``, each finished event is also written
+    to that file as a line of JSON. A thread writes the file, so a slow disk delays no event. Events that a full disk
+    cannot take are lost, counted and logged once. A file that would grow over ``max_bytes`` is renamed to ``path.1``;
+    ``backups`` older files are kept.
 
     Instead of passing it to `run`, you can use ``async with``. Both raise `OSError` if the file cannot be written. You
-    can
-    still read the entries after the log is closed.
+    can still read the entries after the log is closed.
 
     Raises:
         ValueError: if ``size`` or ``max_bytes`` is below 1, or ``backups`` is negative.
@@ -158,8 +154,7 @@ class EventLog(HookObserver):
 
         If an entry changes several times before it is read, the reader receives it once, in its latest state. At most
         ``maxsize`` changes wait for a reader. Beyond that, the oldest are dropped and counted in ``entries.dropped``.
-        The
-        iteration ends when the log closes.
+        The iteration ends when the log closes.
 
         Raises:
             ValueError: if ``maxsize`` is below 1.
@@ -197,7 +192,7 @@ class EventLog(HookObserver):
 
     # -- lifecycle -----------------------------------------------------------------------------------------------
 
-    def _begin(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:  # noqa: ARG002  # inner ones are found too
+    def _begin(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:  # noqa: ARG002  # inner lifetimes are found too
         self._routers = routers = Routers()
         if self._path is not None:
             from lifecycle.observe.eventlog.files import LineFile, Writer  # most logs have no file

@@ -295,7 +295,7 @@ def _topic(delivery: Delivery) -> str:
         topic: Any = delivery.event.topic
         if type(topic) is str and len(topic) <= _TEXT:
             return topic
-    except Exception:  # noqa: BLE001  # a property of the program's own
+    except Exception:  # noqa: BLE001  # a property of the program may raise anything
         return ""
     if not isinstance(topic, str):
         return f"({type(topic).__name__})"

@@ -48,7 +48,7 @@ def digest(event: Any) -> Digest:
     kind = _class(event)
     try:
         return kind, _taker(kind)(event)  # type: ignore[arg-type]  # a class has a hash
-    except Exception:  # noqa: BLE001  # a property of the program's own may raise anything
+    except Exception:  # noqa: BLE001  # a property of the program may raise anything
         return kind, ()
 
 

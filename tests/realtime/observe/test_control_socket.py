@@ -73,7 +73,7 @@ async def test_it_can_be_opened_again_and_not_twice(runtime: Path) -> None:
         for _ in range(2):
             async with control:
                 assert control.path == runtime / "lifecycle" / "api.sock"
-                with pytest.raises(RuntimeError, match="listens already"):
+                with pytest.raises(RuntimeError, match="is already listening"):
                     await control.__aenter__()
             assert control.path is None
     with pytest.raises(LookupError, match="no lifetime"):
@@ -224,7 +224,7 @@ def test_a_program_runs_without_a_socket_if_no_directory_is_usable(runtime: Path
 
 @pytest.mark.parametrize("name", ["", "a/b", "a\nb", "a\0b", ".hidden", "-p", "é" * 33])
 def test_a_name_that_no_file_could_have_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="cannot name a socket; give printable text without slashes"):
+    with pytest.raises(ValueError, match="cannot name a socket; use printable text without slashes"):
         ControlSocket(name)
 
 
@@ -236,7 +236,7 @@ async def test_other_names_are_taken_as_they_are(runtime: Path) -> None:
 
 
 def test_a_name_must_be_text() -> None:
-    with pytest.raises(TypeError, match="must be text such as 'api', got 7"):
+    with pytest.raises(TypeError, match="must be a string such as 'api', got 7"):
         ControlSocket(7)  # type: ignore[arg-type]  # what users do
 
 
@@ -264,10 +264,10 @@ async def test_a_directory_that_others_may_use_is_refused(runtime: Path, caplog:
     directory = runtime / "lifecycle"
     directory.mkdir()
     directory.chmod(0o750)
-    await refused(r"others may use it \(mode 750\); chmod 700 makes it private")
+    await refused(r"other users have access to it \(mode 750\); chmod 700 makes it private")
     with caplog.at_level(logging.WARNING):
         assert sockets.find() == []
-    assert f"{directory} is not searched for programs: others may use it" in caplog.text
+    assert f"cannot search {directory} for programs: other users have access to it" in caplog.text
 
 
 async def test_a_link_to_a_directory_is_refused(runtime: Path) -> None:
@@ -469,7 +469,7 @@ async def test_a_socket_that_cannot_be_served_is_logged_and_the_program_continue
             assert await sent(path, b"GET /api/state HTTP/1.0\r\n\r\n") == b""
         assert sockets.find() == []
         assert not life.stopping
-    assert "the control socket cannot be served" in caplog.text
+    assert "the control socket failed" in caplog.text
 
 
 # -- how it ends -------------------------------------------------------------------------------------------------------

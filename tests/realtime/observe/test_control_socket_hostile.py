@@ -261,7 +261,7 @@ async def test_a_thousand_streams_are_served_and_one_more_is_refused(runtime: Pa
             await held.enter_async_context(streaming(path, "/api/events/stream?pattern=news")) for _ in range(READERS)
         ]
         status, refused = await ask(path, "/api/state/stream")
-        assert (status, refused) == (503, {"error": "1000 readers are there already; close some"})
+        assert (status, refused) == (503, {"error": "1000 streams are already open; close some"})
         await (await router.emit(Event("news")))
         for stream in streams:
             assert (await stream.next())["topic"] == "news"

@@ -168,7 +168,7 @@ async def test_readers_of_streams_take_an_eighth_of_the_descriptors() -> None:
             await reader.readuntil(b"stream begins")
         async with client.get("/api/state/stream") as answer:
             assert answer.status == 503
-            assert (await answer.json())["error"] == "128 readers are there already; close some"
+            assert (await answer.json())["error"] == "128 streams are already open; close some"
 
 
 async def test_a_lack_of_descriptors_is_logged_once_and_ends_by_itself(
@@ -367,7 +367,7 @@ async def test_the_address_is_logged_and_no_token_is(caplog: pytest.LogCaptureFi
     log_messages = [record.getMessage() for record in caplog.records]
     assert log_messages == [
         f"dashboard: {urls[0]}/",
-        "commands on the page need its token, which is not logged; give Dashboard(token=...) one",
+        "commands on the page need its token, which is not logged; set one with Dashboard(token=...)",
         f"dashboard: {urls[1]}/",
     ]
     assert made.token not in caplog.text
@@ -376,8 +376,10 @@ async def test_the_address_is_logged_and_no_token_is(caplog: pytest.LogCaptureFi
 async def test_an_address_in_use_is_an_error_with_its_reason() -> None:
     async with lifetime(signals=False), Dashboard() as one:
         port = int(one.url.rpartition(":")[2])
-        with pytest.raises(OSError, match=f"no page at 127.0.0.1 port {port}: Address already in use; give another"):
+        with pytest.raises(
+            OSError, match=f"cannot serve the page at 127.0.0.1 port {port}: Address already in use; use another"
+        ):
             async with Dashboard(port=port):
                 pass
-        with pytest.raises(RuntimeError, match="is served already"):
+        with pytest.raises(RuntimeError, match="is already served"):
             await one.__aenter__()
