@@ -212,7 +212,7 @@ def completions(line: str, names: Iterable[str], find: Callable[[str], Command |
     command = find(words[0])
     try:
         return typed, command.candidates(typed) if command else []
-    except Exception:  # noqa: BLE001  # code of the program
+    except Exception:  # noqa: BLE001  # user code
         _log.exception("completing the arguments of %.60r failed", words[0])
         return typed, []
 

@@ -181,7 +181,7 @@ class Dispatcher:
         counted = ((each.routed, each.handled, each.failed, each.dropped) for each in self.routes())
         return [sum(column) for column in zip(self._past_counts, *counted, strict=True)]
 
-    # -- the way in ------------------------------------------------------------------------------------------------
+    # -- accepting events ------------------------------------------------------------------------------------------
 
     async def accept(self, event: Topical) -> Delivery:
         """Accept an event, and wait until its lane has capacity.
@@ -276,7 +276,7 @@ class Dispatcher:
             tap.handler(event)
         except Dropped:
             tap.dropped += 1
-        except (Exception, asyncio.CancelledError):  # noqa: BLE001  # the errors of a tap are logged and stay its own
+        except (Exception, asyncio.CancelledError):  # noqa: BLE001  # the errors of a tap are only logged
             self.report.log_tap_failed(tap, event)
 
     def _place(self, delivery: Delivery, route: Route) -> None:
@@ -317,7 +317,7 @@ class Dispatcher:
             if route.is_removed:
                 self._keep_removed(route, lane)
 
-    # -- after a handler, called by the lanes ----------------------------------------------------------------------
+    # -- results of handlers ---------------------------------------------------------------------------------------
 
     def start(self, work: Coroutine[object, object, None], lane: Lane) -> asyncio.Task[None]:
         """Start a task of ``lane``. The router awaits it when it closes."""
@@ -393,7 +393,7 @@ class Dispatcher:
             return following
         return self.fallback
 
-    # -- directly --------------------------------------------------------------------------------------------------
+    # -- direct dispatch -------------------------------------------------------------------------------------------
 
     async def call_directly(
         self, event: Topical, match: Match, error: NotHandled | asyncio.CancelledError | None = None
@@ -464,7 +464,7 @@ class Reporter:
         #: Number of events that no route took.
         self.unrouted_count: int = 0
 
-    # -- under way -------------------------------------------------------------------------------------------------
+    # -- progress --------------------------------------------------------------------------------------------------
 
     def announce_accepted(self, delivery: Delivery) -> None:
         """Announce an accepted event. It has a route or the fallback, or is about to fail."""
@@ -493,7 +493,7 @@ class Reporter:
         self.unrouted_count += 1
         hooks.event_unrouted.announce(self._router, event=delivery.event)
 
-    # -- at the end ------------------------------------------------------------------------------------------------
+    # -- ends of deliveries ----------------------------------------------------------------------------------------
 
     def announce_finished(self, delivery: Delivery, route: Route, began: float | None) -> None:
         """Announce that a handler returned and its delivery has ended.

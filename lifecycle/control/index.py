@@ -95,7 +95,7 @@ class Index(Generic[T]):
         return [node.value] if node.value is not None and not node.is_odd else _spread([node], [])
 
 
-def _spread(alive: list[_Node[T]], segments: list[str]) -> list[T]:  # noqa: C901  # hot: one branch a kind of segment
+def _spread(alive: list[_Node[T]], segments: list[str]) -> list[T]:  # noqa: C901  # hot: one branch per kind of segment
     """Follow all matching nodes segment by segment, each once."""
     for segment in segments:
         following: list[_Node[T]] = []

@@ -95,7 +95,7 @@ class Lane:
         """Return the state of the lane."""
         return LaneInfo(self.name, len(self.queue), self._running, self.limit, self.concurrency)
 
-    # -- taking events in ------------------------------------------------------------------------------------------
+    # -- accepting events ------------------------------------------------------------------------------------------
 
     def put(self, delivery: Delivery) -> None:
         """Queue an event, even beyond the limit. The caller has checked the capacity."""
@@ -222,7 +222,7 @@ class Lane:
             if self._waiting.popleft()():
                 return
 
-    # -- working ---------------------------------------------------------------------------------------------------
+    # -- calling handlers ------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:  # noqa: C901  # hot: one branch for each way in which a handler ends
         """Handle events until the queue is empty. This is the hot loop. Rare cases are handled elsewhere."""

@@ -60,7 +60,7 @@ def recover(on_error: Callable[[Any, Exception], Any] | None = None) -> Wrapper:
                 await call(event)
             except NotHandled:
                 raise
-            except Exception as error:  # noqa: BLE001  # to contain all of them is its purpose
+            except Exception as error:  # noqa: BLE001  # its purpose is to catch every error
                 if react is None:
                     _log.exception("%s failed on %s; recovered", name_of(handler), event.topic)
                 else:

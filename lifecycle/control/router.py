@@ -134,7 +134,7 @@ class Router:
             TypeError: if ``handler`` is not a callable of one argument, or ``lane`` is not a string.
             ValueError: if ``concurrency`` is below 1 or differs from that of the shared lane, or ``busy`` is unknown.
         """
-        if lane is not None and not isinstance(lane, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # users pass what they like
+        if lane is not None and not isinstance(lane, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # users may pass any object
             raise TypeError(
                 f"expected the name of a lane as a string, got lane={lane!r}; all events of a route use the same lane"
             )
@@ -204,7 +204,7 @@ class Router:
         name: str | Callable[..., Any],
         handler: Handler | None = None,
         *,
-        help: str = "",  # noqa: A002  # the field's word
+        help: str = "",  # noqa: A002  # the usual name
         complete: Completer | None = None,
     ) -> Any:
         """Register a command. When a user types its name, ``handler`` is called with a `CommandEvent`.

@@ -166,7 +166,7 @@ class SourceRunner:
             return
         try:
             close()
-        except Exception:  # noqa: BLE001  # code of the program; the other sources have to stop too
+        except Exception:  # noqa: BLE001  # user code; the other sources must stop too
             _log.exception("source %r could not be closed; it is cancelled", self.name)
             self.cancel()
 
@@ -179,7 +179,7 @@ class SourceRunner:
         """Release the source, because its router has stopped."""
         try:
             self.release()
-        except Exception:  # noqa: BLE001  # code of the program; the other sources are released too
+        except Exception:  # noqa: BLE001  # user code; the other sources are released too
             _log.exception("source %r could not be resumed", self.name)
 
     @property
@@ -194,7 +194,7 @@ class SourceRunner:
         try:
             await entered.aclose()
             await source.settle()
-        except Exception:  # noqa: BLE001  # code of the program; the other sources have to settle too
+        except Exception:  # noqa: BLE001  # user code; the other sources must settle too
             _log.exception("source %r could not settle", self.name)
 
     # -- running -----------------------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ class SourceRunner:
             events.close()
         raise TypeError(f"source {self.name!r} returned {events!r}; it must return an async iterable of events")
 
-    # -- failing -----------------------------------------------------------------------------------------------------
+    # -- failures ----------------------------------------------------------------------------------------------------
 
     def _start_failed(self, error: BaseException) -> SourceFailed:
         """Report that the source could not start, and return the error that ends the router."""

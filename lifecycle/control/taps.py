@@ -95,7 +95,7 @@ def _contained(route: Route, dispatcher: Dispatcher) -> Callable[[Any], Awaitabl
             if was_cancelled():
                 raise
             dispatcher.report.log_tap_failed(route, event)
-        except Exception:  # noqa: BLE001  # the errors of a tap are logged and stay its own
+        except Exception:  # noqa: BLE001  # the errors of a tap are only logged
             dispatcher.report.log_tap_failed(route, event)
 
     return look

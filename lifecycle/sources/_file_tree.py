@@ -1,11 +1,12 @@
-"""The watched files as last seen, how they differ from what is on disk, and what has to be watched.
+"""A snapshot of the watched files, its comparison with the disk, and the directories to watch.
 
-A report of a watcher is only a hint to look at an entry again. The difference from the last look is the change. So a
-replaced file is modified, however it was replaced; a file that was created and deleted between two looks causes no
-change; and a new directory is read as a whole. All of this blocks: call it in a thread, one call at a time.
+A report of a watcher is only a hint to look at an entry again. The difference from the snapshot is the change. A
+replaced file is therefore modified, however it was replaced. A file that was created and deleted between two looks
+causes no change, and a new directory is read completely. All functions here block, so call them in a thread, one at a
+time.
 """
 
-# The system and watchfiles use text, and a Path for each file costs more than the look at it.
+# The system and watchfiles use text. Creating a Path for each file takes longer than the look at the file.
 # ruff: noqa: PTH112, PTH114, PTH115, PTH116, PTH118, PTH120
 
 from __future__ import annotations
@@ -56,17 +57,17 @@ DEFAULT_IGNORES: tuple[str, ...] = (
     "*___jb_tmp___",
 )
 
-#: Nanoseconds within which two writes may get the same time: the clock of file times moves in steps of up to 10 ms.
+#: Nanoseconds within which two writes may get the same time. The clock of file times moves in steps of up to 10 ms.
 STAMP_NS = 20_000_000
 
-# The kernel follows as many links before it gives up.
+# Maximum number of links to follow, which is also the limit of the kernel.
 _MOST_LINKS = 40
 
 
 class Tree:
-    """The files below the watched directories ``roots``, and those of the ``roots`` that are files themselves.
+    """The files below the directories in ``roots``, and the ``roots`` that are files.
 
-    Links to directories that are not below a root are followed only with ``follow_links``.
+    Links to directories outside of the roots are followed only with ``follow_links``.
     """
 
     def __init__(self, roots: Iterable[str], rules: Rules, *, recursive: bool, follow_links: bool = False) -> None:
@@ -75,29 +76,29 @@ class Tree:
         self._follow_links = follow_links
         self._roots = tuple(dict.fromkeys(roots))
         self.index = _SnapshotIndex()
-        # The roots are its entries, which no rule applies to.
+        # A virtual directory whose entries are the roots. No rule applies to them.
         self._top = self.index.top
-        # The net change of each path since they were last taken.
+        # The net change of each path since the last `take_changes`.
         self._changes: dict[str, Change] = {}
         self._new_directories: set[str] = set()
-        # Directories that cannot be watched, as far as known: they are searched when a watch meets one.
+        # The known directories that cannot be watched. They are searched for when a watch fails at one.
         self._unwatchable: set[str] = set()
         self._warned_of_names = False
 
     @property
     def skipped(self) -> int:
-        """How many names are skipped because they are not UTF-8."""
+        """The number of names that are skipped because they are not UTF-8."""
         return self.index.skipped()
 
     def compare(self) -> None:
-        """Look at everything; the first call finds every file added."""
+        """Compare all files with the snapshot. The first call finds every file added."""
         self._look_at_roots({}, scan=True)
         self._new_directories.clear()
 
     def update(self, hints: Iterable[tuple[str, bool]], again: Iterable[str] = ()) -> None:
-        """Look at the paths of ``hints``, at whole directories ``again``, and at all links.
+        """Look at the paths of ``hints``, at the complete directories ``again``, and at all links.
 
-        The second half of a hint is whether the report was "modified", which counts even if no attribute shows it.
+        The second item of a hint is true for a report of "modified", which counts even if no attribute has changed.
         """
         hinted = _without_links(hints)
         for path, modified in hinted.items():
@@ -109,7 +110,7 @@ class Tree:
                 self._scan(directory)
         self._look_at_roots(hinted)
         for directory, name in self.index.links():
-            # Looking at one link may have removed the directory of another.
+            # A look at one link may have removed the directory of another.
             if name in directory.links:
                 self._look(directory, name, modified=hinted.get(os.path.realpath(directory.prefix + name), False))
 
@@ -119,16 +120,17 @@ class Tree:
         return changes
 
     def take_new_directories(self) -> set[str]:
-        """Return the real paths of directories found since the last call; they may hold more than was seen."""
+        """Return the real paths of directories found since the last call. Some of their entries may still be unseen."""
         new, self._new_directories = self._new_directories, set()
         return new
 
-    # -- what to watch ------------------------------------------------------------------------------------------
+    # -- directories to watch -----------------------------------------------------------------------------------
 
     def watch_set(self) -> WatchSet:
-        """Return what has to be watched now.
+        """Return the directories and entries to watch.
 
-        No recursive watch meets a directory that is unwatchable, nor a link that is not followed: awatch follows each.
+        No recursive watch contains an unwatchable directory, or a link that is not followed, because awatch follows
+        every link.
         """
         index = self.index
         index.links_changed = False
@@ -144,10 +146,10 @@ class Tree:
         return WatchSet(frozenset(deep), frozenset(flat), frozenset(whole), frozenset(entries))
 
     def find_unwatchable(self) -> None:
-        """Find the directories that cannot be watched, also those that are ignored; `watch_set` avoids them then."""
+        """Find the directories that cannot be watched, including ignored ones, so that `watch_set` avoids them."""
         self._unwatchable = _unwatchable_below(_outermost(self.index), self.index.unfollowed_links())
 
-    # -- looking ------------------------------------------------------------------------------------------------
+    # -- comparison with the disk -------------------------------------------------------------------------------
 
     def _look_at_roots(self, hinted: Mapping[str, bool], *, scan: bool = False) -> None:
         reals = {path: os.path.realpath(path) for path in self._roots}
@@ -157,7 +159,7 @@ class Tree:
             self._look(self._top, path, modified=hinted.get(real, False), scan=scan)
 
     def _look(self, directory: _DirectorySnapshot, name: str, *, modified: bool = False, scan: bool = False) -> None:
-        """Look at one entry; ``scan`` also reads a directory that was known before."""
+        """Look at one entry. With ``scan``, also read a directory that is already known."""
         path = directory.prefix + name
         if self._skips(directory, name):
             self._look_at_ignored(directory, name, link=os.path.islink(path))
@@ -175,7 +177,7 @@ class Tree:
             self._new_directories.add(inner.real)
 
     def _scan(self, directory: _DirectorySnapshot) -> None:
-        """Read a directory and all below it; a loop, since directories nest deeper than calls may."""
+        """Read a directory and all directories below it. No recursion: they may nest deeper than the call stack."""
         pending = [directory]
         while pending:
             directory = pending.pop()
@@ -202,12 +204,12 @@ class Tree:
             pending.extend(directory.directories.values())
 
     def _look_at_ignored(self, directory: _DirectorySnapshot, name: str, *, link: bool) -> None:
-        """An ignored entry does not count, but the watch on its directory would follow a link to another directory."""
+        """Record an ignored link to a directory, which a watch on the parent directory would follow."""
         if link or name in directory.unfollowed:
             self.index.note_unfollowed(directory, name, link=link and os.path.isdir(directory.prefix + name))
 
     def _drop_undecodable(self, directory: _DirectorySnapshot, entries: dict[str, os.DirEntry[str]]) -> None:
-        """Remove the names from ``entries`` that are not UTF-8: the watch cannot report them."""
+        """Remove names that are not UTF-8 from ``entries``, because the watch cannot report them."""
         undecodable = [name for name in entries if not name.isascii() and not _is_text(name)]
         directory.undecodable = len(undecodable)
         for name in undecodable:
@@ -220,12 +222,12 @@ class Tree:
     def _skips(self, directory: _DirectorySnapshot, name: str) -> bool:
         return directory is not self._top and self._rules.skips(name, directory.relative + name)
 
-    # -- recording ----------------------------------------------------------------------------------------------
+    # -- recording entries --------------------------------------------------------------------------------------
 
     def _record(
         self, directory: _DirectorySnapshot, name: str, found: os.stat_result, *, modified: bool = False
     ) -> bool:
-        """Record what is there now; return whether it is a directory that was not known."""
+        """Record an existing entry. Returns True if it is a directory that was not known."""
         if stat.S_ISDIR(found.st_mode):
             self._remove_file(directory, name)
             if self.index.note_unfollowed(directory, name, link=name in directory.links):
@@ -241,7 +243,7 @@ class Tree:
         return False
 
     def _record_file(self, directory: _DirectorySnapshot, name: str, fingerprint: int, *, modified: bool) -> None:
-        """The file is there; ``modified`` if it was reported so, which decides where the fingerprint cannot."""
+        """Record an existing file. If its fingerprint is ambiguous, ``modified`` decides whether it has changed."""
         known = directory.files.get(name)
         if known is None:
             self._note(directory.prefix + name, "added")
@@ -278,10 +280,10 @@ class Tree:
 
 
 def _fingerprint(found: os.stat_result) -> int:
-    """Return a number that another state of the file would not have; one number a file takes little memory.
+    """Return a number that identifies the state of a file. A single number per file saves memory.
 
-    A file that was just written may be written again without a visible difference: its fingerprint is negative, the
-    complement of the later one.
+    If the file has just been written, another write may not change its attributes. Its fingerprint is then negative:
+    the complement of the later fingerprint.
     """
     number = hash((found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)) >> 1
     number = number if number >= 0 else ~number
@@ -289,7 +291,7 @@ def _fingerprint(found: os.stat_result) -> int:
 
 
 def _entries(path: str) -> dict[str, os.DirEntry[str]] | None:
-    """Return the entries of a directory: none if it is gone, None if it cannot be read."""
+    """Return the entries of a directory: {} if it does not exist, None if it cannot be read."""
     try:
         with os.scandir(path) as found:
             return {entry.name: entry for entry in found}
@@ -300,7 +302,7 @@ def _entries(path: str) -> dict[str, os.DirEntry[str]] | None:
 
 
 def _without_links(hints: Iterable[tuple[str, bool]]) -> dict[str, bool]:
-    """Return the hints by the real path of their entry's directory."""
+    """Return the hints with the links in their directories resolved."""
     directories: dict[str, str] = {}
     found: dict[str, bool] = {}
     for path, modified in hints:
@@ -316,7 +318,7 @@ def _without_links(hints: Iterable[tuple[str, bool]]) -> dict[str, bool]:
 
 
 class _DirectorySnapshot:
-    """A directory as last seen, with the fingerprints of its files."""
+    """The last seen state of a directory, with the fingerprints of its files."""
 
     __slots__ = (
         "directories",
@@ -341,26 +343,26 @@ class _DirectorySnapshot:
         identity: tuple[int, int] = (0, 0),
         parent: _DirectorySnapshot | None = None,
     ) -> None:
-        #: As the user named it, and the same with what precedes an entry's name.
+        #: The path as the user gave it, and the same path as the prefix of an entry's path.
         self.path = path
         self.prefix = path if path.endswith("/") or not path else f"{path}/"
-        #: Without links: where the system watches it.
+        #: The path without links, at which the system watches the directory.
         self.real = real
-        #: From the watched directory on, with a slash at the end; empty for that directory itself.
+        #: The path from the watched directory, with a slash at the end. Empty for the watched directory itself.
         self.relative = relative
         self.identity = identity
         self.parent = parent
         self.files: dict[str, int] = {}
         self.directories: dict[str, _DirectorySnapshot] = {}
-        #: The names that are links, whatever they lead to.
+        #: The names of all links, whatever their targets.
         self.links: set[str] = set()
-        #: Those among them, ignored ones too, that lead to a directory outside and are not followed.
+        #: The names of links, including ignored ones, to directories outside, which are not followed.
         self.unfollowed: set[str] = set()
-        #: How many names in it are not UTF-8, and skipped.
+        #: Number of names that are skipped because they are not UTF-8.
         self.undecodable: int = 0
 
     def is_inside(self, real: str) -> bool:
-        """Return whether this directory is at or below ``real``, so that a link from here to there would be a loop."""
+        """Return whether this directory is at or below ``real``, so that a link to ``real`` in it would be a loop."""
         above: _DirectorySnapshot | None = self
         while above is not None and above.real:
             if _is_within(above.real, (real,)):
@@ -370,25 +372,25 @@ class _DirectorySnapshot:
 
 
 class _SnapshotIndex:
-    """All known directories, below ``top``, whose entries are the watched paths, and the links that lead to more.
+    """All known directories and links. The entries of ``top`` are the watched paths.
 
-    It does not look at the disk but to resolve links.
+    It reads the disk only to resolve links.
     """
 
     def __init__(self) -> None:
         self.top = _DirectorySnapshot("", "", "")
-        #: Whether a link was made or swapped since this was last set back.
+        #: True if a link was created or replaced since this was last reset.
         self.links_changed = False
-        #: The real paths below which links may lead.
+        #: The real paths below which links may point.
         self.allowed: tuple[str, ...] = ("/",)
-        # By the real path of their directory; two if links lead to one directory in two ways.
+        # By real path. A list has two items if links lead to one directory in two ways.
         self._by_real_path: dict[str, list[_DirectorySnapshot]] = {}
-        # Those with links in them, also broken ones: what a link leads to changes without a hint.
+        # Directories that contain links, including broken ones. The target of a link may change without a hint.
         self._with_links: set[_DirectorySnapshot] = set()
         self._with_unfollowed: set[_DirectorySnapshot] = set()
 
     def at(self, real: str) -> list[_DirectorySnapshot]:
-        """Return those whose directory is ``real``."""
+        """Return the snapshots of the directory ``real``."""
         return self._by_real_path.get(real, [])[:]
 
     def real_roots(self) -> set[str]:
@@ -396,21 +398,21 @@ class _SnapshotIndex:
         return {directory.real for directory in self.top.directories.values()}
 
     def links(self) -> list[tuple[_DirectorySnapshot, str]]:
-        """Return every link, as an entry of its directory."""
+        """Return every link as its directory and its name."""
         return [(directory, name) for directory in self._with_links for name in directory.links]
 
     def unfollowed_links(self) -> set[str]:
-        """Return the links that are not followed, by the real paths of their directories."""
+        """Return the links that are not followed, below the real paths of their directories."""
         return {
             os.path.join(directory.real, name) for directory in self._with_unfollowed for name in directory.unfollowed
         }
 
     def skipped(self) -> int:
-        """Return how many names in all known directories are skipped because they are not UTF-8."""
+        """Return the number of names in all known directories that are skipped because they are not UTF-8."""
         return sum(directory.undecodable for directories in self._by_real_path.values() for directory in directories)
 
     def entries_for(self, real: str) -> list[tuple[_DirectorySnapshot, str]]:
-        """Return the entries to look at for a change at ``real``: below the nearest directory that is known."""
+        """Return the entries to look at for a change at ``real``: those in its nearest known directory."""
         while real != "/":
             parent, _, name = real.rpartition("/")
             real = parent or "/"
@@ -430,7 +432,7 @@ class _SnapshotIndex:
                 self._with_links.remove(directory)
 
     def note_unfollowed(self, directory: _DirectorySnapshot, name: str, *, link: bool) -> bool:
-        """Record and return whether the entry, which is or leads to a directory, is a link that is not followed."""
+        """Record and return whether an entry, which is a directory or leads to one, is a link that is not followed."""
         unfollowed = link and not _is_within(os.path.realpath(directory.prefix + name), self.allowed)
         self._set_unfollowed(directory, name, unfollowed=unfollowed)
         return unfollowed
@@ -448,7 +450,7 @@ class _SnapshotIndex:
         (self._with_unfollowed.add if directory.unfollowed else self._with_unfollowed.discard)(directory)
 
     def add(self, directory: _DirectorySnapshot, name: str, identity: tuple[int, int]) -> bool:
-        """Add the directory that the entry is or leads to; return whether it was not known as that."""
+        """Add the directory of an entry. Returns False if it is already known, or would be a loop."""
         is_root, link = directory is self.top, name in directory.links
         path = directory.prefix + name
         real = os.path.realpath(path) if link or is_root else os.path.join(directory.real, name)
@@ -458,7 +460,7 @@ class _SnapshotIndex:
         if link and directory.is_inside(real):
             return False
         if known:
-            # Another directory under the same name: what is in both is compared, file by file.
+            # A different directory under the same name. Their contents are compared file by file.
             self._by_real_path[known.real].remove(known)
             known.real, known.identity = real, identity
         else:
@@ -469,7 +471,7 @@ class _SnapshotIndex:
         return True
 
     def remove(self, directory: _DirectorySnapshot, name: str) -> list[_DirectorySnapshot]:
-        """Remove the directory that the entry was, and all below it; return those that were known."""
+        """Remove the directory of an entry and all directories below it. Returns the removed snapshots."""
         removed: list[_DirectorySnapshot] = []
         pending = [directory.directories.pop(name)]
         while pending:
@@ -491,7 +493,7 @@ def _is_within(real: str, roots: Iterable[str]) -> bool:
 
 
 def _is_text(name: str) -> bool:
-    """Return whether ``name`` can be written as UTF-8."""
+    """Return whether ``name`` can be encoded as UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -499,24 +501,24 @@ def _is_text(name: str) -> bool:
     return True
 
 
-# -- what to watch ---------------------------------------------------------------------------------------------
+# -- directories to watch --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class WatchSet:
-    """The directories and entries to watch, by real paths."""
+    """The directories and entries to watch, as real paths."""
 
-    #: Directories with all below them, and directories by themselves.
+    #: Directories to watch recursively, and directories to watch without their subdirectories.
     deep: frozenset[str]
     flat: frozenset[str]
-    #: Those of the second kind in which every entry matters; in the others only ``entries`` do.
+    #: The flat directories in which every entry matters. In the others, only ``entries`` matter.
     whole: frozenset[str]
-    #: Entries that decide where the watched paths lead, as far as ``deep`` does not contain them.
+    #: Entries that determine where the watched paths lead, except those inside ``deep``.
     entries: frozenset[str]
 
 
 def _avoiding(index: _SnapshotIndex, holes: Collection[str]) -> tuple[set[str], set[str]]:
-    """Return what to watch with all below it, and what by itself, so that no recursive watch meets one of ``holes``."""
+    """Return directories to watch recursively, and flat ones, so that no recursive watch contains one of ``holes``."""
     deep, whole, pending = set[str](), set[str](), list(_outermost(index))
     while pending:
         each = pending.pop()
@@ -533,7 +535,7 @@ def _avoiding(index: _SnapshotIndex, holes: Collection[str]) -> tuple[set[str], 
 
 
 def _outermost(index: _SnapshotIndex) -> set[str]:
-    """Return the directories below which all is watched: roots and targets of links, none within another."""
+    """Return the outermost directories to watch recursively: roots and targets of links."""
     linked = {directory.directories[name].real for directory, name in index.links() if name in directory.directories}
     every = index.real_roots() | linked
     return {each for each in every if not any(_is_below(each, other) for other in every)}
@@ -549,14 +551,14 @@ def may_read(directory: str) -> bool:
 
 
 def _unwatchable_below(directories: Iterable[str], but: Container[str]) -> set[str]:
-    """Return all directories at or below ``directories`` that may not be read or whose names are not UTF-8.
+    """Return the directories at or below ``directories`` that may not be read or whose names are not UTF-8.
 
-    Links are followed as `awatch` does; what is in ``but`` is left out.
+    Links are followed as `awatch` follows them. Paths in ``but`` are left out.
 
-    `awatch` gives up a whole tree for one directory that may not be read. With ``ignore_permission_denied`` it skips
-    every directory after the first, and every other error too. It ends at a name that is not UTF-8, and opening such a
-    directory is reported under that name: each new watch would end by its own doing. So both are looked for, and
-    watched around.
+    `awatch` gives up the entire tree if one directory may not be read. With ``ignore_permission_denied``, it skips
+    every later directory, and also hides every other error. A name that is not UTF-8 ends `awatch`. Opening a directory
+    with such a name causes a report with that name, so each new watch would end itself. This function therefore finds
+    both kinds of directory, and the watches avoid them.
     """
     found: set[str] = set()
     entered: set[tuple[int, int]] = set()
@@ -573,7 +575,7 @@ def _unwatchable_below(directories: Iterable[str], but: Container[str]) -> set[s
         except PermissionError:
             found.add(directory)
         except OSError:
-            # It vanished, so no watch meets it.
+            # The directory was deleted, so no watch can fail at it.
             continue
     return found
 
@@ -584,19 +586,19 @@ def _inner(directory: str) -> Iterator[str]:
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:
-    """Return whether ``entry`` is or leads to a directory; watches skip links that cannot be followed."""
+    """Return whether ``entry`` is a directory or leads to one. Watches skip links that cannot be followed."""
     try:
         return entry.is_dir()
     except OSError:
-        # Its target may not be reached, or it leads to itself.
+        # The target may be unreachable, or the link may lead to itself.
         return False
 
 
 def entries_on_the_way(path: str) -> set[str]:
-    """Return the entries whose replacement makes the absolute ``path`` another file: its links, and its last entry.
+    """Return the entries that determine which file the absolute ``path`` names: its links, and its last entry.
 
-    Each is named by its directory's real path, so that directory is where to watch for it. If an entry on the way is
-    missing, the first such entry is the last.
+    Each entry is returned with the real path of its directory, which is the directory to watch. If an entry on the way
+    is missing, the later ones are left out.
     """
     found: set[str] = set()
     here, rest = "/", deque(_parts(path))
@@ -636,13 +638,13 @@ def _target(entry: str) -> str | None:
 
 
 class Rules:
-    """Globs on the paths below a watched directory; the path of that directory itself never counts.
+    """Globs for paths below a watched directory. The path of the watched directory itself is never matched.
 
-    A glob without a slash is matched against one name, anywhere below; one with a slash against the whole path from
-    the watched directory on. A directory that is ignored is ignored with all that it contains.
+    A glob without a slash is matched against each name. A glob with a slash is matched against the whole path below the
+    watched directory. If a directory is ignored, all its contents are ignored.
 
     Raises:
-        InvalidPattern: for a glob that cannot be read; the message names the position.
+        InvalidPattern: if a glob cannot be parsed. The message names the position.
     """
 
     def __init__(self, include: Iterable[str], ignore: Iterable[str]) -> None:
@@ -650,16 +652,16 @@ class Rules:
         self._ignore = _Globs(ignore)
 
     def skips(self, name: str, relative: str) -> bool:
-        """Return whether the entry ``name``, at ``relative`` from the watched directory, is ignored."""
+        """Return whether the entry ``name``, at the path ``relative`` below the watched directory, is ignored."""
         return self._ignore.match(name, relative)
 
     def wants(self, name: str, relative: str) -> bool:
-        """Return whether a file that is not ignored counts."""
+        """Return whether a file that is not ignored matches the globs to include."""
         return not self._include or self._include.match(name, relative)
 
 
 class _Globs:
-    """Several globs as one question; plain names are looked up, not tried one after the other."""
+    """A combined matcher for several globs. Plain names are looked up in a set instead of being tried one by one."""
 
     def __init__(self, globs: Iterable[str]) -> None:
         texts = (globs,) if isinstance(globs, str) else tuple(globs)
@@ -681,5 +683,5 @@ class _Globs:
 
 
 def _tidy(glob: str) -> str:
-    """``./src/`` is ``src``."""
+    """Return ``glob`` without a leading ``./`` and outer slashes: ``./src/`` becomes ``src``."""
     return glob.removeprefix("./").strip("/") or glob

@@ -1,6 +1,6 @@
-"""The file of an inbox: the requests that were accepted, and their results.
+"""The file of an inbox: the accepted requests and their results.
 
-Opening it needs only the file; delivering from it needs the lock, which one process has at a time.
+Opening the inbox requires only the file. Delivering from it requires the lock, which only one process has at a time.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ __all__ = ["WEBHOOKS", "InboxStore", "Message", "lock_path", "packed", "stored_e
 
 _log = logging.getLogger("lifecycle.sources")
 
-#: The queue of webhooks, in a file that may hold other queues too.
+#: The queue of webhooks, in a file that may also contain other queues.
 WEBHOOKS = Queue("webhook")
 
-#: Characters of an error that are kept.
+#: Maximum characters of a stored error.
 _LONGEST_ERROR = 1000
 
-#: Messages that are read from the file at a time.
+#: Maximum messages per read of the file.
 _BATCH = 50
 
 
 class Message(NamedTuple):
-    """An accepted request that is to be delivered."""
+    """An accepted request that must be delivered."""
 
     id: int
     event: WebhookEvent
@@ -46,12 +46,12 @@ class Message(NamedTuple):
 
 
 def lock_path(path: str | os.PathLike[str]) -> str:
-    """Return the lock file of the process that delivers from the file at ``path``, for any name of that file."""
+    """Return the path of the lock for the process that delivers from the file at ``path``. Links are resolved."""
     return f"{os.path.realpath(path)}-lock"
 
 
 def packed(event: WebhookEvent) -> bytes:
-    """Return ``event`` as a line of JSON, and the body as it came."""
+    """Return ``event`` as a line of JSON, followed by the unchanged body."""
     head = json.dumps([event.method, event.path, event.headers, event.query, event.id])
     return head.encode() + b"\n" + event.body
 
@@ -60,7 +60,7 @@ def unpacked(message: bytes) -> WebhookEvent:
     """Return the event that was `packed`.
 
     Raises:
-        ValueError: for other bytes.
+        ValueError: if ``message`` has another form.
     """
     head, _, body = message.partition(b"\n")
     try:
@@ -73,12 +73,12 @@ def unpacked(message: bytes) -> WebhookEvent:
 
 
 def stored_error(error: BaseException) -> str:
-    """Return the text of an error as it is stored with its message."""
+    """Return the text of an error that is stored with its message."""
     return error_text(error)[:_LONGEST_ERROR]
 
 
 class InboxStore:
-    """The file of one inbox, while a process uses it; keys are remembered for ``dedupe`` seconds."""
+    """The open file of one inbox. Idempotency keys are kept for ``dedupe`` seconds."""
 
     def __init__(self, path: str | os.PathLike[str], *, dedupe: float) -> None:
         self.path = os.fspath(path)
@@ -91,14 +91,14 @@ class InboxStore:
         """Open the file, or create it.
 
         Raises:
-            JournalError: when it cannot be used; the message has the reason.
+            JournalError: if the file cannot be used. The message contains the reason.
         """
         if not self._is_open:
             await self._journal.__aenter__()
             self._is_open = True
 
     async def close(self) -> None:
-        """Close the file and release the lock; when cancelled, too."""
+        """Close the file and release the lock, even if cancelled."""
         if self._is_open:
             self._is_open = False
             try:
@@ -107,24 +107,24 @@ class InboxStore:
                 self._lock.release()
 
     def take_lock(self) -> bool:
-        """Take the lock; return False if another process delivers from this file."""
+        """Take the lock. Returns False if another process delivers from this file."""
         return self._lock.take()
 
     def has_lock(self) -> bool:
-        """Return whether the lock is ours; if its file was deleted, take it again unless another process was faster."""
+        """Return whether this process has the lock. If the lock file was deleted, try to take the lock again."""
         if self._lock.is_there():
             return True
         _log.error(
-            "the lock %s was deleted; another receiver may have delivered from the same file meanwhile",
+            "the lock %s was deleted; another process may have delivered from the same file in the meantime",
             self._lock.path,
         )
         self._lock.release()
         return self._lock.take()
 
     async def accept(self, event: WebhookEvent, key: str, *, ours: bool) -> int | None:
-        """Put ``event`` on disk and return its number; None if it was there before.
+        """Store ``event`` on disk and return its number. Returns None if it is already stored.
 
-        ``ours``: this process delivers it at once. Otherwise the process with the lock finds it.
+        ``ours`` means that this process delivers it immediately. Otherwise, the process with the lock finds it.
         """
         message, name, now, remember = packed(event), _storable(key), self._journal.time(), self._dedupe
         leased = math.inf if ours else 0.0
@@ -133,11 +133,11 @@ class InboxStore:
         )
 
     async def take_over(self) -> None:
-        """Release the messages of the last owner, once this process has the lock."""
+        """Release the messages of the previous owner. Call this after taking the lock."""
         await self._journal.run(WEBHOOKS.release_all)
 
     async def due(self) -> tuple[list[Message], float]:
-        """Return the oldest messages that are free and due, and in how many seconds there may be more.
+        """Return the oldest messages that are free and due, and the seconds until more may be due.
 
         A message that cannot be read becomes a dead letter.
         """
@@ -155,20 +155,20 @@ class InboxStore:
         return await self._journal.run(look)
 
     async def counts(self) -> dict[str, int]:
-        """Return how many messages wait or are being delivered, and how many are dead."""
+        """Return the number of messages that wait or are being delivered, and the number of dead letters."""
         return await self._journal.run(WEBHOOKS.counts)
 
     async def done(self, numbers: list[int]) -> None:
-        """Store that they were handled."""
+        """Store that these messages were handled."""
         await self._journal.run(lambda db: WEBHOOKS.done(db, *numbers))
 
     async def retry(self, number: int, delay: float, error: str) -> None:
-        """Store that it failed, and is due again after ``delay`` seconds."""
+        """Store that a message failed, and is due again after ``delay`` seconds."""
         due, text = self._journal.time() + delay, _storable(error)
         await self._journal.run(lambda db: WEBHOOKS.retry(db, number, due=due, error=text))
 
     async def discard(self, number: int, error: str) -> None:
-        """Store that it failed for good, and is a dead letter."""
+        """Store that a message failed finally, and is a dead letter."""
         text = _storable(error)
         await self._journal.run(lambda db: WEBHOOKS.discard(db, number, error=text))
 
@@ -179,7 +179,7 @@ class InboxStore:
 
 
 def _storable(text: str) -> str:
-    """Return ``text`` as a database can store it: header values may hold invalid characters."""
+    """Return ``text`` in a form that a database can store. Header values may contain invalid characters."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 

@@ -1,8 +1,8 @@
-"""A prompt at a terminal with prompt_toolkit; imported when a prompt is shown.
+"""A terminal prompt with prompt_toolkit. This module is imported when a prompt is shown.
 
-Ctrl+C sends SIGINT as in any program: prompt_toolkit would read it as a key, and then it could not end a program whose
-loop is blocked. Output of the program appears above the prompt. prompt_toolkit's own ``patch_stdout`` has a thread that
-sleeps between writes, tasks that are never awaited, and keeps the stdout of its first use.
+Ctrl+C sends SIGINT, as in any program. As a key of prompt_toolkit, it could not end a program whose loop is blocked.
+Output of the program appears above the prompt. prompt_toolkit's own ``patch_stdout`` is not used: it has a thread that
+sleeps between writes and tasks that are never awaited, and it keeps the stdout of its first use.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ _log = logging.getLogger("lifecycle.sources")
 async def prompt_session(
     prompt: str, commands: CommandSet, history: Path | None, toolbar: str | Callable[[], str] | None
 ) -> AsyncGenerator[PromptSession]:
-    """Open a session for a block; text that is printed or logged meanwhile appears above the prompt."""
-    # A new session: prompt_toolkit's default one keeps the stdout that it saw first.
+    """Open a session for a block. Text that is printed or logged in the meantime appears above the prompt."""
+    # A new session, because prompt_toolkit's default session keeps the stdout of its first use.
     with create_app_session(**_terminal()):
         session: ToolkitSession[str] = ToolkitSession(
             prompt,
@@ -73,13 +73,13 @@ async def prompt_session(
 
 
 class PromptSession:
-    """A prompt that is shown again and again."""
+    """A prompt that can be shown repeatedly."""
 
     def __init__(self, session: ToolkitSession[str]) -> None:
         self._session = session
 
     async def ask(self) -> str | None:
-        """Return the text typed until Enter; None for Ctrl+D or when the terminal is gone."""
+        """Return the text typed until Enter, or None for Ctrl+D or if the terminal no longer exists."""
         try:
             return await self._session.prompt_async(handle_sigint=False, set_exception_handler=False)
         except EOFError:
@@ -87,11 +87,11 @@ class PromptSession:
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
-            _log.debug("the terminal is gone: %s", error)
+            _log.debug("the terminal no longer exists: %s", error)
             return None
 
     def clear_line(self) -> bool:
-        """Clear the half-typed line; return whether there was any text."""
+        """Clear the typed text. Returns False if there was none."""
         buffer = self._session.default_buffer
         if not buffer.text:
             return False
@@ -105,7 +105,7 @@ def _keys() -> KeyBindings:
 
     @keys.add("c-c")
     def interrupt(_: KeyPressEvent) -> None:
-        """Send the signal where Ctrl+C is a key after all."""
+        """Send SIGINT on platforms where Ctrl+C arrives as a key."""
         signal.raise_signal(signal.SIGINT)
 
     return keys
@@ -115,7 +115,7 @@ def _keys() -> KeyBindings:
 
 
 class _Completer(Completer):
-    """Completes the command, then its arguments."""
+    """Completes the name of a command, then its arguments."""
 
     def __init__(self, commands: CommandSet) -> None:
         self._commands = commands
@@ -131,7 +131,7 @@ class _Completer(Completer):
 
 
 def _terminal() -> dict[str, Any]:
-    """Return our own input and output, on platforms where prompt_toolkit accepts them."""
+    """Return this module's input and output, on platforms where prompt_toolkit accepts them."""
     if sys.platform == "win32":
         return {}
     output = _Screen.from_pty(sys.stdout, term=os.environ.get("TERM"))
@@ -142,10 +142,10 @@ def _terminal() -> dict[str, Any]:
 if sys.platform != "win32":
 
     class _Screen(Vt100_Output):
-        """Does not ask the terminal for the cursor's position: the answer can take a second, also when leaving."""
+        """An output that does not query the cursor position, because the answer can take a second, even on exit."""
 
         def get_rows_below_cursor_position(self) -> int:
-            return 1  # more are made by scrolling
+            return 1  # scrolling makes space for more rows
 
     class _Keyboard(Vt100Input):
         def __init__(self, stdin: TextIO) -> None:
@@ -159,7 +159,7 @@ if sys.platform != "win32":
             return _AsBefore(self.fileno(), self._modes)
 
     class _AsBefore(raw_mode):
-        """The terminal as it was before the prompt, for output above it and while the process is stopped."""
+        """The terminal mode from before the prompt, for output above it and while the process is stopped."""
 
         def __init__(self, fd: int, modes: list[Any]) -> None:
             super().__init__(fd)
@@ -170,15 +170,15 @@ if sys.platform != "win32":
                 termios.tcsetattr(self.fileno, termios.TCSANOW, self._modes)
 
     class _Raw(raw_mode):
-        """Keys come as they are pressed, but Ctrl+C is SIGINT."""
+        """The terminal mode of the prompt: keys arrive immediately, but Ctrl+C sends SIGINT."""
 
         def __enter__(self) -> None:
             super().__enter__()
             try:
                 attributes = termios.tcgetattr(self.fileno)
-                # Without NOFLSH, Ctrl+C would throw away output that is on its way.
+                # Without NOFLSH, Ctrl+C would discard pending output.
                 attributes[3] |= termios.ISIG | termios.NOFLSH
-                # Ctrl+Z stays a key: prompt_toolkit restores the terminal before it stops the process.
+                # Ctrl+Z remains a key, because prompt_toolkit restores the terminal before it stops the process.
                 off = os.fpathconf(self.fileno, "PC_VDISABLE").to_bytes(1, sys.byteorder)
                 attributes[6][termios.VSUSP] = attributes[6][termios.VQUIT] = off
                 termios.tcsetattr(self.fileno, termios.TCSANOW, attributes)
@@ -189,7 +189,7 @@ if sys.platform != "win32":
 def _modes(fd: int) -> list[Any]:
     try:
         return termios.tcgetattr(fd)
-    except termios.error:  # it has just gone away
+    except termios.error:  # the terminal has just been closed
         return []
 
 
@@ -198,7 +198,7 @@ def _modes(fd: int) -> list[Any]:
 
 @asynccontextmanager
 async def _output_above() -> AsyncGenerator[None]:
-    """Let stdout, stderr and the log handlers that write to either print above the prompt, for a block."""
+    """Print the output of stdout, stderr and their log handlers above the prompt during a block."""
     above = _Above(sys.stdout)
     try:
         with _redirected(cast("TextIO", above)):
@@ -223,28 +223,29 @@ def _redirected(file: TextIO) -> Generator[None]:
 
 
 class _Above:
-    """A text file whose lines are printed above the prompt of the current session; from any thread, without waiting.
+    """A text file that prints its lines above the prompt of the current session. Any thread can write without waiting.
 
-    A line is shown when it is complete: the prompt cannot be drawn after half a line.
+    A line is shown when it is complete, because the prompt cannot be drawn after an incomplete line.
     """
 
     def __init__(self, terminal: TextIO) -> None:
         self._terminal = terminal
         self._loop = asyncio.get_running_loop()
         self._output = get_app_session().output
-        # Tasks created from other threads need the same session.
+        # Tasks that other threads create need the same session.
         self._context = contextvars.copy_context()
-        # Appended to by any thread, emptied by the loop's. No lock: a signal handler may print, too.
+        # Any thread appends to it, and the loop's thread empties it. It has no lock, because a signal handler may also
+        # print.
         self._pieces: deque[str] = deque()
         self._printing: asyncio.Task[None] | None = None
         self._finished = False
 
     def __getattr__(self, name: str) -> Any:
-        """Return any other attribute of the terminal."""
+        """Return an attribute of the terminal."""
         return getattr(self._terminal, name)
 
     def write(self, text: str) -> int:
-        """Take ``text``."""
+        """Queue ``text`` for printing."""
         if self._finished:
             return self._terminal.write(text)
         self._pieces.append(text)
@@ -256,12 +257,12 @@ class _Above:
         return len(text)
 
     def flush(self) -> None:
-        """Do nothing: complete lines are being printed."""
+        """Flush the terminal after the end of the session. Before, do nothing: complete lines are printed anyway."""
         if self._finished:
             self._terminal.flush()
 
     async def finish(self) -> None:
-        """Print the rest; from now on write straight to the terminal."""
+        """Print the remaining text. Later text is written directly to the terminal."""
         if self._printing is not None:
             await asyncio.wait({self._printing})
         self._finished = True
@@ -272,7 +273,7 @@ class _Above:
             self._printing = self._loop.create_task(self._print(), context=self._context)
 
     async def _print(self) -> None:
-        """Print complete lines while there are any, in one go."""
+        """Print complete lines, as many as possible at a time, until none is left."""
         while True:
             lines, ending, rest = self._take().rpartition("\n")
             if rest:
@@ -292,4 +293,4 @@ class _Above:
             self._output.write_raw(text)
             self._output.flush()
         except (OSError, ValueError) as error:
-            _log.debug("the terminal is gone, and with it %r: %s", text, error)
+            _log.debug("the terminal no longer exists; lost %r: %s", text, error)

@@ -23,14 +23,14 @@ __all__ = ["BaseSource"]
 
 
 class BaseSource:
-    """A source with a buffer, to emit events from callbacks and other threads; use it directly or as a base class.
+    """A source with a buffer, for events from callbacks and other threads. Use it directly or as a base class.
 
     Events are delivered in the order in which they were emitted. ``close()`` ends the source: buffered events are still
     delivered, and callers that wait in ``emit`` get `SourceClosed`. Call all methods except `emit_threadsafe` in the
     thread of the loop.
 
     Args:
-        name: Name in messages and states.
+        name: Name of the source in messages and states.
         buffer: Maximum number of events that wait for the router.
 
     Raises:
@@ -39,30 +39,30 @@ class BaseSource:
 
     def __init__(self, name: str, *, buffer: int = 10) -> None:
         if buffer < 1:
-            raise ValueError(f"buffer={buffer!r} has no room for an event; give 1 or more")
+            raise ValueError(f"buffer={buffer!r} cannot hold any event; give 1 or more")
         self.name = name
         self._buffer = buffer
         self._closed = False
-        # Never longer than the buffer: an event that does not fit stays with its caller. An event that had to wait
-        # keeps its waiter.
+        # Never longer than the buffer, because an event that does not fit stays with its caller. An event that had to
+        # wait is stored with its waiter.
         self._events: deque[tuple[Topical, _Waiter | None]] = deque()
-        # Those that wait for space, in order; none waits while there is space.
+        # Events that wait for space, in order. Empty while the buffer has space.
         self._waiting: deque[tuple[Topical, _Waiter]] = deque()
         self._wake = asyncio.Event()
-        # Set as soon as the source is used in a loop, so that threads may emit before it runs.
+        # Set when the source is first used in a loop, so that threads may emit before it runs.
         self._loop = _running_loop()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
 
     async def emit(self, event: Topical) -> None:
-        """Hand over ``event``, waiting while the buffer is full.
+        """Put ``event`` into the buffer. Wait while the buffer is full.
 
-        A cancellation during the wait takes ``event`` back. If it has been delivered by then, this returns, and the
-        cancellation takes effect at the next await.
+        A cancellation during the wait withdraws ``event``. If it has already been delivered, this method returns, and
+        the cancellation takes effect at the next await.
 
         Raises:
-            SourceClosed: when the source is closed, or closes while this waits; ``event`` was not taken.
+            SourceClosed: if the source is closed, or closes during the wait. ``event`` was not accepted.
         """
         if not self.try_emit(event):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -75,10 +75,10 @@ class BaseSource:
                 cancel_later(error)
 
     def try_emit(self, event: Topical) -> bool:
-        """Hand over ``event`` if there is space now; return whether it was taken.
+        """Put ``event`` into the buffer if it has space. Returns whether the event was accepted.
 
         Raises:
-            SourceClosed: when the source is closed.
+            SourceClosed: if the source is closed.
         """
         if self._closed:
             raise self._refusal(event)
@@ -89,15 +89,16 @@ class BaseSource:
         return True
 
     def emit_threadsafe(self, event: Topical) -> None:
-        """Hand over ``event`` from another thread; block that thread while the buffer is full.
+        """Put ``event`` into the buffer from another thread. The thread is blocked while the buffer is full.
 
         Raises:
-            SourceClosed: when the source is closed or stops running before it took ``event``.
-            RuntimeError: in the loop's own thread, which would wait for itself; and when no loop runs the source yet.
+            SourceClosed: if the source is closed, or stops before it has accepted ``event``.
+            RuntimeError: if called in the thread of the loop, which would wait for itself, or before a loop runs the
+                source.
         """
         loop, waiter = self._loop, concurrent.futures.Future[None]()
         if loop is None:
-            raise RuntimeError(f"{self!r} is in no loop yet, so no thread can reach it; run the router first")
+            raise RuntimeError(f"{self!r} does not run in a loop yet, so threads cannot emit; run the router first")
         if loop is _running_loop():
             raise RuntimeError("emit_threadsafe() was called in the thread of the loop; use emit() or try_emit() there")
         try:
@@ -105,19 +106,19 @@ class BaseSource:
         except RuntimeError:
             raise self._refusal(event) from None
         while not concurrent.futures.wait([waiter], timeout=1).done:
-            # A loop that closed in between never ran `_accept`.
+            # If the loop was closed in the meantime, it never ran `_accept`.
             if loop.is_closed():
                 raise self._refusal(event)
         waiter.result()
 
     def close(self) -> None:
-        """End the source once buffered events are delivered; closing again does nothing."""
+        """End the source after the buffered events are delivered. Further calls do nothing."""
         self._closed = True
         self._refuse(lambda _: True)
         self._wake.set()
 
     async def run(self, emit: Emit) -> None:
-        """Deliver until closed; the router calls this."""
+        """Deliver events until closed. The router calls this."""
         self._loop = asyncio.get_running_loop()
         try:
             while self._events or not self._closed:
@@ -127,17 +128,17 @@ class BaseSource:
                     self._wake.clear()
                     await self._wake.wait()
         finally:
-            # A task that waits is cancelled by its owner; a thread would wait indefinitely.
+            # The owner of a waiting task cancels it, but a thread would wait indefinitely.
             self._refuse(lambda waiter: isinstance(waiter, concurrent.futures.Future))
 
     def _take(self) -> Topical:
-        """Return the oldest event; the longest waiter gets its place."""
+        """Remove and return the oldest event. The event that has waited longest takes its place."""
         event, _ = self._events.popleft()
         self._fill()
         return event
 
     def _fill(self) -> None:
-        """Take waiting events, the oldest first, as far as there is space."""
+        """Move waiting events into the buffer, oldest first, while it has space."""
         while self._waiting and len(self._events) < self._buffer:
             event, waiter = self._waiting.popleft()
             if not waiter.done():
@@ -145,7 +146,7 @@ class BaseSource:
                 waiter.set_result(None)
 
     def _take_back(self, waiter: asyncio.Future[None]) -> bool:
-        """Remove the event of ``waiter``, waiting or buffered; return False if it has been delivered or refused."""
+        """Remove the waiting or buffered event of ``waiter``. Returns False if it has been delivered or refused."""
         for events in (self._waiting, self._events):
             for place, (_, each) in enumerate(events):
                 if each is waiter:
@@ -155,7 +156,7 @@ class BaseSource:
         return False
 
     def _accept(self, event: Topical, waiter: concurrent.futures.Future[None]) -> None:
-        """Emit, in the loop, for another thread."""
+        """Emit an event in the loop on behalf of another thread."""
         try:
             if self.try_emit(event):
                 waiter.set_result(None)

@@ -1,8 +1,9 @@
-"""Added, modified and deleted files as events, from the system's reports through `watchfiles.awatch`, or from polling.
+"""Events for added, modified and deleted files, from the system's reports through `watchfiles.awatch`, or from polling.
 
-`awatch` has gaps that are repaired here. It does not report that the kernel's queue overflowed, that a directory was
-made again, or what was written into a directory before its watch existed. So new directories are read again, everything
-is compared after a flood, and the watches are opened again when a directory or link that they depend on is replaced.
+This module closes gaps of `awatch`. `awatch` does not report that the kernel's queue overflowed, that a directory was
+created again, or changes inside a directory before its watch existed. Therefore, new directories are read again. After
+a flood of reports, all files are compared. The watches are opened again when a directory or link on which they depend
+is replaced.
 """
 
 from __future__ import annotations
@@ -34,23 +35,25 @@ __all__ = ["DEFAULT_IGNORES", "FileWatchSource"]
 
 _log = logging.getLogger("lifecycle.sources")
 
-# When a directory that was just found is read again: its own watch may have come after what was written into it.
+# Seconds after which a new directory is read again, because files may have been written before its watch existed.
 _AGAIN = (0.02, 0.1, 0.5, 2.0)
-# The kernel's queue overflows silently at 16,384 reports: after so many hints, and so many seconds, all is compared.
+# The kernel's queue overflows silently at 16,384 reports. After `_MANY` hints, all files are compared `_MOMENT` seconds
+# later.
 _MANY = 2048
 _MOMENT = 1.0
-# The time between two looks, in multiples of the duration of one.
+# Minimum time between two looks, in multiples of the duration of one look.
 _SHARE = 5
-# How often watches are opened in a row while the directories to watch keep changing.
+# Maximum consecutive attempts to open watches while the directories to watch keep changing.
 _ATTEMPTS = 5
 
-# Continuous changes are reported after so many steps, or so many milliseconds, whichever is longer.
+# Continuous changes are reported after this many steps, or this many milliseconds, whichever is longer.
 _LONGEST_BATCH = 4
 _SHORTEST_BATCH_MS = 50
-# The step for the surroundings of watched directories: the directories themselves, and links on the way to them.
+# The step, in milliseconds, for the surroundings of watched directories: the directories themselves, and links on the
+# way to them.
 _UNHURRIED_MS = 50
 
-# The beginning of the error with which watchfiles ends.
+# The beginning of the error with which watchfiles ends at a name that is not UTF-8.
 _UNDECODABLE = "Unable to decode path"
 
 _LIMITS = {
@@ -64,8 +67,8 @@ class FileWatchSource:
     """Sends a `FileEvent` for every file at or below ``paths`` that is added, modified or deleted.
 
     Each path must exist when the source starts. Later, a path may be replaced, or deleted and created again, and links
-    on the way to it may change. Events have absolute paths, below each path as it was given (links are not resolved).
-    Several changes to a file within one ``step`` are one event with their net effect; a file that was created and
+    on the way to it may change. Events have absolute paths, below each path as you gave it (links are not resolved).
+    Several changes to a file within one ``step`` are one event with their net effect. A file that was created and
     deleted again causes no event. Directories cause no events, but the files in them do.
 
     A name that is not UTF-8 is skipped, which is logged once. While such a file is being written, other changes may be
@@ -75,8 +78,8 @@ class FileWatchSource:
         paths: The files and directories to watch, at least one.
         recursive: Whether to watch all subdirectories, including those created later.
         include: Globs. If given, only files that match one of them are reported. A glob without a slash is matched
-            against the name of a file. A glob with a slash is matched against its path below the watched directory;
-            ``*`` matches within one name, ``**`` any number of directories.
+            against the name of a file. A glob with a slash is matched against its path below the watched directory.
+            ``*`` matches within one name, and ``**`` any number of directories.
         ignore: Globs of files and directories to ignore, with everything inside these directories. The ``paths``
             themselves are never ignored.
         filter: Called with the change and the path. If it returns false, no event is sent.
@@ -97,7 +100,7 @@ class FileWatchSource:
         recursive: bool = True,
         include: Iterable[str] = (),
         ignore: Iterable[str] = DEFAULT_IGNORES,
-        filter: _Filter | None = None,  # noqa: A002  # the public names fix this one
+        filter: _Filter | None = None,  # noqa: A002  # the public API sets this name
         step: float = 0.05,
         follow_links: bool = False,
         poll: float | None = None,
@@ -106,9 +109,9 @@ class FileWatchSource:
             raise ValueError('FileWatchSource() has no path to watch; name one, such as "src" or "."')
         _require_seconds(step=step, poll=poll)
         if filter is not None and not callable(filter):
-            raise TypeError(f"filter={filter!r} cannot be called; give a function of a change and a path")
-        # Absolute from the start: a program may change its directory later.
-        self.paths: tuple[Path, ...] = tuple(Path(os.path.abspath(path)) for path in paths)  # noqa: PTH100  # links stay as they are named
+            raise TypeError(f"filter={filter!r} is not callable; give a function of a change and a path")
+        # Made absolute now, because the program may change its working directory later.
+        self.paths: tuple[Path, ...] = tuple(Path(os.path.abspath(path)) for path in paths)  # noqa: PTH100  # links are not resolved
         self.name: str = f"files {', '.join(str(path) for path in paths)}"
         self._filter = filter
         self._step = step
@@ -116,10 +119,10 @@ class FileWatchSource:
         self._recursive = recursive
         self._follow_links = follow_links
         self._rules = Rules(include, ignore)
-        # Kept when the source fails, so that a restart reports what happened meanwhile.
+        # Kept when the source fails, so that a restart reports the changes since then.
         self._tree: Tree | None = None
         self._changes: _WatchedChanges | _PolledChanges | None = None
-        # Found and not yet sent.
+        # Changes that were found and not yet sent.
         self._pending: deque[tuple[str, Change]] = deque()
 
     def __repr__(self) -> str:
@@ -127,15 +130,15 @@ class FileWatchSource:
 
     @property
     def skipped(self) -> int:
-        """Number of names in the watched directories that are skipped now because they are not UTF-8."""
+        """Number of names in the watched directories that are currently skipped because they are not UTF-8."""
         return 0 if self._tree is None else self._tree.skipped
 
     async def __aenter__(self) -> Self:
-        """Set up the watches: every change after this is sent.
+        """Set up the watches. Every later change is sent.
 
         Raises:
-            FileNotFoundError: for a path that does not exist.
-            OSError: when a watch cannot be set up; the message names the limit that was reached.
+            FileNotFoundError: if a path does not exist.
+            OSError: if a watch cannot be set up. The message names the limit that was reached.
         """
         tree = await asyncio.to_thread(self._first_look) if self._tree is None else self._tree
         self._changes = _WatchedChanges(tree, self._step) if self._poll is None else _PolledChanges(tree, self._poll)
@@ -162,7 +165,7 @@ class FileWatchSource:
             self._pending.clear()
 
     async def run(self, emit: Emit) -> None:
-        """Send changes until cancelled; the router calls this."""
+        """Send changes until cancelled. The router calls this."""
         if self._changes is None:
             async with self:
                 await self.run(emit)
@@ -181,11 +184,11 @@ class FileWatchSource:
     def _first_look(self) -> Tree:
         for path in self.paths:
             if not path.exists():
-                reason = "there is nothing to watch here; make it first, or watch the directory above it"
+                reason = "the path does not exist; create it first, or watch the directory above it"
                 raise FileNotFoundError(errno.ENOENT, reason, str(path))
             watched = path if path.is_dir() else path.resolve().parent
             if not may_read(str(watched)):
-                reason = "this process may not read the directory, so it cannot watch it; change its mode, or its owner"
+                reason = "this process may not read the directory, and so cannot watch it; change its mode or its owner"
                 raise PermissionError(errno.EACCES, reason, str(watched))
         roots = [str(path) for path in self.paths]
         tree = Tree(roots, self._rules, recursive=self._recursive, follow_links=self._follow_links)
@@ -203,47 +206,47 @@ def _require_seconds(step: float, poll: float | None) -> None:
 
 
 class _PolledChanges:
-    """Changes found by looking at everything each ``interval`` seconds."""
+    """Changes found by scanning all files every ``interval`` seconds."""
 
     def __init__(self, tree: Tree, interval: float) -> None:
         self._tree = tree
         self._interval = interval
 
     async def open(self) -> None:
-        """Compare."""
+        """Compare all files with the snapshot."""
         await asyncio.to_thread(self._tree.compare)
 
     async def next(self) -> Mapping[str, Change]:
-        """Wait, then compare."""
+        """Wait for the interval, then compare all files with the snapshot."""
         await asyncio.sleep(self._interval)
         await asyncio.to_thread(self._tree.compare)
         return self._tree.take_changes()
 
     async def close(self) -> None:
-        """Do nothing: no resource is held."""
+        """Do nothing, because no resource is open."""
 
 
 class _WatchedChanges:
-    """Changes found by looking at what the system reports, gathered over ``step`` seconds."""
+    """Changes found by following the reports of the system, collected over ``step`` seconds."""
 
     def __init__(self, tree: Tree, step: float) -> None:
         self._tree = tree
         self._step = step
         self._watch: _Watch | None = None
-        # When to read which directories again, by their real paths; in no order.
+        # Directories to read again, as real paths, each set with its time. Not sorted.
         self._due: list[tuple[float, set[str]]] = []
-        # Since everything was last compared, or is going to be.
+        # Number of hints since the last full comparison was scheduled.
         self._hints = 0
-        # Whether the watches were opened again and have reported nothing yet.
+        # True if the watches were opened again and have not reported anything yet.
         self._unproven = False
-        # The earliest time at which they are opened again for a name that is not UTF-8.
+        # The earliest time at which the watches may be opened again after a name that is not UTF-8.
         self._next_open = 0.0
 
     async def open(self) -> None:
-        """Open the watches, then compare: from here on nothing is missed.
+        """Open the watches, then compare all files. No later change is missed.
 
         Raises:
-            OSError: when they cannot be opened; the message names the limit that was reached.
+            OSError: if the watches cannot be opened. The message names the limit that was reached.
         """
         for last in (*[False] * _ATTEMPTS, True):
             if await self._open_once(last=last) or last:
@@ -251,10 +254,10 @@ class _WatchedChanges:
             await self.close()
 
     async def next(self) -> Mapping[str, Change]:
-        """Wait for reports, or for the time to look again, and return the changes since the last call, if any.
+        """Wait for reports or the next scheduled look. Returns the changes since the last call, which may be none.
 
         Raises:
-            OSError: when the watches broke and cannot be opened again.
+            OSError: if the watches broke and cannot be opened again.
         """
         assert self._watch is not None, "it is open"
         now = asyncio.get_running_loop().time
@@ -283,7 +286,7 @@ class _WatchedChanges:
             await watch.close()
 
     async def _open_once(self, *, last: bool) -> bool:
-        """Open the watches for what is there now, and compare; return whether they are right for what was found."""
+        """Open the watches for the known directories, and compare. Returns whether they fit the directories found."""
         watch_set = await asyncio.to_thread(self._tree.watch_set)
         self._watch = _Watch(watch_set, step=self._step)
         try:
@@ -294,7 +297,7 @@ class _WatchedChanges:
             await asyncio.to_thread(self._tree.find_unwatchable)
             return False
         except _WatchBroken:
-            # Something vanished between the look and the watch.
+            # An entry was deleted between the look and the watch.
             if last:
                 raise
             await asyncio.to_thread(self._tree.compare)
@@ -305,7 +308,7 @@ class _WatchedChanges:
     async def _recover(self, error: _WatchBroken) -> None:
         if self._unproven:
             raise error
-        _log.warning("the watches on %s are opened again: %s", ", ".join(sorted(self._tree.index.real_roots())), error)
+        _log.warning("opening the watches on %s again: %s", ", ".join(sorted(self._tree.index.real_roots())), error)
         await self.close()
         self._unproven = True
         await self.open()
@@ -313,13 +316,13 @@ class _WatchedChanges:
     async def _reopen(self) -> None:
         """Open the watches again after a name that is not UTF-8, and compare.
 
-        If such names keep coming, this looks every second, or less often if a look takes long.
+        If such names keep appearing, this happens once per second, or less often if a look takes long.
         """
         now = asyncio.get_running_loop().time
         await self.close()
         await asyncio.sleep(self._next_open - now())
         began = now()
-        # If it is the name of a directory, watches on all above it would report it again and again.
+        # If the name belongs to a directory, a watch on any directory above it would report it repeatedly.
         await asyncio.to_thread(self._tree.find_unwatchable)
         await self.open()
         self._next_open = now() + max(_MOMENT, _SHARE * (now() - began))
@@ -331,13 +334,13 @@ class _WatchedChanges:
         return max(0.0, min(at for at, _ in self._due) - now) if self._due else None
 
     def _take_due(self, now: float) -> set[str]:
-        """Return the directories to read again by now."""
+        """Remove and return the directories that are due to be read again."""
         due = [each for at, each in self._due if at <= now]
         self._due = [(at, each) for at, each in self._due if at > now]
         return set[str]().union(*due)
 
     def _schedule(self, hints: int, now: float) -> bool:
-        """Decide what to read again, and when; return whether there are new directories."""
+        """Schedule the directories to read again. Returns whether new directories were found."""
         self._hints += hints
         if self._hints >= _MANY:
             self._hints = 0
@@ -351,33 +354,34 @@ class _WatchedChanges:
 
 
 class _WatchBroken(OSError):
-    """The watches are gone or incomplete; open new ones, and compare."""
+    """Raised if watches have ended or are incomplete. Open new ones, and compare."""
 
 
 class _NameNotText(_WatchBroken):
-    """A file whose name is not UTF-8 changed; these watches report nothing more."""
+    """Raised if a file whose name is not UTF-8 has changed. The watches report nothing more."""
 
 
 class _Watch:
-    """The watches for one `WatchSet`; they exist when `open` returns, and must be closed again."""
+    """The watches for one `WatchSet`. They exist after `open`, and must be closed."""
 
     def __init__(self, watch_set: WatchSet, *, step: float) -> None:
         self.watch_set = watch_set
         self._step_ms = max(1, round(step * 1000))
         self._batches: list[AsyncGenerator[set[tuple[RawChange, str]], None]] = []
-        # The next batch of each; its thread waits in the kernel until something happens.
+        # The tasks that wait for the next batch of each watch. Its thread waits in the kernel until a change occurs.
         self._pending: dict[asyncio.Task[set[tuple[RawChange, str]]], int] = {}
 
     async def open(self) -> None:
-        """Set up the watches; this takes the loop a moment for each directory.
+        """Set up the watches. This blocks the loop for a moment per directory.
 
         Raises:
-            OSError: when they cannot be set up; the message names the limit that was reached.
+            OSError: if the watches cannot be set up. The message names the limit that was reached.
         """
-        from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType]  # its hints name trio, which is not here
+        from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType]  # its type hints need trio
 
         wanted = self.watch_set
-        # Around watched directories little happens: frequent looks there would only take time from looks inside them.
+        # The surroundings of watched directories rarely change. Frequent looks there would slow down the looks inside
+        # them.
         flat_step = max(self._step_ms, _UNHURRIED_MS) if wanted.deep and not wanted.whole else self._step_ms
         for paths, recursive, step in ((wanted.deep, True, self._step_ms), (wanted.flat, False, flat_step)):
             if paths:
@@ -387,22 +391,22 @@ class _Watch:
                     step=step,
                     debounce=max(_LONGEST_BATCH * step, _SHORTEST_BATCH_MS),
                     recursive=recursive,
-                    # It would hide every other error as well, such as a limit that is reached.
+                    # If true, it would hide every other error too, such as a reached limit.
                     ignore_permission_denied=False,
                 )
                 self._batches.append(batches)
                 self._request(len(self._batches) - 1)
-        # One turn of the loop brings each to where it waits for the first change; its watches exist by then.
+        # In one iteration of the loop, each task creates its watches and begins to wait for the first change.
         await asyncio.sleep(0)
         for task in self._pending:
             if task.done():
                 _result(task)
 
     async def next(self, timeout: float | None) -> set[tuple[RawChange, str]]:
-        """Return the reports since the last call, after at least one report or ``timeout`` seconds.
+        """Wait for at least one report or ``timeout`` seconds. Returns the reports since the last call.
 
         Raises:
-            _WatchBroken: when reports may be missing from now on.
+            _WatchBroken: if later reports may be missing.
         """
         done, _ = await asyncio.wait(self._pending, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         hints: set[tuple[RawChange, str]] = set()
@@ -412,7 +416,7 @@ class _Watch:
         return hints
 
     async def close(self) -> None:
-        """Remove the watches; their threads end within a step."""
+        """Remove the watches. Their threads end within one step."""
         for task in self._pending:
             task.cancel()
         await asyncio.gather(*self._pending, return_exceptions=True)
@@ -420,7 +424,7 @@ class _Watch:
             await batches.aclose()
 
     def is_outdated_by(self, hints: set[tuple[RawChange, str]]) -> bool:
-        """Return whether ``hints`` concern a watched directory or the way to one, and not only its contents."""
+        """Return whether ``hints`` concern a watched directory itself or the way to it, not only its contents."""
         wanted = self.watch_set
         return any(path in wanted.entries or path in wanted.deep or path in wanted.flat for _, path in hints)
 
@@ -428,7 +432,7 @@ class _Watch:
         self._pending[asyncio.ensure_future(anext(self._batches[number]))] = number
 
     def _concerns(self, _: RawChange, path: str) -> bool:
-        """Return whether a report from a flat watch matters; most do not."""
+        """Return whether a report from a flat watch matters. Most of them do not."""
         wanted = self.watch_set
         return path in wanted.entries or path in wanted.flat or os.path.dirname(path) in wanted.whole  # noqa: PTH120
 
@@ -437,15 +441,15 @@ def _result(task: asyncio.Task[set[tuple[RawChange, str]]]) -> set[tuple[RawChan
     try:
         return task.result()
     except StopAsyncIteration:
-        raise _WatchBroken("the watch ended by itself") from None
+        raise _WatchBroken("the watch ended unexpectedly") from None
     except Exception as error:
         raise _explained(error) from error
 
 
 def _explained(error: Exception) -> OSError:
-    """Return the same error; if a limit of the system was reached, with its name, value and remedy."""
+    """Return the same error. For a reached limit of the system, add its name, value and remedy."""
     while isinstance(error, ExceptionGroup):
-        # awatch puts its errors into groups of one.
+        # awatch raises its errors in groups of one.
         error = cast("ExceptionGroup[Exception]", error).exceptions[0]
     text = str(error)
     for sign, limit in _LIMITS.items():
@@ -461,7 +465,7 @@ def _advice(limit: str) -> str:
         present = int(Path(f"/proc/sys/fs/inotify/{limit}").read_text(encoding="ascii"))
     except OSError as error:
         if error.errno == errno.EMFILE:
-            return "this process has as many files open as it may; raise the limit with `ulimit -n`"
+            return "this process has reached its limit of open files; raise it with `ulimit -n`"
         return f"the system's limit on watched files ({limit}) is reached; raise it, watch fewer directories, or poll"
     return (
         f"the limit fs.inotify.{limit}, {present} here, is reached; raise it with "

@@ -24,9 +24,9 @@ __all__ = ["HealthCheckSource", "Trigger"]
 class Trigger(StrEnum):
     """The results that become events."""
 
-    #: The first, and every change.
+    #: The first result, and every change.
     EDGE = "edge"
-    #: Every one.
+    #: Every result.
     LEVEL = "level"
 
 
@@ -73,10 +73,10 @@ class HealthCheckSource:
         self.timeout = timeout
         self.trigger: Trigger = _trigger(trigger)
         self._check = check
-        # Results in a row that are needed to leave the state: successes for down, failures for up.
+        # Consecutive results that are needed to leave a state: successes for down, failures for up.
         self._needed = {False: successes, True: failures}
         self._healthy: bool | None = None
-        # Results in a row that contradict the state.
+        # Number of consecutive results that contradict the state.
         self._against = 0
         # A plain check that timed out and still runs.
         self._hanging: asyncio.Future[object] | None = None
@@ -90,7 +90,7 @@ class HealthCheckSource:
         return self._healthy
 
     async def run(self, emit: Emit) -> None:
-        """Check until cancelled; the router calls this."""
+        """Run checks until cancelled. The router calls this."""
         now = asyncio.get_running_loop().time
         self._healthy, self._against = None, 0
         due = now()
@@ -98,14 +98,14 @@ class HealthCheckSource:
             good, message = await self._result()
             if self._judge(good=good) or self.trigger is Trigger.LEVEL:
                 await emit(HealthEvent(self.name, bool(self._healthy), message))
-            # At a fixed rate; a check that took longer than the interval is followed by a full interval.
+            # The rate is fixed, but a check that takes longer than the interval is followed by a full interval.
             due = due + self.interval if due + self.interval > now() else now() + self.interval
             await asyncio.sleep(due - now())
 
     async def _result(self) -> tuple[bool, str]:
-        """Check once; return whether the result is good, and if not, why."""
+        """Run the check once. Returns whether the result is good, and a message."""
         if self._hanging is not None and not self._hanging.done():
-            return False, "the check before this one still hangs in its thread"
+            return False, "the previous check still hangs in its thread"
         limit = asyncio.timeout(self.timeout)
         try:
             async with limit:
@@ -119,7 +119,7 @@ class HealthCheckSource:
     async def _call(self) -> object:
         if is_async(self._check):
             return await self._check()
-        # Not to_thread: its task would outlive a check that times out, without an owner.
+        # to_thread is not used, because its task would outlive a check that times out, without an owner.
         in_context = contextvars.copy_context().run
         self._hanging = asyncio.get_running_loop().run_in_executor(None, in_context, self._check)
         self._hanging.add_done_callback(_forget)
@@ -127,7 +127,7 @@ class HealthCheckSource:
         return await answer if inspect.isawaitable(answer) else answer
 
     def _judge(self, *, good: bool) -> bool:
-        """Count a result; return whether the state changed."""
+        """Count a result, and return whether the state changed."""
         if self._healthy is None:
             self._healthy = good
             return True
@@ -149,7 +149,7 @@ def _judgement(answer: object) -> tuple[bool, str]:
 
 
 def _forget(future: asyncio.Future[object]) -> None:
-    """Ignore the error of a check that timed out and fails later."""
+    """Ignore the error of a check that failed after its timeout."""
     if not future.cancelled():
         future.exception()
 
@@ -158,13 +158,13 @@ def _trigger(value: str) -> Trigger:
     try:
         return Trigger(value)
     except ValueError:
-        raise ValueError(f'trigger={value!r} is none; give "edge" or "level"') from None
+        raise ValueError(f'trigger={value!r} is unknown; give "edge" or "level"') from None
 
 
 def _require(name: str, check: object, times: dict[str, float], thresholds: dict[str, int]) -> None:
     if not name or "/" in name:
         raise ValueError(
-            f"{name!r} cannot be the name of a check, which is one segment of a topic; leave out the slash"
+            f"{name!r} is not a valid name of a check, which is one segment of a topic; give a name without a slash"
         )
     if not callable(check):
         raise TypeError(f"{check!r} is not a check; give a function without arguments")

@@ -1,8 +1,8 @@
-"""The inbox of a webhook source: requests on disk until they are handled, so that a crash loses none of them.
+"""The inbox of a webhook source: stores requests on disk until they are handled, so that a crash loses none of them.
 
-`InboxDelivery` brings messages from the file to the handlers, and stores the results. A message that was accepted here
-is delivered from memory, after those that were in the file before. The file is read when the process takes it over,
-when a failed message is due again, and periodically for the changes of other processes.
+`InboxDelivery` delivers the messages of the file to the handlers, and stores the results. A message that this process
+accepted is delivered from memory, after the messages that were in the file before. The process reads the file when it
+takes it over, when a failed message is due again, and periodically for changes of other processes.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ _log = logging.getLogger("lifecycle.sources")
 
 _BACKOFF = Backoff(initial=1.0, maximum=300.0)
 
-#: Seconds between two reads of the file for changes of other processes, which nothing announces.
+#: Seconds between two reads of the file. Changes of other processes are not announced.
 _LOOK_EVERY = 1.0
 
-#: Seconds between two tries to get the lock that another process has: waiting for it would block a thread.
+#: Seconds between two attempts to take the lock of another process. Waiting for the lock would block a thread.
 _LOCK_EVERY = 0.1
 
-#: Tries before the process that has the lock is logged.
+#: Number of attempts after which the file is logged as owned by another process.
 _PATIENCE = 3
 
-#: Seconds until the next try after the file could not be written.
+#: Seconds between two attempts to write a file that cannot be written.
 _PAUSE = 1.0
 
-#: Seconds for writing the last results at the end.
+#: Seconds to write the last results at the end.
 _LAST_WRITES = 4.0
 
-#: Seconds in which handled messages are gathered, to be written together: no caller waits for it.
+#: Seconds in which handled messages are collected in order to be written together. No caller waits for this.
 _GATHER = 0.02
 
 
@@ -58,17 +58,18 @@ _GATHER = 0.02
 class Inbox:
     """Stores the requests of a `WebhookSource` in an SQLite file until they are handled.
 
-    A request is on disk before it is answered with 202, and stays there until its handler has returned, also during a
+    A request is on disk before it is answered with 202, and stays there until its handler has returned, even during a
     debounce. At the next start, messages left by a crash or a shutdown are delivered again in the order of acceptance,
     with a higher ``delivery().attempt``. Delivery is therefore at least once, and handlers should be idempotent.
 
-    If a handler raises, the event is delivered again after a delay, and other events go first. After ``max_attempts``
-    failures, the event becomes a dead letter, which stays in the file until you replay or drop it with ``lifecycle
-    inbox``. An event without a matching route becomes a dead letter immediately. An attempt that a crash interrupts is
-    not a failure. An event that its route drops on purpose (``busy="drop"``, ``busy="restart"``) is done.
+    If a handler raises, the event is delivered again after a delay, and other events are delivered in the meantime.
+    After ``max_attempts`` failures, the event becomes a dead letter, which stays in the file until you replay or drop
+    it with ``lifecycle inbox``. An event without a matching route becomes a dead letter immediately. An attempt that a
+    crash interrupts is not a failure. An event that its route drops on purpose (``busy="drop"``, ``busy="restart"``)
+    counts as done.
 
-    Only one process at a time delivers from a file. Other processes may accept requests meanwhile, and one of them
-    takes over when the first has ended. The lock file is ``<path>-lock``.
+    Only one process at a time delivers from a file. Other processes may accept requests in the meantime. When the first
+    process ends, one of them takes over. The lock file is ``<path>-lock``.
 
     Args:
         path: The SQLite file, which is created if necessary.
@@ -78,75 +79,75 @@ class Inbox:
         backoff: Delays between attempts. Its limit of restarts has no effect here.
 
     Raises:
-        ValueError: if a number makes no sense.
+        ValueError: if ``dedupe`` is negative or not finite, or ``max_attempts`` is below 1.
     """
 
     path: str | os.PathLike[str]
-    #: Seconds.
+    #: Seconds for which a request's id is remembered.
     dedupe: float = 600.0
     max_attempts: int = 5
     backoff: Backoff = _BACKOFF
 
     def __post_init__(self) -> None:
         if not 0 <= self.dedupe < math.inf:
-            raise ValueError(f"dedupe={self.dedupe!r} must be finite, and not negative; give seconds, or 0 for none")
+            raise ValueError(f"dedupe={self.dedupe!r} must be 0 or more, and finite; give seconds, or 0 to turn it off")
         if self.max_attempts < 1:
             raise ValueError(f"max_attempts={self.max_attempts!r} would deliver nothing; give 1 or more")
 
 
 @dataclass(frozen=True, slots=True)
 class InboxState:
-    """The state of an inbox that is open."""
+    """The state of an open inbox."""
 
-    #: Its file.
+    #: Path of the file.
     name: str
-    #: Messages in the file that wait or are ``under_way``, and dead ones; empty before the first count.
+    #: Numbers of messages: ``waiting``, ``under_way`` and ``dead``. Empty before the first count.
     depths: dict[str, int]
-    #: Whether this process delivers from it.
+    #: True if this process delivers from the file.
     delivers: bool
     suspended: bool
     kind: str = "inbox"
 
 
 class InboxDelivery:
-    """Delivers the messages of one inbox, from `open` to `settle`; a source may run it several times in between."""
+    """Delivers the messages of one inbox, from `open` to `settle`. A source may run it several times in between."""
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
-        # A new one each time that the file is opened: a source may be added again while it is still being closed.
+        # Replaced each time that the file is opened, because a source may be added again while the old store is being
+        # closed.
         self._store = InboxStore(inbox.path, dedupe=inbox.dedupe)
-        # How often it was opened and not yet left.
+        # Number of calls of `open` without a call of `leave`.
         self._users = 0
-        # Messages that the router has not yet taken, in the order of their numbers: those that were found in the
-        # file, which go first, and those that were accepted since. One leaves when the router has it, so that none is
-        # lost at any end.
+        # Messages that the router has not yet accepted, by number: those found in the file, which are delivered first,
+        # and those accepted since. A message is removed only after the router has accepted it, so that none is lost.
         self._found: deque[Message] = deque()
         self._ready: deque[Message] = deque()
-        # Those that the router has taken: each task waits for the end of a delivery and stores its result.
+        # Messages that the router has accepted: each task waits for the end of a delivery and stores its result.
         self._followed: dict[asyncio.Task[None], Delivery] = {}
-        # The numbers of those that were handled, and the task that stores that while there are any.
+        # The numbers of handled messages, and the task that stores them as long as there are any.
         self._done: list[int] = []
         self._writing: asyncio.Task[None] | None = None
-        # Whether this process delivers; until then accepted messages go into the file only.
+        # True if this process delivers. Until then, accepted messages are only stored in the file.
         self._is_ours = False
         self._ending = False
-        # Whether messages stay where they are, accepted ones too, until this is False again.
+        # If true, no messages are delivered, and accepted ones are kept.
         self._suspended = False
-        # When to read the file, by the clock of the loop.
+        # The time of the next read of the file, by the clock of the loop.
         self._look_at = 0.0
         self._wake = asyncio.Event()
-        # Whether the last write of the file failed: logged once.
+        # True if the last write of the file failed, so that it is logged only once.
         self._in_trouble = False
-        self._tally = CachedCounts(lambda: self._store.counts(), self._announce_change)  # noqa: PLW0108  # there is a new store now and then
+        self._tally = CachedCounts(lambda: self._store.counts(), self._announce_change)  # noqa: PLW0108  # the store is replaced at times
         self._is_open = False
 
     @property
     def waiting(self) -> int:
-        """How many messages wait for space in a lane."""
+        """The number of messages that wait for space in a lane."""
         return len(self._ready)
 
     def state(self) -> InboxState:
-        """Return its state; messages in the file were counted a second ago or less."""
+        """Return the state of the inbox. Its counts are at most a second old."""
         self._tally.renew()
         depths, taken = dict[str, int](), len(self._followed)
         if counted := self._tally.figures:
@@ -155,10 +156,10 @@ class InboxDelivery:
         return InboxState(self._store.path, depths, self._is_ours, self._suspended)
 
     async def open(self) -> None:
-        """Accept from now on.
+        """Open the file, and start to accept requests.
 
         Raises:
-            JournalError: when the file cannot be used; the message has the reason.
+            JournalError: if the file cannot be used. The message contains the reason.
         """
         if not self._users:
             self._wake = asyncio.Event()
@@ -170,10 +171,10 @@ class InboxDelivery:
             hooks.component_opened.announce(self, component=self)
 
     async def accept(self, event: WebhookEvent, key: str) -> None:
-        """Return when ``event`` is on disk, or was before.
+        """Store ``event`` on disk, unless it is already stored.
 
         Raises:
-            JournalError: when it could not be written; then it is not there.
+            JournalError: if it could not be written. In that case, it is not stored.
         """
         ours = self._is_ours
         try:
@@ -188,33 +189,34 @@ class InboxDelivery:
             self._wake.set()
 
     async def run(self, emit: Emit) -> None:
-        """Deliver until `end`; deliveries that the router has taken continue."""
+        """Deliver messages until `end` is called. Deliveries that the router has accepted continue."""
         self._ending = False
         try:
             await self._acquire()
             await self._deliver(emit)
         finally:
-            # A cancelled router cancels this before its handlers: messages that they drop from now on are not lost.
+            # A cancelled router cancels this task before its handlers, so messages that it drops from now on are not
+            # lost.
             self._ending = True
 
     def suspend(self, *, suspended: bool) -> None:
-        """Stop giving messages to the router, or start again."""
+        """Stop delivering messages to the router, or start again."""
         self._suspended = suspended
         self._wake.set()
 
     def end(self) -> None:
-        """Let `run` return, once the router has taken the message that it is being given."""
+        """End `run` after the router has accepted the current message."""
         self._ending = True
         self._wake.set()
 
     async def leave(self) -> None:
-        """Accept no more; if the router has no message either, close."""
+        """Stop accepting requests. If the router has no messages, close the file."""
         self._users -= 1
         if not self._users and not self._followed:
             await self.settle()
 
     async def settle(self) -> None:
-        """Store the results of deliveries that have ended, and close; the others are delivered at the next start."""
+        """Store the results of ended deliveries, and close the file. Other messages are delivered at the next start."""
         try:
             with suppress(JournalError, TimeoutError):
                 async with asyncio.timeout(_LAST_WRITES):
@@ -241,7 +243,7 @@ class InboxDelivery:
     def _announce_change(self) -> None:
         hooks.component_changed.announce(self, component=self)
 
-    # -- to the handlers -------------------------------------------------------------------------------------------
+    # -- delivery --------------------------------------------------------------------------------------------------
 
     async def _deliver(self, emit: Emit) -> None:
         clock = asyncio.get_running_loop().time
@@ -259,23 +261,24 @@ class InboxDelivery:
                 await self._rest()
 
     async def _acquire(self) -> None:
-        """Wait until no other process delivers, and take over what it left."""
+        """Wait until no other process delivers, and take over its messages."""
         if self._is_ours:
             return
         tries = 0
         while not self._ending and not self._store.take_lock():
             tries += 1
-            # The first time it may be a command that only looks.
+            # At the first attempts, the owner may be a command that only reads the file.
             if tries == _PATIENCE:
-                _log.warning("the inbox %s belongs to another receiver until that ends", self._store.path)
+                _log.warning("the inbox %s belongs to another process until that process ends", self._store.path)
             await self._rest(_LOCK_EVERY)
         if not self._ending:
             await self._store.take_over()
-            # A message that was accepted before this line is not ours yet, but is found by the look that follows.
+            # A message that was accepted before this line is not delivered from memory, but the next read of the file
+            # finds it.
             self._is_ours = True
 
     async def _look(self) -> None:
-        """Find the messages in the file that are due."""
+        """Read the due messages from the file."""
         clock = asyncio.get_running_loop().time
         if not self._store.has_lock():
             self._is_ours = False
@@ -293,7 +296,7 @@ class InboxDelivery:
         self._found.extend(messages)
 
     async def _send(self, emit: Emit, messages: deque[Message]) -> None:
-        """Return when the first of ``messages`` is in its lane."""
+        """Put the first of ``messages`` into its lane."""
         message = messages[0]
         delivery = await emit(message.event)
         messages.popleft()
@@ -304,7 +307,7 @@ class InboxDelivery:
         task.add_done_callback(self._followed.pop)
 
     async def _rest(self, seconds: float | None = None) -> None:
-        """Wait until woken, or ``seconds`` have passed, or it is time to look."""
+        """Wait until woken, or for ``seconds``. By default, wait until the next read of the file is due."""
         self._wake.clear()
         until = self._look_at if seconds is None else asyncio.get_running_loop().time() + seconds
         with suppress(TimeoutError):
@@ -319,14 +322,14 @@ class InboxDelivery:
             await delivery
         error = delivery.error
         if isinstance(error, Dropped) and self._ending:
-            # The route did not drop it by its own rules: it stays for the next start.
+            # The router dropped the event at a shutdown, not its route, so it stays in the file for the next start.
             return
         if error is None or isinstance(error, Dropped):
             self._done.append(message.id)
             if self._writing is None:
                 self._writing = asyncio.get_running_loop().create_task(self._write_done(), name="inbox messages done")
         elif isinstance(error, NotHandled) or message.failures + 1 >= self._inbox.max_attempts:
-            _log.error("%s of the inbox is a dead letter now: %s", message.event.topic, stored_error(error))
+            _log.error("%s in the inbox is now a dead letter: %s", message.event.topic, stored_error(error))
             await self._write(lambda store: store.discard(message.id, stored_error(error)))
         else:
             delay = self._inbox.backoff.delay(message.failures)
@@ -344,7 +347,7 @@ class InboxDelivery:
             self._writing = None
 
     async def _write(self, step: Callable[[InboxStore], Awaitable[None]]) -> None:
-        """Run ``step``, as soon as the file can be written."""
+        """Run ``step``. If the file cannot be written, try again until it can."""
         while True:
             try:
                 await step(self._store)
@@ -356,7 +359,7 @@ class InboxDelivery:
                 return
 
     async def _wait_written(self) -> None:
-        """Wait until all results are on disk; deliveries that have not ended are not followed any more."""
+        """Wait until all results are on disk. Deliveries that have not ended are no longer followed."""
         for task, delivery in self._followed.items():
             if not delivery.done:
                 task.cancel()

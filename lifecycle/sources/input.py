@@ -1,9 +1,9 @@
 """`InputSource`: lines from stdin, or from any other file, as commands.
 
-Files are read without blocking the loop, whatever they are: terminal, pipe, socket, file on disk, object in memory.
-``O_NONBLOCK`` belongs to the open file, which a terminal's shell and its other children share, so it is never set on a
-descriptor that was given. epoll rejects files on disk. A thread that is blocked in a read delays the exit of the
-process, unless it is a daemon and holds no lock of Python's own file objects.
+It reads any kind of file without blocking the loop: terminal, pipe, socket, file on disk, object in memory.
+``O_NONBLOCK`` belongs to the open file, which a terminal shares with its shell and other programs. It is therefore
+never set on a descriptor that the caller passed. epoll rejects files on disk. A thread that is blocked in a read delays
+the exit of the process, unless it is a daemon and holds no lock of Python's file objects.
 """
 
 from __future__ import annotations
@@ -34,43 +34,43 @@ __all__ = ["CommandSet", "GivenCommands", "InputSource", "is_terminal"]
 
 _log = logging.getLogger("lifecycle.sources")
 
-#: The meaning of a command: an event, a function from its arguments to one, or (None) a `CommandEvent`.
+#: The meaning of a command: an event, a function from its arguments to an event, or None for a `CommandEvent`.
 Meaning: TypeAlias = Topical | Callable[[tuple[str, ...]], Topical] | None
 
-#: A registry, names, or names with their meanings.
+#: A registry, a list of names, or a mapping from names to meanings.
 GivenCommands: TypeAlias = Commands | Iterable[str] | Mapping[str, Meaning]
 
 #: A text or binary file.
 Stream: TypeAlias = IO[str] | IO[bytes]
 
-#: The longest line, in bytes.
+#: Maximum length of a line, in bytes.
 _MAX_LINE = 1_048_576
 
-#: Bytes that are read at once.
+#: Maximum bytes per read.
 _CHUNK = 65_536
 
-#: After one of these, later lines of a pipe are not obeyed.
+#: Events that end the program. Later lines of a pipe are ignored.
 _ENDS = (ShutdownEvent, TerminateEvent)
 
 
 class InputSource:
     """Reads lines and emits their events, then `EndOfInputEvent`. It blocks neither the loop nor the exit.
 
-    If the input is not a terminal, each line is read when the previous one was handled. Lines that have arrived when
-    the source is cancelled are still emitted, up to one that ends the program. At a terminal, lines do not wait for
-    each other, and lines that were not read before the cancellation are dropped.
+    If the input is not a terminal, each line is read after the previous one was handled. If the source is cancelled, it
+    still emits the lines that have arrived, up to one that ends the program. At a terminal, lines do not wait for each
+    other, and lines that were not read before the cancellation are dropped.
 
-    A line has at most 1,048,576 bytes; a longer one is discarded and logged. Bytes that are not UTF-8 are replaced.
+    A line has at most 1,048,576 bytes. A longer one is discarded and logged. Bytes that are not UTF-8 are replaced.
 
     Args:
         commands: The commands: a registry, names, or a mapping from names to events. A value of the mapping may also be
             a function from the arguments to an event, or None for a `CommandEvent`. By default, the commands of the
             router, and the built-in ones (``suspend``, ``resume``, ``reload``, ``terminate``, ``quit`` and their short
             forms, without arguments).
-        raw: Emit every line as a `LineEvent`, including blank lines. Otherwise blank lines are ignored.
+        raw: Emit every line as a `LineEvent`, including blank lines. Otherwise, blank lines are ignored.
         fallback: Returns the event for a line that is not a command, or None for no event. By default, an
             `UnknownCommandEvent`.
-        stream: A text or binary file. By default, stdin; a missing stdin counts as empty.
+        stream: A text or binary file. By default, stdin. A missing stdin counts as empty.
 
     Raises:
         ValueError: if ``raw`` is combined with ``commands`` or ``fallback``.
@@ -86,15 +86,17 @@ class InputSource:
         stream: Stream | None = None,
     ) -> None:
         if raw and not (commands is None and fallback is None):
-            raise ValueError("InputSource(raw=True) makes every line a LineEvent; leave out commands= and fallback=")
+            raise ValueError(
+                "InputSource(raw=True) turns every line into a LineEvent; leave out commands= and fallback="
+            )
         self.name = "input"
         self._commands = CommandSet(commands)
         self._raw = raw
         self._fallback = fallback
         self._stream = stream
-        # Whether the lines that have come are dropped when the source is cancelled.
+        # If true, lines that have arrived are dropped when the source is cancelled.
         self._discards = False
-        #: Lines read so far, of any kind.
+        #: Number of lines read so far, of any kind.
         self.lines: int = 0
 
     def __repr__(self) -> str:
@@ -102,15 +104,15 @@ class InputSource:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the input is a terminal."""
+        """True if the input is a terminal."""
         return is_terminal(sys.stdin if self._stream is None else self._stream)
 
     def use_commands(self, commands: Commands) -> None:
-        """Accept these commands too, unless some were given explicitly; a router calls this with its own."""
+        """Also accept these commands, unless commands were given explicitly. A router calls this with its own."""
         self._commands.use(commands)
 
     async def run(self, emit: Emit) -> None:
-        """Emit until the input ends."""
+        """Emit events until the input ends."""
         strict = self.is_terminal
         self._discards = strict
         lines, reader, left = _Lines(), _open_reader(self._stream), deque[str]()
@@ -130,29 +132,29 @@ class InputSource:
         await emit(EndOfInputEvent())
 
     def discard_rest(self) -> None:
-        """Drop lines that were read but not emitted when the source is cancelled."""
+        """Drop the lines that have not been emitted when the source is cancelled."""
         self._discards = True
 
     async def take(self, lines: Iterable[str], emit: Emit) -> None:
-        """Emit the events of ``lines``; they do not wait for each other."""
+        """Emit the events of ``lines`` without waiting for their handlers."""
         await self._emit_each(deque(lines), emit, wait=False)
 
     async def _emit_each(self, left: deque[str], emit: Emit, *, wait: bool) -> None:
-        """Take the lines out and emit their events; with ``wait`` each after the one before it was handled."""
+        """Remove the lines and emit their events. With ``wait``, wait for the handler after each event."""
         while left:
             event = self._next_of(left)
             if event is None:
                 continue
             delivery = await emit(event)
-            if wait and inspect.isawaitable(delivery):  # a test's own emit may return nothing
+            if wait and inspect.isawaitable(delivery):  # the emit function of a test may return None
                 await _handled(delivery)
 
     async def _emit_rest(self, left: deque[str], emit: Emit) -> None:
-        """Emit the lines that have come when the source is cancelled, without waiting for room or for handlers."""
+        """Emit the lines that arrived before a cancellation, without waiting for space or for handlers."""
         while left and not self._discards:
             event = self._next_of(left)
             if event is not None:
-                # A router that drains takes an event beyond the limit of a full lane when its emit is cancelled.
+                # When the emit call is cancelled, a draining router accepts the event beyond the limit of a full lane.
                 try:
                     async with asyncio.timeout(0):
                         await emit(event)
@@ -169,21 +171,21 @@ class InputSource:
         return event
 
     def _event(self, line: str) -> Topical | None:
-        """Return the event of ``line``; a user's function that fails costs this line only."""
+        """Return the event of ``line``. If the user's function fails, only this line is lost."""
         if self._raw:
             return LineEvent(line)
         try:
             event = self._commands.parse(line)
             if self._fallback is not None and isinstance(event, UnknownCommandEvent):
                 return self._fallback(line)
-        except Exception:  # noqa: BLE001  # whatever a user's function raises
-            _log.exception("the line %.80r could not be made an event", line)
+        except Exception:  # noqa: BLE001  # a user's function may raise any error
+            _log.exception("the line %.80r could not be turned into an event", line)
             return None
         return event
 
 
 async def _handled(delivery: Delivery) -> None:
-    """Wait until the event was handled; the router has logged errors."""
+    """Wait until the event was handled. The router has logged any error."""
     task = asyncio.current_task()
     assert task is not None
     try:
@@ -191,7 +193,7 @@ async def _handled(delivery: Delivery) -> None:
     except asyncio.CancelledError:
         if task.cancelling():
             raise
-    except Exception as error:  # noqa: BLE001  # handlers raise what they like, and it has been logged
+    except Exception as error:  # noqa: BLE001  # a handler may raise any error, which is logged
         _log.debug("a line led to %r", error)
 
 
@@ -199,7 +201,7 @@ async def _handled(delivery: Delivery) -> None:
 
 
 class CommandSet(Commands):
-    """The commands of several registries; if two have the same word, the earlier one counts."""
+    """The commands of several registries. If two registries have the same word, the first one takes precedence."""
 
     def __init__(self, commands: GivenCommands | None) -> None:
         super().__init__()
@@ -218,12 +220,13 @@ def _registry(commands: GivenCommands) -> Commands:
     """Return the given commands as a registry.
 
     Raises:
-        TypeError: for a lone string, which would be taken for names of one letter, or for a meaning of another type.
+        TypeError: for a single string, which would be read as a list of one-letter names, or for a meaning of another
+            type.
     """
     if isinstance(commands, Commands):
         return commands
     if isinstance(commands, str):
-        raise TypeError(f"commands={commands!r} is one string; give a list of names: [{commands!r}]")
+        raise TypeError(f"commands={commands!r} is a single string; give a list of names: [{commands!r}]")
     meanings = cast("Mapping[str, Meaning]", commands if isinstance(commands, Mapping) else dict.fromkeys(commands))
     return Commands(*(Command(name, event=_event_of(name, meaning)) for name, meaning in meanings.items()))
 
@@ -232,7 +235,9 @@ def _event_of(name: str, meaning: Meaning) -> Callable[[tuple[str, ...]], Topica
     if meaning is None or callable(meaning):
         return meaning
     if not hasattr(meaning, "topic"):
-        raise TypeError(f"the command {name!r} has the meaning {meaning!r}; give an event, a function to one, or None")
+        raise TypeError(
+            f"the command {name!r} has the meaning {meaning!r}; give an event, a function that returns one, or None"
+        )
     return lambda _: meaning
 
 
@@ -240,10 +245,10 @@ def _event_of(name: str, meaning: Meaning) -> Callable[[tuple[str, ...]], Topica
 
 
 class _Lines:
-    """Cuts chunks into lines; LF ends a line and a CR before it is dropped.
+    """Splits chunks into lines. LF ends a line, and a CR before it is dropped.
 
-    Bytes that are not UTF-8 are replaced. A line of more than `_MAX_LINE` bytes is discarded to its end, and logged:
-    half a command is worse than none.
+    Bytes that are not UTF-8 are replaced. A line of more than `_MAX_LINE` bytes is discarded completely and logged,
+    because part of a command is worse than none.
     """
 
     def __init__(self) -> None:
@@ -258,7 +263,7 @@ class _Lines:
         return lines
 
     def finish(self) -> list[str]:
-        """Return the last line if it has no ending."""
+        """Return the last line if it has no line ending."""
         line = self._end(b"") if self._held or self._too_long else None
         return [] if line is None else [line]
 
@@ -266,7 +271,7 @@ class _Lines:
         if not self._too_long and len(self._held) + len(piece) > _MAX_LINE:
             self._too_long = True
             self._held.clear()
-            _log.error("a line of input has more than %d bytes and is discarded; give shorter ones", _MAX_LINE)
+            _log.error("a line of input has more than %d bytes and is discarded; send shorter lines", _MAX_LINE)
         if not self._too_long:
             self._held += piece
 
@@ -279,9 +284,8 @@ class _Lines:
 
 
 # -- reading ---------------------------------------------------------------------------------------------------
-#
-# Each reader has `read`, which waits for at least one byte, returns ``b""`` at the end, and has read nothing when it is
-# cancelled; `read_nowait`; and `close`, after which the file stays open for others.
+# Each reader has three methods. `read` waits for at least one byte, and returns ``b""`` at the end. If it is cancelled,
+# it has read nothing. `read_nowait` does not wait. `close` leaves the file open for others.
 
 
 def is_terminal(stream: Stream | None) -> bool:
@@ -293,9 +297,9 @@ def is_terminal(stream: Stream | None) -> bool:
 
 
 def _open_reader(stream: Stream | None) -> _Reader:
-    """Return a reader of ``stream`` that does not block; None is stdin, which may be missing.
+    """Return a reader of ``stream`` that does not block the loop. None means stdin, which may be missing.
 
-    Bytes that Python's file object has already read ahead are not seen.
+    Bytes that Python's file object has already buffered are not seen.
     """
     stream = sys.stdin if stream is None else stream  # pyright: ignore[reportUnnecessaryComparison]
     if stream is None or getattr(stream, "closed", False):
@@ -313,7 +317,7 @@ def _open_reader(stream: Stream | None) -> _Reader:
 def _open_descriptor(fd: int) -> _Reader:
     try:
         kind = os.fstat(fd).st_mode
-    except OSError:  # it was closed below Python
+    except OSError:  # the descriptor was closed outside of Python's file object
         return _InlineReader(lambda: b"")
     if stat.S_ISREG(kind):
         return _InlineReader(lambda: os.read(fd, _CHUNK))
@@ -328,7 +332,7 @@ def _open_descriptor(fd: int) -> _Reader:
 
 
 def _own(fd: int, kind: int) -> int:
-    """Return a descriptor of our own, if possible of a new open file, so that no read of ours can block."""
+    """Return a descriptor of our own, if possible of a newly opened file, so that no read blocks."""
     if stat.S_ISFIFO(kind) or os.isatty(fd):
         with suppress(OSError):
             return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
@@ -336,7 +340,7 @@ def _own(fd: int, kind: int) -> int:
 
 
 class _PollReader:
-    """Reads when the system reports that there is something to read."""
+    """Reads when the system reports that the descriptor is readable."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -363,12 +367,12 @@ class _PollReader:
             return os.read(self._fd, _CHUNK)
         except (BlockingIOError, InterruptedError):
             raise
-        except OSError as error:  # a terminal that was hung up, a peer that reset the connection
+        except OSError as error:  # the terminal hung up, or the peer reset the connection
             _warn(error)
             return b""
 
     async def _readable(self) -> None:
-        """Wait until a read would not block; the loop polls only during a wait."""
+        """Wait until a read would not block. The loop polls the descriptor only during this wait."""
         ready = self._loop.create_future()
         self._loop.add_reader(self._fd, _settle, ready)
         try:
@@ -378,7 +382,7 @@ class _PollReader:
 
 
 class _InlineReader:
-    """Reads in the loop: a file on disk or in memory does not block."""
+    """Reads in the loop, because reading a file on disk or in memory does not block."""
 
     def __init__(self, read: Callable[[], str | bytes]) -> None:
         self._read = read
@@ -395,9 +399,9 @@ class _InlineReader:
 
 
 class _ThreadReader:
-    """Reads in a daemon thread, one chunk for each call.
+    """Reads in a daemon thread, one chunk per call.
 
-    A thread that is blocked in a read when it is closed stays there until the read returns.
+    If the reader is closed during a read, the thread ends when the read returns.
     """
 
     def __init__(self, read: Callable[[], str | bytes], close: Callable[[], None] = lambda: None) -> None:
@@ -414,7 +418,7 @@ class _ThreadReader:
                 self._thread.start()
             self._waiting = self._loop.create_future()
             self._wanted.release()
-        # When cancelled, the read continues: the next call gets its result.
+        # If this is cancelled, the read continues, and the next call returns its result.
         chunk = await asyncio.shield(self._waiting)
         self._waiting = None
         return chunk

@@ -25,18 +25,18 @@ __all__ = ["PromptSource"]
 class PromptSource:
     """Reads commands at a prompt with history and completion of commands and their arguments.
 
-    Text that is printed or logged meanwhile appears above the prompt. If stdin or stdout is not a terminal, the source
-    works like `InputSource`.
+    Text that is printed or logged while the prompt is shown appears above it. If stdin or stdout is not a terminal, the
+    source works like `InputSource`.
 
     Ctrl+C sends SIGINT as in any program. Ctrl+D on an empty line emits `EndOfInputEvent` and ends the prompt. Ctrl+Z
     stops the process as usual. The terminal is restored at every exit.
 
     Args:
         prompt: Text of the prompt, before each line.
-        commands: As for `InputSource`.
+        commands: See `InputSource`.
         history: File for the history, created with mode 0600. By default, the history lasts as long as the program.
         toolbar: Line at the bottom, or a function that returns it and is called once per second.
-        fallback: As for `InputSource`.
+        fallback: See `InputSource`.
 
     Raises:
         TypeError: if ``commands`` has another type.
@@ -64,31 +64,31 @@ class PromptSource:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether stdin is a terminal."""
+        """True if stdin is a terminal."""
         return self._input.is_terminal
 
     @property
     def lines(self) -> int:
-        """Lines read so far, of any kind."""
+        """Number of lines read so far, of any kind."""
         return self._input.lines
 
     def use_commands(self, commands: Commands) -> None:
-        """Accept these commands too, unless some were given explicitly; a router calls this with its own."""
+        """Also accept these commands, unless commands were given explicitly. A router calls this with its own."""
         self._commands.use(commands)
 
     def discard_rest(self) -> None:
-        """When the source is cancelled, drop the lines that have come and were not emitted."""
+        """Drop the lines that have not been emitted when the source is cancelled."""
         self._input.discard_rest()
 
     def clear_line(self) -> bool:
-        """Clear the half-typed line; return whether there was any text."""
+        """Clear the typed text. Returns False if there was none."""
         return self._session is not None and self._session.clear_line()
 
     async def __aenter__(self) -> Self:
-        """Check that the history file can be written. A new one gets mode 0600, because typed lines may be secret.
+        """Check that the history file can be written. A new file gets mode 0600, because lines may contain secrets.
 
         Raises:
-            OSError: when it cannot.
+            OSError: if it cannot be written.
         """
         if self._history is not None and self._can_ask():
             os.close(os.open(self._history, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
@@ -98,17 +98,17 @@ class PromptSource:
         """Do nothing."""
 
     async def run(self, emit: Emit) -> None:
-        """Prompt until Ctrl+D."""
+        """Show the prompt until Ctrl+D."""
         if not self._can_ask():
             await self._input.run(emit)
             return
-        from lifecycle.sources._terminal import prompt_session  # prompt_toolkit is heavy
+        from lifecycle.sources._terminal import prompt_session  # importing prompt_toolkit is slow
 
         async with prompt_session(self._prompt, self._commands, self._history, self._toolbar) as session:
             self._session = session
             try:
                 while (text := await session.ask()) is not None:
-                    # Text that was pasted may have several lines.
+                    # Pasted text may contain several lines.
                     await self._input.take(text.splitlines(), emit)
             finally:
                 self._session = None

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["QueueSource"]
 
-# Python 3.13 has a queue that can be shut down; in older versions nothing raises this.
+# From Python 3.13 on, a queue can be shut down. In older versions, this error is never raised.
 _SHUT_DOWN: type[Exception] | tuple[()] = getattr(asyncio, "QueueShutDown", ())
 
 
@@ -36,7 +36,7 @@ class QueueSource:
         return f"QueueSource({self._queue!r})"
 
     async def run(self, emit: Emit) -> None:
-        """Deliver until the queue ends; the router calls this."""
+        """Deliver events until the queue ends. The router calls this."""
         while True:
             try:
                 event = await self._queue.get()

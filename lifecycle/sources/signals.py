@@ -1,4 +1,4 @@
-"""Signals as events: ``signal/terminate``, ``signal/user1`` and their like."""
+"""Signals as events, such as ``signal/terminate`` and ``signal/user1``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["SignalSource"]
 
 _log = logging.getLogger("lifecycle.sources")
 
-#: Signals of one number that may wait for the router; more of them would add nothing.
+#: Maximum waiting events per signal. More would add no information.
 _BURST = 100
 
 
@@ -32,11 +32,11 @@ class SignalSource:
 
     It shares the signals with `run` and with other sources: all of them receive every signal. Without a running
     lifetime, the source handles the signals itself, so they do not end the process while the source runs. A burst
-    causes at least one event per signal, and at most 100 wait. Signal handlers can be set in the main thread only. In
-    another thread, the source sends the signals that the main thread handles, and logs the others.
+    causes at least one event per signal, and at most 100 wait. Python can set signal handlers only in the main thread.
+    In another thread, the source sends the signals that the main thread handles, and logs the others.
 
     Args:
-        signals: The signals. By default, SIGINT, SIGTERM and SIGHUP, as far as the system has them.
+        signals: The signals. By default, those of SIGINT, SIGTERM and SIGHUP that the system has.
 
     Raises:
         ValueError: if a number is not a signal, or the signal cannot be caught.
@@ -49,7 +49,7 @@ class SignalSource:
         default = [getattr(signal, name) for name in names if hasattr(signal, name)]
         self._signums = tuple(dict.fromkeys(_checked(signum) for signum in signals or default))
         self._waiting: deque[int] = deque()
-        # It belongs to the current loop: a source may be run again in another.
+        # Replaced for each run, because it belongs to the current loop, and a source may run again in another loop.
         self._wake = asyncio.Event()
         self._closing = False
         self._release: Callable[[], None] | None = None
@@ -62,10 +62,11 @@ class SignalSource:
         self._wake, self._closing = asyncio.Event(), False
         missing = [_name(signum) for signum in self._signums if not registry.can_take(signum)]
         if missing:
-            _log.warning("%s cannot be taken outside the main thread; they cause no events", ", ".join(missing))
+            _log.warning("%s cannot be handled outside the main thread; they cause no events", ", ".join(missing))
 
         def receive(signum: int) -> None:
-            # In a signal handler: the rest is done in the loop, which may be closed while this is still registered.
+            # This runs in a signal handler, so the work is done in the loop. The loop may be closed while this is
+            # registered.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._note, signum)
 
@@ -81,7 +82,7 @@ class SignalSource:
         self._waiting.clear()
 
     async def run(self, emit: Emit) -> None:
-        """Send events until `close` or cancelled."""
+        """Send events until `close` is called or the task is cancelled."""
         if self._release is None:
             async with self:
                 await self.run(emit)
@@ -93,7 +94,7 @@ class SignalSource:
                 await emit(SignalEvent(self._waiting.popleft()))
 
     def close(self) -> None:
-        """Send the signals that have come so far, and end: the SIGTERM that stops the program is an event too."""
+        """End `run` after it has sent the received signals. The SIGTERM that stops the program is also an event."""
         self._closing = True
         self._wake.set()
 
@@ -107,7 +108,7 @@ def _checked(signum: int) -> int:
     if signum not in signal.valid_signals():
         raise ValueError(f"{signum!r} is not a signal; give one such as signal.SIGUSR1")
     if signum in {getattr(signal, "SIGKILL", None), getattr(signal, "SIGSTOP", None)}:
-        raise ValueError(f"{_name(signum)} cannot be caught by any program; give another signal")
+        raise ValueError(f"{_name(signum)} cannot be caught; give another signal")
     return int(signum)
 
 

@@ -18,13 +18,13 @@ __all__ = ["TickerSource"]
 class TickerSource:
     """Sends a `TickEvent` at a fixed rate.
 
-    The rate does not drift. A tick that becomes due while the previous one still waits for its lane is skipped: its
+    The rate does not drift. If a tick becomes due while the previous one still waits for its lane, it is skipped. Its
     number is missing from ``count``, and `missed` counts it.
 
     Args:
         interval: Seconds between two ticks.
-        name: Name of the ticks: their topic is ``tick/<name>``.
-        immediate: Whether the first tick comes immediately. By default, it comes after one interval.
+        name: Name of the ticks. Their topic is ``tick/<name>``.
+        immediate: Whether the first tick is sent immediately. By default, it is sent after one interval.
 
     Raises:
         ValueError: if ``interval`` is not a positive number of seconds.
@@ -43,7 +43,7 @@ class TickerSource:
         return f"TickerSource({self.interval!r}, name={self.name!r})"
 
     async def run(self, emit: Emit) -> None:
-        """Tick until cancelled; the router calls this."""
+        """Send ticks until cancelled. The router calls this."""
         now = asyncio.get_running_loop().time
         # The time of tick 0: tick ``n`` is due at ``start + n * interval``.
         start = now() - self.interval if self.immediate else now()

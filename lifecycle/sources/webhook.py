@@ -1,4 +1,4 @@
-"""HTTP requests as events; ``_http`` serves them."""
+"""HTTP requests as events. The package ``_http`` contains the server."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ class WebhookSource:
     ``Retry-After``) under load, and 501 for a transfer coding other than chunked. Refused requests are logged at INFO,
     without query and headers.
 
-    ``async with`` opens the port; the router does this when it starts. When the router stops, requests are answered
-    with 503 until the lanes are empty. Idle connections are then closed, and requests in flight get a short time.
+    ``async with`` opens the port. The router does this when it starts. When the router stops, requests are answered
+    with 503 until the lanes are empty. Idle connections are then closed, and requests in flight get a short time to
+    finish.
 
     Args:
         host: Address or name to listen on, or ``"unix:/run/app.sock"`` for a Unix socket with mode 0600. An old socket
@@ -60,14 +61,14 @@ class WebhookSource:
         methods: Methods to accept.
         limits: Limits of size, rate and time.
         inbox: Stores accepted requests on disk until they are handled.
-        ssl_context: Serve HTTPS with this context.
+        ssl_context: TLS context. If given, the source serves HTTPS.
         dedupe: Seconds to remember the delivery id that the verifier returns (for Stripe and Slack, the signed time and
             body). A repeated request is answered like the first and not delivered again. If the first was answered with
-            an error, the request is delivered again; while the handler of the first still runs, the request waits for
+            an error, the request is delivered again. While the handler of the first still runs, the request waits for
             that handler. At most 65,536 ids are kept, in memory. 0 turns this off. An inbox has its own setting.
         answer: ``"accepted"`` answers 202 as soon as the event is accepted. ``"handled"`` answers when the handler has
             ended: 200, 500 if it raised, or 504 if it exceeds ``limits.answer_timeout``. Many senders time out after
-            ten seconds and send again.
+            ten seconds and send the request again.
 
     Raises:
         ValueError: if ``host`` is not loopback and ``verify`` is missing, if paths or methods cannot be served, or if
@@ -90,7 +91,7 @@ class WebhookSource:
         answer: Literal["accepted", "handled"] = "accepted",
     ) -> None:
         if not 0 <= dedupe < math.inf:
-            raise ValueError(f"dedupe={dedupe!r} must be finite, and not negative; give seconds, or 0 for none")
+            raise ValueError(f"dedupe={dedupe!r} must be 0 or more, and finite; give seconds, or 0 to turn it off")
         if verify is None and not is_local(host):
             raise ValueError(
                 f"{host!r} can be reached from other machines, so requests must be verified; "
@@ -124,13 +125,13 @@ class WebhookSource:
         return url_of("http" if self._context is None else "https", *(self._address or (self._host, self._port)))
 
     async def __aenter__(self) -> Self:
-        """Listen.
+        """Open the port.
 
         Raises:
-            OSError: when the address is taken or does not exist.
-            JournalError: when the inbox cannot be opened or written.
+            OSError: if the address is taken or does not exist.
+            JournalError: if the inbox cannot be opened or written.
         """
-        from lifecycle.sources._http.requests import WebhookServer  # aiohttp is heavy
+        from lifecycle.sources._http.requests import WebhookServer  # importing aiohttp is slow
 
         self._closing = asyncio.Event()
         server = WebhookServer(self._settings, self._inbox)
@@ -148,7 +149,7 @@ class WebhookSource:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop listening; answer or refuse requests in flight; close."""
+        """Stop listening, answer or refuse requests in flight, and close all connections."""
         server, self._server, self._address = self._server, None, None
         if server is not None:
             try:
@@ -157,7 +158,7 @@ class WebhookSource:
                 await self._leave_inbox()
 
     async def run(self, emit: Emit) -> None:
-        """Send events until closed or cancelled; enter the source first if it is not entered."""
+        """Send events until closed or cancelled. Enter the source first if the caller has not."""
         if self._server is None:
             async with self:
                 await self.run(emit)
@@ -169,7 +170,7 @@ class WebhookSource:
         await self._server.drain()
 
     def suspend(self) -> None:
-        """Answer new requests with 503 and ``Retry-After``; requests in flight and messages of the inbox are kept."""
+        """Answer new requests with 503 and ``Retry-After``. Keep requests in flight and messages of the inbox."""
         self._suspend(suspended=True)
 
     def resume(self) -> None:
@@ -179,8 +180,8 @@ class WebhookSource:
     def close(self) -> None:
         """End `run`: refuse new requests, and answer those in flight.
 
-        A socket from systemd is left to other processes immediately. The first requests of clients that are connected
-        already are served for one more second.
+        A socket from systemd is left to other processes immediately. Clients that are already connected may send their
+        first request for one more second.
         """
         self._closing.set()
         if self._server is not None:
@@ -212,7 +213,7 @@ class WebhookSource:
 def _delivery_of(inbox: Inbox | None) -> InboxDelivery | None:
     if inbox is None:
         return None
-    from lifecycle.sources.inbox import Inbox, InboxDelivery  # SQLite, if it is used
+    from lifecycle.sources.inbox import Inbox, InboxDelivery  # imports SQLite
 
     if not isinstance(inbox, Inbox):
         raise TypeError(f"inbox={inbox!r} is not an Inbox; give Inbox({inbox!r}) with the path of a file")
@@ -224,7 +225,7 @@ def _waits(answer: str, inbox: Inbox | None) -> bool:
         raise ValueError(f"answer={answer!r} is unknown; give 'accepted' or 'handled'")
     if answer == "handled" and inbox is not None:
         raise ValueError(
-            "answer='handled' and an inbox don't go together: what is on disk is accepted, and tried again if it "
-            "fails; leave one of them out"
+            "answer='handled' and an inbox cannot be combined: an inbox accepts what it has stored, and retries "
+            "failed events; leave one of them out"
         )
     return answer == "handled"

@@ -530,7 +530,7 @@ def test_outside_the_main_thread_a_signal_source_logs_that_it_gets_nothing(caplo
     thread.start()
     thread.join(30)
     assert not thread.is_alive()
-    assert "SIGUSR1 cannot be taken outside the main thread" in caplog.text
+    assert "SIGUSR1 cannot be handled outside the main thread" in caplog.text
 
 
 async def test_program_8_a_lifetime_inside_another_framework(clock: Clock) -> None:

@@ -205,7 +205,7 @@ async def test_emit_threadsafe_in_the_thread_of_the_loop_raises() -> None:
 
 def test_emit_threadsafe_without_a_running_loop_raises() -> None:
     source = BaseSource("push")
-    with pytest.raises(RuntimeError, match="in no loop yet"):
+    with pytest.raises(RuntimeError, match="does not run in a loop yet"):
         source.emit_threadsafe(A)
 
     async def run() -> None:
@@ -229,5 +229,5 @@ def test_emit_threadsafe_without_a_running_loop_raises() -> None:
 
 @pytest.mark.parametrize("buffer", [0, -1])
 def test_a_buffer_below_one_raises(buffer: int) -> None:
-    with pytest.raises(ValueError, match="has no room"):
+    with pytest.raises(ValueError, match="cannot hold any event"):
         BaseSource("push", buffer=buffer)

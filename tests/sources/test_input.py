@@ -183,7 +183,7 @@ async def test_an_error_in_a_command_function_skips_one_line(caplog: pytest.LogC
 
     source = InputSource(commands={"n": number}, stream=io.StringIO("n one\nn 2\n"))
     assert await events_of(source) == [Event("number", 2), END]
-    assert "could not be made an event" in caplog.text
+    assert "could not be turned into an event" in caplog.text
 
 
 async def test_raw_makes_every_line_a_line_event() -> None:

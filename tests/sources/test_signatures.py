@@ -92,7 +92,7 @@ def test_empty_secrets_raise() -> None:
     with pytest.raises(ValueError, match="no secret"):
         GitHub()
     for empty in ("", b""):
-        with pytest.raises(ValueError, match="empty secret"):
+        with pytest.raises(ValueError, match="secret is empty"):
             GitHub("good", empty)
     with pytest.raises(TypeError, match="environment variable"):
         GitHub(None)  # type: ignore[arg-type]

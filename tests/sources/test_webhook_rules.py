@@ -34,7 +34,7 @@ def test_a_verifier_is_an_object_or_a_function() -> None:
         return ""
 
     WebhookSource("0.0.0.0", verify=check)
-    with pytest.raises(TypeError, match="cannot verify"):
+    with pytest.raises(TypeError, match="is not a verifier"):
         WebhookSource("0.0.0.0", verify="secret")  # type: ignore[arg-type]
 
     async def late(headers: Mapping[str, str], body: bytes, *, now: float) -> str:
@@ -66,7 +66,7 @@ def test_a_string_as_paths_or_methods_raises() -> None:
 
 @pytest.mark.parametrize("methods", [(), ("",), ("PO ST",)])
 def test_invalid_methods_raise(methods: tuple[str, ...]) -> None:
-    with pytest.raises(ValueError, match="nothing through"):
+    with pytest.raises(ValueError, match="not valid HTTP methods"):
         WebhookSource(methods=methods)
 
 
@@ -74,8 +74,8 @@ def test_invalid_methods_raise(methods: tuple[str, ...]) -> None:
     "limits",
     [{"body": 0}, {"pending": 0}, {"header_timeout": 0}, {"body_timeout": -1}, {"rate": (0, 1)}, {"rate": (1, 0)}],
 )
-def test_limits_that_let_nothing_through_raise(limits: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="nothing through"):
+def test_limits_that_reject_every_request_raise(limits: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="would reject every request"):
         Limits(**limits)  # type: ignore[arg-type]
 
 
@@ -86,7 +86,7 @@ def test_a_path_as_inbox_raises() -> None:
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
 def test_an_invalid_dedupe_raises(seconds: float) -> None:
-    with pytest.raises(ValueError, match="must be finite, and not negative"):
+    with pytest.raises(ValueError, match="must be 0 or more, and finite"):
         WebhookSource(dedupe=seconds)
 
 

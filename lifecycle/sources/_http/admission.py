@@ -1,7 +1,7 @@
-"""From a request to a verified event: path, method, rate, size, signature.
+"""Checks of a request, in this order: path, method, rate, size, signature. A request that passes becomes an event.
 
-A request is rejected as early as possible, so that unverified clients cost little: a body is read only if the first
-line and the headers are in order. Imports aiohttp, so this module is imported when a server starts.
+A request is rejected as early as possible, so that unverified clients cost little. The body is read only if the first
+line and the headers are valid. This module imports aiohttp, so it is imported when a server starts.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ _MALFORMED = "the body is malformed"
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-#: Clients whose rate is remembered; beyond it the one that was quiet for longest is forgotten.
+#: Maximum number of clients whose rate is recorded. Beyond it, the client that has been quiet for longest is forgotten.
 _CLIENTS = 10_000
 
-#: The slow readers of all servers of a loop, the first began first: the servers share the descriptors of the process.
+#: The slow readers of all servers in a loop, oldest first. The servers share the file descriptors of the process.
 _slow_of: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[asyncio.Timeout, _Bodies]]] = WeakKeyDictionary()
 
 
 class Admission:
-    """Turns requests into events, or rejects them by ``settings``; ``most`` clients may send a body at a time."""
+    """Turns requests into events, or rejects them. Up to ``most`` clients may send a body at the same time."""
 
     def __init__(self, settings: Settings, most: int) -> None:
         self._settings = settings
         self._bodies = _Bodies(settings.limits, most)
         self._rates = None if settings.limits.rate is None else RateLimiter(*settings.limits.rate)
-        # Ids that are unique across restarts, and cheap.
+        # Creates ids that are unique across restarts, at low cost.
         self._prefix = secrets.token_hex(6)
         self._numbers = itertools.count(1)
 
     def admit(self, request: web.BaseRequest) -> str:
-        """Return the path of a request whose first line and rate are in order.
+        """Check the path, method and rate of a request, and return its path.
 
         Raises:
-            Refused: 404, 405 or 429.
+            Refused: with status 404, 405 or 429.
         """
         settings = self._settings
         path = decoded(request.raw_path.partition("?")[0])
         if path is None or (settings.paths is not None and path not in settings.paths):
-            raise Refused(404, "there is nothing under this path")
+            raise Refused(404, "nothing exists at this path")
         if request.method not in settings.methods:
             allowed = ", ".join(settings.methods)
             raise Refused(405, f"this method is not allowed; use {allowed}", headers={"Allow": allowed})
@@ -70,15 +70,15 @@ class Admission:
         return path
 
     def give_up(self, reason: str) -> None:
-        """Refuse the requests whose bodies have not arrived, for ``reason``."""
+        """Refuse the requests whose bodies have not arrived, with ``reason``."""
         self._bodies.give_up(reason)
 
     async def read(self, request: web.BaseRequest, path: str) -> tuple[WebhookEvent, str]:
-        """Return the event and its idempotency key (``""``: none).
+        """Return the event and its idempotency key, which is ``""`` if the request has none.
 
         Raises:
-            Refused: for a body that cannot be read, and for a request that is not verified.
-            ConnectionError: when the client disconnects.
+            Refused: if the body cannot be read, or the request fails verification.
+            ConnectionError: if the client disconnects.
         """
         headers = _headers(request)
         _require_plain(headers)
@@ -90,11 +90,11 @@ class Admission:
         event = WebhookEvent(request.method, path, headers, _query(request), body, identity or self._new_id())
         if not identity and self._settings.replay_key is not None:
             identity = self._settings.replay_key(headers, body)
-        # With the path: GitHub gives one id to all the hooks that an event goes to.
+        # The key includes the path, because GitHub uses one id for all hooks that receive an event.
         return event, f"{path} {identity}" if identity else ""
 
     def _require_credential(self, headers: Mapping[str, str]) -> None:
-        """Refuse a request without credentials before its body is waited for."""
+        """Refuse a request without credentials before waiting for its body."""
         needed = self._settings.credential_header
         if self._settings.verify is None or (needed and needed not in headers):
             self._verify(headers, b"")
@@ -103,7 +103,7 @@ class Admission:
         verify = self._settings.verify
         if verify is None:
             if _is_from_a_page(headers):
-                raise Refused(401, "a web page cannot send this; set a verifier")
+                raise Refused(401, "requests from web pages are refused; set a verifier")
             return ""
         try:
             return _text(verify(headers, body, now=time.time()))
@@ -115,7 +115,7 @@ class Admission:
 
 
 def _headers(request: web.BaseRequest) -> dict[str, str]:
-    """Return the headers, names in lower case; repeated ones are joined, so that no signature hides another."""
+    """Return the headers with lower-case names. Repeated headers are joined, so that no signature hides another."""
     given = request.headers
     headers = {name.lower(): value for name, value in given.items()}
     if len(headers) != len(given):
@@ -124,40 +124,40 @@ def _headers(request: web.BaseRequest) -> dict[str, str]:
 
 
 def _query(request: web.BaseRequest) -> dict[str, str]:
-    """Return the last value of each name."""
+    """Return the query parameters, with the last value of each name."""
     query = request.raw_path.partition("?")[2]
     return dict(parse_qsl(query, keep_blank_values=True)) if query else {}
 
 
 def _require_plain(headers: Mapping[str, str]) -> None:
-    """Refuse a body that would have to be unpacked before it is verified."""
+    """Refuse a body that must be decompressed before it can be verified."""
     if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-        raise Refused(415, "the body is compressed; send it as it is", headers={"Accept-Encoding": "identity"})
+        raise Refused(415, "the body is compressed; send it uncompressed", headers={"Accept-Encoding": "identity"})
     if headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
-        raise Refused(501, "of transfer codings, only chunked is decoded; send the body as it is")
+        raise Refused(501, "the only supported transfer coding is chunked; send the body with it, or without a coding")
 
 
 def _is_from_a_page(headers: Mapping[str, str]) -> bool:
-    """Return whether a web page made a browser send it, which pages can do to loopback addresses too."""
+    """Return whether a web page made a browser send the request. Pages can also send requests to loopback addresses."""
     return "origin" in headers or headers.get("sec-fetch-site", "none") != "none"
 
 
 def _text(identity: object) -> str:
-    """Return the id that a verifier returned; a custom verifier that returns without one has verified nothing."""
+    """Return the id that a verifier returned. A custom verifier that returns None has verified nothing."""
     if not isinstance(identity, str):
         raise VerificationError("the request was not verified")
     return identity
 
 
-# -- bodies ----------------------------------------------------------------------------------------------------
+# -- request bodies --------------------------------------------------------------------------------------------
 
 
 class _Bodies:
-    """Reads the bodies of one server, within bounds on the size of each, the time for each, and the memory for all.
+    """Reads the bodies of one server, with limits on the size and time of each body, and on the memory for all bodies.
 
-    Clients that send slowly share ``limits.pending`` full bodies of memory, and ``most`` connections together with
-    those of other servers; one that needs more than is left ends the one that has been sending for longest. So slow
-    clients impede each other and not the fast ones.
+    Clients that send slowly share the memory of ``limits.pending`` full bodies. Slow clients of all servers share
+    ``most`` connections. If a client exceeds the shared limit, the slow client that has been sending for longest is
+    refused. Slow clients therefore affect each other, but not fast ones.
     """
 
     def __init__(self, limits: Limits, most: int) -> None:
@@ -165,17 +165,17 @@ class _Bodies:
         self._timeout = limits.body_timeout
         self._memory = limits.body * limits.pending
         self._most = most
-        # Bytes that each slow reader holds; the first began first.
+        # The bytes that each slow reader holds, oldest reader first.
         self._slow: dict[asyncio.Timeout, int] = {}
         self._held = 0
-        # The reason for giving up those that are still being sent.
+        # The reason why incomplete bodies are refused. Empty until then.
         self._given_up = ""
 
     def at_hand(self, request: web.BaseRequest) -> bytes | None:
-        """Return the body as it was sent if it came with the headers, as most do; None if it must be waited for.
+        """Return the body if it arrived with the headers, as most bodies do. Return None if it must be waited for.
 
         Raises:
-            Refused: 413 before more than the limit was read, 400 when it is malformed.
+            Refused: with 413 if it is larger than the limit, with 400 if it is malformed.
         """
         if (request.content_length or 0) > self._limit:
             raise self._too_large()
@@ -190,11 +190,12 @@ class _Bodies:
         return body
 
     async def wait(self, request: web.BaseRequest) -> bytes:
-        """Return the body that was not yet `at_hand`.
+        """Wait for a body that was not `at_hand`, and return it.
 
         Raises:
-            Refused: 413 before more than the limit was read, 408 when it takes too long, 400 when it is malformed.
-            ConnectionError: when the client disconnects.
+            Refused: with 413 if it is larger than the limit, with 408 if it takes too long, with 400 if it is
+                malformed.
+            ConnectionError: if the client disconnects.
         """
         try:
             async with asyncio.timeout(self._timeout) as clock:
@@ -218,13 +219,13 @@ class _Bodies:
             raise Refused(408, "the body took too long to arrive") from None
 
     def end(self, clock: asyncio.Timeout) -> None:
-        """End the time of a reader; any number of times."""
+        """End the time of a reader. Further calls do nothing."""
         self._held -= self._slow.pop(clock, 0)
         if not clock.expired():
             clock.reschedule(0)
 
     def give_up(self, reason: str) -> None:
-        """Refuse bodies that are incomplete, with 503 and ``reason``."""
+        """Refuse incomplete bodies with 503 and ``reason``."""
         self._given_up = reason
         for clock in self._slow:
             if not clock.expired():
@@ -248,53 +249,53 @@ class _Bodies:
 
 
 async def _next_chunk(request: web.BaseRequest) -> bytes:
-    """Return the next part of the body; ``b""`` at its end.
+    """Return the next part of the body, or ``b""`` at its end.
 
     Raises:
-        ConnectionError: when the client has disconnected.
+        ConnectionError: if the client has disconnected.
     """
     if request.transport is None:
-        # Otherwise aiohttp makes a RuntimeError of it.
+        # Without this check, aiohttp raises a RuntimeError.
         raise ConnectionResetError("the client disconnected")
     return await request.content.readany()
 
 
 async def _invite(request: web.BaseRequest) -> None:
-    """Ask for the body if the client waits for that: by now everything before it is in order."""
+    """Request the body if the client waits for that. The first line and the headers have been checked."""
     expected = request.headers.get("Expect")
     if expected is None:
         return
     if expected.lower() != "100-continue":
-        raise Refused(417, "the only expectation that is met is 100-continue")
+        raise Refused(417, "the only supported expectation is 100-continue")
     await request.writer.write(_CONTINUE)
-    # The answer itself has not begun.
+    # The response itself has not started.
     request.writer.output_size = 0
 
 
-# -- rates -----------------------------------------------------------------------------------------------------
+# -- rate limits -----------------------------------------------------------------------------------------------
 
 
 class RateLimiter:
-    """At most ``count`` requests in any ``seconds`` from each client, in a burst or evenly.
+    """A limit of ``count`` requests per ``seconds`` for each client, as a burst or evenly spaced.
 
-    Kept per client as the time until which its allowance is spent (the generic cell rate algorithm).
+    For each client, it stores the time until which the allowance is used up (generic cell rate algorithm).
     """
 
     def __init__(self, count: int, seconds: float, *, clients: int = _CLIENTS) -> None:
         self._seconds = seconds
         self._each = seconds / count
         self._clients = clients
-        # The time until which each is booked; the first has been quiet for longest.
+        # The time until which the allowance of each client is used up. The first client has been quiet for longest.
         self._booked: dict[str, float] = {}
 
     def __len__(self) -> int:
         return len(self._booked)
 
     def wait(self, client: str, now: float) -> float:
-        """Return 0 if ``client`` may send a request now, which is counted; else the seconds until it may."""
+        """Count a request of ``client`` and return 0 if it is allowed. Otherwise, return the seconds until it is."""
         booked = max(self._booked.pop(client, now), now)
         wait = booked + self._each - self._seconds - now
-        # Some slack: sums of floats must not refuse the last of `count`.
+        # A tolerance, so that rounding errors do not refuse the last of `count` requests.
         refused = wait > self._each * 1e-6
         self._booked[client] = booked if refused else booked + self._each
         if len(self._booked) > self._clients:

@@ -1,7 +1,7 @@
-"""A webhook server: the way of a request from its first line to its answer, and the steps of its shutdown.
+"""A webhook server: handles a request from its first line to the response, and shuts down in steps.
 
-`Admission` makes an event of a request. Here it is put into its lane, awaited until its handler ends, or stored in an
-inbox. Imports aiohttp, so this module is imported when a server starts.
+`Admission` turns a request into an event. This module puts the event into its lane, waits until its handler ends, or
+stores it in an inbox. It imports aiohttp, so it is imported when a server starts.
 """
 
 from __future__ import annotations
@@ -35,72 +35,73 @@ _log = logging.getLogger("lifecycle.sources")
 _SUSPENDED = "the receiver is suspended"
 _STOPPING = "the receiver is stopping"
 
-#: The status of an answer that does not know the result: the event is still being handled.
+#: The status of a response that is sent while the handler still runs.
 _STILL_RUNNING = 504
 
-#: Characters of a path that are logged.
+#: Maximum characters of a path in the log.
 _LONGEST_PATH = 200
 
-#: Seconds that requests in flight have to come to their end.
+#: Seconds that requests in flight have to finish.
 _GRACE = 3.0
 
-#: The same at the very end, before those that wait for space are refused.
+#: The same at the very end, before requests that wait for space are refused.
 _LAST_GRACE = 0.3
 
-#: Keys in the idempotency cache; the oldest is forgotten to make space for one more.
+#: Maximum number of keys in the idempotency cache. Beyond it, the oldest key is removed.
 _MOST_KEYS = 65_536
 
 
 class WebhookServer:
-    """Listens, and answers each request once its event is in its lane, handled, or stored in ``inbox``."""
+    """Listens, and answers each request when its event is in its lane, is handled, or is stored in ``inbox``."""
 
     def __init__(self, settings: Settings, inbox: InboxDelivery | None) -> None:
         self._settings = settings
-        # As many clients may send a body as may wait to send a request.
+        # The limit for clients that send a body equals the limit for clients that wait to send a request.
         self._admission = Admission(settings, share_of_descriptors(4, least=16, most=10_000))
         self._listener = Listener(self._answer, header_timeout=settings.limits.header_timeout)
         self._in_flight = _InFlight()
-        # An inbox has an idempotency cache of its own, on disk.
+        # An inbox has its own idempotency cache on disk.
         self._inbox = inbox
         self._cache = _IdempotencyCache(settings.dedupe) if inbox is None and settings.dedupe else None
-        # How many are being written into the inbox; these are never cancelled, or a request could be refused and kept.
+        # Number of requests that are being written into the inbox. They are never cancelled, because a cancelled
+        # request could be both refused and stored.
         self._storing = 0
-        # Where events go; None before the router takes them.
+        # The function that emits events. None until the router accepts them.
         self._emit: Emit | None = None
         self._opened = asyncio.Event()
         self._stopping = False
-        #: Whether requests are answered with 503 until this is False again; the socket stays open.
+        #: If true, requests are answered with 503, and the socket stays open.
         self.suspended = False
 
-    # -- its life ----------------------------------------------------------------------------------------------
+    # -- start and stop ----------------------------------------------------------------------------------------
 
     async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> tuple[str, int]:
-        """Open the socket, or take the one that was inherited for this address; return the host and port in use.
+        """Open the socket, or use the inherited socket for this address. Returns the actual host and port.
 
         Raises:
-            OSError: with the address that cannot be used, and why.
+            OSError: if the address cannot be used. The message names the address and the reason.
         """
         return await self._listener.listen(host, port, context)
 
     def open(self, emit: Emit) -> None:
-        """Send events to ``emit`` from now on, also those that came before."""
+        """Start to emit events with ``emit``, including those of earlier requests."""
         self._emit = emit
         self._opened.set()
 
     def close(self) -> None:
-        """Begin the end: refuse with 503, unless the socket is to be handed over first."""
+        """Begin the shutdown: refuse requests with 503, unless the socket must first be handed over."""
         if not self._listener.inherited:
             self._stopping = True
 
     async def drain(self) -> None:
-        """Leave an inherited socket to its next owner, and put requests in flight into their lanes, or refuse them."""
+        """Leave an inherited socket to its next owner. Put requests in flight into their lanes, or refuse them."""
         await self._listener.hand_over()
         self._stopping = True
         await self._in_flight.wait_done(_GRACE)
         self._give_up()
 
     async def aclose(self, *, at_once: bool) -> None:
-        """Answer requests in flight, then close every connection; ``at_once``: handlers are not waited for."""
+        """Answer requests in flight, then close every connection. With ``at_once``, do not wait for handlers."""
         self._stopping = True
         try:
             await self._in_flight.wait_done(_LAST_GRACE)
@@ -111,14 +112,14 @@ class WebhookServer:
             await self._listener.aclose()
 
     def _give_up(self, *, handled: bool = False) -> None:
-        """Refuse requests that wait for a body or for space; with ``handled``, also those that wait for a handler."""
+        """Refuse requests that wait for a body or for space and, with ``handled``, those that wait for a handler."""
         self._admission.give_up(_STOPPING)
         self._in_flight.give_up(handled=handled)
 
-    # -- a request ---------------------------------------------------------------------------------------------
+    # -- handling a request ------------------------------------------------------------------------------------
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
-        """Answer ``request`` once its event is in its lane or inbox, or handled if that is waited for; or refuse it."""
+        """Refuse ``request``, or answer it when its event is in its lane or inbox or, if configured, is handled."""
         self._in_flight.begin()
         try:
             self._require_open()
@@ -130,7 +131,7 @@ class WebhookServer:
         except Refused as refusal:
             return self._refuse(request, refusal)
         except ConnectionError:
-            _log.debug("a client disconnected in the middle of a request")
+            _log.debug("a client disconnected during a request")
             return problem(400, "the request is incomplete")
         else:
             return json_response(200 if self._settings.handled else 202, {"id": event.id, "topic": event.topic})
@@ -147,7 +148,7 @@ class WebhookServer:
             raise Refused.for_now(429, "too many requests are waiting to be handled")
 
     async def _store(self, inbox: InboxDelivery, event: WebhookEvent, key: str) -> None:
-        """Return when the event is on disk."""
+        """Store the event on disk."""
         self._storing += 1
         try:
             await inbox.accept(event, key)
@@ -157,7 +158,7 @@ class WebhookServer:
             self._storing -= 1
 
     async def _hand_over(self, event: WebhookEvent, key: str) -> None:
-        """Return when the event is in its lane, or handled if that is waited for."""
+        """Wait until the event is in its lane or, if configured, is handled."""
         in_flight, task = self._in_flight, _this_task()
         in_flight.begin_waiting(task)
         try:
@@ -204,7 +205,7 @@ class WebhookServer:
         return delivery
 
     async def _wait_handled(self, delivery: Delivery) -> None:
-        """Return when the handler has returned; refuse if it fails, or runs for longer than the answer may take."""
+        """Wait until the handler has returned. Refuse the request if it fails or exceeds ``answer_timeout``."""
         seconds = self._settings.limits.answer_timeout
         limit = asyncio.timeout(seconds)
         with self._in_flight.following():
@@ -214,24 +215,24 @@ class WebhookServer:
             except NotHandled as error:
                 raise _refusal_of(error, delivery.event.topic) from None
             except Exception:  # noqa: BLE001  # the router has logged it, and its text is not for clients
-                # A handler may raise TimeoutError, too.
+                # The handler itself may have raised TimeoutError.
                 if limit.expired():
                     raise Refused(_STILL_RUNNING, f"its handler still runs after {seconds:g} s") from None
                 raise Refused(500, "its handler failed") from None
 
     def _refuse(self, request: web.BaseRequest, refusal: Refused) -> web.Response:
-        # Without the query, which often holds a token.
+        # The query is left out, because it often contains a token.
         path = request.raw_path.partition("?")[0][:_LONGEST_PATH]
         _log.info("refused %s %r from %s: %d, %s", request.method, path, request.remote, refusal.status, refusal.reason)
         answer = problem(refusal.status, refusal.reason, refusal.headers)
         if self._stopping or not request.content.is_eof():
-            # The body stays unread, so no further request can follow on this connection.
+            # The body stays unread, so the connection cannot be used for another request.
             answer.force_close()
         return answer
 
 
 def _refusal_of(error: NotHandled, topic: str) -> Refused:
-    """Return the answer for an event that no handler took."""
+    """Return the refusal for an event that no handler took."""
     if isinstance(error, Dropped):
         return Refused.for_now(503, "the event was dropped; its handler is busy")
     return Refused(404, f"nothing handles {topic!r}")
@@ -241,47 +242,49 @@ def _refusal_of(error: NotHandled, topic: str) -> Refused:
 
 
 class _InFlight:
-    """The requests without an answer: being read, waiting for space in a lane, or waiting for their handler."""
+    """The unanswered requests: being read, waiting for space in a lane, or waiting for their handler."""
 
     def __init__(self) -> None:
-        # How many are read or wait for space, and the future that resolves when there are fewer.
+        # Number of requests that are being read or wait for space, and a future that completes when it decreases.
         self._busy = 0
         self._fewer: asyncio.Future[None] | None = None
-        # The tasks of those that wait for space; of those that wait for a handler; and those cancelled to be answered.
+        # The tasks of requests that wait for space, of those that wait for a handler, and of those that were cancelled
+        # in order to be answered.
         self._waiting: set[asyncio.Task[object]] = set()
         self._following: set[asyncio.Task[object]] = set()
         self._given_up: set[asyncio.Task[object]] = set()
 
     @property
     def pending(self) -> int:
-        """How many wait for space or for a handler."""
+        """The number of requests that wait for space or for a handler."""
         return len(self._waiting) + len(self._following)
 
     def begin(self) -> None:
-        """Count one, from its first line on."""
+        """Count a request from its first line on."""
         self._busy += 1
 
     def end(self) -> None:
-        """Count it no more: it is answered, or waits for nothing but its handler."""
+        """Stop counting a request, because it is answered or waits only for its handler."""
         self._busy -= 1
         if self._fewer is not None and not self._fewer.done():
             self._fewer.set_result(None)
 
     def begin_waiting(self, task: asyncio.Task[object]) -> None:
-        """``task`` waits for space from here on."""
+        """Record that ``task`` begins to wait for space."""
         self._waiting.add(task)
 
     def end_waiting(self, task: asyncio.Task[object]) -> None:
-        """``task`` does not wait any more."""
+        """Record that ``task`` no longer waits."""
         self._waiting.discard(task)
         self._given_up.discard(task)
 
     @contextmanager
     def following(self) -> Generator[None]:
-        """Run a block in which the current task waits for its handler, and no longer for space.
+        """Run a block in which the current task waits for its handler instead of for space.
 
         Raises:
-            Refused: 504 when it is given up: not 503, since a sender that repeats it may have it handled twice.
+            Refused: with 504 if the task is given up. With 503, a sender would repeat the request, and it could be
+                handled twice.
         """
         task = _this_task()
         self._waiting.discard(task)
@@ -298,13 +301,13 @@ class _InFlight:
             self.begin()
 
     def give_up(self, *, handled: bool = False) -> None:
-        """Have those answered that wait for space; with ``handled`` also those that wait for a handler."""
+        """Cancel requests that wait for space and, with ``handled``, for a handler, so that they are answered."""
         for task in (self._waiting | self._following if handled else self._waiting) - self._given_up:
             self._given_up.add(task)
             task.cancel()
 
     async def wait_done(self, seconds: float, *, handled: bool = False) -> None:
-        """Wait until none is read or waits for space, at most ``seconds``; with ``handled``, nor for a handler."""
+        """Wait at most ``seconds`` until no request is read or waits for space or, with ``handled``, for a handler."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self._busy or (handled and self._following):
@@ -312,7 +315,7 @@ class _InFlight:
                     await self._fewer
 
     def is_given_up(self, task: asyncio.Task[object]) -> bool:
-        """Return whether `give_up` cancelled it, to be answered, and not aiohttp, which ends the connection."""
+        """Return whether `give_up` cancelled ``task``, rather than aiohttp, which ends the connection."""
         return task in self._given_up and not task.uncancel()
 
 
@@ -330,14 +333,14 @@ class _IdempotencyCache:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        # When each came, the oldest first; and whether it was accepted, once that is known, or the delivery that
-        # decides it.
+        # The time at which each key arrived, oldest first, and its result: whether the request was accepted, or the
+        # delivery that will decide this.
         self._keys: dict[str, tuple[float, asyncio.Future[bool | Delivery]]] = {}
 
     async def once(self, key: str, take: Callable[[], Awaitable[Delivery | None]]) -> Delivery | None:
-        """Call ``take``, unless a request with the same ``key`` was accepted lately; while one is, wait for it.
+        """Call ``take``, unless a request with the same ``key`` was accepted recently. Wait for one in progress.
 
-        An error of ``take`` is raised, and not remembered. A delivery that it returns is returned to all requests with
+        An error of ``take`` is raised and not stored. A delivery that ``take`` returns is returned to all requests with
         the key, until `conclude` sets its result.
         """
         while (first := self._find(key)) is not None:
@@ -355,10 +358,10 @@ class _IdempotencyCache:
         return delivery
 
     def conclude(self, key: str, delivery: Delivery, *, accepted: bool) -> None:
-        """Set how ``delivery`` ended; a request that was not accepted may come again."""
+        """Set the result of ``delivery``. A request that was not accepted may be repeated."""
         since, outcome = self._keys.get(key, (0.0, None))
         if outcome is None or not outcome.done() or outcome.result() is not delivery:
-            # It was set before, or forgotten.
+            # The result was set before, or the key has been forgotten.
             return
         if accepted:
             self._keys[key] = since, _accepted()
@@ -385,7 +388,7 @@ class _IdempotencyCache:
 
 
 def _accepted() -> asyncio.Future[bool | Delivery]:
-    """Return a result without the delivery, which would keep its event in memory."""
+    """Return a result without the delivery, because the delivery would keep its event in memory."""
     outcome: asyncio.Future[bool | Delivery] = asyncio.get_running_loop().create_future()
     outcome.set_result(True)
     return outcome

@@ -1,7 +1,7 @@
-"""A listening socket with an HTTP server behind it, the sockets that systemd hands over, and error answers.
+"""A listening socket with an HTTP server, sockets inherited from systemd, and error responses.
 
-Inherited sockets follow sd_listen_fds(3): ``LISTEN_FDS`` is the number of descriptors from 3 on, and ``LISTEN_PID`` the
-process that they are for. Imports aiohttp, so this module is imported when a server starts.
+Inherited sockets follow sd_listen_fds(3): ``LISTEN_FDS`` is the number of descriptors, starting at 3. ``LISTEN_PID`` is
+the pid of the process for which they are intended. This module imports aiohttp, so it is imported when a server starts.
 """
 
 from __future__ import annotations
@@ -31,32 +31,33 @@ __all__ = ["Listener", "Refused", "json_response", "problem"]
 
 _log = logging.getLogger("lifecycle.sources")
 
-#: Seconds that a connection has to send its last answer when the server is closed.
+#: Seconds that a connection has to send its last response when the server closes.
 _LAST_ANSWERS = 0.5
 
-#: Seconds that connected clients have to send a request when another process takes the socket over.
+#: Seconds that connected clients have to send a request when another process takes over the socket.
 _LAST_REQUESTS = 1.0
 
-#: Clients that may wait to be accepted; the system may allow less.
+#: Maximum number of clients that wait to be accepted. The system may allow fewer.
 _QUEUE = 4096
 
 #: The first inherited descriptor.
 _FIRST: Final = 3
 
-#: Digits of ``LISTEN_FDS``; real values are below 1,000.
+#: Maximum digits of ``LISTEN_FDS``. Real values are below 1,000.
 _MOST_DIGITS: Final = 3
 
-#: Which socket uses which descriptor; a closed one uses it no longer. Global, since descriptors belong to the process.
+#: The socket that uses each descriptor. A closed socket no longer uses it. The dictionary is global, because
+#: descriptors belong to the process.
 _users: Final[dict[int, socket.socket]] = {}
 
-#: The name and version of the HTTP library are hidden.
+#: The ``Server`` header hides the name and version of the HTTP library.
 _HEADERS = CIMultiDict({"Content-Type": "application/json", "Server": "lifecycle"})
 
 _encode = JSONEncoder().encode
 
 
 class Listener:
-    """Listens, and answers with ``answer``; a client has ``header_timeout`` seconds for the headers of a request."""
+    """Listens, and answers requests with ``answer``. A client has ``header_timeout`` seconds to send the headers."""
 
     def __init__(
         self, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], *, header_timeout: float
@@ -67,14 +68,14 @@ class Listener:
         self._handshake = header_timeout
         self._acceptor: Acceptor | None = None
         self._file: SocketFile | None = None
-        #: Whether another process may take the socket over.
+        #: True if another process may take over the socket.
         self.inherited = False
 
     async def listen(self, host: str, port: int, context: ssl.SSLContext | None = None) -> tuple[str, int]:
-        """Open the socket, or take the one that was inherited for this address; return the host and port in use.
+        """Open the socket, or use the inherited socket for this address. Returns the actual host and port.
 
         Raises:
-            OSError: with the address that cannot be used, and why.
+            OSError: if the address cannot be used. The message names the address and the reason.
         """
         found = await self._opened(host, port)
         if found is None:
@@ -87,7 +88,7 @@ class Listener:
         )
         if found is not None or port != 0:
             return host, port
-        # A name may stand for several addresses, each with a port of its own.
+        # A host name may have several addresses, each with a different port.
         address = sockets[0].getsockname()
         return address[0], address[1]
 
@@ -105,7 +106,7 @@ class Listener:
         )
 
     async def _opened(self, host: str, port: int) -> socket.socket | None:
-        """Return a socket that was inherited, or a Unix socket; None for a port that is still to be opened."""
+        """Return an inherited socket or a Unix socket, or None for a port that must still be opened."""
         path = unix_path(host)
         found = _take(await _addresses(host, port) if path is None else (path,))
         self.inherited = found is not None
@@ -115,9 +116,9 @@ class Listener:
         return found
 
     async def hand_over(self) -> None:
-        """Leave an inherited socket to its next owner; connected clients get a moment to send a request.
+        """Leave an inherited socket to its next owner. Connected clients get a moment to send a request.
 
-        A socket that is only ours stays in use: no other process would accept.
+        A socket that this process opened stays in use, because no other process would accept its clients.
         """
         if not self.inherited or self._acceptor is None:
             return
@@ -127,14 +128,15 @@ class Listener:
                 await self._connections.all_asked.wait()
 
     async def aclose(self) -> None:
-        """Accept no more, and close every connection after its last answer."""
+        """Stop accepting clients, and close every connection after its last response."""
         if self._file is not None:
             self._file.remove()
             self._file = None
         if self._acceptor is not None:
             self._acceptor.close()
         try:
-            # Requests that came in this very turn are answered, then idle connections closed.
+            # Requests that arrived in the current iteration of the loop are answered before idle connections are
+            # closed.
             await asyncio.sleep(0)
             self._connections.end()
             self._server.pre_shutdown()
@@ -159,14 +161,14 @@ class Listener:
 
 
 async def _bound(host: str, port: int) -> list[socket.socket]:
-    """Return sockets that listen at every address of ``host``.
+    """Return sockets that listen on every address of ``host``.
 
     Raises:
-        OSError: with the address that cannot be used, and why.
+        OSError: if the address cannot be used. The message names the address and the reason.
     """
     sockets: list[socket.socket] = []
     try:
-        # This resolves names and binds as asyncio does; an `Acceptor` accepts there.
+        # asyncio resolves the name and binds the sockets. An `Acceptor` accepts clients on duplicates of them.
         server = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port, start_serving=False)
         sockets += [each.dup() for each in server.sockets]
         server.close()
@@ -181,16 +183,18 @@ async def _bound(host: str, port: int) -> list[socket.socket]:
 
 def _explained(error: OSError, host: str, port: int) -> OSError:
     """Return the same error with a remedy."""
-    # From Python 3.12 on, asyncio has no number for an address that is not there.
+    # From Python 3.12 on, asyncio raises an error without a number for an address that does not exist.
     number = error.errno or errno.EADDRNOTAVAIL
     if number == errno.EADDRINUSE:
-        text = f"port {port} of {host} is taken by another program; stop that, or give another port (0: any free one)"
+        text = (
+            f"port {port} of {host} is taken by another program; stop it, or give another port (0 chooses a free one)"
+        )
     elif number == errno.EACCES:
-        text = f"port {port} of {host} needs rights that this process does not have; give a port above 1023"
+        text = f"port {port} of {host} requires privileges that this process does not have; give a port above 1023"
     elif number == errno.EADDRNOTAVAIL:
         text = f"{host} is not an address of this machine; give one that is, such as 127.0.0.1"
     else:
-        text = f"cannot listen at port {port} of {host}: {error.strerror or error}"
+        text = f"cannot listen on port {port} of {host}: {error.strerror or error}"
     return OSError(number, text)
 
 
@@ -198,22 +202,23 @@ def _explained(error: OSError, host: str, port: int) -> OSError:
 
 
 async def _addresses(host: str, port: int) -> Collection[object]:
-    """Return the addresses of an inherited socket for this host and port; none if any port will do."""
+    """Return the possible addresses of an inherited socket for this host and port. Empty if any port is accepted."""
     if port == 0 or not _inherited():
         return ()
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError:
-        # Listening there fails as well, with the reason.
+        # Opening a socket will fail too, and report the reason.
         return ()
     return {where[:2] for *_, where in found}
 
 
 def _take(wanted: Collection[object]) -> socket.socket | None:
-    """Return an inherited socket that is bound to one of ``wanted`` and not in use, or None; closing it gives it back.
+    """Return an unused inherited socket that is bound to one of ``wanted``, or None.
 
-    It is a duplicate, so that the descriptor stays for its next owner. Neither is inherited further.
+    It is a duplicate, so that the descriptor stays for its next owner. Closing it makes the descriptor available again.
+    Child processes inherit neither of them.
     """
     for number in _inherited() if wanted else ():
         if number not in _users or _users[number].fileno() == -1:
@@ -228,7 +233,7 @@ def _take(wanted: Collection[object]) -> socket.socket | None:
 
 
 def _inherited() -> range:
-    """Return the descriptors for this process, unless they are meant for the parent whose environment we inherited."""
+    """Return the descriptors for this process. Empty if they are intended for a parent with the same environment."""
     number = os.environ.get("LISTEN_FDS", "")
     ours = os.environ.get("LISTEN_PID") == str(os.getpid())
     usable = ours and number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS
@@ -251,11 +256,11 @@ def _address_of(given: socket.socket) -> object:
     return name if given.family == socket.AF_UNIX else name[:2]
 
 
-# -- answers ---------------------------------------------------------------------------------------------------
+# -- responses -------------------------------------------------------------------------------------------------
 
 
-class Refused(Exception):  # an answer, not a failure of ours
-    """Ends a request with an error status; ``reason`` goes to the client and into the log."""
+class Refused(Exception):  # a response, not a failure of the program
+    """Ends a request with an error status. ``reason`` is sent to the client and logged."""
 
     def __init__(self, status: int, reason: str, *, headers: dict[str, str] | None = None) -> None:
         super().__init__(status, reason)
@@ -265,17 +270,17 @@ class Refused(Exception):  # an answer, not a failure of ours
 
     @classmethod
     def for_now(cls, status: int, reason: str, *, after: float = 1.0) -> Refused:
-        """Return a refusal that is worth another try in ``after`` seconds."""
+        """Return a refusal with a ``Retry-After`` of at least ``after`` seconds."""
         return cls(status, reason, headers={"Retry-After": str(max(1, -int(-after // 1)))})
 
 
 def problem(status: int, reason: str, headers: dict[str, str] | None = None) -> web.Response:
-    """Return an error with a text for the person who set up the sender."""
+    """Return an error response with a reason that helps to configure the sender."""
     answer = json_response(status, {"error": reason})
     answer.headers.update(headers or {})
     return answer
 
 
 def json_response(status: int, data: Mapping[str, str]) -> web.Response:
-    """Return an answer with ``data`` as JSON."""
+    """Return a response with ``data`` as JSON."""
     return web.Response(status=status, body=_encode(data).encode(), headers=_HEADERS.copy())

@@ -1,4 +1,4 @@
-"""Settings of a webhook server, checked when its source is made; nothing here needs aiohttp."""
+"""The settings of a webhook server, checked when its source is created. This module needs no aiohttp."""
 
 from __future__ import annotations
 
@@ -36,36 +36,37 @@ _WILDCARDS = frozenset("*?[]\\")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on the cost of a single sender, and of all senders together.
+    """Limits for the requests of one sender, and of all senders together.
 
     Raises:
-        ValueError: if a limit would let no request through.
+        ValueError: if a limit would reject every request.
     """
 
-    #: Maximum bytes of a request body; more is answered with 413.
+    #: Maximum bytes of a request body. A larger body is answered with 413.
     body: int = 1_048_576
-    #: Maximum requests that wait for space in their lane or inbox, or with ``answer="handled"`` for their handler; more
-    #: are answered with 429. This also limits the memory for bodies.
+    #: Maximum requests that wait for space in their lane or inbox, or with ``answer="handled"`` for their handler.
+    #: Further requests are answered with 429. This also limits the memory for bodies.
     pending: int = 100
-    #: ``(n, seconds)``: at most n requests from one address in this time; more are answered with 429. All clients of a
-    #: Unix socket count as one address.
+    #: ``(n, seconds)``: maximum requests from one address in this time. Further requests are answered with 429. All
+    #: clients of a Unix socket count as one address.
     rate: tuple[int, float] | None = None
-    #: Seconds for the headers of a request, from the connection or the last answer. The connection is then closed.
+    #: Seconds for the headers of a request, counted from the connection or the last response. The connection is then
+    #: closed.
     header_timeout: float = 10.0
-    #: Seconds for the body; then 408.
+    #: Seconds for the body. A slower body is answered with 408.
     body_timeout: float = 30.0
-    #: Seconds that ``answer="handled"`` waits for the handler; then 504, and the handler continues.
+    #: Seconds that ``answer="handled"`` waits for the handler. Then the response is 504, and the handler continues.
     answer_timeout: float = 10.0
 
     def __post_init__(self) -> None:
         for name in ("body", "pending", "header_timeout", "body_timeout", "answer_timeout"):
             value = getattr(self, name)
             if not value > 0:
-                raise ValueError(f"{name}={value!r} would let nothing through; give a number above 0")
+                raise ValueError(f"{name}={value!r} would reject every request; give a number above 0")
         if self.rate is not None:
             count, seconds = self.rate
             if count < 1 or not seconds > 0:
-                raise ValueError(f"rate={self.rate!r} would let nothing through; give (requests, seconds)")
+                raise ValueError(f"rate={self.rate!r} would reject every request; give (requests, seconds)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,25 +78,27 @@ class Settings:
     methods: tuple[str, ...]
     limits: Limits
     dedupe: float
-    #: Whether the answer is sent when the handler has ended, with its result.
+    #: If true, the response is sent when the handler has ended, and reports its result.
     handled: bool
-    #: The header without which ``verify`` rejects any body, if that is known.
+    #: The header without which ``verify`` rejects any body, or "" if it is not known.
     credential_header: str
-    #: The idempotency key of a verified request without an id, if it has one.
+    #: A function that returns the idempotency key of a verified request without an id.
     replay_key: Callable[[Mapping[str, str], bytes], str] | None
 
 
 def checked_verify(verify: Verifier | Verify | None) -> Verify | None:
-    """Return the function that verifies, of a verifier or given as such.
+    """Return the verification function: ``verify`` itself, or its method ``verify``.
 
     Raises:
-        TypeError: for an object that cannot be called, and for an async function.
+        TypeError: if it is not callable, or is an async function.
     """
     if verify is None:
         return None
     function: object = getattr(verify, "verify", verify)
     if not callable(function) or iscoroutinefunction(function):
-        raise TypeError(f"{verify!r} cannot verify; give GitHub(secret) or a plain function of (headers, body, *, now)")
+        raise TypeError(
+            f"{verify!r} is not a verifier; give GitHub(secret) or a plain function of (headers, body, *, now)"
+        )
     return cast("Verify", function)
 
 
@@ -103,14 +106,14 @@ def checked_methods(methods: Iterable[str]) -> tuple[str, ...]:
     """Return the methods in upper case.
 
     Raises:
-        TypeError: for one string.
-        ValueError: for no method, or a name that is none.
+        TypeError: if ``methods`` is a single string.
+        ValueError: if it is empty, or contains an invalid name.
     """
     if isinstance(methods, str):
-        raise TypeError(f"methods={methods!r} is one text; give a tuple: methods=({methods!r},)")
+        raise TypeError(f"methods={methods!r} is a single string; give a tuple: methods=({methods!r},)")
     names = tuple(method.upper() for method in methods)
     if not names or not all(method.isalpha() for method in names):
-        raise ValueError(f"methods={methods!r} would let nothing through; give names such as POST")
+        raise ValueError(f"methods={methods!r} are not valid HTTP methods; give names such as POST")
     return names
 
 
@@ -118,25 +121,25 @@ def checked_methods(methods: Iterable[str]) -> tuple[str, ...]:
 
 
 def checked_paths(paths: Iterable[str] | None) -> frozenset[str] | None:
-    """Return the paths in the form that `decoded` returns; None for any path.
+    """Return the paths in the form that `decoded` returns, or None for any path.
 
     Raises:
-        TypeError: for one string.
-        ValueError: for a path that no request can have.
+        TypeError: if ``paths`` is a single string.
+        ValueError: if no request can have one of the paths.
     """
     if isinstance(paths, str):
-        raise TypeError(f"paths={paths!r} is one text; give a tuple: paths=({paths!r},)")
+        raise TypeError(f"paths={paths!r} is a single string; give a tuple: paths=({paths!r},)")
     return None if paths is None else frozenset(_checked_path(path) for path in paths)
 
 
 def _checked_path(path: str) -> str:
-    if not isinstance(path, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # users pass what they like
+    if not isinstance(path, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # users may pass any object
         raise TypeError(f"{path!r} is not a path; give text such as '/deploy'")
     full = path if path.startswith("/") or not path else f"/{path}"
     parts = full.split("/")[1:]
     if full != "/" and not (parts and all(map(_fits, parts))):
         raise ValueError(
-            f"{path!r} cannot be served: segments must be neither empty nor '.' nor '..', and without wildcards; "
+            f"{path!r} cannot be served: segments must not be empty, '.' or '..', and must not contain wildcards; "
             "give exact paths such as '/deploy'"
         )
     return full
@@ -144,15 +147,15 @@ def _checked_path(path: str) -> str:
 
 @lru_cache(maxsize=256)
 def decoded(target: str) -> str | None:
-    """Return the decoded path of ``target``, the target of a request without its query; None if it cannot be a topic.
+    """Return the decoded path of a request's ``target`` without its query, or None if it cannot be a topic.
 
-    Rejected are empty segments, ``.`` and ``..``, wildcards, quoted slashes, unprintable characters, and paths that
-    are too long or too deep for a topic.
+    It rejects empty segments, ``.`` and ``..``, wildcards, quoted slashes, unprintable characters, and paths that are
+    too long or too deep for a topic.
     """
     raw = target if target.startswith("/") else _path_of_absolute(target)
     if raw == "/":
         return raw
-    # The topic begins with a segment of its own: "webhook".
+    # The topic has one additional segment at the start: "webhook".
     if raw.count("/") >= MAX_SEGMENTS:
         return None
     segments = [_segment(part) for part in raw.split("/")[1:]]
@@ -161,7 +164,7 @@ def decoded(target: str) -> str | None:
 
 
 def _path_of_absolute(target: str) -> str:
-    """Return the path of ``http://host/path``, which a client may send as well; ``""`` for anything else."""
+    """Return the path of ``http://host/path``, which is also a valid target, or ``""`` for other texts."""
     try:
         parts = urlsplit(target)
     except ValueError:
@@ -186,21 +189,21 @@ def _fits(segment: str) -> bool:
 
 
 def unix_path(host: str) -> str | None:
-    """Return the path in ``unix:/run/app.sock``; None for any other host.
+    """Return the path in ``unix:/run/app.sock``, or None for any other host.
 
     Raises:
-        ValueError: for a path that is not absolute.
+        ValueError: if the path is not absolute.
     """
     if not host.startswith(_UNIX):
         return None
     path = host.removeprefix(_UNIX)
     if not path.startswith("/") or "\0" in path:
-        raise ValueError(f"host={host!r} has no path from the root; give one such as unix:/run/app.sock")
+        raise ValueError(f"host={host!r} has no absolute path; give one such as unix:/run/app.sock")
     return path
 
 
 def is_local(host: str) -> bool:
-    """Return whether no other machine can reach ``host``."""
+    """Return whether ``host`` is unreachable from other machines."""
     return unix_path(host) is not None or _net.is_loopback(host)
 
 

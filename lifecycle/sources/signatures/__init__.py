@@ -1,11 +1,11 @@
-"""Signatures of webhooks: verifiers over headers and body, as pure functions.
+"""Signatures of webhooks. The verifiers are pure functions of headers and body.
 
-A verifier has ``verify(headers, body, *, now)``: header names in lower case, the body as it was sent, ``now`` in
-seconds since the epoch. It returns the id of the delivery, or ``""`` if the scheme has none. For any other input it
-raises `VerificationError`, and never another error. It uses no network, no clock and no log.
+A verifier has a method ``verify(headers, body, *, now)``. The header names are in lower case, the body is unchanged,
+and ``now`` is in seconds since the epoch. It returns the id of the delivery, or ``""`` if the scheme has none. If the
+request is not valid, it raises `VerificationError`, and never another error. It uses no network, no clock and no log.
 
-Each scheme also has ``sign(body, *, now, delivery_id)``, which returns the headers that its own ``verify`` accepts:
-for tests of receivers, and for senders.
+Each scheme also has a method ``sign(body, *, now, delivery_id)``, which returns the headers that its own ``verify``
+accepts. Use it in senders and in tests of receivers.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The schemes of GitHub, GitLab, Stripe and Slack, and HMAC for other senders.
 
-GitHub, GitLab and `Hmac` have no timestamp: a repeated request can be recognised by its id alone. Stripe and Slack sign
-the time with the body and have no id: a repeated request is recognised by what is signed. Error messages name the
-mistake, never the right value, and neither they nor a ``repr`` contain a secret. Signatures are compared in constant
-time.
+GitHub, GitLab and `Hmac` have no timestamp, so a repeated request can be recognised only by its id. Stripe and Slack
+sign the time with the body and have no id, so a repeated request is recognised by its signed content. Error messages
+name the mistake, never the right value. Neither they nor a ``repr`` contain a secret. Signatures are compared in
+constant time.
 """
 
 from __future__ import annotations
@@ -42,27 +42,30 @@ _STRIPE = "Stripe-Signature"
 _SLACK = "X-Slack-Signature"
 _SLACK_TIME = "X-Slack-Request-Timestamp"
 
-#: An id that is longer is not accepted as one.
+#: Maximum characters of an id. A longer text is not accepted as an id.
 _LONGEST_ID = 255
 
-#: Seconds since the epoch. More digits would be ages away, and Python refuses to read thousands of them.
+#: Seconds since the epoch. More digits make no sense, and Python refuses to parse thousands of them.
 _SECONDS = re.compile(r"[0-9]{1,15}")
 
 _TOKEN = "X-Gitlab-Token"  # noqa: S105  # the name of a header
-#: GitLab's ids, the best first: the same for each retry; new for each request; shared by hooks that cause each other.
+#: GitLab's ids, best first: the same for each retry, new for each request, shared by hooks that trigger each other.
 _GITLAB_IDS = ("idempotency-key", "x-gitlab-webhook-uuid", "x-gitlab-event-uuid")
 
 
 class Hmac:
-    """An HMAC over the body in a header, for senders without a scheme of their own here.
+    """An HMAC over the body in a header, for senders without their own scheme here. Deliveries have no id.
 
-    ``header`` holds ``prefix`` and then the digest, in hexadecimal digits (lower case) or base64. ``algorithm`` is
-    one of ``hashlib``. Several secrets are for rotation: any of them matches. Deliveries have no id.
+    Args:
+        secrets: One or more secrets. A signature with any of them is valid, so that you can rotate them.
+        header: Name of the header with the signature.
+        algorithm: Name of a hash function in ``hashlib``.
+        encoding: Encoding of the digest: ``"hex"`` (lower case) or ``"base64"``.
+        prefix: Text before the digest.
 
     Raises:
-        ValueError: without a secret or with an empty one, and for a header, algorithm, encoding or prefix that cannot
-            be.
-        TypeError: for a secret that is neither text nor bytes.
+        ValueError: if a secret is missing or empty, or the header, algorithm, encoding or prefix is invalid.
+        TypeError: if a secret is neither text nor bytes.
     """
 
     def __init__(
@@ -75,25 +78,27 @@ class Hmac:
     ) -> None:
         self._keys = _keys_of(secrets)
         self._header = _header_name(header)
-        #: Without this header, `verify` refuses whatever the body is. In lower case.
+        #: `verify` rejects any body without this header. In lower case.
         self.credential_header: str = self._header.lower()
         self._algorithm = _algorithm(algorithm)
         if encoding not in ("hex", "base64"):
             raise ValueError(f"encoding={encoding!r} is not known; give 'hex' or 'base64'")
         self._encoding = encoding
-        # Followed by a signature, space at its end gets through.
+        # A signature follows the prefix, so a space at its end is not lost.
         if _lost_in_transit(f"{prefix}.".encode("utf-8", "surrogateescape")):
-            raise ValueError(f"prefix={prefix!r} begins with space or has control characters, and fits into no header")
+            raise ValueError(
+                f"prefix={prefix!r} begins with space or has control characters, and cannot be sent in a header"
+            )
         self._prefix = prefix
 
     def __repr__(self) -> str:
         return shown(self, len(self._keys))
 
     def verify(self, headers: Mapping[str, str], body: bytes, *, now: float) -> str:  # noqa: ARG002  # no timestamp here
-        """Return ``""`` for a request that was signed with one of the secrets.
+        """Return ``""`` if the request was signed with one of the secrets.
 
         Raises:
-            VerificationError: for anything else.
+            VerificationError: for any other request.
         """
         given = credential(headers, self._header)
         if not given.startswith(self._prefix):
@@ -115,15 +120,18 @@ class Hmac:
 class GitHub:
     """GitHub's ``X-Hub-Signature-256``: HMAC with SHA-256 over the body, in hexadecimal digits.
 
-    Several secrets are for rotation: any of them matches. SHA-1, which GitHub also sends for old receivers, is not
-    accepted. The delivery id is ``X-GitHub-Delivery``, which is not signed.
+    SHA-1, which GitHub also sends for old receivers, is not accepted. The delivery id is ``X-GitHub-Delivery``, which
+    is not signed.
+
+    Args:
+        secrets: One or more secrets. A signature with any of them is valid, so that you can rotate them.
 
     Raises:
-        ValueError: without a secret, or with an empty one.
-        TypeError: for a secret that is neither text nor bytes.
+        ValueError: if a secret is missing or empty.
+        TypeError: if a secret is neither text nor bytes.
     """
 
-    #: Without this header, `verify` refuses whatever the body is. In lower case.
+    #: `verify` rejects any body without this header. In lower case.
     credential_header: str = "x-hub-signature-256"
 
     def __init__(self, *secrets: str | bytes) -> None:
@@ -134,13 +142,15 @@ class GitHub:
         return shown(self, self._secrets)
 
     def verify(self, headers: Mapping[str, str], body: bytes, *, now: float) -> str:
-        """Return the delivery id of a request that GitHub signed, or ``""``.
+        """Return the delivery id of a request that GitHub signed, or ``""`` if it has none.
 
         Raises:
-            VerificationError: for anything else; the message names the mistake, never the right value.
+            VerificationError: for any other request. The message names the mistake, never the right value.
         """
         if "x-hub-signature" in headers and "x-hub-signature-256" not in headers:
-            raise VerificationError("the request is signed with SHA-1 only, which is refused; send X-Hub-Signature-256")
+            raise VerificationError(
+                "the request is signed only with SHA-1, which is not accepted; send X-Hub-Signature-256"
+            )
         self._hmac.verify(headers, body, now=now)
         return identity(headers.get("x-github-delivery"))
 
@@ -152,30 +162,35 @@ class GitHub:
 class GitLab:
     """GitLab's secret token, ``X-Gitlab-Token``: the secret itself, which does not sign the body.
 
-    Several tokens are for rotation: any of them matches. The delivery id is ``Idempotency-Key``, which retries share;
-    before GitLab 17.4 it is ``X-Gitlab-Webhook-UUID`` or ``X-Gitlab-Event-UUID``.
+    The delivery id is ``Idempotency-Key``, which retries share. Before GitLab 17.4, it is ``X-Gitlab-Webhook-UUID`` or
+    ``X-Gitlab-Event-UUID``.
+
+    Args:
+        tokens: One or more tokens. Any of them is valid, so that you can rotate them.
 
     Raises:
-        ValueError: without a token, with an empty one, or with one that no header can hold.
-        TypeError: for a token that is neither text nor bytes.
+        ValueError: if a token is missing or empty, or cannot be sent in a header.
+        TypeError: if a token is neither text nor bytes.
     """
 
-    #: Without this header, `verify` refuses whatever the body is. In lower case.
+    #: `verify` rejects any body without this header. In lower case.
     credential_header: str = _TOKEN.lower()
 
     def __init__(self, *tokens: str | bytes) -> None:
         self._tokens = _keys_of(tokens)
         if any(_lost_in_transit(token) for token in self._tokens):
-            raise ValueError("a token that begins or ends with space, or has control characters, fits into no header")
+            raise ValueError(
+                "a token that begins or ends with space, or has control characters, cannot be sent in a header"
+            )
 
     def __repr__(self) -> str:
         return shown(self, len(self._tokens))
 
     def verify(self, headers: Mapping[str, str], body: bytes, *, now: float) -> str:  # noqa: ARG002  # only the token
-        """Return the delivery id of a request that has one of the tokens, or ``""``.
+        """Return the delivery id of a request that has one of the tokens, or ``""`` if it has none.
 
         Raises:
-            VerificationError: for anything else.
+            VerificationError: for any other request.
         """
         if not any_matches(self._tokens, [encoded(credential(headers, _TOKEN, "token"))]):
             raise VerificationError(f"the token in {_TOKEN} is wrong; set the same secret token at the sender")
@@ -201,7 +216,9 @@ def _algorithm(name: str) -> str:
     try:
         hmac.digest(b"key", b"", name)
     except (ValueError, TypeError, AttributeError):
-        raise ValueError(f"algorithm={name!r} makes no HMAC; give one of hashlib's, such as 'sha256'") from None
+        raise ValueError(
+            f"algorithm={name!r} cannot be used for an HMAC; give one of hashlib's, such as 'sha256'"
+        ) from None
     return name
 
 
@@ -211,16 +228,20 @@ def _algorithm(name: str) -> str:
 class Stripe:
     """Stripe's ``Stripe-Signature``: ``t=…,v1=…``, HMAC with SHA-256 over the time, a dot and the body.
 
-    The secret is the whole ``whsec_…`` of the endpoint. Several are for rotation, here and in the header: one match
-    is enough. ``tolerance`` is how many seconds the time may be off, either way. Deliveries have no id; the id of the
-    event is in the body.
+    The header may contain several signatures, of which one must match. Deliveries have no id. The id of the event is in
+    the body.
+
+    Args:
+        secrets: One or more secrets, each the whole ``whsec_…`` of the endpoint. A signature with any of them is valid,
+            so that you can rotate them.
+        tolerance: Maximum seconds between the signed time and now, in either direction.
 
     Raises:
-        ValueError: without a secret, with an empty one, or for a tolerance that is not above 0.
-        TypeError: for a secret that is neither text nor bytes.
+        ValueError: if a secret is missing or empty, or the tolerance is not above 0.
+        TypeError: if a secret is neither text nor bytes.
     """
 
-    #: Without this header, `verify` refuses whatever the body is. In lower case.
+    #: `verify` rejects any body without this header. In lower case.
     credential_header: str = _STRIPE.lower()
 
     def __init__(self, *secrets: str | bytes, tolerance: float = 300.0) -> None:
@@ -231,10 +252,10 @@ class Stripe:
         return shown(self, len(self._keys))
 
     def verify(self, headers: Mapping[str, str], body: bytes, *, now: float) -> str:
-        """Return ``""`` for a request that Stripe signed a short time ago.
+        """Return ``""`` if Stripe signed the request within the tolerance.
 
         Raises:
-            VerificationError: for anything else.
+            VerificationError: for any other request.
         """
         stamp, given = _stripe_parts(credential(headers, _STRIPE))
         check_time(stamp, _STRIPE, now=now, tolerance=self._tolerance)
@@ -243,7 +264,7 @@ class Stripe:
         return ""
 
     def replay_key(self, headers: Mapping[str, str], body: bytes) -> str:
-        """Return the idempotency key of a verified request: the same for this time and body, in any header."""
+        """Return the idempotency key of a verified request. It depends only on the signed time and the body."""
         stamp, _ = _stripe_parts(header(headers, _STRIPE))
         return _stripe(self._keys[0], stamp, body).decode()
 
@@ -256,15 +277,19 @@ class Stripe:
 class Slack:
     """Slack's ``X-Slack-Signature``: ``v0=…``, HMAC with SHA-256 over version, time and body.
 
-    The secret is the app's signing secret; several are for rotation: any of them matches. ``tolerance`` is how many
-    seconds ``X-Slack-Request-Timestamp`` may be off, either way. Deliveries have no id; events have one in the body.
+    Deliveries have no id, but events have one in the body.
+
+    Args:
+        secrets: One or more signing secrets of the app. A signature with any of them is valid, so that you can rotate
+            them.
+        tolerance: Maximum seconds between ``X-Slack-Request-Timestamp`` and now, in either direction.
 
     Raises:
-        ValueError: without a secret, with an empty one, or for a tolerance that is not above 0.
-        TypeError: for a secret that is neither text nor bytes.
+        ValueError: if a secret is missing or empty, or the tolerance is not above 0.
+        TypeError: if a secret is neither text nor bytes.
     """
 
-    #: Without this header, `verify` refuses whatever the body is. In lower case.
+    #: `verify` rejects any body without this header. In lower case.
     credential_header: str = _SLACK.lower()
 
     def __init__(self, *secrets: str | bytes, tolerance: float = 300.0) -> None:
@@ -275,10 +300,10 @@ class Slack:
         return shown(self, len(self._keys))
 
     def verify(self, headers: Mapping[str, str], body: bytes, *, now: float) -> str:
-        """Return ``""`` for a request that Slack signed a short time ago.
+        """Return ``""`` if Slack signed the request within the tolerance.
 
         Raises:
-            VerificationError: for anything else.
+            VerificationError: for any other request.
         """
         given, stamp = credential(headers, _SLACK), header(headers, _SLACK_TIME)
         check_time(stamp, _SLACK_TIME, now=now, tolerance=self._tolerance)
@@ -287,7 +312,7 @@ class Slack:
         return ""
 
     def replay_key(self, headers: Mapping[str, str], body: bytes) -> str:
-        """Return the idempotency key of a verified request: the same for this time and body."""
+        """Return the idempotency key of a verified request. It depends only on the signed time and the body."""
         return _slack(self._keys[0], header(headers, _SLACK_TIME), body).decode()
 
     def sign(self, body: bytes, *, now: float, delivery_id: str = "") -> dict[str, str]:  # noqa: ARG002  # it has none
@@ -297,12 +322,12 @@ class Slack:
 
 
 def _stripe_parts(text: str) -> tuple[str, list[bytes]]:
-    """Return the time and all signatures of version 1; older versions are for tests and prove nothing."""
+    """Return the time and all signatures of version 1. Other versions are for tests and prove nothing."""
     pairs = [part.partition("=") for part in text.split(",")]
     stamps = [value for name, _, value in pairs if name == "t"]
     given = [encoded(value) for name, _, value in pairs if name == "v1"]
     if len(stamps) != 1 or not given:
-        raise VerificationError(f"{_STRIPE} is not of the form t=…,v1=…")
+        raise VerificationError(f"{_STRIPE} does not have the form t=…,v1=…")
     return stamps[0], given
 
 
@@ -322,10 +347,10 @@ def _hex(key: bytes, content: bytes) -> bytes:
 
 
 class Verifier(Protocol):
-    """The type of the ``verify`` of a `WebhookSource`.
+    """The type of the ``verify`` argument of a `WebhookSource`.
 
-    Two attributes are optional. The text ``credential_header`` is the name in lower case of a header without which it
-    rejects any body, so that bodies without credentials are not read. If it returns no ids,
+    Two attributes are optional. ``credential_header`` is the lower-case name of a header without which any body is
+    rejected, so that bodies without credentials are not read. If ``verify`` returns no ids, the method
     ``replay_key(headers, body)`` returns the idempotency key of a verified request.
     """
 
@@ -333,7 +358,7 @@ class Verifier(Protocol):
         """Return the id of the delivery, or ``""``.
 
         Raises:
-            VerificationError: when the request was not made with the secret.
+            VerificationError: if the request was not made with the secret.
         """
         ...
 
@@ -342,7 +367,11 @@ class Verify(Protocol):
     """A `Verifier` as a plain function."""
 
     def __call__(self, headers: Mapping[str, str], body: bytes, *, now: float) -> str:
-        """Return the id of the delivery, or ``""``; raise `VerificationError`."""
+        """Return the id of the delivery, or ``""``.
+
+        Raises:
+            VerificationError: if the request was not made with the secret.
+        """
         ...
 
 
@@ -353,8 +382,8 @@ def _keys_of(secrets: tuple[str | bytes, ...]) -> tuple[bytes, ...]:
     """Return the secrets as keys.
 
     Raises:
-        ValueError: without a secret, or with an empty one.
-        TypeError: for a secret that is neither text nor bytes.
+        ValueError: if a secret is missing or empty.
+        TypeError: if a secret is neither text nor bytes.
     """
     if not secrets:
         raise ValueError("no secret was given; pass the one that is set at the sender")
@@ -362,34 +391,38 @@ def _keys_of(secrets: tuple[str | bytes, ...]) -> tuple[bytes, ...]:
 
 
 def key_of(secret: str | bytes) -> bytes:
-    """Return one secret as a key; text from the environment becomes its original bytes."""
+    """Return one secret as a key. Text from the environment is converted to its original bytes."""
     if not isinstance(secret, (str, bytes)):
-        raise TypeError(f"a secret is text or bytes, not {type(secret).__name__}; is the environment variable set?")
+        raise TypeError(
+            f"a secret must be text or bytes, not {type(secret).__name__}; is the environment variable set?"
+        )
     if not secret:
-        raise ValueError("an empty secret protects nothing; pass the one that is set at the sender")
+        raise ValueError("the secret is empty; pass the one that is set at the sender")
     try:
         return secret.encode("utf-8", "surrogateescape") if isinstance(secret, str) else secret
     except UnicodeEncodeError:
-        raise ValueError("the secret has half of a surrogate pair and cannot be encoded; pass it as bytes") from None
+        raise ValueError(
+            "the secret contains half of a surrogate pair and cannot be encoded; pass it as bytes"
+        ) from None
 
 
 def checked_tolerance(seconds: float) -> float:
     """Return the tolerance.
 
     Raises:
-        ValueError: for one that is not above zero.
+        ValueError: if it is not above zero.
     """
     if not seconds > 0:
-        raise ValueError(f"tolerance={seconds!r} would let nothing through; give seconds above 0")
+        raise ValueError(f"tolerance={seconds!r} would reject every request; give more than 0 seconds")
     return seconds
 
 
 def shown(scheme: object, secrets: int) -> str:
-    """Return a ``repr`` with the number of secrets, and without the secrets."""
+    """Return a ``repr`` with the number of secrets instead of the secrets."""
     return f"<{type(scheme).__name__}: {secrets} secret{'s' if secrets > 1 else ''}>"
 
 
-# -- the steps of verifying; each raises nothing but `VerificationError` ----------------------------------------
+# -- steps of a verification, which raise only `VerificationError` --------------------------------------------
 
 
 def credential(headers: Mapping[str, str], name: str, kind: str = "signature") -> str:
@@ -400,7 +433,7 @@ def credential(headers: Mapping[str, str], name: str, kind: str = "signature") -
 
 
 def header(headers: Mapping[str, str], name: str) -> str:
-    """Return the header called ``name``, which is required."""
+    """Return the required header ``name``."""
     value = headers.get(name.lower())
     if not isinstance(value, str):
         raise VerificationError(f"the request has no {name}")
@@ -408,34 +441,34 @@ def header(headers: Mapping[str, str], name: str) -> str:
 
 
 def unchanged(body: bytes) -> bytes:
-    """Return the body, which must be the bytes that were sent."""
+    """Return the body, which must be bytes, unchanged."""
     if not isinstance(body, (bytes, bytearray, memoryview)):
-        raise VerificationError(f"the body must be bytes, got {type(body).__name__}; verify it as it was sent")
+        raise VerificationError(f"the body must be bytes, got {type(body).__name__}; verify the unchanged body")
     return bytes(body)
 
 
 def check_time(stamp: str, name: str, *, now: float, tolerance: float) -> None:
-    """Reject a signature that is too old or from the future; ``name`` is the header with the time."""
+    """Reject a signature that is too old or from the future. ``name`` is the header that contains the time."""
     if not _SECONDS.fullmatch(stamp):
         raise VerificationError(f"the timestamp in {name} is not a number of seconds since 1970")
     age = now - int(stamp)
-    # Written so that an age of NaN is rejected as well.
+    # This form also rejects an age of NaN.
     if not abs(age) <= tolerance:
         when = "ahead" if age < 0 else "old"
         raise VerificationError(
-            f"the timestamp in {name} is {abs(age):.0f} s {when}, and {tolerance:g} s are tolerated; "
-            "a repeated request, or a clock that is wrong"
+            f"the timestamp in {name} is {abs(age):.0f} s {when}; the tolerance is {tolerance:g} s: "
+            "a repeated request, or a wrong clock"
         )
 
 
 def _check_matches(expected: Iterable[bytes], given: Iterable[bytes], name: str) -> None:
-    """Reject a request if none of its signatures, from the header ``name``, is expected."""
+    """Reject a request if none of its signatures matches. They come from the header ``name``."""
     if not any_matches(expected, given):
-        raise VerificationError(f"the signature in {name} is wrong: another secret, or another body")
+        raise VerificationError(f"the signature in {name} is wrong: the secret or the body differs")
 
 
 def any_matches(expected: Iterable[bytes], given: Iterable[bytes]) -> bool:
-    """Return whether one of ``given`` is expected; the time does not depend on which."""
+    """Return whether one of ``given`` is expected. The duration does not depend on which one matches."""
     candidates = tuple(given)
     matches = False
     for each in expected:
@@ -445,7 +478,7 @@ def any_matches(expected: Iterable[bytes], given: Iterable[bytes]) -> bool:
 
 
 def encoded(text: str) -> bytes:
-    """Return header text as the bytes that arrived, to be compared; never raise."""
+    """Return the text of a header as the bytes that arrived, for a comparison. Never raises."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -453,6 +486,6 @@ def encoded(text: str) -> bytes:
 
 
 def identity(text: object) -> str:
-    """Return an id that can be logged and stored, or ``""``."""
+    """Return an id that can be logged and stored, or ``""`` if ``text`` is not such an id."""
     fits = isinstance(text, str) and len(text) <= _LONGEST_ID and text.isascii() and text.isprintable()
     return str(text) if fits else ""

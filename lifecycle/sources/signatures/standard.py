@@ -1,4 +1,4 @@
-"""Standard Webhooks (https://www.standardwebhooks.com): id, time and body, signed by HMAC or by Ed25519.
+"""Standard Webhooks (https://www.standardwebhooks.com): id, time and body, signed with HMAC or Ed25519.
 
 cryptography is imported when the first Ed25519 key is read.
 """
@@ -32,12 +32,13 @@ __all__ = ["StandardWebhooks"]
 
 _SHARED, _PUBLIC, _PRIVATE = b"whsec_", b"whpk_", b"whsk_"
 
-#: Bytes of a public key, and of the seed of a private key, to which the public key may be appended.
+#: Bytes of a public key, and of the seed of a private key. The public key may follow the seed.
 _KEY_SIZE = 32
 
 _ID, _TIME, _SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
 
-#: Rotation needs two or three. Each asymmetric one costs a verification, even for unverified clients.
+#: Maximum signatures in a header. A rotation needs two or three. Each asymmetric one costs a verification, even for
+#: unverified clients.
 _MOST_SIGNATURES = 16
 
 
@@ -45,19 +46,23 @@ class StandardWebhooks:
     """The scheme of the Standard Webhooks specification: ``v1`` (HMAC with SHA-256) and ``v1a`` (Ed25519).
 
     A secret is ``whsec_…`` (shared by both sides) or ``whpk_…`` (the sender's public key, which needs the extra
-    ``ed25519``); each verifies signatures of its own kind alone. Text without a prefix is a shared secret in base64,
-    and bytes without one are the key itself. ``whsk_…``, a private key, is for senders.
+    ``ed25519``). Each verifies only signatures of its own kind. Text without a prefix is a shared secret in base64.
+    Bytes without a prefix are the key itself. ``whsk_…``, a private key, is for senders.
 
-    Several secrets are for rotation, and so are several signatures in one header: one match is enough. ``tolerance`` is
-    how many seconds ``webhook-timestamp`` may be off, either way. The delivery id is ``webhook-id``, and is signed.
+    The header may contain several signatures, of which one must match. The delivery id is ``webhook-id``, which is
+    signed.
+
+    Args:
+        secrets: One or more secrets. A signature with any of them is valid, so that you can rotate them.
+        tolerance: Maximum seconds between ``webhook-timestamp`` and now, in either direction.
 
     Raises:
-        ValueError: without a secret, with an empty one or one that is not base64, or for a tolerance not above 0.
-        TypeError: for a secret that is neither text nor bytes.
-        ImportError: for ``whpk_…`` or ``whsk_…`` where the extra ``ed25519`` is not installed.
+        ValueError: if a secret is missing, empty or not base64, or the tolerance is not above 0.
+        TypeError: if a secret is neither text nor bytes.
+        ImportError: if a secret is ``whpk_…`` or ``whsk_…`` and the extra ``ed25519`` is not installed.
     """
 
-    #: Without this header, `verify` refuses whatever the body is. In lower case.
+    #: `verify` rejects any body without this header. In lower case.
     credential_header: str = _SIGNATURE
 
     def __init__(self, *secrets: str | bytes, tolerance: float = 300.0) -> None:
@@ -68,10 +73,10 @@ class StandardWebhooks:
         return shown(self, len(self._keys))
 
     def verify(self, headers: Mapping[str, str], body: bytes, *, now: float) -> str:
-        """Return the id of a request that was signed a short time ago.
+        """Return the id of a request that was signed within the tolerance.
 
         Raises:
-            VerificationError: for anything else.
+            VerificationError: for any other request.
         """
         given = _signatures(credential(headers, _SIGNATURE))
         delivery, stamp = header(headers, _ID), header(headers, _TIME)
@@ -79,17 +84,17 @@ class StandardWebhooks:
         if not _is_id(delivery):
             raise VerificationError(f"{_ID} is not a valid id: printable ASCII without a dot, at most 255 characters")
         content = _content(delivery, stamp, unchanged(body))
-        # All of them, so that the time does not depend on which one it is.
+        # All keys are tried, so that the duration does not depend on which one matches.
         matches = [key.matches(content, given.get(key.version, [])) for key in self._keys]
         if not any(matches):
-            raise VerificationError(f"no signature in {_SIGNATURE} is right: another secret, or another body")
+            raise VerificationError(f"no signature in {_SIGNATURE} is valid: the secret or the body differs")
         return delivery
 
     def sign(self, body: bytes, *, now: float, delivery_id: str) -> dict[str, str]:
         """Return the headers of a request with this body, signed with the first secret.
 
         Raises:
-            ValueError: for an id that cannot be signed, and where the first secret is a public key.
+            ValueError: if the id cannot be signed, or the first secret is a public key.
         """
         if not _is_id(delivery_id):
             raise ValueError(f"delivery_id={delivery_id!r} is not a valid id; give printable ASCII without a dot")
@@ -111,7 +116,7 @@ def _signatures(text: str) -> dict[str, list[bytes]]:
 
 
 def _is_id(text: str) -> bool:
-    """Return whether ``text`` is an id; with a dot in it, one signature would fit two contents."""
+    """Return whether ``text`` is a valid id. With a dot in an id, one signature would fit two different contents."""
     return bool(identity(text)) and "." not in text
 
 
@@ -123,7 +128,7 @@ def _content(delivery: str, stamp: str, body: bytes) -> bytes:
 
 
 class _SharedKey:
-    """A shared secret, for version ``v1``; signatures are in base64."""
+    """A shared secret for version ``v1``. Signatures are in base64."""
 
     version = "v1"
 
@@ -138,7 +143,7 @@ class _SharedKey:
 
 
 class _KeyPair:
-    """An Ed25519 key, for version ``v1a``; without its private half it can only verify."""
+    """An Ed25519 key for version ``v1a``. Without the private key, it can only verify."""
 
     version = "v1a"
 
@@ -147,7 +152,7 @@ class _KeyPair:
         self._private = private
 
     def matches(self, content: bytes, given: Sequence[bytes]) -> bool:
-        return any([self._verifies(content, each) for each in given])  # noqa: C419  # all of them, as for a shared one
+        return any([self._verifies(content, each) for each in given])  # noqa: C419  # tries all, as for a shared key
 
     def sign(self, content: bytes) -> bytes:
         if self._private is None:
@@ -168,9 +173,9 @@ def _read_keys(secrets: tuple[str | bytes, ...]) -> tuple[_SharedKey | _KeyPair,
     """Return the keys of the secrets.
 
     Raises:
-        ValueError: without a secret, or with one that is empty, no base64, or no key.
-        TypeError: for a secret that is neither text nor bytes.
-        ImportError: for a key of a pair, where cryptography is not installed.
+        ValueError: if a secret is missing, empty, not base64, or not a key.
+        TypeError: if a secret is neither text nor bytes.
+        ImportError: for an Ed25519 key if cryptography is not installed.
     """
     if not secrets:
         raise ValueError("no secret was given; pass the whsec_… or whpk_… that the sender shows")
