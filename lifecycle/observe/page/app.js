@@ -14,9 +14,9 @@ import { Stores } from "./stores.js";
 import { tiles } from "./tiles.js";
 import { Workers } from "./workers.js";
 
-const LINKS = { open: "live", connecting: "connecting", closed: "not connected", resting: "resting", refused: "locked" };
+const LINKS = { open: "live", connecting: "connecting", closed: "not connected", resting: "idle", refused: "locked" };
 
-// Milliseconds between two drawings.
+// Milliseconds between two redraws.
 const PACE = 200;
 
 class App {
@@ -57,14 +57,14 @@ class App {
     this.live.start();
   }
 
-  /** Draw once per frame, however much has changed. */
+  /** Draw at most once per frame. */
   draw() {
     if (this.#due) return;
     this.#due = true;
     requestAnimationFrame(() => this.drawNow());
   }
 
-  /** Draw events of the program a few times per second at most, and input of the user at once. */
+  /** Draw after a message of the program, at most a few times per second. */
   drawSoon() {
     if (this.#due || this.#later) return;
     this.#later = setTimeout(this.draw, Math.max(0, this.#drawn + PACE - performance.now()));
@@ -98,14 +98,14 @@ class App {
     this.command(["restart", this.pathOf(node)]);
   }
 
-  /** The path of a worker, from the root on, for commands. */
+  /** Return the path of a worker from the root, as commands expect it. */
   pathOf(node) {
     const names = [];
     for (let each = node; each && each.kind !== "program"; each = this.store.nodes.get(each.parent)) names.unshift(each.name);
     return names.join("/");
   }
 
-  /** Whether it can be restarted: by a supervisor above it, or because it is a pool. */
+  /** Return whether a node can be restarted: it is a pool, or its parent is a supervisor. */
   restarts(node) {
     return node.kind === "pool" || (this.store.nodes.get(node.parent)?.kind === "supervisor" && node.kind !== "member");
   }
@@ -123,7 +123,7 @@ class App {
     } catch (error) {
       if (error.status === 401) {
         token.set("");
-        return this.dialogs.unlock(() => this.send(line), "This is not the token.");
+        return this.dialogs.unlock(() => this.send(line), "The token is wrong.");
       }
       this.#note(line, error.message, "bad");
     } finally {
@@ -149,7 +149,7 @@ class App {
     const name = visible(this.store.first("program")?.name ?? "the program");
     this.dialogs.confirm({
       title: `Stop ${name}?`,
-      text: "What is under way is finished, workers are stopped, and the program ends. This page cannot start it again.",
+      text: "Running work is finished, workers are stopped, and the program ends. You cannot start it again from this page.",
       verb: "Stop",
       act: () => this.send("stop"),
     });
@@ -160,7 +160,7 @@ class App {
   #receive(name, data) {
     if (name === "open") {
       this.#link = "open";
-      // A stream begins with everything; until it arrives, the last state is shown.
+      // A stream begins with all nodes and events. Until they arrive, the page shows the last state.
       this.#anew = new Set(["change", "entries"]);
     } else if (name === "closed" || name === "refused") {
       this.#link = data === "resting" ? "resting" : name;
@@ -211,7 +211,7 @@ class App {
     document.documentElement.dataset.theme = theme;
     try {
       localStorage.setItem("lifecycle.theme", theme);
-    } catch { /* for now, then */ }
+    } catch { /* the choice is lost when the page is closed */ }
   }
 
   // -- drawing ------------------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ class App {
     const sections = this.#sections();
     const there = new Set(sections.map(([id]) => id));
     return html`
-      <a class="skip" href="#workers" @click=${(event) => jump(event, "workers")}>Skip to the workers</a>
+      <a class="skip" href="#workers" @click=${(event) => jump(event, "workers")}>Skip to workers</a>
       ${this.#header(sections)}
       <main class=${this.#link === "open" ? "" : "stale"}>
         ${tiles(this.store, this.workers.all())}
@@ -272,8 +272,8 @@ class App {
       <div class="signs">
         <span class="link ${this.#link}" role="status"><i class="dot ${this.#link === "open" ? "run" : "bad"}"></i><span>${LINKS[this.#link]}</span></span>
         <button class="ghost" id="do-unlock" aria-label=${locked ? "Read only: enter the token" : "Unlocked: forget the token"} title=${locked ? "Read only: enter the token" : "Unlocked: forget the token"} @click=${() => this.#lock(locked)}>${icon(locked ? "lock" : "unlock")}</button>
-        <button class="ghost" aria-label="Light or dark" title="Light or dark (t)" @click=${() => this.#theme()}>${icon("theme")}</button>
-        <button class="ghost" aria-label="Keys" title="Keys (?)" @click=${() => this.dialogs.show("help")}>${icon("help")}</button>
+        <button class="ghost" aria-label="Switch between light and dark" title="Switch between light and dark (t)" @click=${() => this.#theme()}>${icon("theme")}</button>
+        <button class="ghost" aria-label="Keyboard shortcuts" title="Keyboard shortcuts (?)" @click=${() => this.dialogs.show("help")}>${icon("help")}</button>
       </div>
       <nav aria-label="Sections">${sections.map(([id, said]) => html`<a href="#${id}" @click=${(event) => jump(event, id)}>${said}</a>`)}</nav>
     </header>`;

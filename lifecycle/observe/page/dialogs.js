@@ -1,4 +1,4 @@
-// The dialogs: the token, a confirmation, the command line, and the list of keys.
+// The dialogs: the token, a confirmation, the command line, and the keyboard shortcuts.
 
 import { live } from "./vendor/lit-html/directives/live.js";
 import { visible } from "./format.js";
@@ -6,8 +6,8 @@ import { ask, token, told } from "./net.js";
 import { html, icon, nothing, repeat } from "./parts.js";
 
 const KEYS = [
-  ["? ", "this help"], [": or Ctrl K", "command line"], ["/", "filter events"], ["p", "pause the events, go on"],
-  ["1 … 7", "go to a section"], ["t", "light, dark"], ["↑ ↓ ← →", "move and fold in the tree"], ["Enter", "details"], ["Esc", "close"],
+  ["? ", "this help"], [": or Ctrl K", "command line"], ["/", "filter events"], ["p", "pause or continue the events"],
+  ["1 … 7", "go to a section"], ["t", "switch between light and dark"], ["↑ ↓ ← →", "move, fold and unfold in the tree"], ["Enter", "show details"], ["Esc", "close"],
 ];
 
 export class Dialogs {
@@ -20,7 +20,7 @@ export class Dialogs {
   #said = [];
   #asked = 0;
   #past = [];
-  // The index of the recalled line in the history; after its end is the draft.
+  // The index of the recalled line in the history. The index after the last line is the draft.
   #place = 0;
   #draft = "";
 
@@ -54,7 +54,7 @@ export class Dialogs {
   #tokens() {
     return html`<dialog id="dialog-token" aria-labelledby="token-title"><form method="dialog" @submit=${this.#try}>
       <h2 id="token-title">Token</h2>
-      <p>Commands need the token of the program: it printed it at its terminal, or was given it as <code>Dashboard(token=…)</code>. It is kept for this tab only.</p>
+      <p>Commands need the program's token. The program printed it at its terminal, or it was set with <code>Dashboard(token=…)</code>. The page keeps it for this tab only.</p>
       <input id="token" type="password" autocomplete="off" spellcheck="false" aria-label="Token" aria-describedby="token-wrong" required>
       <p class="wrong" id="token-wrong" role="alert">${this.#wrong}</p>
       <p class="buttons end"><button type="button" class="ghost" @click=${() => this.#close("token")}>Cancel</button><button class="primary">Unlock</button></p>
@@ -73,7 +73,7 @@ export class Dialogs {
       this.app.unlocked();
       this.#after?.();
     } catch (error) {
-      this.#wrong = error.status === 401 ? "This is not the token." : `The program did not answer: ${error.message}`;
+      this.#wrong = error.status === 401 ? "The token is wrong." : `The program did not answer: ${error.message}`;
       field.select();
     }
     this.app.draw();
@@ -107,7 +107,7 @@ export class Dialogs {
     this.#complete();
   }
 
-  /** Add the outcome of a line; the last thirty are kept. */
+  /** Add the outcome of a line. The last thirty are kept. */
   note(line, text, look) {
     this.#said = [...this.#said.slice(-29), { line, text, look, key: (this.#asked += 1) }];
     this.app.draw();
@@ -115,9 +115,9 @@ export class Dialogs {
 
   #commanding() {
     return html`<dialog id="dialog-command" class="palette" aria-label="Command line">
-      <form method="dialog" @submit=${this.#send}>${icon("command")}<input id="command" class="mono" autocomplete="off" autocapitalize="off" spellcheck="false" placeholder="A command, and its arguments" aria-label="Command" role="combobox" aria-expanded="true" aria-controls="command-words" .value=${live(this.#line)} @input=${this.#typed} @keydown=${this.#key}><button type="button" class="ghost" aria-label="Close" @click=${() => this.#close("command")}>${icon("close")}</button></form>
-      <ul id="command-words" role="listbox" aria-label="What could be meant">${repeat(this.#words, (each) => each.word, (each) => html`<li role="option"><button type="button" tabindex="-1" @click=${() => this.#take(each)}><b class="mono">${visible(each.word)}</b><span>${visible(each.help)}</span></button></li>`)}</ul>
-      ${this.#said.length ? html`<div class="said" role="log" aria-label="Answers">${repeat(this.#said.slice().reverse(), (each) => each.key, (each) => html`<div class=${each.look}><code>${visible(each.line)}</code><pre>${each.text}</pre></div>`)}</div>` : nothing}
+      <form method="dialog" @submit=${this.#send}>${icon("command")}<input id="command" class="mono" autocomplete="off" autocapitalize="off" spellcheck="false" placeholder="Command and arguments" aria-label="Command" role="combobox" aria-expanded="true" aria-controls="command-words" .value=${live(this.#line)} @input=${this.#typed} @keydown=${this.#key}><button type="button" class="ghost" aria-label="Close" @click=${() => this.#close("command")}>${icon("close")}</button></form>
+      <ul id="command-words" role="listbox" aria-label="Suggestions">${repeat(this.#words, (each) => each.word, (each) => html`<li role="option"><button type="button" tabindex="-1" @click=${() => this.#take(each)}><b class="mono">${visible(each.word)}</b><span>${visible(each.help)}</span></button></li>`)}</ul>
+      ${this.#said.length ? html`<div class="said" role="log" aria-label="Replies">${repeat(this.#said.slice().reverse(), (each) => each.key, (each) => html`<div class=${each.look}><code>${visible(each.line)}</code><pre>${each.text}</pre></div>`)}</div>` : nothing}
     </dialog>`;
   }
 
@@ -160,7 +160,7 @@ export class Dialogs {
     try {
       const words = await told(`/api/complete?line=${encodeURIComponent(line)}`);
       if (line === this.#line) this.#words = words.slice(0, 40).map((word) => ({ word, help: "" }));
-    } catch { /* it can be typed all the same */ }
+    } catch { /* without completions, the user can still type */ }
     this.app.draw();
   }
 
@@ -180,7 +180,7 @@ export class Dialogs {
 
   #help() {
     return html`<dialog id="dialog-help" aria-labelledby="help-title"><form method="dialog">
-      <h2 id="help-title">Keys</h2>
+      <h2 id="help-title">Keyboard shortcuts</h2>
       <dl class="keys">${KEYS.map(([key, what]) => html`<div><dt><kbd>${key}</kbd></dt><dd>${what}</dd></div>`)}</dl>
       <p class="buttons end"><button autofocus>Close</button></p>
     </form></dialog>`;

@@ -4,8 +4,8 @@ import { clock, count, duration, matcher, rate, visible } from "./format.js";
 import { html, icon, nothing, panel, Rows, spark, status } from "./parts.js";
 
 const FATES = [
-  ["", "Any fate"], ["failed", "failed"], ["dropped superseded refused", "dropped"], ["unrouted", "unrouted"],
-  ["merged held", "merged"], ["queued running", "under way"], ["handled", "handled"],
+  ["", "Any outcome"], ["failed", "failed"], ["dropped superseded refused", "dropped"], ["unrouted", "unrouted"],
+  ["merged held", "merged"], ["queued running", "in progress"], ["handled", "handled"],
 ];
 
 export class Events {
@@ -34,13 +34,13 @@ export class Events {
       note: html`<span class="number">${rate(store.rate("events"))}/s</span>${spark(store.series.get("events"), { width: 60, height: 16, label: "Events in the last minute" })}`,
       tools: html`
         <input class="filter mono" type="search" placeholder="Topic: file/**" aria-label="Filter events by topic" id="events-filter" @input=${this.#typed}>
-        <select aria-label="Filter events by fate" @change=${this.#chosen}>${FATES.map(([value, said]) => html`<option value=${value}>${said}</option>`)}</select>
-        <button class="small" aria-pressed=${this.paused} @click=${() => this.toggle()} title="Pause (p)">${icon(this.paused ? "play" : "pause")}<span>${this.paused ? "Go on" : "Pause"}</span></button>`,
+        <select aria-label="Filter events by outcome" @change=${this.#chosen}>${FATES.map(([value, said]) => html`<option value=${value}>${said}</option>`)}</select>
+        <button class="small" aria-pressed=${this.paused} @click=${() => this.toggle()} title="Pause (p)">${icon(this.paused ? "play" : "pause")}<span>${this.paused ? "Continue" : "Pause"}</span></button>`,
       body: html`<div class="table events" role="table" aria-label="Events">
         <div class="head" role="row">${["Time", "Outcome", "Topic", "Route", "Took"].map((word) => html`<span role="columnheader">${word}</span>`)}</div>
         ${fresh ? html`<button class="fresh" @click=${() => this.resume()}>${count(fresh)} newer</button>` : nothing}
-        ${items.length ? this.rows.draw(items, (entry) => entry.id, this.#row, { label: "Events, newest first" }) : html`<p class="empty">${store.entries.size ? "No event fits the filter." : "No event yet."}</p>`}
-        ${store.missed ? html`<p class="foot">${count(store.missed)} changes came too fast to be shown; counts and rates have them all.</p>` : nothing}
+        ${items.length ? this.rows.draw(items, (entry) => entry.id, this.#row, { label: "Events, newest first" }) : html`<p class="empty">${store.entries.size ? "No event matches the filter." : "No events yet."}</p>`}
+        ${store.missed ? html`<p class="foot">${count(store.missed)} changes arrived too fast to be shown; counts and rates include them.</p>` : nothing}
       </div>`,
     });
   }

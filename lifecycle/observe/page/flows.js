@@ -7,7 +7,7 @@ import { bar, html, nothing, panel, repeat, status, svg } from "./parts.js";
 const HEIGHT = 30, PAD = 22, MOST = 24, WIDEST = 220;
 
 export class Flows {
-  // Layouts by flow: computed again only when the structure of the flow changes.
+  // Layouts by flow. They are recomputed only when the structure of the flow changes.
   #laid = new Map();
   #open = new Set();
   #closed = new Set();
@@ -28,7 +28,7 @@ export class Flows {
       wide: true,
       note: flows.length,
       body: html`<div class="flows">${repeat(shown, (flow) => flow.id, (flow, place) => this.#flow(flow, place))}
-        ${flows.length > MOST ? html`<p class="foot">${flows.length - MOST} more; <code>lifecycle flows</code> lists them all.</p>` : nothing}</div>`,
+        ${flows.length > MOST ? html`<p class="foot">${flows.length - MOST} more; <code>lifecycle flows</code> lists all of them.</p>` : nothing}</div>`,
     });
   }
 
@@ -103,7 +103,7 @@ function signature(store, id) {
   return items(store, id).map((item) => `${item.id}>${JSON.stringify(item.follow)}(${signature(store, item.id)})`).join(";") + JSON.stringify(store.nodes.get(id)?.follow ?? "");
 }
 
-/** Add boxes, frames around nested flows, and edges from the last part of one item to the first of the next. */
+/** Return the layout of a flow: boxes, frames around nested flows, and edges between consecutive items. */
 function laidOut(store, id) {
   const graph = new Graph({ compound: true });
   graph.setGraph({ rankdir: "LR", nodesep: 14, ranksep: 34, marginx: 10, marginy: 10 });
@@ -121,7 +121,7 @@ function laidOut(store, id) {
   return { boxes, frames, edges, width: Math.ceil(Number.isFinite(width) ? width : 0), height: Math.ceil(Number.isFinite(height) ? height : 0) };
 }
 
-/** Add the descendants of ``id``; return its first and its last leaves. */
+/** Add the descendants of ``id`` to the graph, and return its first and last leaves. */
 function put(store, graph, id, frame, outermost) {
   const below = items(store, id);
   const ends = below.map((item) => {

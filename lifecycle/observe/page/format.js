@@ -1,4 +1,4 @@
-// How values are shown: short, of constant width, and never as something else.
+// Formatting of values: short, of constant width, and unambiguous.
 
 const CONTROLS = /[\u0000-\u001f]/g;
 // Characters that change the direction of text, and invisible ones.
@@ -19,7 +19,7 @@ export function duration(seconds) {
   return seconds < 60 ? `${seconds.toFixed(1)} s` : age(seconds);
 }
 
-/** Format a growing duration: two units at most, without jitter. */
+/** Format a growing duration with at most two units and a stable width. */
 export function age(seconds) {
   if (seconds == null || !Number.isFinite(seconds)) return "–";
   const whole = Math.max(0, Math.floor(seconds));
@@ -60,11 +60,11 @@ export function quoted(word) {
   return /^[\w./@:+,=-]+$/.test(word) ? word : `"${word.replace(/[\\"]/g, "\\$&")}"`;
 }
 
-/** Whether a topic matches a pattern of the router: * ? [ ] in a segment, ** for any number of segments. */
+/** Return a function that tests whether a topic matches a pattern of the router: * ? [ ] in a segment, ** for any number of segments. */
 export function matcher(pattern) {
   const text = pattern.trim();
   if (!text || text === "**") return () => true;
-  // A plain word is searched anywhere in the topic.
+  // A plain word may be anywhere in the topic.
   if (!/[*?[\\/]/.test(text)) return (topic) => topic.toLowerCase().includes(text.toLowerCase());
   const expression = text.split("/").map(segment).join("").replace(/^\\\/|^\//, "");
   try {
@@ -96,7 +96,7 @@ const TONES = {
 };
 const BY_STATUS = new Map(Object.entries(TONES).flatMap(([tone, names]) => names.map((name) => [name, tone])));
 
-/** Return one of seven looks for a status; unimportant ones look the same. */
+/** Return the style of a status, one of seven. Unknown statuses have the same style. */
 export function tone(status) {
   return BY_STATUS.get(String(status ?? "").toLowerCase()) ?? "off";
 }

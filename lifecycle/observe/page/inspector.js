@@ -1,4 +1,4 @@
-// The selected item in full: a node with its commands, or an event with its tree.
+// Details of the selected item: a node with its commands, or an event with its tree.
 
 import { age, bytes, clock, duration, tone, visible } from "./format.js";
 import { told } from "./net.js";
@@ -46,7 +46,7 @@ export class Inspector {
 
   #node(id) {
     const node = this.app.store.nodes.get(id);
-    if (!node) return ["gone", visible(id.split("/").at(-1)), html`<p class="empty">It is no longer there.</p>`];
+    if (!node) return ["gone", visible(id.split("/").at(-1)), html`<p class="empty">It no longer exists.</p>`];
     const facts = Object.entries(node).filter(([name, value]) => !HIDDEN.has(name) && value !== null && value !== "");
     const memory = this.app.store.figures.memory[node.pid];
     return [node.kind, visible(node.name), html`
@@ -78,7 +78,7 @@ export class Inspector {
     return html`<bdi>${visible(value)}</bdi>`;
   }
 
-  /** Names and plain values, one per line. */
+  /** Return names and plain values, one pair per line; undefined if a value is not plain. */
   #table(value) {
     const pairs = Object.entries(value);
     if (Array.isArray(value) || !pairs.length || pairs.some(([, each]) => each !== null && typeof each === "object")) return undefined;
@@ -97,11 +97,11 @@ export class Inspector {
 
   #event(id) {
     const entry = this.app.store.entries.get(id) ?? (Array.isArray(this.#trace) ? this.#trace.find((each) => each.id === id) : undefined);
-    if (!entry) return ["event", `#${id}`, html`<p class="empty">It is no longer kept.</p>`];
+    if (!entry) return ["event", `#${id}`, html`<p class="empty">The log no longer has this event.</p>`];
     const facts = [
-      ["came in", clock(entry.time)], ["router", visible(entry.router)], ["route", visible(entry.pattern)],
+      ["accepted", clock(entry.time)], ["router", visible(entry.router)], ["route", visible(entry.pattern)],
       ["handler", visible(entry.handler)], ["waited", duration(entry.waited)], ["took", duration(entry.duration)],
-      ["attempt", entry.attempt > 1 ? entry.attempt : null], ["merged into", entry.into && `#${entry.into}`], ["took in", entry.merged || null],
+      ["attempt", entry.attempt > 1 ? entry.attempt : null], ["merged into", entry.into && `#${entry.into}`], ["merged events", entry.merged || null],
       ["passed on by", entry.passed?.length ? visible(entry.passed.join(", ")) : null],
     ].filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== "–");
     return ["event", visible(entry.topic), html`

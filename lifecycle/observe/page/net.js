@@ -2,8 +2,8 @@
 
 const KEY = "lifecycle.token";
 
-// Milliseconds until a hidden page disconnects, and until a silent connection is given up: the program sends figures
-// every 2 seconds, and a comment every 15.
+// Milliseconds until a hidden page disconnects, and until a connection without messages is closed. The program sends
+// figures every 2 seconds, and a comment every 15.
 const RESTING = 30_000, SILENT = 20_000;
 
 export class Refused extends Error {
@@ -13,7 +13,7 @@ export class Refused extends Error {
   }
 }
 
-/** Take the token from the fragment, which no server receives, and remove it from the address bar. */
+/** Read the token from the fragment, which is not sent to servers, and remove it from the address bar. */
 export function takeToken() {
   const given = new URLSearchParams(location.hash.slice(1)).get("token");
   if (!given) return;
@@ -37,14 +37,14 @@ export const token = {
     try {
       if (value) sessionStorage.setItem(KEY, value);
       else sessionStorage.removeItem(KEY);
-    } catch { /* kept here */ }
+    } catch { /* the variable keeps it */ }
   },
 };
 
 export async function ask(path, { body, signal, as } = {}) {
   const headers = {};
   const own = as ?? token.get();
-  // A header holds bytes; any other token is wrong anyway.
+  // A header cannot contain all characters. A token with others is wrong anyway.
   if (own) headers.Authorization = `Bearer ${/^[\x21-\x7e]+$/.test(own) ? own : "-"}`;
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const answer = await fetch(path, {
@@ -72,11 +72,11 @@ async function reason(answer) {
   }
 }
 
-/** Follows the program while the page is visible; `notify` gets ("open" | "closed" | "refused" | event, data). */
+/** Follows the program while the page is visible; `notify` receives ("open" | "closed" | "refused" | event, data). */
 export class Live {
   #notify;
   #abort = null;
-  // A timer each: to try again, to disconnect a hidden page, and to give up a silent connection.
+  // Timers to reconnect, to disconnect a hidden page, and to close a silent connection.
   #again = 0;
   #rest = 0;
   #silence = 0;
@@ -84,7 +84,7 @@ export class Live {
 
   constructor(notify) {
     this.#notify = notify;
-    // A hidden page costs the program nothing, and leaves the browser its connections.
+    // A hidden page disconnects, which saves work in the program and connections of the browser.
     document.addEventListener("visibilitychange", () => (document.hidden ? this.#restSoon() : this.#wake()));
   }
 
@@ -119,7 +119,7 @@ export class Live {
     this.start();
   }
 
-  /** Give up a connection without messages: the program sends one every few seconds. */
+  /** Close the connection if no message arrives in time. The program sends one every few seconds. */
   #expectMore(abort) {
     clearTimeout(this.#silence);
     this.#silence = setTimeout(() => abort.abort(new Error("no message for too long")), SILENT);
@@ -134,7 +134,7 @@ export class Live {
       await this.#read(answer.body.pipeThrough(new TextDecoderStream()).getReader(), abort);
       throw new Error("the stream has ended");
     } catch (error) {
-      // It was stopped; another connection may exist already.
+      // This connection was stopped, and another one may already exist.
       if (this.#abort !== abort) return;
       clearTimeout(this.#silence);
       this.#abort = null;

@@ -1,4 +1,4 @@
-// The parts that panels are made of.
+// The building blocks of panels.
 
 import { html, nothing, svg } from "./vendor/lit-html/lit-html.js";
 import { repeat } from "./vendor/lit-html/directives/repeat.js";
@@ -26,7 +26,7 @@ export function icon(name) {
   return html`<svg class="icon ${FILLED.has(name) ? "filled" : ""}" viewBox="0 0 16 16" aria-hidden="true">${svg`<path d=${PATHS[name]}></path>`}</svg>`;
 }
 
-/** A status by shape, colour and word, so that none of them is needed alone. */
+/** Return a status with a shape, a color and a word, so that each can be understood without the others. */
 export function status(word, said = word) {
   return html`<span class="status ${tone(word)}"><i class="dot"></i>${visible(said)}</span>`;
 }
@@ -48,7 +48,7 @@ export function spark(series, { width = WIDTH, height = HEIGHT, label = "" } = {
     svg`<path d="M0 ${height - 1}H${width}"></path><polygon points=${`${left.toFixed(1)},${height} ${line} ${width},${height}`}></polygon><polyline points=${line}></polyline>`}</svg>`;
 }
 
-/** Parts of a whole, as one bar. */
+/** Return the parts of a whole as one bar. */
 export function bar(parts, label) {
   const whole = parts.reduce((sum, [, amount]) => sum + amount, 0) || 1;
   return html`<div class="bar" role="img" aria-label=${label}>${parts.map(
@@ -68,12 +68,12 @@ export function panel(id, title, { note = nothing, tools = nothing, body, wide =
   </section>`;
 }
 
-/** Rows of one height, of which only the visible ones are in the document. */
+/** A list of rows of the same height. Only the visible rows are in the document. */
 export class Rows {
   top = 0;
   view = 480;
   #watched = null;
-  // Reading a height would force a layout at each drawing.
+  // Reading the height at each redraw instead would force a layout.
   #sizes = new ResizeObserver(([{ contentRect }]) => {
     const height = Math.round(contentRect.height);
     if (!height || height === this.view) return;
@@ -81,7 +81,7 @@ export class Rows {
     this.changed();
   });
 
-  /** The row height in pixels; the minimum and maximum of visible rows. */
+  /** ``height``: pixels per row. ``least`` and ``most``: the minimum and maximum number of visible rows. */
   constructor(id, height, changed, { least = 4, most = 14 } = {}) {
     this.id = id;
     this.height = height;
@@ -91,8 +91,9 @@ export class Rows {
   }
 
   /**
-   * ``whole``: how many there are without a filter; a filter changes no heights. With ``tree``, which handles the ``keys``,
-   * the focus stays here, and ``tree.at`` is the place of the row that they are at: rows come and go as it is scrolled.
+   * ``whole`` is the number of rows without a filter, so that a filter does not change the height. With ``tree``, the
+   * list itself keeps the focus, because scrolling removes rows. ``tree.keys`` handles keys, and ``tree.at`` is the index
+   * of the current row.
    */
   draw(items, key, row, { label, tree, whole = items.length } = {}) {
     const room = Math.min(this.most, Math.max(this.least, whole)) * this.height;
@@ -115,7 +116,7 @@ export class Rows {
     return `${this.id}-${place}`;
   }
 
-  /** Measure the visible part after each drawing. */
+  /** Observe the height of the visible part. Call this after each redraw. */
   measure() {
     const element = document.getElementById(this.id);
     if (element === this.#watched) return;
@@ -134,7 +135,7 @@ export class Rows {
     }
   }
 
-  /** Move from row to row with the arrow keys; the button of a row is focused. */
+  /** Move between rows with the arrow keys. The button of the row gets the focus. */
   #step = (event) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (!step) return;

@@ -14,7 +14,7 @@ export class Routes {
   }
 
   draw() {
-    // The built-in commands, such as `command/[s]top`, are of interest once they were used.
+    // Routes of built-in commands, such as `command/[s]top`, are shown only after they were used.
     const routes = this.app.store.of("route").filter((route) => route.routed || !LENT.test(route.pattern));
     const items = routes.filter((route) => `${route.pattern} ${route.handler}`.toLowerCase().includes(this.#filter));
     return panel("routes", "Routes", {
@@ -22,7 +22,7 @@ export class Routes {
       tools: html`<input class="filter" type="search" placeholder="Filter by pattern" aria-label="Filter routes by pattern or handler" @input=${this.#typed}>`,
       body: html`<div class="table routes" role="table" aria-label="Routes">
         <div class="head" role="row">${["Pattern", "Last minute", "Per s", "p50", "p95", "Failed"].map((word) => html`<span role="columnheader">${word}</span>`)}</div>
-        ${items.length ? this.rows.draw(items, (route) => route.id, this.#row, { whole: routes.length, label: "Routes" }) : html`<p class="empty">No route${routes.length ? " fits the filter" : " yet"}.</p>`}
+        ${items.length ? this.rows.draw(items, (route) => route.id, this.#row, { whole: routes.length, label: "Routes" }) : html`<p class="empty">${routes.length ? "No route matches the filter" : "No routes yet"}.</p>`}
       </div>`,
     });
   }
@@ -42,7 +42,7 @@ export class Routes {
       <span role="cell" class="number">${rate(store.rate(`${route.id}|rate`))}</span>
       <span role="cell" class="number">${latency ? duration(latency.p50) : "–"}</span>
       <span role="cell" class="number">${latency ? duration(latency.p95) : "–"}</span>
-      <span role="cell" class="number ${route.failed ? "hot" : "quiet"}">${count(route.failed)}${route.dropped ? html`<small title="given up">+${count(route.dropped)}</small>` : nothing}</span>
+      <span role="cell" class="number ${route.failed ? "hot" : "quiet"}">${count(route.failed)}${route.dropped ? html`<small title="dropped">+${count(route.dropped)}</small>` : nothing}</span>
     </div>`;
   };
 }

@@ -1,4 +1,4 @@
-// The state of the page: the nodes of the program, their changes, and the last events. All of it is bounded.
+// The state of the page: the nodes of the program, their changes, and the last events. All of them are bounded.
 
 export const SAMPLES = 60;
 const MOST_ENTRIES = 2000;
@@ -10,15 +10,15 @@ export class Store {
     this.kinds = new Map();
     this.figures = { latency: {}, memory: {}, cpu: null };
     this.entries = new Map();
-    // The number of events so far, and of changes that came too fast.
+    // The number of events so far, and of changes that were dropped because they arrived too fast.
     this.seen = 0;
     this.missed = 0;
     this.series = new Map();
-    // The program's clock minus ours, in seconds.
+    // The program's clock minus the browser's, in seconds.
     this.skew = 0;
   }
 
-  /** Forget everything: a new stream begins with all nodes. */
+  /** Remove all nodes, because a new stream begins with all of them. */
   clear() {
     this.nodes.clear();
     this.children.clear();
@@ -41,7 +41,7 @@ export class Store {
     this.missed += dropped;
     for (const entry of entries) {
       if (!this.entries.has(entry.id)) this.seen += 1;
-      // An entry that has changed keeps its place.
+      // A changed entry keeps its position.
       this.entries.set(entry.id, entry);
     }
     for (const id of this.entries.keys()) {
@@ -63,7 +63,7 @@ export class Store {
     return ids?.size ? this.nodes.get(ids.values().next().value) : undefined;
   }
 
-  /** Once per second, compute the rate of each counter. */
+  /** Compute the rate of each counter; called once per second. */
   sample() {
     let [events, failures] = [0, 0];
     for (const route of this.of("route")) this.#grow(`${route.id}|rate`, route.routed);

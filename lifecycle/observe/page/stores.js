@@ -1,4 +1,4 @@
-// Pools, sources and lanes, inboxes and queues: how much waits in each.
+// Pools, sources and lanes, inboxes and queues, and the load of each.
 
 import { count, duration, tone, visible } from "./format.js";
 import { bar, dot, html, icon, meter, nothing, panel, repeat, status } from "./parts.js";
@@ -28,7 +28,7 @@ export class Stores {
     const parts = [["busy", stats.busy ?? 0], ["idle", stats.idle ?? 0], ["starting", stats.starting ?? 0], ["degraded", stats.degraded ?? 0], ["stopping", stats.stopping ?? 0]];
     return html`<article class="card">
       <header><button class="plain" @click=${() => this.app.inspect({ node: pool.id })}><b><bdi>${visible(pool.name)}</bdi></b></button>${status(pool.status)}</header>
-      ${bar(parts, "Members")}
+      ${bar(parts, "Pool workers")}
       <p class="legend">${parts.filter(([, amount]) => amount).map(([name, amount]) => html`<span class=${name}>${amount} ${name}</span>`)}</p>
       <dl class="facts">
         <div><dt>Saturation</dt><dd>${meter(stats.saturation, "Saturation")}<span class="number">${Math.round((stats.saturation ?? 0) * 100)} %</span></dd></div>
@@ -37,7 +37,7 @@ export class Stores {
         <div><dt>Wait p95</dt><dd class="number">${duration(stats.wait_p95)}</dd></div>
         <div><dt>Run p50 / p95</dt><dd class="number">${duration(stats.run_p50)} / ${duration(stats.run_p95)}</dd></div>
       </dl>
-      ${members.length ? html`<div class="members" role="list" aria-label="Members">${repeat(members, (each) => each.id, (each) => html`<button role="listitem" class="member ${tone(each.status)}" title="${visible(each.name)}: ${each.status}" aria-label="${visible(each.name)}: ${each.status}" @click=${() => this.app.inspect({ node: each.id })}></button>`)}</div>` : nothing}
+      ${members.length ? html`<div class="members" role="list" aria-label="Pool workers">${repeat(members, (each) => each.id, (each) => html`<button role="listitem" class="member ${tone(each.status)}" title="${visible(each.name)}: ${each.status}" aria-label="${visible(each.name)}: ${each.status}" @click=${() => this.app.inspect({ node: each.id })}></button>`)}</div>` : nothing}
     </article>`;
   };
 
@@ -49,7 +49,7 @@ export class Stores {
       body: html`<div class="list" role="region" aria-label="Sources and lanes" tabindex="0">
         ${repeat(sources, (source) => source.id, this.#source)}
         ${repeat(lanes, (lane) => lane.id, this.#lane)}
-        ${sources.length + lanes.length ? nothing : html`<p class="empty">Nothing brings events in yet.</p>`}
+        ${sources.length + lanes.length ? nothing : html`<p class="empty">No sources or lanes yet.</p>`}
       </div>`,
     });
   }
@@ -61,8 +61,8 @@ export class Stores {
   };
 
   #lane = (lane) => html`<div class="line"><span class="what">lane</span><bdi class="name clip mono" title=${visible(lane.name)}>${visible(lane.name)}</bdi>
-      ${meter(lane.limit ? lane.waiting / lane.limit : 0, `Lane ${visible(lane.name)}, how full`)}
-      <span class="number counts"><b>${count(lane.running)}</b>/${count(lane.concurrency)} at work</span><span class="number counts ${lane.waiting ? "warm" : "quiet"}"><b>${count(lane.waiting)}</b> waiting</span></div>`;
+      ${meter(lane.limit ? lane.waiting / lane.limit : 0, `Fill level of lane ${visible(lane.name)}`)}
+      <span class="number counts"><b>${count(lane.running)}</b>/${count(lane.concurrency)} running</span><span class="number counts ${lane.waiting ? "warm" : "quiet"}"><b>${count(lane.waiting)}</b> waiting</span></div>`;
 
   kept() {
     const { store } = this.app;
@@ -83,7 +83,7 @@ export class Stores {
 
 const OWN = new Set(["id", "kind", "parent", "name", "status", "error", "details"]);
 
-/** The counts of a component, at the first or second level. */
+/** Return the counts of a component, from the first or second level of its fields. */
 function numbers(node) {
   const found = [];
   for (const [name, value] of Object.entries(node)) {

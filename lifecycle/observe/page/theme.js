@@ -1,5 +1,5 @@
-// Runs before the page is drawn, so that it never flashes in the wrong colours.
+// Runs before the page is drawn, so that the wrong theme is never visible.
 try {
   const chosen = localStorage.getItem("lifecycle.theme");
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
-} catch { /* storage is switched off: the system's choice holds */ }
+} catch { /* storage is disabled, so the system's theme applies */ }

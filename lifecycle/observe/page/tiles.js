@@ -1,4 +1,4 @@
-// The whole program at a glance: seven figures.
+// An overview of the program: seven figures.
 
 import { bytes, count, duration, rate, tone, visible } from "./format.js";
 import { html, spark } from "./parts.js";
@@ -13,9 +13,9 @@ export function tiles(store, workers) {
   const slow = store.nodes.get(slowest.id)?.pattern ?? slowest.id;
   const memory = Object.values(store.figures.memory).reduce((sum, size) => sum + size, 0);
   const tile = (name, value, note, look = "") => html`<div class="tile ${look}"><dt>${name}</dt><dd><b class="number">${value}</b><span>${note}</span></dd></div>`;
-  return html`<dl class="tiles" aria-label="At a glance">
+  return html`<dl class="tiles" aria-label="Overview">
     ${tile("Workers", html`${count(running)}<small>/${count(workers.length)}</small>`, failed ? html`${count(failed)} failed` : "running", failed ? "bad" : "")}
-    ${tile("Restarts", count(restarts), "in all", restarts ? "warm" : "")}
+    ${tile("Restarts", count(restarts), "in total", restarts ? "warm" : "")}
     ${tile("Events", html`${rate(store.rate("events"))}<small>/s</small>`, spark(store.series.get("events"), { label: "Events in the last minute" }))}
     ${tile("Failures", count(failures), spark(store.series.get("failures"), { label: "Failures in the last minute" }), store.rate("failures") ? "bad" : "")}
     ${tile("Slowest p95", slowest.p95 ? duration(slowest.p95) : "–", html`<bdi title=${visible(slow ?? "")}>${visible(slow ?? "no calls yet")}</bdi>`)}

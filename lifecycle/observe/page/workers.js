@@ -38,7 +38,7 @@ export class Workers {
       body: html`<div class="table workers">
         <div class="head" role="row" id="workers-rows-head">${["Name", "Status", "Restarts", "Health", "Memory", "Up"].map((word) => html`<span role="columnheader">${word}</span>`)}<span></span></div>
         ${items.length ? this.rows.draw(items, (item) => item.node.id, this.#row, { tree, whole: every.length, label: "Workers" })
-          : html`<p class="empty">${every.length ? "No worker fits the filter." : "Nothing is supervised here."}</p>`}
+          : html`<p class="empty">${every.length ? "No worker matches the filter." : "This program has no workers."}</p>`}
       </div>`,
     });
   }

@@ -238,7 +238,7 @@ async def test_without_a_token_the_page_is_read_only_and_a_wrong_one_is_refused(
         await page.until("document.querySelector('#dialog-token').open")
         await page.type("wrong")
         await page.press("Enter")
-        await page.until("document.querySelector('#token-wrong').textContent === 'This is not the token.'")
+        await page.until("document.querySelector('#token-wrong').textContent === 'The token is wrong.'")
         assert not done.is_set()
         assert await page.run("sessionStorage.length") == 0
         await page.run("document.querySelector('#token').value = ''")
