@@ -86,7 +86,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         ),
         ".sources": (
             "BaseSource FileWatchSource GitHub HealthCheckSource Inbox InputSource Limits PromptSource "
-            "QueueSource SignalSource TickerSource WebhookSource"
+            "QueueSource ScheduleSource SignalSource TickerSource WebhookSource"
         ),
         ".workers": (
             "Backoff BaseWorker ContainerWorker DoNotRestart Exit Gate Intensity ProbeResult ProcessWorker Restart "

@@ -97,6 +97,7 @@ from lifecycle.sources import InputSource as InputSource
 from lifecycle.sources import Limits as Limits
 from lifecycle.sources import PromptSource as PromptSource
 from lifecycle.sources import QueueSource as QueueSource
+from lifecycle.sources import ScheduleSource as ScheduleSource
 from lifecycle.sources import SignalSource as SignalSource
 from lifecycle.sources import TickerSource as TickerSource
 from lifecycle.sources import WebhookSource as WebhookSource

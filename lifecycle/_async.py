@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-__all__ = ["Condition", "cancel_later", "is_async", "shield", "wait_within", "was_cancelled"]
+__all__ = ["Condition", "cancel_later", "is_async", "shield", "wait_within", "wall_clock", "was_cancelled"]
 
 _T = TypeVar("_T")
 
@@ -95,3 +96,8 @@ async def shield(work: asyncio.Future[_T]) -> _T:
     if cancelled is not None:
         raise cancelled
     return result
+
+
+def wall_clock() -> Callable[[], float]:
+    """Return the clock for dates, in seconds since the epoch; a loop in virtual time has its own."""
+    return getattr(asyncio.get_running_loop(), "wall_time", time.time)

@@ -14,6 +14,8 @@ from contextvars import ContextVar
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
+    from collections.abc import Callable
+    from datetime import timedelta
     from typing import Any
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "name_of",
     "program_name",
     "reason_of",
+    "seconds",
     "stream_handlers",
 ]
 
@@ -65,6 +68,12 @@ def reason_of(error: BaseException) -> str:
     """Return the message of an error, with its class if the message alone is empty or only a key."""
     message = "" if type(error).__str__ is KeyError.__str__ else message_of(error)
     return message if message and not message.startswith(_NO_MESSAGE) else error_text(error)
+
+
+def seconds(duration: float | timedelta) -> float:
+    """Return a duration in seconds; a `datetime.timedelta` is converted."""
+    total: Callable[[], float] | None = getattr(duration, "total_seconds", None)
+    return float(duration) if total is None else total()  # type: ignore[arg-type]  # a timedelta has total_seconds
 
 
 def program_name() -> str:

@@ -19,6 +19,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         ".queue": "QueueSource",
         ".signals": "SignalSource",
         ".signatures": "GitHub GitLab Hmac Slack StandardWebhooks Stripe",
+        ".schedule": "ScheduleSource",
         ".ticker": "TickerSource",
         "._http.settings": "Limits",
         ".webhook": "WebhookSource",

@@ -10,6 +10,7 @@ from lifecycle.sources.inbox import Inbox as Inbox
 from lifecycle.sources.input import InputSource as InputSource
 from lifecycle.sources.prompt import PromptSource as PromptSource
 from lifecycle.sources.queue import QueueSource as QueueSource
+from lifecycle.sources.schedule import ScheduleSource as ScheduleSource
 from lifecycle.sources.signals import SignalSource as SignalSource
 from lifecycle.sources.signatures import GitHub as GitHub
 from lifecycle.sources.signatures import GitLab as GitLab

@@ -7,9 +7,13 @@ import math
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from lifecycle._async import wall_clock
+from lifecycle._util import seconds
 from lifecycle.events import TickEvent
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from lifecycle.control import Emit
 
 __all__ = ["TickerSource"]
@@ -22,7 +26,7 @@ class TickerSource:
     number is missing from ``count``, and `missed` counts it.
 
     Args:
-        interval: Seconds between two ticks.
+        interval: Seconds between two ticks, or a `datetime.timedelta`.
         name: Name of the ticks. Their topic is ``tick/<name>``.
         immediate: Whether the first tick is sent immediately. By default, it is sent after one interval.
 
@@ -30,10 +34,10 @@ class TickerSource:
         ValueError: if ``interval`` is not a positive number of seconds.
     """
 
-    def __init__(self, interval: float, *, name: str = "ticker", immediate: bool = False) -> None:
-        if not 0 < interval < math.inf:
+    def __init__(self, interval: float | timedelta, *, name: str = "ticker", immediate: bool = False) -> None:
+        if not 0 < seconds(interval) < math.inf:
             raise ValueError(f"interval={interval!r} must be positive and finite; give seconds above 0")
-        self.interval = interval
+        self.interval: float = seconds(interval)
         self.name = name
         self.immediate = immediate
         #: Number of ticks that were skipped since the source was created.
@@ -44,13 +48,13 @@ class TickerSource:
 
     async def run(self, emit: Emit) -> None:
         """Send ticks until cancelled. The router calls this."""
-        now = asyncio.get_running_loop().time
+        now, wall = asyncio.get_running_loop().time, wall_clock()
         # The time of tick 0: tick ``n`` is due at ``start + n * interval``.
         start = now() - self.interval if self.immediate else now()
         count = 1
         while True:
             await asyncio.sleep(start + count * self.interval - now())
-            await emit(TickEvent(datetime.now(UTC).astimezone(), count, self.name))
+            await emit(TickEvent(datetime.fromtimestamp(wall(), UTC).astimezone(), count, self.name))
             following = max(count + 1, math.ceil((now() - start) / self.interval))
             self.missed += following - count - 1
             count = following

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
 __all__ = ["Clock", "VirtualLoop"]
 
@@ -27,12 +28,16 @@ _HAIR = 1e-6
 #: The resolution that asyncio assumes for its clock.
 _RESOLUTION = time.get_clock_info("monotonic").resolution
 
+_NOT_VIRTUAL = "this test does not run in virtual time; request the fixture `clock`"
+
 
 class VirtualLoop(asyncio.SelectorEventLoop):
     """A loop in virtual time, for ``asyncio.Runner(loop_factory=VirtualLoop)``; it starts at 0 seconds."""
 
     def __init__(self) -> None:
         self._virtual_now = 0.0
+        #: The date at 0 seconds, in seconds since the epoch.
+        self.epoch: float = time.time()
         # Running jobs in threads that will call back. While there are any, the clock stops.
         self._jobs = 0
         super().__init__(_JumpingSelector(self))
@@ -40,6 +45,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Return the virtual seconds since the loop was created."""
         return self._virtual_now
+
+    def wall_time(self) -> float:
+        """Return the virtual date, in seconds since the epoch."""
+        return self.epoch + self._virtual_now
 
     def run_in_executor(self, executor: Any, func: Callable[[*_Ts], _T], *args: *_Ts) -> asyncio.Future[_T]:
         """Run a job as asyncio does, and stop the clock while it runs."""
@@ -104,6 +113,12 @@ class Clock:
         """Return the seconds since the test's loop was created."""
         return asyncio.get_running_loop().time()
 
+    def set_date(self, date: datetime) -> None:
+        """Let it be ``date`` now, for schedules and ticks. The date of a new loop is that of its creation."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop), _NOT_VIRTUAL
+        loop.epoch = date.timestamp() - loop.time()
+
     async def advance(self, seconds: float) -> None:
         """Advance by ``seconds``. When this returns, everything due by then has run, in order."""
         await asyncio.sleep(seconds)
@@ -112,7 +127,7 @@ class Clock:
     async def settle(self) -> None:
         """Run everything that is ready now, and its consequences, without advancing the clock."""
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop), "this test does not run in virtual time; request the fixture `clock`"
+        assert isinstance(loop, VirtualLoop), _NOT_VIRTUAL
         for _ in range(10_000):
             if not loop.busy:
                 return

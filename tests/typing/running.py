@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Self, assert_type
@@ -22,6 +23,7 @@ from lifecycle import (
     QueueSource,
     Reason,
     Router,
+    ScheduleSource,
     SignalSource,
     TickerSource,
     WebhookEvent,
@@ -178,6 +180,7 @@ router.add_source(Listening(), restart="never")
 router.add_source(Mailbox("mail", buffer=3))
 router.add_source(QueueSource(queue))
 router.add_source(TickerSource(1.5, immediate=True))
+router.add_source(ScheduleSource("@daily", timezone=UTC, catch_up="once", jitter=timedelta(minutes=1)))
 router.add_source(SignalSource())
 router.add_source(InputSource())
 router.add_source(PromptSource(prompt="? "))
@@ -195,6 +198,8 @@ router.add_source(Deaf())  # type: ignore[arg-type]  # pyright: ignore[reportArg
 router.add_source(numbers, restart="always")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # A check is a function.
 HealthCheckSource("db", True)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+# Not a valid way to catch up.
+ScheduleSource("@daily", catch_up="some")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # Not a valid trigger.
 HealthCheckSource("db", main, trigger="rise")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # A secret instead of a signature scheme.

@@ -1,0 +1,215 @@
+"""Ticks at the times of a cron expression."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import math
+import os
+import random
+import time
+from collections import deque
+from datetime import UTC, datetime, timedelta, tzinfo
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+
+from lifecycle._async import wall_clock
+from lifecycle._util import seconds
+from lifecycle.errors import Dropped
+from lifecycle.events import TickEvent
+
+if TYPE_CHECKING:
+    from lifecycle.control import Delivery, Emit
+
+__all__ = ["ScheduleSource"]
+
+CATCH_UP = ("none", "once", "all")
+NAMES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+
+SECOND = timedelta(seconds=1)
+
+#: Seconds after which a tick counts as missed.
+LATE = 60.0
+#: Maximum seconds between two looks at the system clock, which changes when it is set, and while the machine sleeps.
+_LOOK = 30.0
+
+
+class ScheduleSource:
+    """Sends a `TickEvent` at each time of a cron expression.
+
+    The ``time`` of an event is its scheduled time, in the time zone of the schedule. When clocks go forward, a tick in
+    the skipped hour comes right after it. When they go back, a tick at a fixed hour comes once, as in Debian's cron.
+
+    A tick is missed if the program was not running at its time, or was more than a minute late, for example because
+    the machine slept. ``catch_up`` decides about missed ticks. With a ``state`` file, a tick counts as done when its
+    handler has ended, so that a tick whose handler was interrupted by a crash is repeated.
+
+    Args:
+        expression: Five fields (minute, hour, day of month, month, day of week), six with seconds in front, or one of
+            ``@hourly``, ``@daily``, ``@midnight``, ``@weekly``, ``@monthly``, ``@yearly`` and ``@annually``.
+        name: Name of the ticks: their topic is ``tick/<name>``.
+        timezone: A name such as ``"Europe/Berlin"``, or a `datetime.tzinfo`. By default, that of the system.
+        catch_up: Missed ticks: ``"none"`` skips them, ``"once"`` sends the last one, ``"all"`` sends each.
+        state: File that stores the time of the last completed tick. Without it, only ticks that the running program
+            misses can be caught up.
+        jitter: Maximum random delay of each tick in seconds, or as a `datetime.timedelta`.
+
+    Raises:
+        ValueError: if the expression, the time zone or another setting is invalid, or if the expression never matches.
+    """
+
+    def __init__(
+        self,
+        expression: str,
+        *,
+        name: str = "schedule",
+        timezone: str | tzinfo | None = None,
+        catch_up: Literal["none", "once", "all"] = "none",
+        state: str | os.PathLike[str] | None = None,
+        jitter: float | timedelta = 0.0,
+    ) -> None:
+        if catch_up not in CATCH_UP:
+            raise ValueError(f"catch_up={catch_up!r} is unknown; give one of {', '.join(map(repr, CATCH_UP))}")
+        if not 0 <= seconds(jitter) < math.inf:
+            raise ValueError(f"jitter={jitter!r} must be 0 or more seconds")
+        self.expression = expression
+        self.name = name
+        self.timezone = _zone(timezone)
+        self.catch_up = catch_up
+        self.jitter: float = seconds(jitter)
+        self._state = None if state is None else Path(state)
+        # The last tick that was sent or skipped; None before the first run.
+        self._last: datetime | None = None
+        # Sent ticks that may not have ended, the oldest first.
+        self._sent: deque[tuple[datetime, Delivery]] = deque()
+        self._check()
+
+    def __repr__(self) -> str:
+        return f"ScheduleSource({self.expression!r}, name={self.name!r})"
+
+    async def __aenter__(self) -> Self:
+        self._last = self._last or await asyncio.to_thread(self._restored, self._now())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Do nothing: `settle` comes after the last handler."""
+
+    async def run(self, emit: Emit) -> None:
+        """Send ticks until cancelled; the router calls this."""
+        last = self._last or self._now()
+        for count in itertools.count(1):
+            self._last = last = await self._due(last)
+            self._sent.append((last, await emit(TickEvent(last, count, self.name))))
+
+    async def settle(self) -> None:
+        """Store the last completed tick; the router calls this when every handler has ended."""
+        await self._record(stopped=True)
+
+    async def _due(self, last: datetime) -> datetime:
+        """Wait for the tick after ``last`` that has to be sent, and return its time."""
+        while True:
+            tick, delay = self._next(last), random.uniform(0, self.jitter)  # noqa: S311  # it only spreads load
+            await self._reached(tick.timestamp() + delay)
+            now = self._now()
+            if self.catch_up == "all" or (now - tick).total_seconds() <= LATE + delay:
+                return tick
+            last = self._next(now + SECOND, reverse=True)
+            if self.catch_up == "once" or (now - last).total_seconds() <= LATE:
+                return last
+
+    async def _reached(self, timestamp: float) -> None:
+        now = wall_clock()
+        # The system clock may be set, and the loop's clock stops while the machine sleeps.
+        longest = _LOOK if now is time.time else math.inf
+        while (left := timestamp - now()) > 0:
+            await asyncio.sleep(min(left, longest))
+            await self._record()
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(wall_clock()(), self.timezone)
+
+    def _next(self, moment: datetime, *, reverse: bool = False) -> datetime:
+        return next(CronSim(NAMES.get(self.expression, self.expression), moment, reverse))
+
+    def _check(self) -> None:
+        try:
+            self._next(datetime.now(self.timezone))
+        except CronSimError as error:
+            raise ValueError(
+                f"{self.expression!r} is not a cron expression ({error}); give five fields, such as '0 3 * * *', "
+                f"six with seconds in front, or one of {', '.join(NAMES)}"
+            ) from None
+        except StopIteration:
+            raise ValueError(f"{self.expression!r} never matches; check the day and the month") from None
+
+    async def _record(self, *, stopped: bool = False) -> None:
+        """Store the time of the last completed tick, if all earlier ones have ended as well.
+
+        If the router has ``stopped``, dropped ticks are not completed.
+        """
+        done = None
+        while self._sent and self._sent[0][1].done:
+            if stopped and isinstance(self._sent[0][1].error, Dropped):
+                break
+            done, _ = self._sent.popleft()
+        if done is not None and self._state is not None:
+            await asyncio.to_thread(self._store, done)
+
+    def _store(self, done: datetime) -> None:
+        assert self._state is not None, "only a schedule with a state file stores it"
+        fresh = self._state.with_name(f"{self._state.name}.new")
+        with fresh.open("w", encoding="utf-8") as file:
+            json.dump({"name": self.name, "last": done.isoformat()}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self._state)
+
+    def _restored(self, now: datetime) -> datetime:
+        """Return the time of the last completed tick, or ``now`` at the first start."""
+        if self._state is None:
+            return now
+        try:
+            stored = json.loads(self._state.read_text(encoding="utf-8"))
+            name, last = stored["name"], datetime.fromisoformat(stored["last"])
+        except FileNotFoundError:
+            self._store(now)
+            return now
+        except (ValueError, LookupError, TypeError) as error:
+            raise ValueError(
+                f"{self._state} is not the state of a schedule ({error!r}); remove it to start without it"
+            ) from error
+        if name != self.name:
+            raise ValueError(f"{self._state} belongs to the schedule {name!r}; give {self.name!r} its own file")
+        return min(last.astimezone(self.timezone), now)
+
+
+def _zone(timezone: str | tzinfo | None) -> tzinfo:
+    """Return a time zone with its rules for daylight saving time.
+
+    Raises:
+        ValueError: if there is no zone of that name.
+    """
+    if isinstance(timezone, tzinfo):
+        return timezone
+    name = timezone or os.environ.get("TZ", "").lstrip(":")
+    try:
+        if name:
+            return ZoneInfo(name)
+        with Path("/etc/localtime").open("rb") as file:
+            return ZoneInfo.from_file(file)
+    except (ZoneInfoNotFoundError, ValueError) as error:
+        raise ValueError(f"timezone={name!r} is unknown; give a name such as 'Europe/Berlin'") from error
+    except OSError:
+        return UTC
