@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum, StrEnum, auto
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Never, Protocol, TypeAlias, TypeVar, cast, overload
 
 from lifecycle._async import is_async
 from lifecycle._util import name_of
@@ -102,9 +102,17 @@ class StopOrder(StrEnum):
     PARALLEL = "parallel"
 
 
+class _Gated(Protocol):
+    # The overload keeps pyright from taking `lambda name=name: make(name)` for a function of a gate.
+    @overload
+    def __call__(self, gate: Never, /) -> Coroutine[Any, Any, object]: ...
+    @overload
+    def __call__(self, gate: Gate, /) -> Coroutine[Any, Any, object]: ...
+
+
 _Target: TypeAlias = (
     Callable[[], Coroutine[Any, Any, object]]
-    | Callable[[Gate], Coroutine[Any, Any, object]]
+    | _Gated
     | Sequence[str | os.PathLike[str]]
     | Callable[[], "Worker | Awaitable[Worker]"]
 )

@@ -124,10 +124,10 @@ class Supervisor(BaseWorker):
         """Add a child after the others, and return when it has started.
 
         Before the start of the supervisor, the child is only added. While the supervisor is suspended, the child starts
-        with the resume.
+        with the resume. A child of the same name that has ended and is not started again is replaced.
 
         Raises:
-            ValueError: if a child has that name, or the spec cannot work here.
+            ValueError: if another child has that name, or the spec cannot work here.
             InvalidTransition: if the supervisor is stopping or has ended.
             WorkerFailed: if the child could not start. It is not added then.
         """

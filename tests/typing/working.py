@@ -118,6 +118,20 @@ tree = Supervisor(
 )
 Supervisor("tree", strategy=Strategy.ONE_FOR_ALL, on_limit="pause", auto_shutdown="any_significant")
 
+
+def make(name: str) -> ProcessWorker:
+    return ProcessWorker(name, "true")
+
+
+async def make_slowly(name: str) -> ProcessWorker:
+    return ProcessWorker(name, "true")
+
+
+# A default binds the current value of a loop variable.
+for name in ("a", "b"):
+    Spec(name, lambda name=name: make(name))
+    Spec(name, lambda name=name: make_slowly(name))
+
 # It does not return a worker.
 Spec("task", plain)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # A coroutine instead of a function.

@@ -102,6 +102,33 @@ async def test_a_name_is_given_once(clock: Clock, fakes: Fakes, started: bool) -
     await supervisor.stop()
 
 
+@pytest.mark.parametrize("end", ["finish", "crash", "stop"])
+async def test_the_name_of_a_child_that_has_ended_can_be_used_again(clock: Clock, fakes: Fakes, end: str) -> None:
+    async with Supervisor("s", fakes.spec("a", restart="never"), fakes.spec("b")) as supervisor:
+        if end == "stop":
+            await supervisor.stop_child("a")
+        else:
+            fakes["a"].end(OSError("broken") if end == "crash" else None)
+            await clock.settle()
+        await supervisor.add(fakes.spec("a", restart="always"))
+        assert [(child.name, child.status, child.restarts) for child in supervisor.workers()] == [
+            ("b", "running", 0),
+            ("a", "running", 0),
+        ]
+        fakes["a"].end()
+        await clock.settle()
+        assert statuses(supervisor) == {"b": "running", "a": "running"}
+
+
+async def test_the_name_of_a_child_that_is_restarted_after_the_resume_is_taken(clock: Clock, fakes: Fakes) -> None:
+    async with Supervisor("s", fakes.spec("a")) as supervisor:
+        await supervisor.suspend()
+        fakes.crash("a")
+        await clock.settle()
+        with pytest.raises(ValueError, match="'s' already has a child 'a'"):
+            await supervisor.add(fakes.spec("a"))
+
+
 async def test_nothing_is_added_to_what_stops_or_has_ended(clock: Clock, fakes: Fakes) -> None:
     fakes.stop_times = {"a": 5}
     supervisor = Supervisor("s", fakes.spec("a"))

@@ -324,10 +324,14 @@ class SupervisorLoop:
     def _leave(self, child: Child) -> None:
         """Leave ``child`` down, which may end the supervisor."""
         others = (each for each in self.children.values() if each is not child and each.spec.significant)
-        at_work = [each for each in others if each.active or each in self._queue or self._is_held(each)]
+        at_work = [each for each in others if self._is_at_work(each)]
         if ends_with(self._auto_shutdown, significant=child.spec.significant, others=at_work):
             _log.info("%r ends: its significant child %r has ended %s", self.name, child.spec.name, child.status)
             self._end_with(None)
+
+    def _is_at_work(self, child: Child) -> bool:
+        """Whether ``child`` is running, or will be started."""
+        return child.active or child in self._queue or self._is_held(child)
 
     def _probed(self, child: Child, generation: int, bad: int, answer: ProbeResult) -> None:
         self.note(child)
@@ -427,7 +431,7 @@ class SupervisorLoop:
         return self.children[name]
 
     def register(self, spec: Any) -> Child:
-        """Add a child as the last one in order, without starting it.
+        """Add a child as the last one in order, without starting it. It replaces a child of its name that has ended.
 
         Raises:
             TypeError, ValueError: if it cannot be a child.
@@ -435,11 +439,15 @@ class SupervisorLoop:
         if not isinstance(spec, Spec):
             several = ", or several one by one: *specs" if isinstance(spec, list | tuple) else ""
             raise TypeError(f"{spec!r} is not a Spec; give {self.name!r} Spec(name, child){several}")
-        if spec.name in self.children:
-            status = self.children[spec.name].status
-            raise ValueError(f"{self.name!r} already has a child {spec.name!r}, which is {status}; remove it first")
+        former = self.children.get(spec.name)
+        if former is not None and (former.idle_status not in FINAL or self._is_at_work(former)):
+            raise ValueError(
+                f"{self.name!r} already has a child {spec.name!r}, which is {former.status}; remove it first"
+            )
         if spec.significant and self._auto_shutdown is AutoShutdown.NEVER:
             raise ValueError(f"{spec.name!r} is significant, but auto_shutdown of {self.name!r} is 'never'")
+        if former is not None:
+            self.forget(former)
         child = self.children[spec.name] = Child(spec)
         return child
 
