@@ -5,8 +5,8 @@ outcomes. `Dashboard` serves a page, and `ControlSocket` lets `lifecycle ctl` qu
 `Console`. `ProbeServer` responds to the probes of Kubernetes and of load balancers. `PrometheusMetrics`,
 `OpenTelemetryMetrics` and `OpenTelemetryTraces` export metrics and spans, and `mermaid` draws states as diagrams.
 
-This package calls ``state()`` and listens to hooks. Observed objects do not depend on it. Of workers and flows, it
-imports only the records. A new exporter of metrics needs one module that uses the table in `metrics`.
+This package calls ``state()`` and listens to hooks. Observed objects do not depend on it. It imports only the records
+of workers and flows. A new exporter of metrics needs one module that uses the table in `metrics`.
 """
 
 from lifecycle._lazy import lazy_names

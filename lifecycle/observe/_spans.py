@@ -86,7 +86,7 @@ class Spans:
         self._tracer = tracer
         # The events, by the id of their delivery.
         self._events: dict[int, _Event] = {}
-        # By the id of a call that has not begun, the spans of the events that were merged into it.
+        # The spans of events that were merged into a call that has not begun, by the id of the call.
         self._merged: dict[int, list[SpanContext]] = {}
         self._calls: dict[object, Span] = {}
         self._tasks: dict[object, _CurrentSpan] = {}
@@ -267,7 +267,7 @@ def _above(delivery: Delivery) -> Context:
 
 
 def _sent_with(event: object) -> dict[str, str]:
-    """Return the trace headers of an event. It may come from any sender, and have any kind of headers."""
+    """Return the trace headers of an event, which may come from any sender, with any kind of headers."""
     headers: Any = getattr(event, "headers", None)
     if not isinstance(headers, Mapping):
         return {}

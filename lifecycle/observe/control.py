@@ -26,7 +26,7 @@ __all__ = ["ControlSocket"]
 
 _log = logging.getLogger("lifecycle.observe")
 
-#: Maximum bytes of a name. The whole address of a socket, with directory and suffix, has about a hundred.
+#: Maximum bytes of a name. The whole address of a socket, with directory and suffix, may have about a hundred.
 _LONGEST = 64
 
 #: A process id in the name of a socket.

@@ -56,7 +56,7 @@ class Exposed(Protocol):
 
 
 class ProbeServer(Auxiliary):
-    """HTTP server for the probes of Kubernetes and load balancers. Pass it to `run`, preferably first.
+    """HTTP server for health probes and metrics. Pass it to `run`, preferably first.
 
     - ``/livez``: 200 while the loop runs. A blocked program does not respond in time.
     - ``/readyz``: 200 after all mains and routers have started, and 503 as soon as the shutdown begins. Sources and

@@ -31,7 +31,7 @@ __all__ = ["Explanation", "Match", "NearMiss", "Silence", "explain", "near_misse
 
 _log = logging.getLogger("lifecycle.observe")
 
-#: Maximum near misses shown per kind, and maximum candidates whose spelling is compared.
+#: Maximum number of near misses shown per kind, and of candidates whose spelling is compared.
 _SHOWN, _CLOSE = 3, 50
 #: Maximum segments of a topic or pattern to compare. Longer ones are expensive, and unlikely to be misspellings.
 _SEGMENTS = 16

@@ -83,7 +83,7 @@ class Guard:
         """Check a request. ``target`` is the path as sent, and ``path`` the route that it matches.
 
         Raises:
-            Refused: if host, origin or token is wrong. The reason names which, but not the right value.
+            Refused: if host, origin or token is wrong. The reason names the wrong one, but not the right value.
         """
         if not target.startswith("/"):
             # A host in the target would override the checked header.

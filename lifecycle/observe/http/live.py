@@ -47,8 +47,8 @@ _TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg"
 
 #: Seconds between two messages with events, and the maximum events per message. The newest are sent.
 _EVENTS_INTERVAL, _EVENTS_SHOWN = 0.2, 200
-#: Maximum nodes per second that changes are computed for, so that the CPU usage does not grow with the number of nodes;
-#: and the maximum seconds between two messages.
+#: Maximum number of nodes compared per second, so that the CPU usage does not grow with the number of nodes; and the
+#: maximum seconds between two messages.
 _NODES_PER_SECOND, _LONGEST_INTERVAL = 2000.0, 2.0
 #: Seconds between two measurements.
 _FIGURES_INTERVAL = 2.0
