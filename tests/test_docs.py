@@ -383,14 +383,22 @@ def test_the_reloader_of_the_tutorial_at_each_step(start: Callable[..., Running]
     program.stop()
 
 
+def slowed(text: str, after: str, seconds: int = 1000) -> str:
+    """Return a program whose next sleep after a line takes longer, so that the test has time to end the program."""
+    begin, line, end = text.partition(after)
+    changed, count = re.subn(r"sleep\(\d+\)", f"sleep({seconds})", end, count=1)
+    assert count == 1
+    return begin + line + changed
+
+
 def test_the_deployment_of_the_tutorial_resumes_where_it_was(start: Callable[..., Running]) -> None:
     first, second = versions(ROOT / "docs/tutorial-flows.md", "deploy.py")
-    program = start(first, "v2")
+    program = start(slowed(first, 'print("migrating"', 5), "v2")
     program.until("migrating")
     assert "switching" not in program.stop(signal.SIGINT)
     assert start(first, "v2").rest() == "switching to app-v2\ndone: app-v2\n"
 
-    program = start(second, "v4-broken")
+    program = start(slowed(second, 'print("migrating back"'), "v4-broken")
     program.until("migrating back")
     program.process.kill()
     program.rest(-signal.SIGKILL)
@@ -406,7 +414,7 @@ def test_the_programs_of_the_page_on_jobs(start: Callable[..., Running]) -> None
     page = ROOT / "docs/howto/jobs.md"
     [text], [daily], [outbox] = (versions(page, f"{name}.py") for name in ("jobs", "daily", "outbox"))
     shown = [block.text for block in blocks(page, "text") if block.mark != "prints"]
-    program = start(text)
+    program = start(slowed(text, 'print("uploading"'))
     program.until("uploading small-cat.jpg\n")
     program.process.kill()
     said = f"$ python jobs.py\n{program.rest(-signal.SIGKILL)}Killed\n"
