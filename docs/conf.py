@@ -1,4 +1,4 @@
-"""The configuration of Sphinx; `make docs` treats every warning as an error."""
+"""The configuration of Sphinx. `make docs` treats every warning as an error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ author = "The lifecycle authors"
 copyright = author
 release = version = version_of("lifecycle-control")
 
-# For tables.py, next to this file.
+# Makes tables.py importable, which is in this directory.
 sys.path.insert(0, str(Path(__file__).parent))
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "tables"]
 exclude_patterns = ["_build"]
@@ -61,7 +61,7 @@ PACKAGES = (
 
 
 def public_names() -> dict[str, str]:
-    """Return the documented package of each public name: `Router` is documented as lifecycle.control.Router."""
+    """Return the package that documents each public name. For example, `Router` is documented in lifecycle.control."""
     packages = {package: importlib.import_module(f"lifecycle.{package}") for package in PACKAGES}
     # The first package that exports a name documents it, except for errors, which have their own page.
     found = dict.fromkeys(packages["errors"].__all__, "lifecycle.errors")
@@ -72,7 +72,7 @@ def public_names() -> dict[str, str]:
 
 
 def resolve(app: Sphinx, env: Any, node: nodes.Element, content: nodes.Element) -> nodes.Node | None:
-    """Link the short names of public objects to their pages; other names in backticks stay plain."""
+    """Link the short names of public objects to their pages. Other names in backticks remain plain."""
     if node.get("refdomain") != "py":
         return None
     name, _, member = str(node["reftarget"]).rpartition("lifecycle.")[2].rpartition(".")
@@ -101,14 +101,14 @@ def clean(*args: Any) -> None:
 
 
 def inline_attribute(docstring: Any) -> tuple[str, list[str]]:
-    """Return all text of an attribute as its description; Napoleon takes the words before a colon for its type."""
+    """Return all text of an attribute as its description. Napoleon reads the words before a colon as the type."""
     lines = docstring._dedent(docstring._consume_to_end())  # Napoleon has no setting for this
     return "", type(docstring)(lines, docstring._config).lines()
 
 
 def setup(app: Sphinx) -> None:
-    """Set up the extension; Sphinx calls this."""
-    # These pages show the source of Mermaid diagrams.
+    """Set up the extension. Sphinx calls this."""
+    # The pages show the source of Mermaid diagrams.
     app.add_lexer("mermaid", TextLexer)
     app.add_config_value("lifecycle_names", public_names(), "env")
     app.connect("missing-reference", resolve)

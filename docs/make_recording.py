@@ -1,8 +1,8 @@
 """Record docs/_static/first.svg: ``python -m docs.make_recording``.
 
-tmux runs ``lifecycle watch`` in one pane and a shell that edits the program in the pane below. The screens become one
-animated SVG: they are stacked like the frames of a film, and the style moves them past the window, each for as long as
-the terminal showed it. A viewer without animation shows the last frame.
+tmux runs ``lifecycle watch`` in one pane, and a shell that edits the program in the pane below. The screens become one
+animated SVG. They are stacked like the frames of a film, and the style moves them past the window. Each is visible for
+as long as the terminal showed it. A viewer without animation shows the last frame.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PICTURE = ROOT / "docs" / "_static" / "first.svg"
 COLUMNS, ROWS, SHELL_ROWS = 92, 22, 5
 LIMIT = 30.0
-LONGEST, LAST = 2.0, 5.0  # seconds for which a screen is shown at most, and for which the last one is shown
+LONGEST, LAST = 2.0, 5.0  # maximum seconds per screen, and seconds for the last screen
 PROGRAM = """\
 import time
 
@@ -84,7 +84,7 @@ class Terminal:
         return done.stdout
 
     def look(self) -> str:
-        """Return the current screen; the one before it is kept if it differs."""
+        """Return the current screen, and record the previous one if it was different."""
         panes = [self.tmux("capture-pane", "-p", "-t", pane) for pane in (WATCH, SHELL)]
         text, now = ("\u2500" * COLUMNS + "\n").join(panes), time.monotonic()
         if text != self._shown:
@@ -114,7 +114,7 @@ class Terminal:
 
 
 def played() -> list[Screen]:
-    """Start a command, edit it, break it, repair it, and press Ctrl+C twice."""
+    """Start a command, edit the program, break it, repair it, and press Ctrl+C twice."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "app.py").write_text(PROGRAM, encoding="utf-8")
         terminal = Terminal(folder)
@@ -141,7 +141,7 @@ def played() -> list[Screen]:
 
 
 def film(screens: list[Screen], title: str) -> str:
-    """Return the SVG that shows ``screens`` one after the other."""
+    """Return an SVG that shows ``screens`` one after the other."""
     window = ROWS * ROW
     seconds = [min(screen.seconds, LONGEST) for screen in screens[:-1]] + [LAST]
     begins = [0.0, *accumulate(seconds)]
@@ -171,7 +171,7 @@ def drawn(line: str, *, y: int) -> str:
 
 
 def main() -> None:
-    """Play, and write the picture."""
+    """Run the commands, and write the SVG."""
     title = "lifecycle watch restarts a program on a change, keeps it on a broken edit, and ends on Ctrl+C."
     PICTURE.write_text(film(played(), title), encoding="utf-8")
 

@@ -1,6 +1,6 @@
 """Take the screenshots of `Dashboard` in docs/_static: ``python -m docs.make_screenshots``.
 
-A small example shop runs, and a headless Chromium opens its dashboard. Only the time of day is random, so new pictures
+A small example shop runs, and a headless Chromium opens its dashboard. Only the time of day varies, so new screenshots
 differ only where the page has changed.
 """
 
@@ -110,7 +110,7 @@ async def test_links() -> None:
 
 @task
 async def publish() -> None:
-    """Never reached while the screenshots are taken."""
+    """This task is not reached while the screenshots are taken."""
 
 
 async def live(pool: Pool) -> None:
@@ -157,7 +157,7 @@ async def main(address: str) -> None:
 
 async def pictures(address: str, url: str) -> None:
     async with opened(address, url, width=1280, height=800) as page:
-        await asyncio.sleep(62)  # a minute of rates
+        await asyncio.sleep(62)  # one minute of rates
         await page.until("document.querySelector('.workers .row.bad')")
         await page.picture(STATIC / "dashboard.png")
         await page.look(1280, 800, dark=True)

@@ -1,4 +1,4 @@
-"""Directives for tables that are made from declarations in the code.
+"""Directives for tables that are generated from declarations in the code.
 
 - ``{commands}`` shows all commands, with links to their pages.
 - ``{options} watch`` shows the arguments and options of a command, or its subcommands.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["commands", "keys", "labels", "metrics", "options", "section", "subparsers"]
 
-#: Options, quoted texts and names in capitals, which become code.
+#: Options, quoted texts and names in capitals. They are formatted as code.
 _CODE = re.compile(
     r"'(?P<quoted>[^']+)'|(?P<bare>--[a-z-]+|\b(?:KEY=VALUE|DIR/NAME\.log|READY=1|COMMAND|ATTRIBUTE|[a-z]+:[A-Z]+)\b)"
 )
@@ -58,7 +58,7 @@ def commands() -> str:
 
 
 def section(command: str, title: str) -> str:
-    """Return the table of one list in the epilog of a command; ``lifecycle`` is the epilog of all commands."""
+    """Return the table of one list in the epilog of a command. ``lifecycle`` means the epilog of all commands."""
     epilog = _parser("" if command == "lifecycle" else command).epilog or ""
     lines = epilog.partition(f"{title}:\n")[2].partition("\n\n")[0].splitlines()
     rows = [_row(f"`{name}`", _marked(text)) for name, text in (line.split(maxsplit=1) for line in lines)]
@@ -175,12 +175,12 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _default(text: str) -> str:
-    """Return a default, as code if it is a value and not a description."""
+    """Return a default, formatted as code if it is a value and not a description."""
     return f"`{text}`" if re.fullmatch(r"[\w./*-]+", text) and text not in ("all", "empty") else text
 
 
 def _marked(text: str) -> str:
-    """Return a help text with options and names as code."""
+    """Return a help text with options and names formatted as code."""
     text = text[:1].upper() + text[1:].replace("|", r"\|").replace("<", r"\<")
     return _CODE.sub(lambda match: f"`{match['quoted'] or match['bare']}`", text)
 
@@ -190,7 +190,7 @@ def _row(*cells: str) -> str:
 
 
 class _Table(Directive):
-    """A table in the Markdown that ``text`` returns."""
+    """A directive with a table in the Markdown that ``text`` returns."""
 
     def text(self) -> str:
         """Return the Markdown."""
@@ -240,7 +240,7 @@ class _Metrics(_Table):
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Set up the extension; Sphinx calls this."""
+    """Set up the extension. Sphinx calls this."""
     app.add_directive("commands", _Commands)
     app.add_directive("options", _Options)
     app.add_directive("section", _Section)

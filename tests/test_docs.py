@@ -1,16 +1,17 @@
 """Checks of the documentation: its code runs, prints the shown output, and uses only existing names.
 
-Each Python block of a page is run as a file of its own, in virtual time. Console lines and configuration are parsed by
-their parsers. HTML comments before a block change that. A block that is neither tried nor marked fails the suite:
+Each Python block of a page is run as a separate file in virtual time. Console lines and configuration are parsed by the
+program's own parsers. HTML comments before a block change that. A block that is neither tested nor marked fails the
+suite:
 
-``<!-- continues -->``         added to the file of the block before
-``<!-- prints -->``            the text, or diagram, is what the block before it printed
-``<!-- file: NAME -->``        a separate program; a test here runs it
-``<!-- module: NAME -->``      a file of the reader, which can be imported from then on
-``<!-- change: NAME -->``      what the reader changes in that program
-``<!-- not run: REASON -->``   not run, for this reason
-``<!-- run by: FILE -->``      run by that test
-``<!-- runs in real time -->`` anywhere on a page: it needs sockets or processes
+``<!-- continues -->``         the block is appended to the file of the previous block
+``<!-- prints -->``            the text, or diagram, is the output of the previous block
+``<!-- file: NAME -->``        a separate program, which a test here runs
+``<!-- module: NAME -->``      a file of the reader, which later blocks can import
+``<!-- change: NAME -->``      the reader's change to that program
+``<!-- not run: REASON -->``   the block is not run, for this reason
+``<!-- run by: FILE -->``      that test runs the block
+``<!-- runs in real time -->`` anywhere on a page: the page needs sockets or processes
 """
 
 from __future__ import annotations
@@ -121,13 +122,13 @@ def _awaits(code: str) -> bool:
 
 
 class Reader:
-    """Runs each block of a page as a file of its own, or as a continuation of the block before."""
+    """Runs each block of a page as a separate file, or as a continuation of the previous block."""
 
     def __init__(self, page: Path, loop: asyncio.AbstractEventLoop) -> None:
         self.page = page
         self.loop = loop
         self.names: dict[str, Any] = {"__name__": "__docs__"}
-        # Pages with a top-level await are still one namespace.
+        # All blocks of a page with a top-level await share one namespace.
         self.separate = not any(_awaits(block.text) for block in blocks(page, "python"))
 
     def run(self, block: Block) -> None:
@@ -205,7 +206,7 @@ def versions(page: Path, name: str) -> list[str]:
 
 
 def changed(program: str, change: str) -> str:
-    """Apply a change as a reader would: imports to the top, replaced functions in place, the rest before those."""
+    """Apply a change as a reader would: imports at the top, replaced functions in place, other code before them."""
     body = ast.parse(program).body
     for statement in reversed(ast.parse(change).body):
         if isinstance(statement, ast.Import | ast.ImportFrom):
@@ -256,7 +257,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
 
 
 def children_of(program: Running, argument: str) -> set[int]:
-    """Return the pids of the descendants of ``program`` that have ``argument`` in their command line."""
+    """Return the pids of those descendants of ``program`` that have ``argument`` in their command line."""
     found: set[int] = set()
     for process in psutil.Process(program.process.pid).children(recursive=True):
         with suppress(psutil.Error):
@@ -432,7 +433,7 @@ def test_the_programs_of_the_page_on_jobs(start: Callable[..., Running]) -> None
 
 
 def commands() -> list[tuple[str, list[str]]]:
-    """Return the commands that can be typed, without those marked as not tried."""
+    """Return the commands that a reader can type, without those marked as not run."""
     found = [
         (f"{relative(page)}:{block.line}", block.text)
         for page in PAGES
@@ -513,7 +514,7 @@ def test_the_manifest_gives_the_service_its_time() -> None:
 
 
 def slugs(page: Path) -> set[str]:
-    """Return the anchors of the headings of a page, as Sphinx and GitHub make them."""
+    """Return the anchors of the headings of a page, as Sphinx and GitHub generate them."""
     headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
     plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in plain}
@@ -530,7 +531,7 @@ def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
 
 
 def generated(page: Path) -> set[str]:
-    """Return the anchors of the headings that a directive writes."""
+    """Return the anchors of the headings that a directive generates."""
     names = re.findall(r"^```\{section\} \w+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {name.lower().replace(" ", "-") for name in names}
 
@@ -559,7 +560,7 @@ def literals() -> str:
 
 @pytest.mark.parametrize("text", TROUBLES)
 def test_every_error_that_is_explained_is_raised_with_this_text(literals: str, text: str) -> None:
-    """``…`` represents values; the clauses around it are in the library's strings."""
+    """``…`` represents values. The text around it is in the library's strings."""
     for part in re.split(r"…|[:;,] |\.\.\.$|'postgres'.*", text):
         assert part.strip() in literals, part
 
@@ -753,7 +754,7 @@ def entries(built: Path) -> list[tuple[str, int, str]]:
 
 @pytest.fixture(scope="module")
 def described(entries: list[tuple[str, int, str]]) -> dict[int, str]:
-    """Return the reference's description of each object, by ``id``: two packages may share a word."""
+    """Return the reference's description of each object by ``id``, because two packages may use the same name."""
     found: dict[int, str] = {}
     for _, thing, text in entries:
         found[thing] = found.get(thing, "") + text
@@ -778,7 +779,7 @@ def test_every_public_name_is_in_the_reference(described: dict[int, str], packag
     assert [name for name in module.__all__ if id(getattr(module, name)) not in described] == []
 
 
-#: Not for users: names that packages use of each other, and which therefore have no underscore.
+#: Names that packages use among themselves and that are not for users. They therefore have no underscore.
 INTERNAL = {
     "Auxiliary": "auxiliary",
     "Delivery": "end match merge_into route",
@@ -816,7 +817,7 @@ def members(of: type) -> set[str]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_member_of_a_public_class_is_in_the_reference(described: dict[int, str], package: str) -> None:
-    """Look at the class, its base classes, and the Protocols that it implements."""
+    """The members may be documented in the class, its base classes, or the Protocols that it implements."""
     module = importlib.import_module(f"lifecycle.{package}")
     everything = [getattr(importlib.import_module(f"lifecycle.{each}"), name) for each, name in public_names()]
     protocols = [each for each in everything if getattr(each, "_is_protocol", False)]

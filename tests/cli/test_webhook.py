@@ -56,7 +56,7 @@ def test_impossible_requests_are_refused(
         (2, "--data @: cannot be read", [URL, "github", "S", "--data", "@"]),
         (2, "needs --header NAME", [URL, "hmac", "S"]),
         (2, "not a valid header name", [URL, "hmac", "S", "--header", "X Sig"]),
-        (2, "makes no HMAC", [URL, "hmac", "S", "--header", "X-Sig", "--algorithm", "sha257"]),
+        (2, "cannot be used for an HMAC", [URL, "hmac", "S", "--header", "X-Sig", "--algorithm", "sha257"]),
         (2, "--header is for --scheme hmac", [URL, "github", "S", "--header", "X-Sig"]),
         (2, "the secret in PUBLIC: whpk_… is a public key", [URL, "standard", "PUBLIC"]),
         (2, "the secret in TEXT: the secret is not base64", [URL, "standard", "TEXT"]),

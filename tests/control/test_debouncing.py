@@ -1,4 +1,4 @@
-"""Debouncing: one call per burst, no lost event, no blocked emitter; and the merging of file events."""
+"""Debouncing: one call per burst, no lost event, no blocked emitter. Also the merging of file events."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Bench:
 
 @pytest.fixture(params=["route", "alone"])
 async def made(request: pytest.FixtureRequest) -> AsyncIterator[Callable[..., Any]]:
-    """A function from settings to ``(send, close)``. The same promises apply to a route and to `debounce`."""
+    """A function that takes settings and returns ``(send, close)``. Routes and `debounce` make the same promises."""
     if request.param == "route":
         router = Router()
         task = asyncio.create_task(router.run())
@@ -422,9 +422,9 @@ async def test_flush_waits_for_the_calls_it_made_and_not_for_what_comes_meanwhil
     each = debounce(slow, 0.1)
     await each(Event("a", 0))
     await clock.advance(0.5)  # running
-    await each(Event("a", 10))  # waiting behind it
+    await each(Event("a", 10))  # waiting for the first
     await each.flush()
-    # flush() does not wait for the call that 10 caused, although it arrived before flush() returned.
+    # flush() does not wait for the call that event 10 caused, although 10 arrived before flush() returned.
     assert ended == [0, 10]
     while ended[-1] < 50:
         await clock.advance(1)

@@ -27,7 +27,7 @@ async def test_a_delivery_is_done_when_the_handler_has_ended(clock: Clock) -> No
         await sent
         assert clock.time() == 1
         assert sent.done
-        await sent  # and stays raised
+        await sent  # returns again
 
 
 async def test_several_may_wait_and_one_that_is_cancelled_leaves_the_others_alone(clock: Clock) -> None:

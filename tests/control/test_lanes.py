@@ -187,7 +187,7 @@ async def test_freed_capacity_passes_to_the_next_waiter_if_the_woken_one_is_canc
     async def handler(event: Event) -> None:
         await gate.wait()
         if event.data == 1:
-            # A slot was just freed for the first waiter, which is cancelled before it can take it.
+            # Space has just become free for the first waiter, which is cancelled before it can use it.
             waiting[2].cancel()
         seen.append(event.data)
 
@@ -342,7 +342,7 @@ async def test_lanes_that_wait_for_each_other_in_a_circle_say_so_instead(clock: 
     router.handle("c", passing("a"), concurrency=hands)
     async with running(router):
         await router.emit(Event("a", 3))
-        # New events keep coming; all of them must make progress.
+        # New events keep arriving, and all of them must make progress.
         before = router.state().handled
         await clock.advance(50)
         assert router.state().handled > before + 50
@@ -374,7 +374,7 @@ async def test_handlers_that_pass_an_event_on_into_a_circle_of_full_lanes_do_not
         await router.emit(Event("a/b", 0))
         await clock.advance(40)
         assert len(handled) > 5
-        # The second of the two that would wait for each other is refused. Here these are passed-on events.
+        # Of two events that would wait for each other, the second is refused. Both are passed on by handlers here.
         assert len(refused) + router.state().failed > 0
         router.remove("a/b")
         await clock.advance(40)
@@ -509,7 +509,7 @@ async def test_restart_cancels_the_oldest_event_and_not_the_oldest_task(clock: C
     router.handle("build", build, busy="restart", lane="one", concurrency=3)
     async with running(router):
         await router.emit(Event("other", 0))
-        # 3 cancels 1, which takes a while to stop. The task that `other` has left, the oldest, handles 3.
+        # 3 cancels 1, which takes a while to stop. 3 is handled by the oldest task, which `other` has freed.
         for number in (1, 2, 3):
             await router.emit(Event("build", number))
             await clock.settle()
@@ -931,7 +931,7 @@ async def test_an_event_counts_although_a_tap_removes_its_route(
 
 
 async def test_an_event_that_waits_for_a_route_removed_meanwhile_counts(clock: Clock) -> None:
-    """The statistics are read after the end of the lane's last handler and before the waiting emitter runs."""
+    """The statistics are read between the end of the lane's last handler and the next step of the waiting emitter."""
     router = Router(buffer=0)
 
     async def handler(_event: Event) -> None:

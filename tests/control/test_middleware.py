@@ -1,4 +1,4 @@
-"""Middleware: functions from handler to handler that wrap every route in a defined order."""
+"""Middleware: functions that wrap the handler of every route in a defined order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patterns: matching, order from specific to general, and errors for malformed ones."""
+"""Patterns: matching, order from specific to general, and errors for malformed patterns."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Methods:
-    """Handlers of every kind."""
+    """Handlers of every kind that the router accepts."""
 
     def __init__(self) -> None:
         self.seen: list[Any] = []

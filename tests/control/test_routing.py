@@ -56,7 +56,7 @@ def test_every_pair_of_small_patterns_is_found_as_a_plain_search_finds_it() -> N
 
 
 def test_every_small_segment_with_wildcards_is_found_as_a_plain_search_finds_it() -> None:
-    """All segments of up to four characters in one index, which stores them by prefix or suffix."""
+    """All segments of up to four characters in one index."""
     patterns = ["".join(each) for size in (1, 2, 3, 4) for each in itertools.product("ab*?", repeat=size)]
     topics = ["".join(each) for size in (1, 2, 3, 4) for each in itertools.product("ab", repeat=size)]
     index = Index[str]()
@@ -133,9 +133,9 @@ RANKED = ["a/b", "a/[b]", "a/*", "a/**", "?/b", "*/b", "*/**", "**/b", "**"]
 
 
 def test_the_more_specific_pattern_wins() -> None:
-    # After a first literal segment: a literal, a segment with wildcards, a star, the end, a double star.
+    # After a first literal segment, the order is: a literal, a segment with wildcards, a star, the end, a double star.
     assert winners(router_of(RANKED[::-1]), "a/b") == RANKED
-    # More literal characters first; if they are equal, the text decides.
+    # The pattern with more literal characters comes first. If both have the same number, the text decides.
     wild = ["a/bx*", "a/?x*", "a/b*", "a/b?*", "a/*?", "a/*/**", "a/**"]
     assert winners(router_of(wild[::-1]), "a/bx") == wild
     assert winners(router_of(["a/*", "a/*/**"]), "a/b") == ["a/*", "a/*/**"]

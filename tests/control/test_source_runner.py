@@ -1,4 +1,4 @@
-"""Sources: starting, feeding, holding, failing, restarting and stopping them."""
+"""Sources: how they are started, read, held, restarted after a failure, and stopped."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_every_kind_of_source_delivers_events(
     router.add_source(make())
     async with running(router):
         await clock.advance(1)
-        assert router.state().running  # it continues after the end of its sources
+        assert router.state().running  # the router runs on after the end of its sources
     assert recorder.topics == topics
 
 
@@ -153,7 +153,7 @@ async def test_a_source_that_cannot_start_ends_run_naming_it_and_the_cause(clock
     ]
     assert good.log == ["enter", "exit"]
     assert not router.state().running
-    # The cause may have been repaired since.
+    # The cause of the failure may have been removed in the meantime.
     async with running(router):
         assert router.state().running
 
@@ -363,7 +363,7 @@ async def test_a_source_with_close_delivers_what_it_holds(clock: Clock) -> None:
 
 
 class AsyncClose:
-    """An object with a ``close`` that has the meaning of a connection's, not of a source's."""
+    """An object whose ``close`` closes a connection and has nothing to do with the source."""
 
     async def run(self, emit: Any) -> None:
         await asyncio.Event().wait()
@@ -526,7 +526,7 @@ async def test_a_drain_that_is_cancelled_still_leaves_nothing_running(clock: Clo
         await task
     assert running_now == 0
     assert sent.done
-    # It can also run again.
+    # The router can also run again.
     async with running(router):
         assert router.state().running
 
@@ -672,7 +672,7 @@ class Lodger:
 
 
 async def test_a_source_that_settles_is_left_when_a_router_that_drains_has_come_to_rest(clock: Clock) -> None:
-    """Until then, the source may answer its senders that it is stopping."""
+    """Until then, the source may still tell its clients that it is stopping."""
     router, source = Router(), Lodger()
 
     async def slow(_event: Event) -> None:

@@ -511,7 +511,7 @@ async def test_a_second_receiver_accepts_and_delivers_when_the_first_has_ended(
     assert first.take()
     async with receiving(path) as second:
         assert await second.send("ours") == 202
-        await until(lambda: "belongs to another receiver" in caplog.text)
+        await until(lambda: "belongs to another process" in caplog.text)
         assert second.seen == []
         first.release()
         await second.until_empty()
@@ -544,13 +544,13 @@ async def test_an_inbox_whose_lock_was_deleted_takes_it_again_unless_another_rec
         other = FileLock(path.with_name("other-lock"))
         assert other.take()
         path.with_name("other-lock").replace(lock)
-        await until(lambda: "belongs to another receiver" in caplog.text)
+        await until(lambda: "belongs to another process" in caplog.text)
         assert await receiver.send("two") == 202
         assert [text for text, _ in receiver.seen] == ["one"]
         other.release()
         await receiver.until_empty()
     assert [text for text, _ in receiver.seen] == ["one", "two"]
-    assert caplog.text.count("was deleted; another receiver may have delivered") == 2
+    assert caplog.text.count("was deleted; another process may have delivered") == 2
 
 
 async def test_a_receiver_that_never_gets_the_lock_leaves_its_messages(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The file watch without notifications of the system: names that count, and changes between two scans of a tree."""
+"""FileWatchSource without notifications of the system: names that count, and changes between two scans of a tree."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_directories_may_nest_deeper_than_calls(tree: Tree, tmp_path: Path) -> N
         os.close(here)
         assert look(tree, tmp_path / "d") == {"file": "added"}
     finally:
-        # shutil.rmtree(), which pytest will call, cannot do that.
+        # pytest removes the directory with shutil.rmtree(), which cannot delete such a deep tree.
         subprocess.run(["rm", "-rf", tmp_path / "d" / "d" / "d"], check=True)
     assert look(tree, tmp_path / "d" / "d" / "d") == {"file": "deleted"}
 

@@ -1,4 +1,4 @@
-"""HealthCheckSource: all results as events, or only changes."""
+"""HealthCheckSource: an event for every result, or only for changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def answers(results: Iterable[bool]) -> Callable[[], Any]:
-    """Return a check that has ``results`` in order, and then repeats the last one."""
+    """Return a check that returns ``results`` in order, and then repeats the last one."""
     coming = list(results)
 
     async def check() -> None:

@@ -1,4 +1,4 @@
-"""QueueSource: it emits the items of the queue until the queue ends."""
+"""QueueSource emits the items of the queue until the queue ends."""
 
 from __future__ import annotations
 

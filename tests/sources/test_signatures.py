@@ -1,4 +1,4 @@
-"""GitHub's signatures: the accepted ones, and that the result is always an id or a `VerificationError`."""
+"""GitHub's signatures: which ones are accepted. The result is always an id or a `VerificationError`."""
 
 from __future__ import annotations
 

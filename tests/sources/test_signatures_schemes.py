@@ -415,7 +415,7 @@ def test_any_bytes_like_body_is_accepted() -> None:
 
 
 def test_without_its_credential_header_a_scheme_rejects_any_body() -> None:
-    """A source that does not see it reads no body."""
+    """If a request lacks this header, a source does not read its body."""
     for make in MAKERS:
         scheme = make("hush")
         signed = scheme.sign(BODY, now=NOW, delivery_id="1")

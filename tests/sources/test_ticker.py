@@ -1,4 +1,4 @@
-"""TickerSource: ticks at fixed times of the loop's clock, and none made up later."""
+"""TickerSource sends ticks at fixed times of the loop's clock, and never sends a missed tick later."""
 
 from __future__ import annotations
 

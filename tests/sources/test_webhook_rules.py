@@ -156,7 +156,7 @@ def test_an_allowance_can_be_spent_at_once_and_returns_evenly() -> None:
     pauses=st.lists(st.floats(0, 10), max_size=100),
 )
 def test_no_more_than_the_rate_passes(count: int, seconds: float, pauses: list[float]) -> None:
-    """In any period of ``seconds``, at most the allowance and its refill pass."""
+    """In any period of ``seconds``, a client can send at most its allowance and the refill."""
     rates, now, passed = RateLimiter(count, seconds), 0.0, []
     for pause in pauses:
         now += pause
