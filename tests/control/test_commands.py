@@ -21,7 +21,7 @@ def test_included_commands_are_known_until_they_are_excluded() -> None:
     assert own.parse("again web") == UnknownCommandEvent("again", ("deploy",))
 
 
-def test_an_own_command_wins_over_an_included_one_before_and_later() -> None:
+def test_an_own_command_takes_precedence_over_an_included_one() -> None:
     router, others = Router(), Commands(Command("early", "built in"), Command("late", "built in", aliases=("l",)))
     router.command("early", print, help="own")
     router.commands.include(others)
@@ -34,7 +34,7 @@ def test_an_own_command_wins_over_an_included_one_before_and_later() -> None:
     assert router.commands.parse("late") == CommandEvent("late", ())
 
 
-def test_the_first_of_two_included_registries_wins() -> None:
+def test_the_first_of_two_included_registries_takes_precedence() -> None:
     own = Commands()
     own.include(Commands(Command("a", "first")))
     own.include(Commands(Command("a", "second"), Command("b")))

@@ -87,7 +87,7 @@ async def test_three_events_of_a_burst_make_one_call_with_the_newest(clock: Cloc
 
 
 @pytest.mark.keeps_tasks
-async def test_a_merge_of_three_gives_one(clock: Clock, made: Any) -> None:
+async def test_merging_three_events_gives_one(clock: Clock, made: Any) -> None:
     bench = Bench()
     send, _ = made(bench.handler, 1, merge=join)
     for text in "ABC":
@@ -111,7 +111,7 @@ async def test_max_wait_holds_without_a_further_event(clock: Clock, made: Any) -
 
 
 @pytest.mark.keeps_tasks
-async def test_closing_delivers_what_is_pending(clock: Clock, made: Any) -> None:
+async def test_closing_delivers_pending_events(clock: Clock, made: Any) -> None:
     bench = Bench()
     send, close = made(bench.handler, 100, merge=join, key=lambda event: event.data.lower())
     for text in "AaB":
@@ -183,7 +183,7 @@ async def test_calls_for_one_key_never_overlap_and_the_last_event_is_always_deli
 
 
 @pytest.mark.parametrize("wrong", [{"wait": -1}, {"wait": 2, "max_wait": 1}])
-def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_settings_of_a_debounce_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="wait="):
         Debounce(**wrong)
     with pytest.raises(ValueError, match="wait="):
@@ -191,7 +191,7 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"key": "repo"}, {"merge": "newest"}])
-def test_a_key_or_merge_that_cannot_be_called_is_refused(wrong: dict[str, Any]) -> None:
+def test_a_key_or_merge_that_is_not_callable_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=f"{next(iter(wrong))}=.*, got '{next(iter(wrong.values()))}'"):
         Debounce(1, **wrong)
     with pytest.raises(TypeError, match="give one such as lambda"):
@@ -224,7 +224,7 @@ async def test_every_merged_event_is_delivered_when_the_merged_call_ends(clock: 
     assert (state.routed, state.handled) == (3, 1)
 
 
-async def test_the_error_of_a_merged_call_is_that_of_every_event_in_it(clock: Clock) -> None:
+async def test_every_merged_event_gets_the_error_of_the_merged_call(clock: Clock) -> None:
     router = Router()
 
     def fails(_event: Event) -> None:
@@ -239,7 +239,7 @@ async def test_the_error_of_a_merged_call_is_that_of_every_event_in_it(clock: Cl
 
 
 @pytest.mark.parametrize("part", ["merge", "key"])
-async def test_a_failing_merge_or_key_is_reported_and_what_was_pending_stays(clock: Clock, part: str) -> None:
+async def test_a_failing_merge_or_key_is_reported_and_keeps_pending_events(clock: Clock, part: str) -> None:
     router, bench = Router(), Bench()
     settings: dict[str, Any] = {}
 
@@ -268,7 +268,7 @@ async def test_an_unhashable_key_is_reported(clock: Clock) -> None:
             await (await router.emit(Event("a")))
 
 
-async def test_debounce_and_restart_cancel_a_running_build_when_the_next_burst_has_settled(clock: Clock) -> None:
+async def test_debounce_and_restart_cancel_a_running_build_when_the_next_burst_ends(clock: Clock) -> None:
     router, log, at_work, most = Router(), list[str](), 0, 0
 
     async def build(event: Event) -> None:
@@ -309,7 +309,7 @@ async def test_a_burst_continues_to_merge_while_its_lane_is_full_and_blocks_no_e
     assert called == ["A", "B", "CDEFGH"]
 
 
-async def test_debounces_and_sources_that_wait_for_one_lane_all_get_their_turn(clock: Clock) -> None:
+async def test_debounces_and_sources_that_wait_for_one_lane_all_make_progress(clock: Clock) -> None:
     router, called = Router(buffer=1), list[str]()
 
     async def slow(event: Event) -> None:
@@ -363,7 +363,7 @@ async def test_after_its_router_has_closed_events_are_not_debounced(clock: Clock
     assert bench.times == [1]
 
 
-async def test_events_that_come_before_a_second_run_are_merged_as_before_the_first(clock: Clock) -> None:
+async def test_events_before_a_second_run_are_merged_as_before_the_first(clock: Clock) -> None:
     router, bench = Router(), Bench()
     router.handle("a", bench.handler, debounce=1)
     for run in ("first", "second"):
@@ -374,7 +374,7 @@ async def test_events_that_come_before_a_second_run_are_merged_as_before_the_fir
     assert bench.called == ["first 2", "second 2"]
 
 
-async def test_a_handler_that_holds_events_itself_is_flushed_when_the_router_closes(clock: Clock) -> None:
+async def test_a_handler_that_holds_events_is_flushed_when_the_router_closes(clock: Clock) -> None:
     router, bench = Router(), Bench()
     router.handle("a", debounce(bench.handler, 100, merge=join))
     async with running(router):
@@ -410,7 +410,7 @@ async def test_many_keys_leave_nothing_behind(clock: Clock) -> None:
 # -- alone -------------------------------------------------------------------------------------------------------
 
 
-async def test_flush_waits_for_the_calls_it_made_and_not_for_what_comes_meanwhile(clock: Clock) -> None:
+async def test_flush_waits_for_its_calls_and_not_for_later_events(clock: Clock) -> None:
     ended: list[int] = []
 
     async def slow(event: Event) -> None:
@@ -431,7 +431,7 @@ async def test_flush_waits_for_the_calls_it_made_and_not_for_what_comes_meanwhil
     assert ended == [0, *range(10, 51)]
 
 
-async def test_flush_of_nothing_returns_at_once(clock: Clock) -> None:
+async def test_flush_without_pending_events_returns_immediately(clock: Clock) -> None:
     await debounce(Recorder(), 1).flush()
     assert clock.time() == 0
 
@@ -478,7 +478,7 @@ def plainly_folded(events: list[FileEvent]) -> dict[Path, str]:
 
 
 @given(st.lists(file_events, min_size=2, max_size=30))
-def test_merge_files_merges_like_a_plain_implementation(events: list[FileEvent]) -> None:
+def test_merge_files_agrees_with_a_plain_implementation(events: list[FileEvent]) -> None:
     batch: Any = functools.reduce(merge_files, events)  # type: ignore[arg-type]  # what it folds changes its type
     assert isinstance(batch, FileBatch)
     assert batch.changes == plainly_folded(events)
@@ -486,7 +486,7 @@ def test_merge_files_merges_like_a_plain_implementation(events: list[FileEvent])
 
 
 @given(st.lists(file_events, min_size=1, max_size=8), st.lists(file_events, min_size=1, max_size=8))
-def test_batches_are_merged_as_their_events_are(first: list[FileEvent], second: list[FileEvent]) -> None:
+def test_batches_are_merged_like_single_events(first: list[FileEvent], second: list[FileEvent]) -> None:
     one = FileBatch(plainly_folded(first))  # type: ignore[arg-type]  # of changes
     other = FileBatch(plainly_folded(second))  # type: ignore[arg-type]
     before = dict(one.changes), dict(other.changes)
@@ -503,7 +503,7 @@ async def test_a_burst_of_one_file_event_is_a_batch_too(clock: Clock) -> None:
     assert recorder.events == [FileBatch({Path("a"): "added"})]
 
 
-async def test_a_batch_that_was_handed_over_does_not_change_any_more(clock: Clock) -> None:
+async def test_a_delivered_batch_does_not_change(clock: Clock) -> None:
     router, got, passed = Router(), list[FileBatch](), list[FileBatch]()
     router.handle("file/batch", passed.append, debounce=Debounce(5, merge=merge_files))
     router.handle("file/*", got.append, debounce=Debounce(1, merge=merge_files))
@@ -521,7 +521,7 @@ def test_merge_files_refuses_other_events() -> None:
         merge_files(Event("a"), Event("b"))  # type: ignore[arg-type]  # that is the point
 
 
-def test_merging_many_files_does_not_copy_what_is_there() -> None:
+def test_merging_many_files_does_not_copy_the_batch() -> None:
     batch: Any = FileEvent("added", Path("0"))
     batch = merge_files(batch, FileEvent("added", Path("1")))
     held = batch.changes

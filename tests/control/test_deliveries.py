@@ -30,7 +30,7 @@ async def test_a_delivery_is_done_when_the_handler_has_ended(clock: Clock) -> No
         await sent  # returns again
 
 
-async def test_several_may_wait_and_one_that_is_cancelled_leaves_the_others_alone(clock: Clock) -> None:
+async def test_cancelling_one_waiter_of_a_delivery_does_not_affect_the_others(clock: Clock) -> None:
     router = Router()
     router.handle("a", slow)
 
@@ -78,7 +78,7 @@ async def test_a_cancelled_wait_for_a_delivery_does_not_cancel_the_handler(clock
         await sent
 
 
-async def test_ids_count_up_and_each_knows_what_it_came_from(clock: Clock) -> None:
+async def test_deliveries_have_increasing_ids_and_parents(clock: Clock) -> None:
     router, seen = Router(), list[Delivery]()
 
     async def outer(_event: Event) -> None:
@@ -110,7 +110,7 @@ def test_outside_a_handler_the_current_delivery_is_none() -> None:
         delivery()
 
 
-async def test_handlers_at_work_at_the_same_time_do_not_see_each_others_delivery(clock: Clock) -> None:
+async def test_concurrent_handlers_do_not_see_each_others_delivery(clock: Clock) -> None:
     router, seen = Router(), dict[int, bool]()
 
     async def check(event: Event) -> None:
@@ -140,7 +140,7 @@ async def test_a_source_started_by_a_handler_has_no_parent(clock: Clock) -> None
     assert parents == [None]
 
 
-async def test_a_program_whose_every_event_causes_the_next_does_not_keep_them_all(clock: Clock) -> None:
+async def test_a_chain_of_events_does_not_keep_all_ancestors(clock: Clock) -> None:
     class Told(Event):
         __slots__ = ("__weakref__",)
 
@@ -197,7 +197,7 @@ async def test_the_repr_of_a_delivery_has_its_result(clock: Clock) -> None:
     assert "ValueError('no')" in repr(bad)
 
 
-async def test_the_handler_of_an_event_that_comes_again_sees_which_attempt_it_is(clock: Clock) -> None:
+async def test_the_handler_of_a_repeated_event_sees_the_attempt(clock: Clock) -> None:
     router, seen = Router(), []
 
     def look(_event: Event) -> None:

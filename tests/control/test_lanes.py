@@ -55,7 +55,7 @@ async def test_a_lane_keeps_strict_order(clock: Clock) -> None:
     assert work.most == 1
 
 
-async def test_as_many_handlers_run_at_once_as_the_lane_allows(clock: Clock) -> None:
+async def test_the_number_of_concurrent_handlers_is_limited_by_the_lane(clock: Clock) -> None:
     router, work = Router(), Work()
     router.handle("a", work, concurrency=3)
     async with running(router):
@@ -110,7 +110,7 @@ def test_a_shared_lane_is_forgotten_with_its_last_route() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"concurrency": 0}, {"concurrency": -1}, {"busy": "skip"}])
-def test_settings_that_make_no_sense_are_refused_at_registration(wrong: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused_at_registration(wrong: dict[str, Any]) -> None:
     router = Router()
     with pytest.raises(ValueError, match=str(next(iter(wrong.values())))):
         router.handle("a", Work(), **wrong)
@@ -128,7 +128,7 @@ def test_a_router_refuses_negative_settings(wrong: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("concurrency", [1, 2])
 @pytest.mark.parametrize("buffer", [0, 1, 3])
-async def test_a_full_lane_holds_its_source_back_and_loses_nothing(clock: Clock, buffer: int, concurrency: int) -> None:
+async def test_a_full_lane_blocks_its_source_and_loses_no_event(clock: Clock, buffer: int, concurrency: int) -> None:
     router, work, given = Router(buffer=buffer), Work(), 0
 
     async def source() -> Any:
@@ -147,7 +147,7 @@ async def test_a_full_lane_holds_its_source_back_and_loses_nothing(clock: Clock,
         assert sorted(work.ended) == list(range(8))
 
 
-async def test_a_full_lane_holds_back_no_other_source(clock: Clock, recorder: Recorder) -> None:
+async def test_a_full_lane_blocks_no_other_source(clock: Clock, recorder: Recorder) -> None:
     router, blocked, free = Router(buffer=1), ManualSource("blocked"), ManualSource("free")
     router.handle("slow", Work(10))
     router.handle("fast", recorder)
@@ -165,7 +165,7 @@ async def test_a_full_lane_holds_back_no_other_source(clock: Clock, recorder: Re
 
 
 @pytest.mark.parametrize("buffer", [0, 1])
-async def test_many_that_wait_for_capacity_all_get_it_also_when_some_give_up(clock: Clock, buffer: int) -> None:
+async def test_all_waiters_for_capacity_get_it_even_if_some_are_cancelled(clock: Clock, buffer: int) -> None:
     router, work = Router(buffer=buffer), Work()
     router.handle("a", work)
     async with running(router):
@@ -219,7 +219,7 @@ async def test_emit_nowait_raises_when_the_lane_is_full_and_taps_have_not_seen_t
     assert router.state().routed == 2
 
 
-async def test_emit_nowait_takes_an_event_in_that_taps_have_seen_although_they_filled_its_lane(clock: Clock) -> None:
+async def test_emit_nowait_accepts_an_event_although_its_taps_filled_the_lane(clock: Clock) -> None:
     router, work = Router(buffer=0), Work()
     router.handle("a", work)
 
@@ -295,7 +295,7 @@ async def test_all_handlers_of_a_lane_never_wait_for_it(clock: Clock) -> None:
     assert "full (2 running and 0 waiting)" in refused[0]
 
 
-async def test_a_wait_is_not_refused_while_a_handler_of_the_circle_can_go_on(clock: Clock) -> None:
+async def test_a_wait_is_not_refused_while_a_handler_of_the_cycle_can_continue(clock: Clock) -> None:
     router, ended = Router(buffer=0), list[str]()
 
     async def two(event: Event) -> None:
@@ -323,7 +323,7 @@ async def test_a_wait_is_not_refused_while_a_handler_of_the_circle_can_go_on(clo
 
 
 @pytest.mark.parametrize("hands", [1, 2])
-async def test_lanes_that_wait_for_each_other_in_a_circle_say_so_instead(clock: Clock, hands: int) -> None:
+async def test_a_cycle_of_waiting_lanes_raises_lane_full(clock: Clock, hands: int) -> None:
     router, raised_ = Router(buffer=1), list[str]()
 
     def passing(target: str) -> Any:
@@ -352,7 +352,7 @@ async def test_lanes_that_wait_for_each_other_in_a_circle_say_so_instead(clock: 
         await clock.advance(10)
 
 
-async def test_handlers_that_pass_an_event_on_into_a_circle_of_full_lanes_do_not_wait_forever(clock: Clock) -> None:
+async def test_passing_events_on_in_a_cycle_of_full_lanes_does_not_deadlock(clock: Clock) -> None:
     router, refused, handled = Router(buffer=0), list[str](), list[int]()
 
     async def passes(_event: Event) -> None:
@@ -380,7 +380,7 @@ async def test_handlers_that_pass_an_event_on_into_a_circle_of_full_lanes_do_not
         await clock.advance(40)
 
 
-async def test_an_event_that_is_passed_on_is_refused_where_its_handler_would_wait_for_itself(clock: Clock) -> None:
+async def test_passing_an_event_on_fails_if_the_handler_would_wait_for_itself(clock: Clock) -> None:
     router = Router(buffer=1)
     waits = asyncio.Event()
 
@@ -410,7 +410,7 @@ async def test_an_event_that_is_passed_on_is_refused_where_its_handler_would_wai
 # -- drop --------------------------------------------------------------------------------------------------------
 
 
-async def test_drop_gives_up_what_comes_while_the_handler_works(clock: Clock) -> None:
+async def test_drop_drops_events_that_arrive_while_the_handler_runs(clock: Clock) -> None:
     router, work, announced = Router(), Work(), list[str]()
 
     @hooks.event_dropped.connect
@@ -432,7 +432,7 @@ async def test_drop_gives_up_what_comes_while_the_handler_works(clock: Clock) ->
     assert router.state().dropped == 2
 
 
-async def test_drop_counts_the_workers_of_a_lane(clock: Clock) -> None:
+async def test_drop_allows_as_many_handlers_as_the_concurrency(clock: Clock) -> None:
     router, work = Router(), Work()
     router.handle("a", work, busy="drop", concurrency=2)
     async with running(router):
@@ -445,7 +445,7 @@ async def test_drop_counts_the_workers_of_a_lane(clock: Clock) -> None:
 # -- restart -----------------------------------------------------------------------------------------------------
 
 
-async def test_restart_cancels_what_runs_and_two_never_overlap(clock: Clock) -> None:
+async def test_restart_cancels_the_running_handler_and_calls_never_overlap(clock: Clock) -> None:
     router = Router()
     work = Work()
 
@@ -479,7 +479,7 @@ async def test_restart_cancels_what_runs_and_two_never_overlap(clock: Clock) -> 
 
 
 @pytest.mark.parametrize("running_already", [True, False])
-async def test_restart_keeps_the_newest_events_as_many_as_may_run_at_once(clock: Clock, running_already: bool) -> None:
+async def test_restart_keeps_the_newest_events_up_to_the_concurrency(clock: Clock, running_already: bool) -> None:
     router, work = Router(), Work()
     router.handle("a", work, busy="restart", concurrency=3)
     async with running(router) if running_already else nullcontext():
@@ -553,7 +553,7 @@ if sys.version_info >= (3, 12):
         assert router.state().unrouted == 2
 
 
-async def test_restart_of_a_handler_that_does_not_listen_waits_for_it(clock: Clock) -> None:
+async def test_restart_waits_for_a_handler_that_ignores_its_cancellation(clock: Clock) -> None:
     router, log = Router(), list[str]()
 
     async def stubborn(event: Event) -> None:
@@ -574,7 +574,7 @@ async def test_restart_of_a_handler_that_does_not_listen_waits_for_it(clock: Clo
     assert router.state().handled == 2
 
 
-async def test_restart_leaves_other_routes_of_a_shared_lane_alone(clock: Clock) -> None:
+async def test_restart_does_not_cancel_other_routes_of_a_shared_lane(clock: Clock) -> None:
     router, other, own = Router(), Work(), Work()
     router.handle("other", other, lane="one")
     router.handle("own", own, lane="one", busy="restart")
@@ -679,7 +679,7 @@ def test_keyboard_interrupt_and_system_exit_pass_through(kind: type[BaseExceptio
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_a_handler_that_leaves_the_program_ends_its_delivery_as_failed(kind: type[BaseException]) -> None:
+def test_the_delivery_of_a_handler_that_raises_system_exit_fails(kind: type[BaseException]) -> None:
     router, deliveries, ended = Router(), list[Any](), list[Any]()
 
     async def leave(_event: Event) -> None:
@@ -707,7 +707,7 @@ def test_a_handler_that_leaves_the_program_ends_its_delivery_as_failed(kind: typ
     assert router.state().failed == 1
 
 
-async def test_a_handler_that_never_waits_leaves_others_their_turn(clock: Clock, recorder: Recorder) -> None:
+async def test_a_handler_that_never_waits_does_not_starve_others(clock: Clock, recorder: Recorder) -> None:
     router, endless = Router(buffer=10), 0
 
     def again(event: Event) -> None:
@@ -805,7 +805,7 @@ async def test_the_fallback_gets_events_that_no_route_took(clock: Clock, recorde
     assert (state.unrouted, state.handled) == (2, 2)
 
 
-async def test_a_fallback_that_passes_too_ends_the_way(clock: Clock) -> None:
+async def test_an_event_that_the_fallback_passes_on_is_unrouted(clock: Clock) -> None:
     router = Router()
 
     @router.fallback
@@ -819,7 +819,7 @@ async def test_a_fallback_that_passes_too_ends_the_way(clock: Clock) -> None:
     assert router.state().unrouted == 1
 
 
-async def test_a_new_fallback_replaces_the_old_which_keeps_what_it_had(clock: Clock, recorder: Recorder) -> None:
+async def test_a_replaced_fallback_still_handles_its_accepted_events(clock: Clock, recorder: Recorder) -> None:
     router, old = Router(), Work()
     router.fallback(old)
     async with running(router):
@@ -866,7 +866,7 @@ async def test_passing_on_into_a_full_lane_waits_for_capacity(clock: Clock) -> N
     assert work.ended == list(range(6))
 
 
-async def test_a_cancelled_router_ends_also_what_was_being_passed_on(clock: Clock) -> None:
+async def test_a_cancelled_router_ends_events_that_are_being_passed_on(clock: Clock) -> None:
     router = Router(buffer=0)
 
     def passes(_event: Event) -> None:
@@ -891,7 +891,7 @@ async def _when_room(router: Router, event: Event, clock: Clock) -> Any:
 # -- removal -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_removed_route_still_gets_what_it_had_accepted(clock: Clock) -> None:
+async def test_a_removed_route_still_gets_its_accepted_events(clock: Clock) -> None:
     router, work = Router(), Work()
     router.handle("a", work)
     router.handle("b", debounced := Recorder(), debounce=10)
@@ -930,7 +930,7 @@ async def test_an_event_counts_although_a_tap_removes_its_route(
     assert recorder.topics == ["a"]
 
 
-async def test_an_event_that_waits_for_a_route_removed_meanwhile_counts(clock: Clock) -> None:
+async def test_an_event_that_waits_for_a_removed_route_counts(clock: Clock) -> None:
     """The statistics are read between the end of the lane's last handler and the next step of the waiting emitter."""
     router = Router(buffer=0)
 

@@ -25,7 +25,7 @@ def label(name: str, seen: list[str]) -> Any:
     return middleware
 
 
-async def test_the_first_named_is_the_outermost_and_all_stand_around_earlier_and_later_routes(clock: Clock) -> None:
+async def test_the_first_middleware_is_outermost_around_earlier_and_later_routes(clock: Clock) -> None:
     router, seen = Router(), list[str]()
     router.handle("early", lambda _: seen.append("early"), middleware=[label("own", seen)])
     router.use(label("a", seen), label("b", seen))
@@ -74,7 +74,7 @@ async def test_plain_middleware_may_copy_the_attributes_of_the_handler_that_it_w
     assert seen == ["a"]
 
 
-async def test_middleware_that_comes_from_inside_a_handler_holds_from_the_next_event_on() -> None:
+async def test_middleware_added_by_a_handler_applies_from_the_next_event_on() -> None:
     router, seen = Router(), list[str]()
     router.handle("a", lambda _: router.use(label("x", seen)))
     await router.dispatch(Event("a"))
@@ -91,7 +91,7 @@ def test_invalid_middleware_is_refused(wrong: Any) -> None:
     assert router.state().middlewares == 0
 
 
-def test_middleware_that_gives_no_handler_is_named() -> None:
+def test_middleware_that_returns_no_handler_is_named() -> None:
     router = Router()
 
     def broken(_handler: Any) -> Any:
@@ -122,7 +122,7 @@ async def test_once_runs_at_most_once_also_under_concurrent_calls_and_after_a_fa
     assert calls == 1
 
 
-async def test_once_keeps_its_memory_when_middleware_is_added() -> None:
+async def test_once_keeps_its_state_when_middleware_is_added() -> None:
     router = Router()
     router.use(once)
     router.handle("a", a := Recorder())
@@ -139,7 +139,7 @@ async def test_once_keeps_its_memory_when_middleware_is_added() -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "async", "none"])
-async def test_recover_contains_every_exception_but_not_handled(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_recover_catches_every_exception_except_not_handled(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     called: list[Any] = []
 
     def plain(event: Event, error: Exception) -> None:
@@ -164,7 +164,7 @@ async def test_recover_contains_every_exception_but_not_handled(kind: str, caplo
         assert called == [(Event("a", errors[0]), errors[0])]
 
 
-async def test_recover_lets_a_cancellation_through() -> None:
+async def test_recover_does_not_catch_a_cancellation() -> None:
     def handler(_event: Event) -> None:
         raise asyncio.CancelledError
 
@@ -172,7 +172,7 @@ async def test_recover_lets_a_cancellation_through() -> None:
         await recover()(handler)(Event("a"))
 
 
-async def test_log_logs_begin_end_and_errors_and_not_handled_at_debug(caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_logs_starts_ends_and_errors_and_not_handled_at_debug(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     out = logging.getLogger("mine")
 
@@ -218,7 +218,7 @@ async def test_timeout_cancels_a_call_that_takes_longer(clock: Clock) -> None:
 # -- notify ------------------------------------------------------------------------------------------------------
 
 
-async def test_notify_puts_without_waiting_and_drops_what_finds_the_queue_full(clock: Clock) -> None:
+async def test_notify_does_not_wait_and_drops_events_if_the_queue_is_full(clock: Clock) -> None:
     router, queue = Router(), asyncio.Queue[Event](2)
     router.handle("a", notify(queue))
     router.handle("**", Recorder())

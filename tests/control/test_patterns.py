@@ -155,7 +155,7 @@ def test_a_pattern_has_at_most_64_segments() -> None:
     assert "**" in str(caught.value)
 
 
-def test_the_error_for_a_refused_slash_or_brace_has_its_remedy() -> None:
+def test_the_error_for_a_refused_slash_or_brace_names_a_remedy() -> None:
     with pytest.raises(InvalidPattern, match=r"write 'job/\*'"):
         Pattern("/job/*/")
     with pytest.raises(InvalidPattern, match=r"write \\\{ for a brace"):
@@ -168,6 +168,6 @@ def test_the_error_for_a_refused_slash_or_brace_has_its_remedy() -> None:
     ("topic", "pattern"),
     [("aXb/c", "aXb/c"), ("a*?[b]\\", "a\\*\\?\\[b]\\\\"), ("a{b}", "a\\{b\\}")],
 )
-def test_a_topic_is_quoted_where_it_has_to_be_and_nowhere_else(topic: str, pattern: str) -> None:
+def test_a_topic_is_quoted_only_where_necessary(topic: str, pattern: str) -> None:
     assert quoted(topic) == pattern
     assert Pattern(pattern).topic == topic

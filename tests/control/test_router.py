@@ -126,7 +126,7 @@ def test_a_handler_that_cannot_take_one_event_is_refused_at_registration(wrong: 
     assert list(router.commands) == []
 
 
-async def test_a_class_is_called_as_a_class_also_where_its_instances_are_async(clock: Clock) -> None:
+async def test_a_class_is_called_as_a_class_even_if_its_instances_are_async(clock: Clock) -> None:
     made: list[Event] = []
 
     class Made:
@@ -141,7 +141,7 @@ async def test_a_class_is_called_as_a_class_also_where_its_instances_are_async(c
     assert made == [Event("a")]
 
 
-def test_on_gives_the_function_back_unchanged() -> None:
+def test_on_returns_the_function_unchanged() -> None:
     router = Router()
 
     def handler(event: Event) -> None: ...
@@ -208,7 +208,7 @@ BAD: list[Any] = ["", None, 7, b"a", ["unhashable"], {}, LONG, DEEP]
 
 
 @pytest.mark.parametrize("topic", BAD, ids=lambda topic: repr(topic)[:12])
-async def test_a_topic_that_is_none_is_refused_wherever_it_comes_in(clock: Clock, topic: Any) -> None:
+async def test_an_invalid_topic_is_refused_by_every_method(clock: Clock, topic: Any) -> None:
     router = Router()
     router.handle("**", recorder := Recorder())
     event = Event(topic)
@@ -304,7 +304,7 @@ async def test_any_object_with_a_topic_can_be_dispatched(clock: Clock) -> None:
     assert len(exact.events) == 4
 
 
-async def test_dispatch_raises_what_the_handler_raises_and_counts_nothing(clock: Clock) -> None:
+async def test_dispatch_raises_the_error_of_the_handler_and_counts_nothing(clock: Clock) -> None:
     router = Router()
 
     @router.on("a/*")
@@ -380,7 +380,7 @@ async def test_a_dispatch_whose_task_is_cancelled_is_cancelled() -> None:
         await task
 
 
-async def test_dispatch_goes_past_debounces_and_lanes_also_without_run() -> None:
+async def test_dispatch_uses_no_debounces_and_lanes_and_needs_no_run() -> None:
     router = Router()
     router.handle("a", recorder := Recorder(), debounce=100, busy="drop")
     await router.dispatch(Event("a"))

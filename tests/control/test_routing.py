@@ -39,7 +39,7 @@ def table_of(*patterns: str) -> RouteTable:
     return table
 
 
-def test_every_pair_of_small_patterns_is_found_as_a_plain_search_finds_it() -> None:
+def test_the_index_agrees_with_a_plain_search_for_every_pair_of_small_patterns() -> None:
     """The test covers all pairs of patterns of up to three segments, with all topics of up to four."""
     patterns = ["/".join(each) for size in (1, 2, 3) for each in itertools.product(("a", "b", "*", "**"), repeat=size)]
     topics = ["/".join(each) for size in (1, 2, 3, 4) for each in itertools.product("ab", repeat=size)]
@@ -55,7 +55,7 @@ def test_every_pair_of_small_patterns_is_found_as_a_plain_search_finds_it() -> N
             assert set(index.find(topic)) == {each for each in pair if topic in expected[each]}, (pair, topic)
 
 
-def test_every_small_segment_with_wildcards_is_found_as_a_plain_search_finds_it() -> None:
+def test_the_index_agrees_with_a_plain_search_for_every_small_segment() -> None:
     """All segments of up to four characters in one index."""
     patterns = ["".join(each) for size in (1, 2, 3, 4) for each in itertools.product("ab*?", repeat=size)]
     topics = ["".join(each) for size in (1, 2, 3, 4) for each in itertools.product("ab", repeat=size)]
@@ -70,7 +70,7 @@ def test_every_small_segment_with_wildcards_is_found_as_a_plain_search_finds_it(
     st.lists(reference_patterns.patterns, max_size=12, unique=True),
     st.lists(reference_patterns.topics, min_size=1, max_size=6),
 )
-def test_the_index_finds_what_a_plain_search_finds(patterns: list[str], topics: list[str]) -> None:
+def test_the_index_agrees_with_a_plain_search(patterns: list[str], topics: list[str]) -> None:
     index = Index[str]()
     for pattern in patterns:
         index.add(Pattern(pattern), pattern)
@@ -82,9 +82,7 @@ def test_the_index_finds_what_a_plain_search_finds(patterns: list[str], topics: 
     st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=30),
     st.lists(reference_patterns.patterns, min_size=10, max_size=10),
 )
-def test_an_index_from_which_patterns_were_taken_is_like_a_fresh_one(
-    moves: list[tuple[bool, int]], patterns: list[str]
-) -> None:
+def test_an_index_with_removed_patterns_equals_a_new_one(moves: list[tuple[bool, int]], patterns: list[str]) -> None:
     index, held = Index[str](), dict[str, str]()
     for put, number in moves:
         pattern = patterns[number]
@@ -117,7 +115,7 @@ def nodes(index: Index[str]) -> int:
     reference_patterns.topics,
     st.randoms(use_true_random=False),
 )
-def test_the_winning_route_never_depends_on_the_order_of_registration(
+def test_the_chosen_route_does_not_depend_on_the_order_of_registration(
     patterns: list[str], topic: str, random: Any
 ) -> None:
     # Two spellings of one exact topic are one route. The later one replaces the earlier one.
@@ -132,7 +130,7 @@ def test_the_winning_route_never_depends_on_the_order_of_registration(
 RANKED = ["a/b", "a/[b]", "a/*", "a/**", "?/b", "*/b", "*/**", "**/b", "**"]
 
 
-def test_the_more_specific_pattern_wins() -> None:
+def test_the_more_specific_pattern_takes_precedence() -> None:
     # After a first literal segment, the order is: a literal, a segment with wildcards, a star, the end, a double star.
     assert winners(router_of(RANKED[::-1]), "a/b") == RANKED
     # The pattern with more literal characters comes first. If both have the same number, the text decides.
@@ -146,7 +144,7 @@ def test_four_globs_in_every_order(order: tuple[str, ...]) -> None:
     assert winners(router_of(list(order)), "a/b") == ["a/*", "a/**", "*/b", "**"]
 
 
-def test_an_exact_route_beats_every_glob_also_one_that_is_literal_for_longer() -> None:
+def test_an_exact_route_takes_precedence_over_every_glob() -> None:
     router = router_of(["a/b/**", "a/b/c"])
     assert winners(router, "a/b/c") == ["a/b/c", "a/b/**"]
 
@@ -171,7 +169,7 @@ def test_a_conflict_leaves_nothing_behind() -> None:
     router.handle("b", take, lane="shared", concurrency=1)
 
 
-def test_an_exact_pattern_is_the_same_however_it_is_quoted() -> None:
+def test_an_exact_pattern_is_the_same_with_and_without_quotes() -> None:
     router = Router()
     router.handle("a/b", take)
     with pytest.raises(RouteConflict):
@@ -180,7 +178,7 @@ def test_an_exact_pattern_is_the_same_however_it_is_quoted() -> None:
     assert router.routes() == []
 
 
-async def test_replace_puts_the_new_handler_in_place_of_the_old() -> None:
+async def test_replace_replaces_the_handler() -> None:
     router, seen = Router(), []
     router.handle("a/*", lambda _: seen.append("old"))
     router.handle("a/*", lambda _: seen.append("new"), replace=True)
@@ -197,7 +195,7 @@ def test_removing_a_missing_route_raises_a_readable_error() -> None:
     assert not str(caught.value).startswith('"')
 
 
-async def test_removed_routes_no_longer_match_also_topics_seen_before() -> None:
+async def test_removed_routes_no_longer_match_even_cached_topics() -> None:
     router, seen = Router(), []
     router.handle("a/*", lambda _: seen.append("glob"))
     router.handle("a/b", lambda _: seen.append("exact"))
@@ -210,7 +208,7 @@ async def test_removed_routes_no_longer_match_also_topics_seen_before() -> None:
 # -- memory ------------------------------------------------------------------------------------------------------
 
 
-def test_ten_thousand_topics_that_come_once_leave_a_bounded_cache() -> None:
+def test_ten_thousand_topics_that_occur_once_leave_a_bounded_cache() -> None:
     router, size = Router(), []
     tracemalloc.start()
     for round_ in range(3):
@@ -222,14 +220,14 @@ def test_ten_thousand_topics_that_come_once_leave_a_bounded_cache() -> None:
     assert size[2] < 1.2 * size[0]
 
 
-def test_topics_of_exact_routes_are_kept_and_no_more() -> None:
+def test_only_topics_of_exact_routes_are_kept() -> None:
     table = table_of("a", "b", "*")
     for topic in ("a", "b", "c", "d"):
         table.match(Event(topic))
     assert set(table.matches) == {"a", "b"}
 
 
-def test_a_topic_that_comes_again_survives_a_flood_of_topics_that_come_once() -> None:
+def test_a_repeated_topic_survives_a_flood_of_topics_that_occur_once() -> None:
     table, hits = table_of("hot/*", "**"), 0
     for number in range(20_000):
         table.match(Event(f"flood/{number}"))

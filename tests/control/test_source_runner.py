@@ -167,14 +167,14 @@ async def test_a_source_added_later_that_cannot_start_ends_run_too(clock: Clock)
 
 
 @pytest.mark.parametrize("gives", [None, 7, [Event("a")]])
-async def test_a_function_that_gives_no_iterable_cannot_start(clock: Clock, gives: Any) -> None:
+async def test_a_function_that_returns_no_iterable_cannot_start(clock: Clock, gives: Any) -> None:
     router = Router()
     router.add_source(lambda: gives)
     with pytest.raises(SourceFailed, match="async iterable"):
         await router.run()
 
 
-async def test_a_function_that_gives_a_coroutine_cannot_start(clock: Clock) -> None:
+async def test_a_function_that_returns_a_coroutine_cannot_start(clock: Clock) -> None:
     router = Router()
     router.add_source(lambda: _coroutine())  # type: ignore[arg-type,return-value]  # noqa: PLW0108  # wrong on purpose, and not seen at once
     with pytest.raises(SourceFailed, match="async iterable"):
@@ -268,7 +268,7 @@ async def test_a_source_is_not_restarted_after_too_many_failures(
     assert failures[-1][1]["restart_in"] is None
 
 
-async def test_a_generator_that_is_used_up_is_not_started_again(clock: Clock, failures: Failures) -> None:
+async def test_an_exhausted_generator_is_not_restarted(clock: Clock, failures: Failures) -> None:
     async def breaks() -> AsyncIterator[Event]:
         yield Event("a")
         raise RuntimeError
@@ -307,7 +307,9 @@ async def test_an_unrouted_event_does_not_end_its_source(clock: Clock, recorder:
 # -- coming and going --------------------------------------------------------------------------------------------
 
 
-async def test_sources_come_and_go_while_running_also_from_inside_a_handler(clock: Clock, recorder: Recorder) -> None:
+async def test_sources_can_be_added_and_removed_while_running_even_by_a_handler(
+    clock: Clock, recorder: Recorder
+) -> None:
     router, late = Router(), ManualSource()
     first = ManualSource()
     router.handle("b", recorder)
@@ -347,7 +349,7 @@ async def test_a_source_blocked_on_a_full_lane_loses_nothing_when_the_router_sto
     assert router.state().dropped == 0
 
 
-async def test_a_source_with_close_delivers_what_it_holds(clock: Clock) -> None:
+async def test_a_source_with_close_delivers_its_buffer(clock: Clock) -> None:
     router, handled, source = Router(buffer=1), list[int](), BaseSource("held")
 
     async def slow(event: Event) -> None:
@@ -386,7 +388,7 @@ async def test_a_source_that_cannot_be_closed_is_cancelled(clock: Clock, kind: A
     assert clock.time() < 1
 
 
-async def test_a_source_that_waits_to_be_started_again_does_not_hold_up_the_end(clock: Clock) -> None:
+async def test_a_source_that_waits_for_its_restart_does_not_delay_the_stop(clock: Clock) -> None:
     class Fails(BaseSource):
         async def run(self, emit: Any) -> None:
             raise RuntimeError
@@ -442,7 +444,7 @@ async def test_a_generator_is_closed_when_its_source_is_ended(clock: Clock) -> N
 # -- the life of a router ----------------------------------------------------------------------------------------
 
 
-async def test_stop_drains_what_was_accepted(clock: Clock) -> None:
+async def test_stop_drains_accepted_events(clock: Clock) -> None:
     router, ended = Router(drain_timeout=50), list[int]()
 
     async def slow(event: Event) -> None:
@@ -531,7 +533,7 @@ async def test_a_drain_that_is_cancelled_still_leaves_nothing_running(clock: Clo
         assert router.state().running
 
 
-async def test_a_handler_that_ignores_its_cancellation_is_named_and_left(
+async def test_a_handler_that_ignores_its_cancellation_is_logged_and_abandoned(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     router, release = Router(drain_timeout=0.1), asyncio.Event()
@@ -554,7 +556,7 @@ async def test_a_handler_that_ignores_its_cancellation_is_named_and_left(
     await clock.settle()
 
 
-async def test_running_twice_at_once_raises_and_does_not_affect_the_first(clock: Clock, recorder: Recorder) -> None:
+async def test_a_second_concurrent_run_raises_and_does_not_affect_the_first(clock: Clock, recorder: Recorder) -> None:
     router = Router(name="main")
     router.handle("a", recorder)
     async with running(router):
@@ -633,7 +635,7 @@ async def test_stop_from_inside_a_handler_and_before_run_and_twice(clock: Clock)
     assert router.state().handled == 1
 
 
-async def test_state_counts_what_is_there(clock: Clock) -> None:
+async def test_state_counts_routes_sources_and_events(clock: Clock) -> None:
     router = Router(name="main")
     router.handle("a", Recorder())
     router.handle("*", Recorder())
@@ -671,7 +673,7 @@ class Lodger:
         self.log.append("settled")
 
 
-async def test_a_source_that_settles_is_left_when_a_router_that_drains_has_come_to_rest(clock: Clock) -> None:
+async def test_a_source_that_settles_is_exited_after_the_router_has_drained(clock: Clock) -> None:
     """Until then, the source may still tell its clients that it is stopping."""
     router, source = Router(), Lodger()
 
@@ -686,7 +688,7 @@ async def test_a_source_that_settles_is_left_when_a_router_that_drains_has_come_
     assert source.log == ["entered", "ran", "handled", "left", "settled"]
 
 
-async def test_a_source_that_ends_before_its_router_is_exited_at_once(clock: Clock) -> None:
+async def test_a_source_that_ends_before_its_router_is_exited_immediately(clock: Clock) -> None:
     router, source = Router(), Lodger()
     router.handle("a", Recorder())
     router.add_source(source)
@@ -830,7 +832,7 @@ async def test_the_event_that_a_held_source_is_emitting_is_delivered_at_the_end(
     assert seen.topics == ["tick/0"]
 
 
-async def test_a_held_source_that_is_pushed_into_emits_nothing() -> None:
+async def test_a_held_source_with_a_buffer_emits_nothing() -> None:
     router, seen, source = Router(), Recorder(), BaseSource("pushed")
     router.add_source(source)
     router.handle("**", seen)
@@ -845,14 +847,14 @@ async def test_a_held_source_that_is_pushed_into_emits_nothing() -> None:
     assert seen.topics == ["a"]
 
 
-async def test_a_name_that_no_source_has_is_refused() -> None:
+async def test_an_unknown_source_name_is_refused() -> None:
     with pytest.raises(RouteNotFound, match=r"no source of router 'router' is called 'x'; router.sources\(\) lists"):
         Router().hold_source("x")
     with pytest.raises(RouteNotFound, match="'x'"):
         Router().release_source("x")
 
 
-async def test_the_event_that_a_held_source_is_emitting_is_delivered_also_if_the_lane_is_full() -> None:
+async def test_the_event_of_a_held_source_is_delivered_even_if_the_lane_is_full() -> None:
     router, seen, go_on = Router(buffer=1), Recorder(), asyncio.Event()
 
     async def numbers() -> AsyncIterator[Event]:

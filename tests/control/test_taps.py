@@ -58,7 +58,7 @@ async def test_a_tap_that_raises_is_logged_and_stops_nothing(
     assert router.state().failed == 0
 
 
-async def test_a_tap_that_hangs_holds_up_no_lane_and_counts_what_it_missed(clock: Clock, recorder: Recorder) -> None:
+async def test_a_tap_that_hangs_blocks_no_lane_and_counts_missed_events(clock: Clock, recorder: Recorder) -> None:
     router = Router(buffer=2, drain_timeout=1)
 
     async def hangs(_event: Event) -> None:
@@ -140,7 +140,7 @@ async def test_a_tap_that_another_tap_removes_sees_no_more(clock: Clock) -> None
     assert seen.topics == []
 
 
-async def test_a_tap_may_come_and_go_while_events_flow(clock: Clock) -> None:
+async def test_a_tap_can_be_added_and_removed_while_the_router_runs(clock: Clock) -> None:
     router, seen = Router(), list[Any]()
 
     def once(event: Event) -> None:
@@ -182,7 +182,7 @@ async def test_a_full_subscription_drops_the_oldest_and_counts_it(clock: Clock) 
         assert [await anext(events) for _ in range(3)] == [Event("a", number) for number in (7, 8, 9)]
 
 
-async def test_a_subscription_ends_with_its_block_also_for_a_waiting_reader(clock: Clock) -> None:
+async def test_a_subscription_ends_with_its_block_even_for_a_waiting_reader(clock: Clock) -> None:
     router, got = Router(), list[Any]()
     router.handle("a", Recorder())
     async with running(router):
@@ -220,7 +220,7 @@ def relaying(router: Router, *, goes_on: bool = True, concurrency: int = 1) -> R
     return sent
 
 
-async def test_an_event_goes_out_and_then_to_its_route(clock: Clock, recorder: Recorder) -> None:
+async def test_a_relay_gets_an_event_before_its_route(clock: Clock, recorder: Recorder) -> None:
     router = Router()
     sent = relaying(router)
     router.handle("out/a", recorder)
@@ -253,7 +253,7 @@ async def test_a_relayed_event_counts_as_handled_without_a_route(clock: Clock) -
     assert router.state().unrouted == 0
 
 
-async def test_an_event_that_does_not_go_on_is_handled_with_that(clock: Clock, recorder: Recorder) -> None:
+async def test_an_event_that_a_relay_keeps_counts_as_handled(clock: Clock, recorder: Recorder) -> None:
     router = Router()
     sent = relaying(router, goes_on=False)
     router.handle("out/a", recorder)
@@ -263,7 +263,7 @@ async def test_an_event_that_does_not_go_on_is_handled_with_that(clock: Clock, r
     assert (len(sent.events), len(recorder.events)) == (2, 0)
 
 
-async def test_a_relay_that_passes_leaves_the_event_as_if_it_were_not_there(clock: Clock, recorder: Recorder) -> None:
+async def test_a_relay_that_raises_not_handled_does_not_affect_the_event(clock: Clock, recorder: Recorder) -> None:
     router = Router()
 
     async def decline(event: Event) -> bool:
@@ -336,7 +336,7 @@ async def test_a_relay_gets_each_event_of_a_burst_before_it_is_debounced(clock: 
     assert [event.data for event in recorder.events] == [4]
 
 
-async def test_a_stopping_router_sends_what_it_has(clock: Clock, recorder: Recorder) -> None:
+async def test_a_stopping_router_relays_its_waiting_events(clock: Clock, recorder: Recorder) -> None:
     router = Router()
     sent = relaying(router)
     router.handle("out/a", recorder)
@@ -346,7 +346,7 @@ async def test_a_stopping_router_sends_what_it_has(clock: Clock, recorder: Recor
     assert (len(sent.events), len(recorder.events)) == (3, 3)
 
 
-async def test_a_removed_relay_ends_what_it_has_and_takes_nothing_more(clock: Clock, recorder: Recorder) -> None:
+async def test_a_removed_relay_finishes_its_events_and_takes_no_more(clock: Clock, recorder: Recorder) -> None:
     router, sent = Router(), Recorder()
 
     async def send(event: Event) -> bool:

@@ -92,7 +92,7 @@ def test_one_hint_for_a_new_directory_finds_all_files_below_it(tree: Tree, tmp_p
     assert tree.take_new_directories() == {str(tmp_path / "a")}
 
 
-def test_directories_may_nest_deeper_than_calls(tree: Tree, tmp_path: Path) -> None:
+def test_directories_may_nest_deeper_than_the_call_stack(tree: Tree, tmp_path: Path) -> None:
     here = os.open(tmp_path, os.O_RDONLY)
     try:
         for _ in range(1500):

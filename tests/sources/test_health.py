@@ -47,7 +47,7 @@ async def events_of(clock: Clock, source: HealthCheckSource, seconds: float) -> 
 
 
 @pytest.mark.parametrize(("good", "topic"), [(True, "health/db/up"), (False, "health/db/down")])
-async def test_the_first_result_comes_at_once(clock: Clock, recorder: Recorder, good: bool, topic: str) -> None:
+async def test_the_first_result_is_sent_immediately(clock: Clock, recorder: Recorder, good: bool, topic: str) -> None:
     router = Router()
     router.handle("health/*/*", recorder)
     router.add_source(HealthCheckSource("db", answers([good])))
@@ -66,7 +66,7 @@ class Probed:
 
 
 @pytest.mark.parametrize("healthy", [True, False])
-async def test_a_result_with_healthy_is_used_as_it_is(clock: Clock, healthy: bool) -> None:
+async def test_a_result_with_healthy_is_used_directly(clock: Clock, healthy: bool) -> None:
     source = HealthCheckSource("app", lambda: Probed(healthy, "queue at 80 %"))
     ((_, event),) = await events_of(clock, source, 1)
     assert (event.healthy, event.message) == (healthy, "queue at 80 %")
@@ -83,7 +83,7 @@ async def test_level_trigger_sends_every_result(clock: Clock) -> None:
     assert [event.healthy for _, event in await events_of(clock, source, 35)] == [True, True, False, False]
 
 
-async def test_thresholds_count_results_in_a_row_and_the_first_decides_alone(clock: Clock) -> None:
+async def test_thresholds_count_consecutive_results_except_for_the_first(clock: Clock) -> None:
     results = [False, True, False, True, True, False, True, False, False, False]
     source = HealthCheckSource("db", answers(results), interval=1, failures=3, successes=2)
     events = await events_of(clock, source, 20.5)
@@ -127,7 +127,7 @@ async def test_an_error_without_text_is_named_by_its_type(clock: Clock) -> None:
     assert event.message == "ZeroDivisionError"
 
 
-async def test_a_plain_check_that_hangs_is_not_called_again_while_it_does() -> None:
+async def test_a_plain_check_is_not_called_again_while_it_hangs() -> None:
     free, calls, events = threading.Event(), [0], asyncio.Queue[Any]()
 
     def check() -> None:

@@ -240,7 +240,7 @@ async def test_no_line_is_lost_or_changed(lines: list[bytes]) -> None:
 # -- where lines come from --------------------------------------------------------------------------------------
 
 
-async def test_a_pipe_is_read_as_it_comes_and_ends_when_its_writer_closes() -> None:
+async def test_a_pipe_is_read_as_data_arrives_and_ends_when_its_writer_closes() -> None:
     with pipe() as (stream, write):
         copy = os.dup(write)
         seen: list[Any] = []
@@ -301,7 +301,7 @@ async def test_a_file_on_disk_is_read(tmp_path: Path) -> None:
     assert events == [SuspendEvent(), ResumeEvent()] * 20_000 + [END]
 
 
-async def test_the_null_device_ends_at_once() -> None:
+async def test_the_null_device_ends_immediately() -> None:
     with Path(os.devnull).open() as stream:
         assert await events_of(InputSource(stream=stream)) == [END]
 
@@ -423,7 +423,7 @@ async def test_at_a_terminal_lines_do_not_wait_for_each_other() -> None:
         await asyncio.wait([running])
 
 
-async def test_a_line_of_a_pipe_that_came_with_the_cancellation_is_emitted() -> None:
+async def test_a_line_of_a_pipe_that_arrives_with_the_cancellation_is_emitted() -> None:
     emit = Held()
     with pipe() as (stream, write):
         running = asyncio.create_task(InputSource(raw=True, stream=stream).run(emit))  # type: ignore[arg-type]
@@ -490,7 +490,7 @@ async def test_a_stop_handles_more_lines_of_a_pipe_than_a_lane_can_hold(
     assert ("46 lines of input are dropped" in caplog.text) is (how == "cancel")
 
 
-async def test_at_a_terminal_a_line_that_came_with_the_cancellation_is_dropped() -> None:
+async def test_at_a_terminal_a_line_that_arrives_with_the_cancellation_is_dropped() -> None:
     emit = Held()
     with terminal() as (stream, keys):
         running = asyncio.create_task(InputSource(raw=True, stream=stream).run(emit))  # type: ignore[arg-type]

@@ -142,7 +142,7 @@ def test_we_and_the_reference_library_accept_each_others_signatures() -> None:
 
 
 @given(body=st.text(st.characters(codec="utf-8")), key=st.binary(min_size=1), now=st.integers(0, 2**32))
-def test_we_and_the_reference_library_make_the_same_signature(body: str, key: bytes, now: int) -> None:
+def test_we_and_the_reference_library_create_the_same_signature(body: str, key: bytes, now: int) -> None:
     theirs = Webhook(key).sign("msg_1", datetime.fromtimestamp(now, UTC), body)
     ours = StandardWebhooks(b"whsec_" + base64.b64encode(key))
     assert ours.sign(body.encode(), now=now, delivery_id="msg_1")["webhook-signature"] == theirs
@@ -262,7 +262,7 @@ def test_the_id_of_gitlab_is_the_one_that_retries_share() -> None:
         ids.pop(name, None)
 
 
-def test_a_token_that_no_header_can_hold_raises() -> None:
+def test_a_token_that_cannot_be_sent_in_a_header_raises() -> None:
     """A token that was read from a file ends in a newline."""
     for token in ("hush\n", " hush", "hu\0sh", "hush\r", "a\x7fb"):
         with pytest.raises(ValueError, match="cannot be sent in a header"):

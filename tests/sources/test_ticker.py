@@ -28,7 +28,7 @@ async def test_the_first_tick_comes_after_one_interval_with_its_time(clock: Cloc
     assert all(tick.time.tzinfo is not None for tick in recorder.events)
 
 
-async def test_immediate_ticks_at_once_and_keeps_the_rate(clock: Clock) -> None:
+async def test_immediate_sends_the_first_tick_at_the_start_and_keeps_the_rate(clock: Clock) -> None:
     at: list[tuple[float, int]] = []
 
     async def emit(tick: Any) -> Any:

@@ -141,7 +141,7 @@ def test_any_target_becomes_a_clean_topic_or_none(target: str) -> None:
         assert path.isprintable()
 
 
-def test_an_allowance_can_be_spent_at_once_and_returns_evenly() -> None:
+def test_an_allowance_can_be_used_as_a_burst_and_refills_evenly() -> None:
     rates = RateLimiter(3, 6.0)
     assert [rates.wait("a", 0.0) for _ in range(3)] == [0, 0, 0]
     assert rates.wait("a", 0.0) == pytest.approx(2)
@@ -155,7 +155,7 @@ def test_an_allowance_can_be_spent_at_once_and_returns_evenly() -> None:
     seconds=st.floats(0.1, 100),
     pauses=st.lists(st.floats(0, 10), max_size=100),
 )
-def test_no_more_than_the_rate_passes(count: int, seconds: float, pauses: list[float]) -> None:
+def test_a_client_cannot_exceed_the_rate(count: int, seconds: float, pauses: list[float]) -> None:
     """In any period of ``seconds``, a client can send at most its allowance and the refill."""
     rates, now, passed = RateLimiter(count, seconds), 0.0, []
     for pause in pauses:
