@@ -42,7 +42,8 @@ SECOND = timedelta(seconds=1)
 
 #: Seconds after which a tick counts as missed.
 LATE = 60.0
-#: Maximum seconds between two looks at the system clock, which changes when it is set, and while the machine sleeps.
+#: Maximum seconds between two reads of the system clock, which may be set, and which continues while the machine
+#: sleeps.
 _LOOK = 30.0
 
 
@@ -50,7 +51,8 @@ class ScheduleSource:
     """Sends a `TickEvent` at each time of a cron expression.
 
     The ``time`` of an event is its scheduled time, in the time zone of the schedule. When clocks go forward, a tick in
-    the skipped hour comes right after it. When they go back, a tick at a fixed hour comes once, as in Debian's cron.
+    the skipped hour is sent right after it. When they go back, a tick at a fixed hour is sent once, as in Debian
+    cron.
 
     A tick is missed if the program was not running at its time, or was more than a minute late, for example because
     the machine slept. ``catch_up`` decides about missed ticks. With a ``state`` file, a tick counts as done when its
@@ -59,7 +61,7 @@ class ScheduleSource:
     Args:
         expression: Five fields (minute, hour, day of month, month, day of week), six with seconds in front, or one of
             ``@hourly``, ``@daily``, ``@midnight``, ``@weekly``, ``@monthly``, ``@yearly`` and ``@annually``.
-        name: Name of the ticks: their topic is ``tick/<name>``.
+        name: Name of the ticks. Their topic is ``tick/<name>``.
         timezone: A name such as ``"Europe/Berlin"``, or a `datetime.tzinfo`. By default, that of the system.
         catch_up: Missed ticks: ``"none"`` skips them, ``"once"`` sends the last one, ``"all"`` sends each.
         state: File that stores the time of the last completed tick. Without it, only ticks that the running program
@@ -90,9 +92,9 @@ class ScheduleSource:
         self.catch_up = catch_up
         self.jitter: float = seconds(jitter)
         self._state = None if state is None else Path(state)
-        # The last tick that was sent or skipped; None before the first run.
+        # The time of the last tick that was sent or skipped, or None before the first run.
         self._last: datetime | None = None
-        # Sent ticks that may not have ended, the oldest first.
+        # Sent ticks that may not have ended, oldest first.
         self._sent: deque[tuple[datetime, Delivery]] = deque()
         self._check()
 
@@ -104,21 +106,21 @@ class ScheduleSource:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Do nothing: `settle` comes after the last handler."""
+        """Do nothing, because `settle` stores the state after the last handler."""
 
     async def run(self, emit: Emit) -> None:
-        """Send ticks until cancelled; the router calls this."""
+        """Send ticks until cancelled. The router calls this."""
         last = self._last or self._now()
         for count in itertools.count(1):
             self._last = last = await self._due(last)
             self._sent.append((last, await emit(TickEvent(last, count, self.name))))
 
     async def settle(self) -> None:
-        """Store the last completed tick; the router calls this when every handler has ended."""
+        """Store the last completed tick. The router calls this when every handler has ended."""
         await self._record(stopped=True)
 
     async def _due(self, last: datetime) -> datetime:
-        """Wait for the tick after ``last`` that has to be sent, and return its time."""
+        """Wait for the next tick after ``last`` that must be sent, and return its time."""
         while True:
             tick, delay = self._next(last), random.uniform(0, self.jitter)  # noqa: S311  # it only spreads load
             await self._reached(tick.timestamp() + delay)
@@ -155,9 +157,9 @@ class ScheduleSource:
             raise ValueError(f"{self.expression!r} never matches; check the day and the month") from None
 
     async def _record(self, *, stopped: bool = False) -> None:
-        """Store the time of the last completed tick, if all earlier ones have ended as well.
+        """Store the time of the last completed tick if all earlier ticks have ended too.
 
-        If the router has ``stopped``, dropped ticks are not completed.
+        If the router has ``stopped``, dropped ticks do not count as completed.
         """
         done = None
         while self._sent and self._sent[0][1].done:
@@ -199,7 +201,7 @@ def _zone(timezone: str | tzinfo | None) -> tzinfo:
     """Return a time zone with its rules for daylight saving time.
 
     Raises:
-        ValueError: if there is no zone of that name.
+        ValueError: if no zone has that name.
     """
     if isinstance(timezone, tzinfo):
         return timezone
