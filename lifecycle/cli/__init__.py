@@ -1,7 +1,7 @@
-"""The commands: `watch`, `up` and `ctl` in packages of their names, `run`, `webhook`, `inbox` and `flows` in modules.
+"""The `lifecycle` commands: packages for `watch`, `up` and `ctl`; modules for `run`, `webhook`, `inbox` and `flows`.
 
-`app` parses command lines. `options` and `files` read settings, `paths` decides which paths count, `output` and `logs`
-print. This is the last package, which may import every other. Only `main` is meant to be imported.
+`app` parses command lines. `options` and `files` read settings. `paths` decides which changed paths count. `output` and
+`logs` print messages. This package may import every other package. Callers import only `main`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None, *, beside: Iterable[AnyMain] = ()) -> int:
-    """Carry out a command line and return the exit status; `lifecycle watch` runs the components ``beside``, too.
+    """Run a command line and return its exit status. `lifecycle watch` also runs the components ``beside``.
 
-    The status is 0 for done, 1 for a failure, 2 for usage, 3 for bad configuration, 4 for no such program.
+    The status is 0 for success, 1 for a failure, 2 for wrong usage, 3 for a wrong configuration, and 4 if the program
+    of
+    `ctl` is not found.
     """
     from lifecycle.cli.app import parse
     from lifecycle.cli.output import DONE, CliError

@@ -1,4 +1,4 @@
-"""Files and variables that the commands are given: TOML tables, .env files, databases, secrets."""
+"""Readers for files and variables: TOML tables, .env files, databases and secrets."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ def read_text(file: Path) -> str:
     """Return the text of ``file``, without a byte order mark.
 
     Raises:
-        ConfigError: for a file that cannot be read, or is not UTF-8.
+        ConfigError: if the file cannot be read, or is not UTF-8.
     """
     try:
         return file.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{file}: is not UTF-8; save it so") from None
+        raise ConfigError(f"{file}: is not UTF-8; save it as UTF-8") from None
 
 
 def load_table(file: Path, *names: str) -> Mapping[str, Any] | None:
-    """Return the table ``[names…]`` of ``file``; None without the file or the table.
+    """Return the table ``[names…]`` of ``file``, or None if the file or the table does not exist.
 
     Raises:
-        ConfigError: for a file that cannot be read, naming the position, or a value in place of the table.
+        ConfigError: if the file cannot be read (with the position of the error), or the value is not a table.
     """
     try:
         with file.open("rb") as stream:
@@ -82,27 +82,27 @@ def load_table(file: Path, *names: str) -> Mapping[str, Any] | None:
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Suggest the one of ``known`` that is close to ``given``, else all of them."""
+    """Suggest the name in ``known`` that is similar to ``given``. If none is, list all of them."""
     close = difflib.get_close_matches(given, known := sorted(known), n=1)
     return f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
 
 
 def texts(key: str, value: Any) -> list[str]:
-    """Return one text, or a list of texts, as a list.
+    """Return a string or a list of strings as a list.
 
     Raises:
-        ValueError: naming the key and what was given.
+        ValueError: for other values; the message contains the key and the value.
     """
     found: list[Any] = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]  # TOML
     if not all(isinstance(each, str) and each for each in found):
         written = all(isinstance(each, str) for each in found)
-        wrong = "has an empty text" if written else "is neither a text nor a list of texts"
+        wrong = "contains an empty string" if written else "is neither a string nor a list of strings"
         raise ValueError(f'{key} = {shown(value)} {wrong}; give one such as "a" or ["a", "b"]')
     return found
 
 
 def shown(value: Any) -> str:
-    """Return a value as TOML would write it."""
+    """Return a value in TOML syntax."""
     if isinstance(value, bool):
         return str(value).lower()
     return f'"{value}"' if isinstance(value, str) else repr(value)
@@ -112,18 +112,18 @@ def read_env(file: Path) -> dict[str, str]:
     """Return the variables of a ``.env`` file.
 
     Raises:
-        ConfigError: for a file that cannot be read, naming the line if that is the reason.
+        ConfigError: if the file cannot be read. The message contains the line, if a line is wrong.
     """
     return parse_env(read_text(file), str(file))
 
 
 def parse_env(text: str, name: str) -> dict[str, str]:
-    """Return the variables of the text of a ``.env`` file called ``name``.
+    """Return the variables in the text of a ``.env`` file. Errors contain its ``name``.
 
     Raises:
-        ConfigError: naming a line that python-dotenv would ignore.
+        ConfigError: for a line that python-dotenv would ignore.
     """
-    # Imported late, because it takes long.
+    # Imported here, because it is slow to import.
     from dotenv.main import DotEnv
     from dotenv.parser import parse_stream
 
@@ -134,7 +134,7 @@ def parse_env(text: str, name: str) -> dict[str, str]:
         if each.error or "\0" in written:
             line = next(iter(written.strip().splitlines()), "")
             raise ConfigError(f"{name}:{each.original.line}: {masked(line)!r} cannot be read; write KEY=VALUE")
-    # A variable that is set already wins, also in references.
+    # Existing environment variables take precedence, also in references.
     found = DotEnv(None, stream=io.StringIO(text), override=False).dict()
     return {key: value for key, value in found.items() if value is not None}
 
@@ -143,29 +143,32 @@ def secret_in(name: str) -> str:
     """Return the secret in the environment variable ``name``.
 
     Raises:
-        ConfigError: if it is not set.
+        ConfigError: if the variable is not set, or empty.
     """
     secret = os.environ.get(name)
     if not secret:
-        raise ConfigError(f"the variable {name} (--secret-env) is {'empty' if secret == '' else 'not set'}; set it")
+        raise ConfigError(
+            f"the environment variable {name} (--secret-env) is {'empty' if secret == '' else 'not set'}; "
+            "set it to the secret"
+        )
     return secret
 
 
 def check_file(file: Path, schema: Schema, *, lacks: str, given_to: str) -> None:
-    """Refuse a file without ``schema``, so that a command does not change a file of another kind.
+    """Raise an error if ``file`` does not contain ``schema``, so that a command does not change a file of another kind.
 
-    A damaged file passes: opening it raises a better error.
+    A damaged file is accepted, because opening it raises a better error.
 
     Args:
         file: the file of the command line.
-        schema: the schema of the journal that it has to have.
-        lacks: the error if it has not, such as "is not an inbox".
+        schema: the journal schema that the file must contain.
+        lacks: the error for another file, such as "is not an inbox".
         given_to: the class that writes such files, such as "Inbox".
 
     Raises:
         UsageError: if the file does not exist, or is of another kind.
     """
-    advice = f"give the path that {given_to}(…) was given"
+    advice = f"give the path that your program passes to {given_to}(…)"
     if not file.is_file():
         raise UsageError(f"no such file: {file}; {advice}")
     if not _has(file, schema):

@@ -1,7 +1,7 @@
-"""`lifecycle flows`: the flows in a file or on a server, and requests to the processes that run them.
+"""`lifecycle flows`: list the flows in a file or on a server, and send requests to the processes that run them.
 
-The command has no code of the program, so it runs no flow. It asks the process that runs a flow to suspend or resume
-it, and resets a failed flow, which its program runs again.
+The command does not import your program, so it runs no flow. To suspend or resume a flow, it sends a request to the
+process that runs the flow. To retry a failed flow, it resets the flow, and your program runs it again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = ["flows"]
 
 _RUNS = (FlowState.RUNNING, FlowState.SUSPENDING, FlowState.RESUMING)
 
-#: Changes of a flow that are shown; JSON has all.
+#: Number of changes of a flow that are shown; JSON contains all.
 _RECENT = 20
 _DEAD = ("kind", "id", "name", "attempts", "error")
 
@@ -57,14 +57,14 @@ _DEAD = ("kind", "id", "name", "attempts", "error")
 def flows(
     subcommand: str, place: Path | str, ids: Sequence[str], *, json: bool = False, flow: str | None = None
 ) -> int:
-    """Carry out a subcommand on the flows with these ids, or on all that it applies to; ``flow`` is MODULE:ATTRIBUTE.
+    """Run a subcommand on the flows with these ids, or on all that it applies to. ``flow`` is MODULE:ATTRIBUTE.
 
     Raises:
-        UsageError: for a file or a server without flows.
-        CliError: for an unknown flow, or a file or a server that cannot be read.
+        UsageError: if the file or the server has no flows.
+        CliError: if a flow does not exist, or the file or the server cannot be read.
     """
     if not isinstance(place, str):
-        check_file(place, FLOW_TABLES, lacks="holds no flows", given_to="Flows")
+        check_file(place, FLOW_TABLES, lacks="contains no flows", given_to="Flows")
     try:
         selection = _Selection(Flows(place), ids, json=json, flow=flow)
         return asyncio.run(_carry_out(_SUBCOMMANDS[subcommand], selection))
@@ -75,28 +75,32 @@ def flows(
 
 
 class _Selection:
-    """The flows of a subcommand, and its options."""
+    """The selected flows of a subcommand, and its options."""
 
     def __init__(self, flows: Flows, ids: Sequence[str], *, json: bool, flow: str | None) -> None:
         self.flows, self.ids, self.json, self.flow = flows, ids, json, flow
 
     async def rows(self) -> list[FlowRow]:
-        """Return the selected flows, all of which exist."""
+        """Return the selected flows.
+
+        Raises:
+            CliError: if one does not exist.
+        """
         rows = await self.flows.store.flows()
         if not self.ids:
             return rows
         known = {row.id: row for row in rows}
         if missing := [each for each in self.ids if each not in known]:
-            raise CliError(f"there is no flow {missing[0]!r}; `lifecycle flows list` shows the flows")
+            raise CliError(f"flow {missing[0]!r} does not exist; `lifecycle flows list` shows the flows")
         return [known[each] for each in dict.fromkeys(self.ids)]
 
     async def process(self, row: FlowRow) -> str:
-        """Return the living process that runs a flow, by host (if there are several) and pid; empty if none does."""
+        """Return the pid of the process that runs a flow, with its host if there are several; empty if none does."""
         lives = row.owner and row.state not in ENDS and await self.flows.presence.lives(row.owner)
         return _process_of(row.owner) if lives else ""
 
     def send(self, request: str, flows_or_owners: Iterable[str]) -> None:
-        """Send a request to the processes of flows, or to owners."""
+        """Send a request to these processes, given as owners or as the flows that they run."""
         self.flows.presence.open()
         try:
             for each in flows_or_owners:
@@ -112,7 +116,7 @@ def _process_of(owner: str) -> str:
 async def _carry_out(subcommand: Callable[[_Selection], Awaitable[int]], selection: _Selection) -> int:
     store = selection.flows.store
     if isinstance(store, PostgresStore) and not await store.holds_flows():
-        raise UsageError(f"{store!r} holds no flows; give the URL that Flows(…) was given")
+        raise UsageError(f"{store!r} contains no flows; give the URL that your program passes to Flows(…)")
     async with store:
         return await subcommand(selection)
 
@@ -121,17 +125,17 @@ async def _carry_out(subcommand: Callable[[_Selection], Awaitable[int]], selecti
 
 
 async def _list(selection: _Selection) -> int:
-    """Print a line per flow, the oldest first."""
+    """Print one line per flow, the oldest first."""
     rows = [(row, await selection.process(row)) for row in await selection.rows()]
     if rows or selection.json:
         print_result(sys.stdout, _flows_json(rows) if selection.json else _flows_table(rows))
     else:
-        stderr_console().info("there are no flows")
+        stderr_console().info("no flows")
     return DONE
 
 
 async def _show(selection: _Selection) -> int:
-    """Print everything about each flow."""
+    """Print all details of each flow."""
     shown = [(*await _read(selection, row.id), await selection.process(row)) for row in await selection.rows()]
     print_result(sys.stdout, _format_flows(shown, json=selection.json))
     return DONE
@@ -145,50 +149,50 @@ async def _diagram(selection: _Selection) -> int:
 
 
 async def _read(selection: _Selection, flow: str) -> tuple[Snapshot, list[Change]]:
-    """Return a flow with its tasks in the order of their starts, and all its changes."""
+    """Return a flow and all its changes, with the tasks in the order of their starts."""
     changes = [change async for change in _all_changes(selection.flows.store, flow)]
     return _in_order(await selection.flows.store.load(flow), changes), changes
 
 
 async def _suspend(selection: _Selection) -> int:
-    """Have the processes that run flows start no more tasks; running tasks end first."""
+    """Ask the processes that run flows to start no more tasks. Running tasks finish first."""
     asked = await _ask(selection, SUSPEND, _RUNS)
     orphans = [row for row in await selection.rows() if row.state in _RUNS and row.id not in asked]
     for row in orphans:
         stderr_console().info(
-            f"{row.id} is not running: it is {row.state}, and its program continues it when it starts"
+            f"no process runs {row.id} (state {row.state}); its program continues it at the next start"
         )
     if not asked and not orphans:
-        stderr_console().info("there is nothing to suspend")
+        stderr_console().info("no flows to suspend")
     return DONE
 
 
 async def _resume(selection: _Selection) -> int:
-    """Have the processes that suspended flows continue."""
+    """Ask the processes that suspended flows to continue."""
     asked = await _ask(selection, RESUME, (FlowState.SUSPENDED,))
     others = [row for row in await selection.rows() if row.state not in ENDS and row.id not in asked]
     orphans = [row for row in others if not await selection.process(row)]
     for row in orphans:
-        stderr_console().info(f"{row.id} is {row.state}, and no process runs that could continue it; start its program")
+        stderr_console().info(f"no process runs {row.id} (state {row.state}); start its program to continue it")
     if not asked and not orphans:
-        stderr_console().info("there is nothing to resume")
+        stderr_console().info("no flows to resume")
     return FAILED if orphans else DONE
 
 
 async def _ask(selection: _Selection, request: str, states: Sequence[FlowState]) -> set[str]:
-    """Send a request to the processes of the flows in ``states``; return the ids of these flows."""
+    """Send a request to the processes of the flows in ``states``, and return the ids of these flows."""
     rows = await selection.rows()
     if selection.ids and (ended := [row for row in rows if row.state in ENDS]):
         raise CliError(f"flow {ended[0].id!r} has ended: {ended[0].state}")
     processes = {row.id: process for row in rows if row.state in states and (process := await selection.process(row))}
     selection.send(request, processes)
     for flow, process in processes.items():
-        stderr_console().info(f"process {process} was asked to {request} {flow}")
+        stderr_console().info(f"asked process {process} to {request} {flow}")
     return set(processes)
 
 
 async def _retry(selection: _Selection) -> int:
-    """Reset failed flows: they run again now if their process lives, else when their program starts."""
+    """Reset failed flows. They run again immediately if their process is alive, otherwise when their program starts."""
     rows = [row for row in await selection.rows() if selection.ids or row.state in RESTARTABLE]
     of_jobs = [row for row in rows if await _is_of_complete_job(selection, row)]
     if selection.ids and of_jobs:
@@ -197,13 +201,14 @@ async def _retry(selection: _Selection) -> int:
     living = {row.owner for row in rows if row.owner and await selection.flows.presence.lives(row.owner)}
     for row in rows:
         await reset_failed(selection.flows.store, row.id)
-        when = f"by process {_process_of(row.owner)}" if row.owner in living else "when its program starts, or recovers"
-        stderr_console().info(f"{row.id} was {row.state}, and runs again {when}")
+        later = "it runs again when its program starts or recovers"
+        then = f"process {_process_of(row.owner)} runs it again" if row.owner in living else later
+        stderr_console().info(f"reset {row.id} (state {row.state}); {then}")
     selection.send(RECOVER, living)
     for row in of_jobs:
         stderr_console().info(f"{row.id} was not reset: it belongs to a complete job; enqueue the job with a new id")
     if not rows and not of_jobs:
-        stderr_console().info("nothing has failed")
+        stderr_console().info("no failed flows")
     return DONE
 
 
@@ -215,7 +220,7 @@ async def _is_of_complete_job(selection: _Selection, row: FlowRow) -> bool:
 
 
 async def _dead(selection: _Selection) -> int:
-    """List the jobs and the sent events that were given up, the oldest first."""
+    """List the dead letters: discarded jobs and events that could not be delivered, the oldest first."""
     store, now = selection.flows.store, clock_of(selection.flows.store)()
     jobs = await store.jobs(selection.flows.presence).rows(JobState.COMPLETE, now=now)
     letters = [
@@ -225,12 +230,12 @@ async def _dead(selection: _Selection) -> int:
     if letters or selection.json:
         print_result(sys.stdout, _dead_json(letters) if selection.json else _dead_table(letters))
     else:
-        stderr_console().info("there are no dead letters")
+        stderr_console().info("no dead letters")
     return DONE
 
 
 async def _replay(selection: _Selection) -> int:
-    """Deliver sent events again, with new attempts."""
+    """Deliver dead events again, with new attempts."""
     numbers = await _letters(selection)
     await selection.flows.store.outbox().revive(numbers)
     selection.flows.presence.open()
@@ -238,12 +243,12 @@ async def _replay(selection: _Selection) -> int:
         selection.flows.presence.notify(SENT)
     finally:
         selection.flows.presence.close()
-    stderr_console().info(f"{plural(len(numbers), 'event')} to be delivered again")
+    stderr_console().info(f"{plural(len(numbers), 'event')} will be delivered again")
     return DONE
 
 
 async def _drop(selection: _Selection) -> int:
-    """Remove sent events that are dead letters."""
+    """Remove dead events."""
     numbers = await _letters(selection)
     await selection.flows.store.outbox().forget(numbers)
     stderr_console().info(f"{plural(len(numbers), 'event')} removed")
@@ -251,7 +256,11 @@ async def _drop(selection: _Selection) -> int:
 
 
 async def _letters(selection: _Selection) -> list[int]:
-    """Return the numbers of the dead letters with the given ids, all of which exist."""
+    """Return the numbers of the dead events with the given ids.
+
+    Raises:
+        CliError: if one is not a dead letter.
+    """
     letters = await selection.flows.store.outbox().dead()
     if list(selection.ids) == ["dead"]:
         return [row.number for row in letters]
@@ -274,7 +283,7 @@ _SUBCOMMANDS: dict[str, Callable[[_Selection], Awaitable[int]]] = {
 
 
 async def _all_changes(store: Store, id: str) -> AsyncIterator[Change]:  # noqa: A002  # what it is
-    """All changes of a flow, page by page."""
+    """Yield all changes of a flow, read page by page."""
     seq = 0
     while changes := await store.changes(id, after=seq):
         for change in changes:
@@ -295,24 +304,24 @@ def _in_order(snapshot: Snapshot, changes: Sequence[Change]) -> Snapshot:
 
 
 def _flows_table(rows: Sequence[tuple[FlowRow, str]]) -> str:
-    """Format a line per flow."""
+    """Format one line per flow."""
     cells = [(row.id, row.name, row.state, ago(row.at) if row.at else "", runner) for row, runner in rows]
     return columns([("id", "flow", "state", "changed", "process"), *(tuple(map(printable, row)) for row in cells)])
 
 
 def _flows_json(rows: Sequence[tuple[FlowRow, str]]) -> str:
-    """Format the same as JSON."""
+    """Format the flows as JSON."""
     return _json([_record(row, runner) for row, runner in rows])
 
 
 def _dead_table(letters: Sequence[tuple[str, str, str, int, str]]) -> str:
-    """Format the dead letters, one per line: kind, id, name of the flow or topic, attempts and last error."""
+    """Format one line per dead letter: kind, id, name of the flow or topic, attempts and last error."""
     rows = [(kind, id, name, str(attempts), shorten(masked(error))) for kind, id, name, attempts, error in letters]  # noqa: A001  # what it is
     return columns([_DEAD, *(tuple(map(printable, row)) for row in rows)])
 
 
 def _dead_json(letters: Sequence[tuple[str, str, str, int, str]]) -> str:
-    """Format the same as JSON."""
+    """Format the dead letters as JSON."""
     return _json([masked_values(dict(zip(_DEAD, letter, strict=True))) for letter in letters])
 
 
@@ -334,7 +343,7 @@ def _json(value: object) -> str:
 
 
 def _format_flows(shown: Sequence[tuple[Snapshot, Sequence[Change], str]], *, json: bool) -> str:
-    """Format everything about flows."""
+    """Format all details of flows."""
     if json:
         return _json([_flow_json(*each) for each in shown])
     return "\n".join(_format_flow(*each) for each in shown)
@@ -365,7 +374,7 @@ def _task_json(row: StepRow) -> dict[str, Any]:
 
 
 def _value(text: str | None) -> Any:
-    """Decode JSON of the store; a text of another serializer stays as it is."""
+    """Decode JSON from the store. The text of another serializer is returned unchanged."""
     try:
         return None if text is None else js.loads(text)
     except ValueError:
@@ -414,7 +423,7 @@ def _history(changes: Sequence[Change]) -> str:
         return ""
     rows = [(local_time(each.at), each.name, each.old, each.new, _why(each)) for each in changes[-_RECENT:]]
     left = len(changes) - len(rows)
-    text = f"\n({left} changes before these; --json has all)\n" if left else "\n"
+    text = f"\n({left} earlier changes; --json shows all)\n" if left else "\n"
     return text + columns([("at", "name", "from", "to", ""), *(tuple(map(printable, row)) for row in rows)])
 
 
@@ -428,10 +437,10 @@ def _why(change: Change) -> str:
 
 
 def _mermaid(snapshots: Sequence[Snapshot], flow: str | None) -> str:
-    """Draw one flow with its tasks, as defined by ``flow`` (MODULE:ATTRIBUTE) if given; several as nodes.
+    """Draw one flow with its tasks, or several flows as nodes. ``flow`` (MODULE:ATTRIBUTE) defines the flow, if given.
 
     Raises:
-        UsageError: if there is no such definition, or it is of another flow.
+        UsageError: if the definition does not exist, or defines another flow.
     """
     from lifecycle.observe import mermaid
 
@@ -443,7 +452,9 @@ def _mermaid(snapshots: Sequence[Snapshot], flow: str | None) -> str:
 def _info(snapshot: Snapshot, definition: Flow | Task | None) -> RunInfo:
     views = {row.name: step_view(row) for row in snapshot.steps.values()}
     if definition is not None and definition.name != snapshot.flow.name:
-        raise UsageError(f"{definition!r} is not the flow {snapshot.flow.name!r}; give that, or the id of another")
+        raise UsageError(
+            f"{definition!r} does not define the flow {snapshot.flow.name!r}; give its definition, or another id"
+        )
     return run_info(definition, snapshot.flow, views)
 
 

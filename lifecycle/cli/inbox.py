@@ -1,4 +1,4 @@
-"""`lifecycle inbox`: what waits in the file of an inbox, dead letters too; also while a receiver uses it.
+"""`lifecycle inbox`: list, replay and remove the messages in an inbox file, also while a receiver uses the file.
 
 Requests are shown without control characters and without secrets.
 """
@@ -36,11 +36,11 @@ _COLUMNS = ("id", "state", "attempts", "accepted", "topic", "error")
 
 
 def inbox(subcommand: str, file: Path, ids: Sequence[str]) -> int:
-    """Carry out a subcommand on the messages with these numbers, or on all dead letters if ``ids`` is ``["dead"]``.
+    """Run a subcommand on the messages with these numbers, or on all dead letters if ``ids`` is ``["dead"]``.
 
     Raises:
-        UsageError: for a file that is not an inbox, or an id that is not a number.
-        CliError: for a message that does not exist, or is in use.
+        UsageError: if the file is not an inbox, or an id is not a number.
+        CliError: if a message does not exist, or is in use.
     """
     with _opened(file) as carry_out:
         _SUBCOMMANDS[subcommand](carry_out, ids)
@@ -49,7 +49,7 @@ def inbox(subcommand: str, file: Path, ids: Sequence[str]) -> int:
 
 @contextmanager
 def _opened(file: Path) -> Generator[Callable[[Work], Any]]:
-    """Open the file; return a function that carries out work in a transaction."""
+    """Open the file, and return a function that runs statements in a transaction."""
     check_file(file, QUEUES, lacks="is not an inbox", given_to="Inbox")
     database = Database(str(file), (QUEUES,), durable=True)
 
@@ -70,7 +70,7 @@ def _opened(file: Path) -> Generator[Callable[[Work], Any]]:
 
 
 def _release(file: Path, carry_out: Callable[[Work], Any]) -> None:
-    """Release the messages of a receiver that has died."""
+    """Release the messages of a receiver that has died without releasing them."""
     path = lock_path(file)
     if not os.path.exists(path):  # noqa: PTH110  # a text
         return
@@ -86,35 +86,35 @@ def _release(file: Path, carry_out: Callable[[Work], Any]) -> None:
 
 
 def _list(carry_out: Callable[[Work], Any], _letters: Sequence[str]) -> None:
-    """Print a line per message, the oldest first."""
+    """Print one line per message, the oldest first."""
     entries: list[Entry] = carry_out(WEBHOOKS.entries)
     rows = [_COLUMNS, *map(_row, entries)]
     if entries:
         print_result(sys.stdout, columns(rows))
     else:
-        stderr_console().info("nothing waits, and there are no dead letters")
+        stderr_console().info("no messages are waiting, and there are no dead letters")
 
 
 def _show(carry_out: Callable[[Work], Any], ids: Sequence[str]) -> None:
-    """Print everything about each message."""
+    """Print all details of each message."""
     for number in _numbers(carry_out, ids):
         entry: Entry | None = carry_out(partial(WEBHOOKS.get, number=number))
         if entry is None:
-            raise CliError(f"message {number} does not exist any more")
+            raise CliError(f"message {number} no longer exists")
         print_result(sys.stdout, _described(entry))
 
 
 def _replay(carry_out: Callable[[Work], Any], ids: Sequence[str]) -> None:
-    """Deliver messages again: the receiver does so within a second, or at its next start."""
+    """Deliver messages again. The receiver does so within a second, or at its next start."""
     numbers = _numbers(carry_out, ids)
     for number in numbers:
         if not carry_out(partial(WEBHOOKS.revive, number=number)):
-            raise CliError(f"message {number} is being delivered, or gone")
-    stderr_console().info(f"{plural(len(numbers), 'message')} to be delivered again")
+            raise CliError(f"cannot replay message {number}: it is being delivered, or no longer exists")
+    stderr_console().info(f"{plural(len(numbers), 'message')} will be delivered again")
 
 
 def _drop(carry_out: Callable[[Work], Any], ids: Sequence[str]) -> None:
-    """Remove messages; the receiver keeps those that it is delivering."""
+    """Remove messages. The receiver still finishes those that it is delivering."""
     numbers = _numbers(carry_out, ids)
 
     def remove(db: sqlite3.Connection) -> list[int]:
@@ -126,7 +126,9 @@ def _drop(carry_out: Callable[[Work], Any], ids: Sequence[str]) -> None:
     stderr_console().info(f"{plural(len(numbers), 'message')} removed")
     if taken:
         shown = ", ".join(map(str, taken))
-        stderr_console().info(f"the receiver is delivering {shown} already; after a crash it is not delivered again")
+        stderr_console().info(
+            f"already being delivered: {shown}; a removed message is not delivered again after a crash"
+        )
 
 
 _SUBCOMMANDS: dict[str, Callable[[Callable[[Work], Any], Sequence[str]], None]] = {
@@ -138,13 +140,18 @@ _SUBCOMMANDS: dict[str, Callable[[Callable[[Work], Any], Sequence[str]], None]] 
 
 
 def _numbers(carry_out: Callable[[Work], Any], ids: Sequence[str]) -> list[int]:
-    """Return the numbers of existing messages."""
+    """Return the numbers of the given messages.
+
+    Raises:
+        UsageError: if an id is not a number.
+        CliError: if a message does not exist.
+    """
     entries: list[Entry] = carry_out(WEBHOOKS.entries)
     if list(ids) == ["dead"]:
         return [entry.id for entry in entries if entry.dead]
     if wrong := [text for text in ids if not (text.isascii() and text.isdigit())]:
         raise UsageError(
-            f"{wrong[0]!r} is not a message; give numbers that `lifecycle inbox list` shows, or the word dead"
+            f"{wrong[0]!r} is not a message id; give ids that `lifecycle inbox list` shows, or the word dead"
         )
     numbers = sorted({int(text) for text in ids})
     if missing := set(numbers) - {entry.id for entry in entries}:

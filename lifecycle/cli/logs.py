@@ -1,4 +1,4 @@
-"""Messages and log records of a command, as text or as JSON."""
+"""Messages and log records of the commands, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JsonConsole", "console_for", "json_line", "logging_to", "print_failure", "program_logging"]
 
-#: Logs refused requests at level INFO, which helps to set up a sender.
+#: Logger of refused requests at level INFO, which help to set up a sender.
 _SOURCES = "lifecycle.sources"
 _OURSELVES = "lifecycle.cli"
 _LEVELS = {YELLOW: logging.WARNING, RED: logging.ERROR}
@@ -27,7 +27,7 @@ _LEVELS = {YELLOW: logging.WARNING, RED: logging.ERROR}
 
 @dataclass(frozen=True, slots=True)
 class JsonConsole(Console):
-    """Prints messages as JSON objects, in the form of `lifecycle.observe.JsonFormatter`."""
+    """Prints messages as JSON objects, in the format of `lifecycle.observe.JsonFormatter`."""
 
     def _print(self, text: str, colour: str) -> None:
         self.log(_record(_LEVELS.get(colour, logging.INFO), text))
@@ -38,7 +38,7 @@ class JsonConsole(Console):
 
 
 def console_for(log_format: LogFormat | None, prefix: str = PREFIX) -> Console:
-    """Return the console of standard error for a log format."""
+    """Return a console for standard error that prints text or JSON."""
     return JsonConsole() if log_format == "json" else stderr_console(prefix)
 
 
@@ -51,12 +51,12 @@ def print_failure(console: Console, error: BaseException) -> None:
 
 
 def json_line(text: str, **fields: Any) -> str:
-    """Return a line of a process as JSON."""
+    """Return a line of output as a JSON log record."""
     return _encode(_record(logging.INFO, text, **fields))
 
 
 def _encode(record: logging.LogRecord) -> str:
-    from lifecycle.observe.logs import JsonFormatter  # few commands need it
+    from lifecycle.observe.logs import JsonFormatter  # imported late, because few commands need it
 
     return JsonFormatter().format(record) + "\n"
 
@@ -69,7 +69,7 @@ def _record(level: int, text: str, **fields: Any) -> logging.LogRecord:
 
 @contextmanager
 def logging_to(console: Console) -> Generator[None]:
-    """Print the warnings and errors of the library within the block, and refused requests."""
+    """Within the block, print the library's warnings and errors, and requests that it refuses."""
     logger, sources, handler = logging.getLogger("lifecycle"), logging.getLogger(_SOURCES), _WarningHandler(console)
     propagated, logger.propagate = logger.propagate, False
     level = sources.level
@@ -87,8 +87,9 @@ def logging_to(console: Console) -> Generator[None]:
 def program_logging(console: Console) -> Generator[None]:
     """Print log records within the block, in which a program of the user runs.
 
-    As JSON these are all records from level INFO on, unless the program configures the root logger. As text they are
-    the warnings and errors of the library, unless the program configures logging.
+    As JSON, all records at level INFO and above are printed, unless the program configures the root logger. As text,
+    the
+    library's warnings and errors are printed, unless the program configures logging.
     """
     is_json = isinstance(console, JsonConsole)
     logger = logging.getLogger() if is_json else logging.getLogger("lifecycle")
@@ -104,7 +105,7 @@ def program_logging(console: Console) -> Generator[None]:
 
 
 class _ConsoleHandler(logging.Handler):
-    """Prints records on a console."""
+    """Prints log records on a console."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Exit statuses, errors, and printing for people."""
+"""Exit statuses, errors, and functions that print for people."""
 
 from __future__ import annotations
 
@@ -42,55 +42,55 @@ __all__ = [
     "write",
 ]
 
-#: Done, or stopped on request.
+#: Success, or stopped on request.
 DONE = 0
-#: A failure, or ended by force.
+#: A failure, or a forced exit.
 FAILED = 1
 #: The command line is wrong.
 USAGE = 2
 #: The configuration is wrong.
 CONFIGURATION = 3
 
-#: Before each line of a message.
+#: The prefix of each line of a message.
 PREFIX = "[lifecycle]"
-#: Errors of a full disk, and the like.
+#: The errors for a full disk, a full quota, or a file that is too large.
 _FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 #: Colours, as the parameters of the control sequence.
 DIM, RED, GREEN, YELLOW = "2", "31", "32", "33"
 
 
 class CliError(LifecycleError):
-    """Ends a command with a message, without a traceback."""
+    """An error that ends a command with a message, without a traceback."""
 
     status = FAILED
 
 
 class UsageError(CliError):
-    """The command line is wrong; the message suggests what to give."""
+    """The command line is wrong. The message suggests a correction."""
 
     status = USAGE
 
 
 class ConfigError(CliError):
-    """A file, a key, or an environment variable is wrong; the message names it."""
+    """A file, a key or an environment variable is wrong. The message contains its name."""
 
     status = CONFIGURATION
 
 
 def write(stream: TextIO | None, text: str) -> bool:
-    """Write and flush ``text``; False if its reader has just gone.
+    """Write and flush ``text``. Returns False if the reader has just closed the stream.
 
-    Later calls succeed then, as they do if ``stream`` was closed when we were started (None).
+    Later calls then discard the text and return True, as they do if ``stream`` is None (closed before the start).
     """
     try:
         return _write(stream, text)
     except OSError:
-        # A full disk should not end what runs.
+        # A full disk does not stop the running command.
         return True
 
 
 def print_result(stream: TextIO | None, text: str) -> bool:
-    """Write the result of a command, as `write` does.
+    """Write the result of a command, like `write`.
 
     Raises:
         CliError: if the disk is full.
@@ -100,7 +100,7 @@ def print_result(stream: TextIO | None, text: str) -> bool:
     except OSError as error:
         if stream is not None:
             _redirect_to_null(stream)
-        raise CliError(f"the output cannot be written: {error.strerror}") from None
+        raise CliError(f"cannot write the output: {error.strerror}") from None
 
 
 def _write(stream: TextIO | None, text: str) -> bool:
@@ -110,7 +110,7 @@ def _write(stream: TextIO | None, text: str) -> bool:
         stream.write(text)
         stream.flush()
     except BlockingIOError:
-        # A program that shares our terminal has made it non-blocking; the rest stays in the buffer.
+        # A program that shares our terminal has made the terminal non-blocking. The rest stays in the buffer.
         return True
     except UnicodeEncodeError:
         return _write(stream, text.encode(stream.encoding, "replace").decode(stream.encoding))
@@ -123,7 +123,7 @@ def _write(stream: TextIO | None, text: str) -> bool:
 
 
 def without_output(text: str) -> str:
-    """Return the error of a process without its last lines, which have been shown already."""
+    """Return the error of a process without the last lines of its output, which have already been shown."""
     return text.partition("; the end of its stderr:\n")[0]
 
 
@@ -136,37 +136,37 @@ def signal_name(number: int) -> str:
 
 
 def shell_status(exit_code: int) -> int:
-    """Return the exit status of a shell for the exit code of a process, which is negative for a signal."""
+    """Return the exit status that a shell reports for an exit code. The exit code is negative for a signal."""
     return exit_code if exit_code >= 0 else 128 - exit_code
 
 
 def paint(text: str, colour: str) -> str:
-    """Return ``text`` in a colour, given as the parameters of the control sequence."""
+    """Return ``text`` in a colour. ``colour`` is the parameters of the control sequence."""
     return f"\x1b[{colour}m{text}\x1b[0m"
 
 
 def _redirect_to_null(stream: TextIO) -> None:
-    """Keep Python from failing at exit with what it could not write."""
+    """Discard text that could not be written, so that Python does not fail at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)
 
 
 def has_colour(stream: TextIO | None, env: Mapping[str, str] = os.environ) -> bool:
-    """Whether to use colours: at a terminal, unless NO_COLOR is set (https://no-color.org)."""
+    """Return whether to use colours: at a terminal, unless NO_COLOR is set (https://no-color.org)."""
     if env.get("NO_COLOR") or env.get("TERM") == "dumb":
         return False
     return is_terminal(stream)
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether it is a terminal; None is a stream that was closed when we were started."""
+    """Return whether ``stream`` is a terminal. None is a stream that was closed before the start."""
     return stream is not None and stream.isatty()
 
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """Prints messages, each line with a prefix; ``stream`` None is the standard error of the time."""
+    """Prints messages with a prefix on each line. If ``stream`` is None, it prints to the current `sys.stderr`."""
 
     colour: bool = False
     stream: TextIO | None = None
@@ -177,7 +177,7 @@ class Console:
         self._print(text, DIM)
 
     def success(self, text: str) -> None:
-        """Print that something has succeeded."""
+        """Print a message about a success."""
         self._print(text, GREEN)
 
     def warning(self, text: str) -> None:
@@ -192,17 +192,17 @@ class Console:
         lines = [f"{self.prefix} {line}".rstrip() for line in text.splitlines() or [""]]
         if self.colour:
             lines = [paint(line, colour) for line in lines]
-        # One write per message, so that two writers do not interleave.
+        # Each message is written with one call, so that the lines of two writers do not mix.
         write(self.stream or sys.stderr, "".join(line + "\n" for line in lines))
 
 
 def stderr_console(prefix: str = PREFIX) -> Console:
-    """Return the console of standard error."""
+    """Return a console for standard error."""
     return Console(has_colour(sys.stderr), prefix=prefix)
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Format ``rows`` as lines, with each cell as wide as its column."""
+    """Format ``rows`` as lines, with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "".join(f"{line}\n" for line in lines)

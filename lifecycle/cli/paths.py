@@ -1,9 +1,10 @@
-"""The action for a changed path, decided by the settings and by what git ignores.
+"""Rules that select the action for a changed path.
 
-Files that our own output goes to never count. Then, in this order: the first rule of ``--on`` that matches;
-``--ignore``; what git ignores; ``--ext`` and ``--include``. A rule that names a file without wildcards (``--on
-.env=restart``) counts even if git ignores that file. One with wildcards does not, so that what a build writes does not
-trigger ``*.js=restart``.
+Files that receive our own output are always ignored. The other rules apply in this order: the first matching rule of
+``--on``, ``--ignore``, the files that git ignores, ``--ext`` and ``--include``. A rule for a file without wildcards
+(``--on .env=restart``) applies even if git ignores that file. A rule with wildcards (``*.js=restart``) does not, so
+that
+build output does not trigger it.
 """
 
 from __future__ import annotations
@@ -27,25 +28,26 @@ if TYPE_CHECKING:
 
 __all__ = ["PathRules", "absolute", "available", "honours_gitignore", "own_output"]
 
-#: Names in a message; the others are counted.
+#: Maximum names in a message; the others are counted.
 _MAX_NAMES: Final = 3
 
 _log = logging.getLogger("lifecycle.cli")
 
 
 class _IgnoreFile(NamedTuple):
-    """An ignore file as it was read; ``spec`` is None if there is none."""
+    """The rules of an ignore file when it was last read. ``spec`` is None if the file does not exist."""
 
     stamp: tuple[int, int, int] | None
     spec: GitIgnoreSpec | None
 
 
 class GitIgnore:
-    """Whether git ignores a path below ``root``, an absolute directory, without running git.
+    """The paths that git ignores below ``root``, an absolute directory. It does not run git.
 
-    The files from the top of the repository on apply; those from ``root`` on if it is not in a repository, or if git
-    ignores ``root`` itself, which was named to be watched. Files are read again when they change. The user's global
-    excludes (``core.excludesFile``) are not read.
+    The ignore files from the top of the repository down apply. Those from ``root`` down apply if ``root`` is not in a
+    repository, or if git ignores ``root`` itself, because it was given explicitly. Files are read again when they
+    change.
+    The user's global excludes (``core.excludesFile``) are not read.
     """
 
     def __init__(self, root: Path) -> None:
@@ -56,11 +58,11 @@ class GitIgnore:
             self._top = root
 
     def ignores(self, path: Path) -> bool:
-        """Whether git ignores ``path`` (absolute), or a directory between it and the root."""
+        """Return whether git ignores ``path`` (absolute), or a directory between ``path`` and the root."""
         return path.is_relative_to(self._root) and self._ignores_below(self._root, path)
 
     def _ignores_below(self, base: Path, path: Path) -> bool:
-        """Whether ``path`` or a directory between it and ``base`` is ignored."""
+        """Return whether ``path`` or a directory between it and ``base`` is ignored."""
         parts = path.relative_to(self._top).parts
         first = len(base.relative_to(self._top).parts) + 1
         for end in range(first, len(parts) + 1):
@@ -69,7 +71,7 @@ class GitIgnore:
         return False
 
     def _ignored_itself(self, parts: tuple[str, ...], *, is_dir: bool) -> bool:
-        """Whether the nearest file that mentions the path ignores it; ``.git/info/exclude`` comes last."""
+        """Return whether the nearest file that mentions the path ignores it. ``.git/info/exclude`` is read last."""
         for depth in range(len(parts) - 1, -1, -1):
             ignored = self._check(self._top.joinpath(*parts[:depth], ".gitignore"), parts[depth:], is_dir=is_dir)
             if ignored is not None:
@@ -91,12 +93,12 @@ class GitIgnore:
 
 
 def repository(start: Path) -> Path | None:
-    """Return the top of the repository of ``start``, which has a directory ``.git``, or a file in a work tree."""
+    """Return the top directory of the repository that contains ``start``. It has a ``.git`` directory or file."""
     return next((each for each in (start, *start.parents) if (each / ".git").exists()), None)
 
 
 def has_rules(roots: Iterable[Path]) -> bool:
-    """Whether there is a ``.gitignore`` between the top of the repository and ``roots``."""
+    """Return whether a ``.gitignore`` exists between the top of the repository and ``roots``."""
     for root in roots:
         top = repository(root) or root
         if any((each / ".gitignore").is_file() for each in (root, *root.parents) if each.is_relative_to(top)):
@@ -105,19 +107,19 @@ def has_rules(roots: Iterable[Path]) -> bool:
 
 
 def honours_gitignore(settings: Settings, console: Console) -> bool:
-    """Whether to ignore what git ignores; prints a warning if that is not possible."""
+    """Return whether to apply the rules of git. Prints a warning if they should apply but cannot."""
     if not settings.gitignore or available():
         return settings.gitignore
     if has_rules(path.absolute() for path in settings.paths):
         console.warning(
-            ".gitignore is not honoured: pathspec is not installed; pip install 'lifecycle-control[watch]', "
+            ".gitignore has no effect because pathspec is not installed; run pip install 'lifecycle-control[watch]', "
             "or give --no-gitignore"
         )
     return False
 
 
 def available() -> bool:
-    """Whether the library that reads the rules is installed."""
+    """Return whether pathspec, which parses the rules, is installed."""
     return find_spec("pathspec") is not None
 
 
@@ -135,20 +137,20 @@ def _parse(file: Path) -> GitIgnoreSpec | None:
     try:
         return GitIgnoreSpec.from_lines(file.read_text(encoding="utf-8", errors="surrogateescape").splitlines())
     except OSError as error:
-        _log.warning("cannot read %s, so it ignores nothing: %s", file, error)
+        _log.warning("cannot read %s, so its rules have no effect: %s", file, error)
     except ValueError as error:
-        _log.warning("cannot understand %s, so it ignores nothing: %s", file, error)
+        _log.warning("cannot parse %s, so its rules have no effect: %s", file, error)
     return None
 
 
 class PathRules:
-    """Decides what a change of a path leads to.
+    """Selects the action for a changed path.
 
     Args:
         settings: the paths and rules.
-        here: the current directory, where paths and globs start.
-        git: whether to ignore what git ignores.
-        outputs: files that never count, from `own_output`.
+        here: the current directory, to which paths and globs are relative.
+        git: whether to ignore the files that git ignores.
+        outputs: files that are always ignored, from `own_output`.
     """
 
     def __init__(
@@ -185,7 +187,7 @@ class PathRules:
         return self._otherwise if self._is_wanted(path) else "ignore"
 
     def name(self, path: Path, start: Path | None = None) -> str:
-        """Return ``path`` relative to ``start`` (the current directory), else to the watched directory."""
+        """Return ``path`` relative to ``start`` (default: the current directory), or else to the watched directory."""
         path = absolute(path, self._here)
         for base in (start or self._here, *(root if os.path.isdir(root) else root.parent for root in self._roots)):  # noqa: PTH112  # as above
             if path.is_relative_to(base):
@@ -193,7 +195,7 @@ class PathRules:
         return path.as_posix().lstrip("/")
 
     def describe(self, changes: Mapping[Path, Change]) -> str:
-        """Return ``changed: app.py, new.py (added) (+3)``."""
+        """Return a text such as ``changed: app.py, new.py (added) (+3)``."""
         shown = [
             self.name(path) + ("" if change == "modified" else f" ({change})")
             for path, change in list(changes.items())[:_MAX_NAMES]
@@ -216,14 +218,14 @@ class PathRules:
 def own_output(*more: int) -> frozenset[tuple[int, int]]:
     """Return device and inode of the files of standard output, standard error and the descriptors ``more``.
 
-    Otherwise ``lifecycle watch -- make >log`` would trigger itself.
+    Without them, ``lifecycle watch -- make >log`` would trigger itself.
     """
     found = {_identity(fd) for fd in (1, 2, *more)}
     return frozenset(each for each in found if each is not None)
 
 
 def _identity(file: Path | int) -> tuple[int, int] | None:
-    """Return device and inode of a regular file, or None."""
+    """Return device and inode of a regular file, or None for anything else."""
     try:
         status = os.stat(file)  # noqa: PTH116  # a descriptor too
     except OSError:
@@ -232,5 +234,5 @@ def _identity(file: Path | int) -> tuple[int, int] | None:
 
 
 def absolute(path: Path, here: Path) -> Path:
-    """Return ``path`` relative to ``here`` without ``..``; links stay as they are."""
+    """Return ``path`` as an absolute path below ``here``, without ``..``. Links are not resolved."""
     return Path(os.path.normpath(here / path))

@@ -1,4 +1,4 @@
-"""`lifecycle run MODULE:ATTRIBUTE`, and the control socket of what the commands run."""
+"""`lifecycle run MODULE:ATTRIBUTE`, and the control socket of the programs that the commands run."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ __all__ = ["OptionalControlSocket", "find", "load", "program_name", "run_target"
 
 
 def run_target(target: str, *, factory: bool, log_format: LogFormat | None = None) -> int:
-    """Run the object that ``target`` names, and return the exit status.
+    """Run the object ``target``, and return the exit status.
 
-    That is the code of a process worker that ended by itself, as a shell would return it; 1 after an error; else 0.
+    The status is the exit code of a process worker that ended on its own, as a shell reports it. Otherwise it is 1
+    after
+    an error, and 0 without one.
 
     Raises:
-        UsageError: if there is no such object, or it cannot be run.
+        UsageError: if the object does not exist, or cannot be run.
     """
     sys.path.insert(0, str(Path.cwd()))
     console = console_for(log_format)
@@ -55,34 +57,34 @@ def _run(target: str, components: tuple[Any, ...], console: Console) -> int:
 
 
 def load(target: str, *, factory: bool = False) -> tuple[Any, ...]:
-    """Return the components that ``target`` names for `lifecycle.run`; with ``factory``, the result of calling it.
+    """Return the components of ``target`` for `lifecycle.run`. With ``factory``, the target is called first.
 
     Raises:
-        UsageError: if there is no such object, or it cannot be run.
+        UsageError: if the object does not exist, or cannot be run.
     """
     found = find(target, _can_run)
     if factory:
         return _call_factory(found, target)
     if not _can_run(found):
-        hint = "; with --factory its result would be run" if callable(found) else ""
+        hint = "; to call it and run its result, give --factory" if callable(found) else ""
         raise UsageError(f"{target} is {found!r}, which is not an async function, router or worker{hint}")
     return (found,)
 
 
 def find(target: str, fits: Callable[[Any], bool]) -> Any:
-    """Return the object that ``target`` names. The error for a missing one lists those that ``fits`` accepts.
+    """Return the object ``target``. If it is missing, the error lists the objects in the module that ``fits`` accepts.
 
     Raises:
-        UsageError: if there is no such module or attribute.
+        UsageError: if the module or the attribute does not exist.
     """
     module_name, colon, attribute = target.partition(":")
     if not colon or not module_name or not attribute:
-        raise UsageError(f"{target!r} names nothing; give MODULE:ATTRIBUTE, such as app:main")
+        raise UsageError(f"{target!r} is not of the form MODULE:ATTRIBUTE; give a target such as app:main")
     return _attribute(_module(module_name), attribute, fits)
 
 
 def _module(name: str) -> ModuleType:
-    """Import a module; errors inside it pass."""
+    """Import a module. Errors inside the module are not caught."""
     if "/" in name or not all(name.split(".")):
         raise UsageError(f"{name!r} is not a module name; give one such as app or shop.app")
     try:
@@ -91,7 +93,7 @@ def _module(name: str) -> ModuleType:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
         where = f"looked in {Path.cwd()} and on sys.path"
-        hint = f"a module has no .py: {name[:-3]}" if name.endswith(".py") else "is it installed, or misspelt?"
+        hint = f"omit .py: {name[:-3]}" if name.endswith(".py") else "is it installed, or misspelt?"
         raise UsageError(f"no module {error.name!r} ({where}); {hint}") from None
 
 
@@ -109,9 +111,7 @@ def _attribute(module: ModuleType, path: str, fits: Callable[[Any], bool]) -> An
 
 def _call_factory(factory: Any, target: str) -> tuple[Any, ...]:
     if not callable(factory) or inspect.iscoroutinefunction(factory):
-        raise UsageError(
-            f"{target} is {factory!r}, which is not a plain function; leave --factory out to run it itself"
-        )
+        raise UsageError(f"{target} is {factory!r}, which is not a plain function; remove --factory to run it directly")
     made = factory()
     components = tuple(cast("Iterable[Any]", made)) if isinstance(made, list | tuple) else (made,)
     if not components or not all(map(_can_run, components)):
@@ -120,7 +120,7 @@ def _call_factory(factory: Any, target: str) -> tuple[Any, ...]:
 
 
 def _can_run(thing: Any) -> bool:
-    """Whether `lifecycle.run` takes it: an async function, or an object with ``run`` or ``start`` and ``stop``."""
+    """Return whether `lifecycle.run` accepts the object: an async function, or an object with ``run`` or ``start``."""
     if inspect.isclass(thing) or inspect.ismodule(thing):
         return False
     called = getattr(thing, "__call__", None)  # noqa: B004  # an object with an async __call__
@@ -133,7 +133,7 @@ def _can_run(thing: Any) -> bool:
 
 
 def _own_code(components: tuple[Any, ...]) -> int | None:
-    """Return the exit code of the first process that ended by itself with another than zero."""
+    """Return the exit code of the first process that ended on its own with a status other than zero."""
     from lifecycle.workers import Status, WorkerState
 
     for component in components:
@@ -144,7 +144,7 @@ def _own_code(components: tuple[Any, ...]) -> int | None:
 
 
 class OptionalControlSocket(Auxiliary):
-    """A component that opens a `ControlSocket` called ``name``, or prints a warning if it cannot."""
+    """A component that opens a `ControlSocket` called ``name``, or prints a warning if that fails."""
 
     def __init__(self, name: str, console: Console) -> None:
         super().__init__()
@@ -159,9 +159,11 @@ class OptionalControlSocket(Auxiliary):
         try:
             await held.enter_async_context(ControlSocket(self.name))
         except OSError as error:
-            self._console.warning(f"lifecycle ctl will not find this program: {error.strerror or error}")
+            self._console.warning(
+                f"lifecycle ctl cannot find this program: its control socket failed ({error.strerror or error})"
+            )
 
 
 def program_name(command: str, directory: Path) -> str:
-    """Return the name of a program that ``command`` runs in ``directory``, of characters that need no quotes."""
+    """Return the program name for ``command`` in ``directory``. It needs no quotes in a shell."""
     return f"{command}-{re.sub('[^A-Za-z0-9._-]+', '_', directory.name) or 'root'}"

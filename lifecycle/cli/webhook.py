@@ -1,6 +1,6 @@
-"""`lifecycle webhook send`: sign a request as a sender would, post it once, and show the response.
+"""`lifecycle webhook send`: sign a request, send it once, and print the response.
 
-Redirects are not followed: what is signed is for the address that was given.
+Redirects are not followed, because the signed request is meant for the given address only.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ SCHEMES: Mapping[str, Callable[..., _Scheme]] = {
     "hmac": Hmac,
 }
 
-#: Seconds for the connection, and for each piece of the response.
+#: Maximum seconds to connect, and for each piece of the response.
 _TIMEOUT = 30.0
-#: Bytes of a response that are shown.
+#: Maximum bytes of a response that are printed.
 _MAX_SHOWN = 1_048_576
-#: Characters of a path or a query that are not quoted; with the percent sign, so that nothing is quoted twice.
+#: Characters of a path or a query that are not quoted. The percent sign is included, so that nothing is quoted twice.
 _SAFE = "%/:?#[]@!$&'()*+,;=~"
 
 
@@ -57,12 +57,14 @@ class _Response:
 
 
 def send(url: str, *, scheme: str, secret_env: str, data: str, options: Mapping[str, str]) -> int:
-    """Post ``data``, signed with the secret in the variable ``secret_env``; return 0 for a status of 2xx.
+    """Send ``data`` with a POST request, signed with the secret in the environment variable ``secret_env``.
+
+    Returns 0 for a status of 2xx, otherwise 1.
 
     Raises:
         UsageError: for a wrong address, data or options.
         ConfigError: if the variable is not set.
-        CliError: if there is no response.
+        CliError: if no response arrives.
     """
     target = _target(url)
     secret = secret_in(secret_env)
@@ -82,24 +84,24 @@ def _target(url: str) -> SplitResult:
         target = urlsplit(url)
         _ = target.port
     except ValueError as error:
-        raise UsageError(f"{url!r} is not an address: {error}") from None
+        raise UsageError(f"{url!r} is not a valid URL: {error}") from None
     if target.scheme not in ("http", "https") or not target.hostname:
-        raise UsageError(f"{url!r} is not an address; give one such as http://127.0.0.1:9000/deploy")
+        raise UsageError(f"{url!r} is not an HTTP URL; give one such as http://127.0.0.1:9000/deploy")
     if "@" in target.netloc:
-        raise UsageError("the address holds a user name, which would not be sent; leave it out")
+        raise UsageError("the URL contains a user name, which would not be sent; remove it")
     return target
 
 
 def _signer(name: str, secret: str, options: Mapping[str, str]) -> _Scheme:
     if options and name != "hmac":
-        raise UsageError(f"--{next(iter(options))} is for --scheme hmac; the headers of {name} are fixed")
+        raise UsageError(f"--{next(iter(options))} applies only to --scheme hmac; the headers of {name} are fixed")
     if name == "hmac" and "header" not in options:
-        raise UsageError("--scheme hmac needs --header NAME, the header that the signature goes into")
+        raise UsageError("--scheme hmac requires --header NAME, the header for the signature")
     return SCHEMES[name](secret, **options)
 
 
 def _data(text: str) -> bytes:
-    """Return the text itself, or with ``@`` the content of a file or of standard input."""
+    """Return the data: the text itself, or with ``@`` the content of a file or of standard input."""
     if not text.startswith("@"):
         return os.fsencode(text)
     try:
@@ -118,12 +120,12 @@ def _post(target: SplitResult, body: bytes, headers: Mapping[str, str]) -> _Resp
             response = connection.getresponse()
             text = response.read(_MAX_SHOWN).decode("utf-8", "replace")
     except (OSError, HTTPException, UnicodeError) as error:
-        raise CliError(f"no answer from {target.geturl()}: {_reason(error)}") from None
+        raise CliError(f"no response from {target.geturl()}: {_reason(error)}") from None
     return _Response(response.status, response.reason, text)
 
 
 def _connection(target: SplitResult) -> HTTPConnection:
-    assert target.hostname is not None  # by `_target`
+    assert target.hostname is not None  # checked by `_target`
     if target.scheme == "http":
         return HTTPConnection(target.hostname, target.port, timeout=_TIMEOUT)
     return HTTPSConnection(target.hostname, target.port, timeout=_TIMEOUT, context=ssl.create_default_context())
@@ -136,6 +138,6 @@ def _http_headers(headers: Mapping[str, str]) -> dict[str, Any]:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return f"nothing came for {_TIMEOUT:g} s"
+        return f"no data for {_TIMEOUT:g} s"
     strerror = getattr(error, "strerror", None)
     return strerror or reason_of(error)

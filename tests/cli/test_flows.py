@@ -138,10 +138,10 @@ async def _carried_out(path: Path, flow: Flow) -> None:
 
 def test_file_with_zero_flows_is_reported(tmp_path: Path, info: Said) -> None:
     asyncio.run(_entered(tmp_path / "new.db"))
-    assert "there are no flows" in info("list", tmp_path / "new.db")[1]
+    assert "no flows" in info("list", tmp_path / "new.db")[1]
     assert info("list", tmp_path / "new.db", "--json")[0] == "[]\n"
-    assert "nothing to suspend" in info("suspend", tmp_path / "new.db")[1]
-    assert "nothing has failed" in info("retry", tmp_path / "new.db")[1]
+    assert "no flows to suspend" in info("suspend", tmp_path / "new.db")[1]
+    assert "no failed flows" in info("retry", tmp_path / "new.db")[1]
 
 
 async def _entered(path: Path) -> None:
@@ -166,10 +166,13 @@ def test_diagram_has_tasks_and_with_the_definition_their_links(
 
 
 def test_a_diagram_of_another_flow_is_refused(file: Path, info: Said) -> None:
-    assert "is not the flow 'deploy'" in info("diagram", file, "good", "--flow", f"{__name__}:build", status=USAGE)[1]
+    assert (
+        "does not define the flow 'deploy'"
+        in info("diagram", file, "good", "--flow", f"{__name__}:build", status=USAGE)[1]
+    )
     assert "is not a flow" in info("diagram", file, "good", "--flow", "json:dumps", status=USAGE)[1]
     assert "no 'none'; it has DEPLOY" in info("diagram", file, "--flow", f"{__name__}:none", status=USAGE)[1]
-    assert "names nothing" in info("diagram", file, "--flow", "app", status=USAGE)[1]
+    assert "is not of the form MODULE:ATTRIBUTE" in info("diagram", file, "--flow", "app", status=USAGE)[1]
 
 
 # -- asking ----------------------------------------------------------------------------------------------------------
@@ -194,13 +197,13 @@ async def test_running_process_suspends_and_resumes_a_flow(tmp_path: Path, info:
         await begun.wait()
         [row] = json.loads((await asyncio.to_thread(info, "list", file, "--json"))[0])
         assert row["process"] == os.getpid()
-        assert "asked to suspend f-1" in await ask("suspend", file)
+        assert "to suspend f-1" in await ask("suspend", file)
         while run.state != "SUSPENDING":
             await asyncio.sleep(0.01)
         go_on.set()
         assert await run.suspend() == "SUSPENDED"
         assert done == [1]
-        assert "asked to resume f-1" in await ask("resume", file, "f-1")
+        assert "to resume f-1" in await ask("resume", file, "f-1")
         await run
         assert done == [1, 2]
         assert "has ended: SUCCESS" in await ask("suspend", file, "f-1", status=FAILED)
@@ -213,11 +216,11 @@ async def test_flow_without_process_waits_for_its_program(tmp_path: Path, info: 
     assert "start its program" in (await asyncio.to_thread(info, "resume", file, status=FAILED))[1]
     with closing(sqlite3.connect(file)) as db, db:
         db.execute("UPDATE lifecycle_flows SET state = 'RUNNING', owner = '1-dead'")
-    assert "f-1 is not running" in (await asyncio.to_thread(info, "suspend", file, "f-1"))[1]
+    assert "no process runs f-1" in (await asyncio.to_thread(info, "suspend", file, "f-1"))[1]
 
 
 def test_retry_runs_failed_flow_when_its_program_starts(file: Path, info: Said) -> None:
-    assert "runs again" in info("retry", file)[1]
+    assert "it runs again when its program starts" in info("retry", file)[1]
     rows = json.loads(info("list", file, "--json")[0])
     assert [row["state"] for row in rows] == ["SUCCESS", "PENDING"]
     shown = json.loads(info("show", file, "bad\x1b", "--json")[0])[0]
@@ -251,7 +254,7 @@ async def test_living_process_retries_at_once(tmp_path: Path, info: Said) -> Non
             await flows.start(flow, id="f-1")
         mended.append(True)
         _, said = await asyncio.to_thread(info, "retry", tmp_path / "app.db")
-        assert f"and runs again by process {os.getpid()}" in said
+        assert f"process {os.getpid()} runs it again" in said
         await done.wait()
         await flows.start(flow, id="f-1")
         assert not flows.runs
@@ -314,14 +317,14 @@ def test_a_file_that_is_not_there_is_not_made(verb: str, tmp_path: Path, info: S
 
 
 def test_a_flow_that_is_not_there(file: Path, info: Said) -> None:
-    assert "there is no flow 'x'" in info("show", file, "good", "x", status=FAILED)[1]
+    assert "flow 'x' does not exist" in info("show", file, "good", "x", status=FAILED)[1]
 
 
 def test_a_file_that_holds_no_flows(tmp_path: Path, info: Said) -> None:
     (tmp_path / "notes.txt").write_text("no database, but long enough to be taken for one" * 9)
-    assert "holds no flows" in info("list", tmp_path / "notes.txt", status=USAGE)[1]
+    assert "contains no flows" in info("list", tmp_path / "notes.txt", status=USAGE)[1]
     asyncio.run(_journal(tmp_path / "other.db"))
-    assert "holds no flows" in info("list", tmp_path / "other.db", status=USAGE)[1]
+    assert "contains no flows" in info("list", tmp_path / "other.db", status=USAGE)[1]
 
 
 async def _journal(path: Path) -> None:
@@ -402,7 +405,7 @@ async def test_process_on_another_host_is_named_and_asked(url: str, info: Said) 
         listed, _ = await asyncio.to_thread(info, "list", url)
         assert f"{socket.gethostname()}-{os.getpid()}" in listed
         _, stderr = await asyncio.to_thread(info, "suspend", url, "one")
-        assert "was asked to suspend one" in stderr
+        assert "to suspend one" in stderr
         async with asyncio.timeout(30):
             while run.state != "SUSPENDING":
                 await asyncio.sleep(0.01)
@@ -413,7 +416,7 @@ async def test_process_on_another_host_is_named_and_asked(url: str, info: Said) 
 @pytest.mark.engine("postgres")
 def test_a_server_without_flows_is_left_as_it_is(url: str, info: Said) -> None:
     for _ in range(2):
-        assert "holds no flows; give the URL that Flows" in info("list", url, status=USAGE)[1]
+        assert "contains no flows; give the URL that your program passes to Flows" in info("list", url, status=USAGE)[1]
 
 
 def test_wrong_server_url_is_refused_without_its_password(tmp_path: Path, info: Said) -> None:
@@ -451,5 +454,5 @@ def test_dead_letters_are_listed_replayed_and_dropped(tmp_path: Path, info: Said
     assert "\x1b" not in event
     assert [each["kind"] for each in json.loads(info("dead", file, "--json")[0])] == ["job", "event"]
     assert "sent event 'other' is not a dead letter" in info("replay", file, "other", status=FAILED)[1]
-    assert "1 event to be delivered again" in info("replay", file, "m-1/work/1/1")[1]
+    assert "1 event will be delivered again" in info("replay", file, "m-1/work/1/1")[1]
     assert "0 events removed" in info("drop", file, "dead")[1]

@@ -102,7 +102,7 @@ def test_requests_and_their_errors_mask_the_same_secrets(tmp_path: Path, capsys:
 
 def test_dead_letters_are_replayed_and_dropped(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inbox", "replay", str(file), "4"]) == 0
-    assert "1 message to be delivered again" in capsys.readouterr().err
+    assert "1 message will be delivered again" in capsys.readouterr().err
     assert states(file) == {1: False, 2: False, 3: False, 4: False, 5: True, 6: False}
     assert main(["inbox", "drop", str(file), "dead"]) == 0
     assert main(["inbox", "drop", str(file), "1", "6", "6"]) == 0
@@ -123,8 +123,8 @@ def test_replayed_message_has_new_attempts(file: Path) -> None:
     [
         (["show", "{}", "77"], FAILED, "message 77 does not exist"),
         (["drop", "{}", "1", "77"], FAILED, "message 77 does not exist"),
-        (["drop", "{}", "one"], USAGE, "'one' is not a message"),
-        (["drop", "{}", "²"], USAGE, "is not a message"),
+        (["drop", "{}", "one"], USAGE, "'one' is not a message id"),
+        (["drop", "{}", "²"], USAGE, "is not a message id"),
         (["replay", "{}", "2"], FAILED, "is being delivered"),
         (["list", "{}.not"], USAGE, "no such file"),
         (["drop", "{}.not", "1"], USAGE, "no such file"),
@@ -189,7 +189,7 @@ def test_messages_of_a_receiver_are_known_by_any_path_of_the_file(
         assert main(["inbox", "drop", str(link), "1", "2"]) == 0
     finally:
         receiver.release()
-    assert "the receiver is delivering 2 already" in capsys.readouterr().err
+    assert "already being delivered: 2" in capsys.readouterr().err
 
 
 def test_empty_inbox_is_reported(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,7 +197,7 @@ def test_empty_inbox_is_reported(file: Path, capsys: pytest.CaptureFixture[str])
     assert main(["inbox", "list", str(file)]) == 0
     seen = capsys.readouterr()
     assert seen.out == ""
-    assert "nothing waits" in seen.err
+    assert "no messages are waiting" in seen.err
 
 
 def test_command_after_dashes_is_refused_there(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

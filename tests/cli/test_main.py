@@ -83,7 +83,7 @@ def test_full_disk_is_a_failure(argv: list[str], tmp_path: Path) -> None:
         )
     assert (ended.returncode, ended.stderr) == (
         1,
-        "[lifecycle] the output cannot be written: No space left on device\n",
+        "[lifecycle] cannot write the output: No space left on device\n",
     )
 
 

@@ -206,7 +206,7 @@ def test_a_wrong_value_ends_with_status_2(argv: list[str], said: str, capsys: py
     [
         ([], "no command to run"),
         (["src", "--"], "no command to run"),
-        (["--secret-env", "S", "--", "true"], "nothing to protect"),
+        (["--secret-env", "S", "--", "true"], "has no effect without --webhook"),
         (["--webhook", "0.0.0.0:9000", "--", "true"], "can be reached from other machines"),
     ],
 )
@@ -225,15 +225,15 @@ def test_a_key_may_have_the_underscores_that_python_needs(tmp_path: Path) -> Non
     [
         ("exts = 'py'", "exts is not known; did you mean ext?"),
         ("stop_timout = 1", "did you mean stop-timeout?"),
-        ("stop_timeout = 1\nstop-timeout = 1", "sets the same as another key"),
+        ("stop_timeout = 1\nstop-timeout = 1", "sets the same value as another key"),
         ("zzz = 1", "known: busy, "),
-        ("ext = 1", "ext = 1 is neither a text nor a list of texts"),
-        ("ext = ['py', 1]", "neither a text nor a list of texts"),
+        ("ext = 1", "ext = 1 is neither a string nor a list of strings"),
+        ("ext = ['py', 1]", "neither a string nor a list of strings"),
         ("step = '1'", 'step = "1" is not a number'),
         ("step = true", "step = true is not a number"),
         ("step = -1", "step = -1: give seconds above zero"),
-        ("clear = 'yes'", 'clear = "yes" is neither true nor false'),
-        ("clear = 1", "neither true nor false"),
+        ("clear = 'yes'", 'clear = "yes" is not a boolean'),
+        ("clear = 1", "is not a boolean"),
         ("busy = 'wait'", 'busy = "wait": give restart, queue or drop'),
         ("busy = ['queue']", "is not a string"),
         ("restart = true", "restart = true is not a string"),
@@ -241,8 +241,8 @@ def test_a_key_may_have_the_underscores_that_python_needs(tmp_path: Path) -> Non
         ("on = ['*.html']", 'on = "*.html": give GLOB=restart'),
         ('command = "echo \'a"', "close the quote"),
         ("paths = []", "paths = [] leaves nothing to watch"),
-        ("command = 1", "neither a text nor a list of texts"),
-        ("gitignore = true\nno-gitignore = true", "sets the same as another key"),
+        ("command = 1", "neither a string nor a list of strings"),
+        ("gitignore = true\nno-gitignore = true", "sets the same value as another key"),
     ],
 )
 def test_a_mistake_in_the_file_names_file_key_and_what_is_accepted(tmp_path: Path, keys: str, said: str) -> None:

@@ -88,7 +88,7 @@ class TestProcfile:
         assert "not started again" not in text
         ending = text[text.index("system | job exited with status 3 after") :]
         assert re.fullmatch(
-            r"system \| job exited with status 3 after [\d.]+ s; stopping the others\n"
+            r"system \| job exited with status 3 after [\d.]+ s; stopping the other processes\n"
             r"(?:system \| stopping (?:web|clock)\n){2}"
             r"system \| web    stopped           after [\d.]+ s\n"
             r"system \| clock  stopped           after [\d.]+ s\n"
@@ -279,7 +279,9 @@ class TestPolicies:
             max-restarts = 1
             watch = ["."]
         """)
-        program.until("'a' is given up after more than 1 restart within 60 s\nsystem | a waits for the next change\n")
+        program.until(
+            "'a' is given up after more than 1 restart within 60 s\nsystem | a: waiting for the next change\n"
+        )
         (here / "go").touch()
         program.until("a      | up")
         program.stop()
@@ -378,7 +380,7 @@ class TestOrder:
             web = {{ command = "{LIVES}", after = ["migrate"] }}
             api = {{ command = "{LIVES}", after = ["web"] }}
         """).rest(3)
-        assert re.search(r"migrate exited with status 3 after [\d.]+ s; stopping the others\n", text)
+        assert re.search(r"migrate exited with status 3 after [\d.]+ s; stopping the other processes\n", text)
         assert "web      not started\n" in text
         assert "api      not started\n" in text
 

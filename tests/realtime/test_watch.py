@@ -186,7 +186,7 @@ class TestChanges:
         seen = watch(*options)
         seen.seen("up 1")
         seen.process.send_signal(signal.SIGHUP)
-        seen.said("reload; restarting")
+        seen.said("reload requested; restarting")
         seen.seen("up 1", times=2)
 
 
@@ -351,7 +351,7 @@ class TestMistakes:
         [
             ([], 2, "no command to run"),
             (["--", "no-such-command"], 2, "'no-such-command': command not found on PATH"),
-            (["--", "./app.py"], 2, "'./app.py': is not executable; chmod +x ./app.py"),
+            (["--", "./app.py"], 2, "'./app.py': not executable; run chmod +x ./app.py"),
             (["--", "./none"], 2, "'./none': no such file"),
             (["gone", "--", "true"], 2, "'gone': no such file or directory to watch"),
             (["--busy", "x", "--", "true"], 2, "give restart, queue or drop"),

@@ -36,7 +36,7 @@ def test_command_continues_while_held_and_release_acts_on_changes(here: Path, tm
         until_blocking(lambda: "held" in err.read_text() and "up 1" in out.read_text())
         write(here / "app.py", "VALUE = 2\n" + APP)
         print("status", file=watch.stdin, flush=True)
-        until_blocking(lambda: "held, changes wait for release" in err.read_text())
+        until_blocking(lambda: "changes are held until release" in err.read_text())
         assert "up 2" not in out.read_text()
         print("release", file=watch.stdin, flush=True)
         until_blocking(lambda: "up 2" in out.read_text())

@@ -71,7 +71,7 @@ def test_an_open_page_reloads_after_an_edit_and_survives_a_broken_one(
     if shutil.which("chromium") is None:
         pytest.skip("chromium is not installed; `make engines` installs it")
     seen = watch("--postpone", "--live", "0", "--socket", "127.0.0.1:0", *options)
-    [(tag, source)] = seen.said(r'put this into your pages: (<script src="(.*)"></script>)')
+    [(tag, source)] = seen.said(r'add this to your pages: (<script src="(.*)"></script>)')
     app = here / "app.py"
     write(app, served(1, tag))
     seen.seen("up 1")

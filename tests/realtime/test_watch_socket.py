@@ -124,7 +124,7 @@ def test_taken_port_is_reported_and_nothing_starts(watch: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         seen = watch("--socket", f"127.0.0.1:{taken.getsockname()[1]}", ready=False)
         seen.ends(1)
-    assert "Address already in use; give an address of this machine and a port that is free" in seen.err.read_text()
+    assert "Address already in use; give an address of this machine and a free port" in seen.err.read_text()
     assert "Traceback" not in seen.err.read_text()
     assert seen.out.read_text() == ""
 
@@ -133,4 +133,4 @@ def test_taken_port_is_reported_and_nothing_starts(watch: Any) -> None:
 def test_ready_port_of_the_socket_is_refused(watch: Any, ready: str) -> None:
     seen = watch("--socket", "127.0.0.1:8000", "--ready", ready, ready=False)
     seen.ends(2)
-    assert f"--ready {ready} cannot tell one run from another" in seen.err.read_text()
+    assert f"--ready {ready} cannot detect when a run is ready" in seen.err.read_text()

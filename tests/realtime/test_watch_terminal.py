@@ -241,7 +241,7 @@ class TestWithAndWithoutAPrompt:
 
     def test_ready_line_with_no_prompt_is_refused(self, terminal: Any) -> None:
         seen = terminal("--ready", "line:up 1", "--no-prompt")
-        seen.sees("needs to read the output of the command")
+        seen.sees("reads the output of the command")
         seen.ends(2)
 
     @pytest.mark.parametrize("policy", ["never", "always"])

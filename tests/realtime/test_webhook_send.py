@@ -142,7 +142,7 @@ async def test_an_invalid_answer_is_one_line_and_fails(answer: bytes, capsys: py
         assert await send(url) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith(f"[lifecycle] no answer from {url}: ")
+    assert said.err.startswith(f"[lifecycle] no response from {url}: ")
     assert said.err.count("\n") == 1
 
 
@@ -150,4 +150,4 @@ async def test_a_refused_connection_is_reported(capsys: pytest.CaptureFixture[st
     async with answering(b"") as url:
         pass
     assert await send(url) == 1
-    assert capsys.readouterr().err == f"[lifecycle] no answer from {url}: Connection refused\n"
+    assert capsys.readouterr().err == f"[lifecycle] no response from {url}: Connection refused\n"

@@ -1,8 +1,8 @@
 """`lifecycle ctl`: query and control a running program over its control socket.
 
-`commands` parses the command line and imports the module that carries a command out: `queries`, `status`, `actions` or
-`attach`. They send requests with `client` and print with `printing`. Nothing heavy is imported at the top, so that
-`lifecycle ctl ps` starts at once.
+`commands` parses the command line and imports the module that runs a command: `queries`, `status`, `actions` or
+`attach`. These modules send requests with `client` and print with `printing`. Large modules are not imported at the
+top, so `lifecycle ctl ps` starts quickly.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Commands that a program carries out, and events that it is sent; `stop` and `restart` show their progress."""
+"""Commands and events that are sent to a program. `stop` and `restart` show their progress."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 __all__ = ["RestartProgress", "StopProgress", "bar", "command", "emit", "restart", "stop"]
 
-#: Seconds for a process to end after it has closed its socket. By default a program ends within 25.
+#: Maximum seconds between the closing of the socket and the end of the process. By default a program ends within 25.
 EXIT_TIMEOUT: Final = 30.0
-#: The same if another program runs the event loop, which usually continues.
+#: The same if other code runs the event loop, which usually continues.
 _EMBEDDED_EXIT_TIMEOUT: Final = 1.0
-#: Seconds for the rest of a response that has begun.
+#: Maximum seconds for the rest of a response after its first bytes.
 _RESPONSE_TIMEOUT: Final = 10.0
 #: The states of a worker that has not ended.
 _ALIVE: Final = ("pending", "starting", "running", "suspended", "stopping")
 
 
 def command(request: Request) -> int:
-    """Have the program carry out a command, and wait for the result."""
+    """Send a command to the program, and wait for the result."""
     client = choose(request.program)
     with _interruptible(client):
         outcome = client.post("/api/command", {"line": _line(request)})
@@ -51,7 +51,7 @@ def emit(request: Request) -> int:
     try:
         data = None if text is None else json.loads(text)
     except ValueError as error:
-        raise UsageError(f"{text!r} is not JSON: {error}; a text is given as '\"text\"'") from None
+        raise UsageError(f"{text!r} is not JSON: {error}; write a string as '\"text\"'") from None
     client = choose(request.program)
     with _interruptible(client):
         outcome = client.post("/api/emit", {"topic": request.arguments["topic"], "data": data})
@@ -60,15 +60,15 @@ def emit(request: Request) -> int:
 
 @contextmanager
 def _interruptible(client: Client) -> Generator[None]:
-    """Let Ctrl+C end the waiting, which does not affect the program, by a `CliError`."""
+    """Raise `CliError` if Ctrl+C ends the wait for a result. The program is not affected."""
     try:
         yield
     except KeyboardInterrupt:
-        raise CliError(f"not waited for any longer; {client.name} continues with it") from None
+        raise CliError(f"stopped waiting for the result; {client.name} continues") from None
 
 
 def _line(request: Request) -> str:
-    """Return the command as typed at the prompt of the program, without options of ours."""
+    """Return the command as typed at the prompt of the program, without the options of `lifecycle ctl`."""
     return shlex.join(word for word in request.words if not request.command or word != "--json")
 
 
@@ -98,8 +98,8 @@ def stop(request: Request) -> int:
             return _report(client, request, result)
         timeout = _EMBEDDED_EXIT_TIMEOUT if embedded else EXIT_TIMEOUT
         if not ends_within(timeout):
-            why = "another program runs its event loop" if embedded else f"it has not ended within {timeout:g} s"
-            error = f"its lifetime has ended, but its process (pid {client.program.pid}) still runs: {why}"
+            why = "other code runs its event loop" if embedded else f"it has not ended within {timeout:g} s"
+            error = f"the program has stopped, but its process (pid {client.program.pid}) is still running: {why}"
             return _report(client, request, {**result, "outcome": "failed", "error": error})
     if request.json:
         show_json(result)
@@ -109,7 +109,7 @@ def stop(request: Request) -> int:
 
 
 def _send_stop(client: Client, line: str, stream: Stream, tree: Tree) -> tuple[dict[str, Any], bool]:
-    """Show the progress until the program closes its socket; return its result, and whether it stops."""
+    """Show the progress until the program closes its socket. Returns the result, and whether the program stops."""
     progress = StopProgress()
     with bar(f"stopping {client.name}") as draw, client.send("/api/command", {"line": line}) as exchange:
         for _ in _changes(tree, stream, exchange):
@@ -118,7 +118,7 @@ def _send_stop(client: Client, line: str, stream: Stream, tree: Tree) -> tuple[d
             result = _result(exchange)
         except SilentError:
             raise
-        except GoneError:  # it has ended already
+        except GoneError:  # the program has already ended
             result = {"outcome": "handled", "delivery": None, "error": None, "answer": None}
         if result.get("outcome") != "handled" or not _is_stopping(client):
             return result, False
@@ -130,7 +130,7 @@ def _send_stop(client: Client, line: str, stream: Stream, tree: Tree) -> tuple[d
 
 def restart(request: Request) -> int:
     """Restart a worker, and show the progress."""
-    if request.arguments["name"] is None:  # a command of the program may take none
+    if request.arguments["name"] is None:  # a program's own command may take no name
         return command(request)
     client = choose(request.program)
     tree = Tree()
@@ -146,7 +146,7 @@ def restart(request: Request) -> int:
 
 
 def _changes(tree: Tree, stream: Stream, exchange: Exchange) -> Iterator[None]:
-    """Update the tree until the program has answered or ended; yields once at the start and after each update."""
+    """Update the tree until the program has responded or ended. Yields once at the start and after each update."""
     yield
     while not stream.ended and not exchange.is_answered():
         if messages := stream.take(None, exchange):
@@ -155,7 +155,7 @@ def _changes(tree: Tree, stream: Stream, exchange: Exchange) -> Iterator[None]:
 
 
 def _result(exchange: Exchange) -> dict[str, Any]:
-    """Return the response; when it has begun, the rest comes at once or not at all."""
+    """Return the response. After its first bytes, the rest must arrive within a timeout."""
     until = None
     if exchange.is_answered():
         exchange.set_timeout(_RESPONSE_TIMEOUT)
@@ -165,7 +165,7 @@ def _result(exchange: Exchange) -> dict[str, Any]:
 
 
 def _is_stopping(client: Client) -> bool:
-    """Whether the program is stopping: its own command `stop` may mean something else."""
+    """Return whether the program is stopping. A program may define its own command `stop` that does something else."""
     try:
         return bool(client.get("/api/state")["lifetime"]["stopping"])
     except GoneError:
@@ -174,7 +174,10 @@ def _is_stopping(client: Client) -> bool:
 
 @contextmanager
 def _process_end(client: Client) -> Generator[Callable[[float], bool]]:
-    """Return a function that waits seconds for the process to end. Without pidfds, the end of its socket counts."""
+    """Return a function that waits, at most the given seconds, until the process has ended.
+
+    On systems without pidfds, the process counts as ended when its socket is closed.
+    """
     try:
         descriptor = os.pidfd_open(client.program.pid or 0)
     except (AttributeError, OSError):
@@ -193,13 +196,13 @@ def _wait(descriptor: int, seconds: float) -> bool:
 
 
 class StopProgress:
-    """How many events and workers of a program have still to end."""
+    """The number of events and workers of a program that must still end."""
 
     def __init__(self) -> None:
         self._most = 0
 
     def of(self, tree: Tree) -> tuple[int, int, str]:
-        """Return how many are done, of how many, and the rest as text."""
+        """Return the number of ended items, the total, and a description of the rest."""
         lanes = tree.of("lane")
         events = sum(int(lane.get("waiting") or 0) + int(lane.get("running") or 0) for lane in lanes)
         workers = sum(worker.get("status") in _ALIVE for worker in tree.of("worker", "member"))
@@ -209,7 +212,7 @@ class StopProgress:
 
 
 class RestartProgress:
-    """How many of the workers of a restart have started again."""
+    """The number of restarted workers in a restart."""
 
     def __init__(self, tree: Tree, name: str) -> None:
         self.name: str = name.rpartition("/")[2]
@@ -218,7 +221,7 @@ class RestartProgress:
         self._old = {leaf["id"]: _run_of(leaf) for leaf in leaves}
 
     def of(self, tree: Tree) -> tuple[int, int, str]:
-        """Return how many are new, of how many, and the rest as text."""
+        """Return the number of new workers, the total, and a description of the rest."""
         nodes = {name: tree.get(name) for name in self._old}
         new = sum(self._is_new(name, node) for name, node in nodes.items())
         left = len(self._old) - new
@@ -234,7 +237,7 @@ def _run_of(node: Node) -> tuple[Any, ...]:
 
 @contextmanager
 def bar(doing: str) -> Generator[Callable[[int, int, str], None]]:
-    """Show progress on stderr: a bar at a terminal, else lines. The bar is gone when the block ends."""
+    """Show progress on stderr: as a bar at a terminal, otherwise as lines. The bar is removed when the block ends."""
     screen = rich_console(errors=True)
     with _lines(doing) if screen is None else _drawn(doing, screen) as show:
         yield show
@@ -246,7 +249,7 @@ def _lines(doing: str) -> Generator[Callable[[int, int, str], None]]:
 
     def show(done: int, _whole: int, left: str) -> None:
         nonlocal shown, farthest
-        # A worker that restarts again and again goes back and forth.
+        # The count can drop if a worker restarts repeatedly.
         if left and left != shown and done >= farthest:
             shown, farthest = left, done
             stderr_console().info(f"{doing}: {left}")
@@ -265,7 +268,7 @@ def _drawn(doing: str, screen: Console) -> Generator[Callable[[int, int, str], N
         TextColumn("{task.fields[left]}", markup=False),
     )
     with Progress(*columns, console=screen, auto_refresh=False, transient=True) as progress:
-        # Without work no bar is drawn.
+        # The bar is drawn only if the total is not zero.
         task = progress.add_task(doing, visible=False, left="")
 
         def show(done: int, whole: int, left: str) -> None:

@@ -1,6 +1,7 @@
 """`lifecycle ctl attach`: a prompt with the commands of a running program, and its output.
 
-It is a small program of this library: a `PromptSource` reads lines, and each is sent to the other program.
+It is itself a small program of this library: a `PromptSource` reads lines, and a handler sends each line to the other
+program.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
 
 __all__ = ["attach"]
 
-#: Lines of a terminal that are carried out at the same time, so that `status` works while another command runs.
+#: Maximum lines of a terminal that run at the same time, so that `status` works while another command runs.
 _CONCURRENCY: Final = 100
 
 
 def attach(request: Request) -> int:
-    """Open a prompt until Ctrl+D, the end of the lines, or the end of the program; 1 if a line from a pipe failed."""
+    """Open a prompt until Ctrl+D, or until the input or the program ends. Returns 1 if a line from a pipe failed."""
     client = choose(request.program)
     with client.stream("/api/attach", sys.stdout) as output:
         session = _Session(client, output)
@@ -52,12 +53,12 @@ class _Session:
         self._output = output
         self._known = client.get("/api/commands")
         commands = Commands(*map(self._command, self._known))
-        if "help" not in commands:  # only programs with a prompt have it
+        if "help" not in commands:  # only programs with a prompt have this command
             commands.add(Command("help", "List the commands."))
         self._keyboard = PromptSource(prompt=f"{client.name}> ", commands=commands, fallback=LineEvent)
 
     def router(self) -> Router:
-        """Return the router of the lines, which ends at once."""
+        """Return the router for the lines. It ends without waiting for running commands."""
         router = Router("attach", drain_timeout=0)
         router.handle("input/line", self._carry_out, concurrency=_CONCURRENCY)
         router.handle("command/help", self._show_help)
@@ -69,7 +70,7 @@ class _Session:
         return router
 
     async def listen(self) -> None:
-        """Print the output of the program, until it has ended."""
+        """Print the output of the program until the program has ended."""
         while not self._output.ended:
             show_output(self._output.take(0))
             await _readable(self._output)
@@ -99,14 +100,14 @@ class _Session:
 
     async def _carry_out(self, event: LineEvent) -> None:
         if current().stopping:
-            return  # the line waited for one before it
+            return  # the line was queued behind another one
         try:
             with self._client.send("/api/command", {"line": event.line}) as exchange:
                 await _readable(exchange)
                 outcome = decoded(exchange.body())
         except CliError as error:
             outcome = {"outcome": "failed", "error": str(error)}
-        # The output of the command comes before its result.
+        # Output that the command has written is shown before its result.
         show_output(self._output.take(0))
         show_text(outcome.get("answer") or "")
         if outcome["outcome"] != "handled":
@@ -114,14 +115,16 @@ class _Session:
             stderr_console().error(printable(outcome.get("error") or outcome["outcome"], "\n"))
 
     def _interrupt(self, _: Topical) -> None:
-        """Clear the line: Ctrl+C does not affect the program."""
+        """Clear the typed line. Ctrl+C does not affect the program."""
         current().reset_signals()
         if not self._keyboard.clear_line():
-            stderr_console().info(f"Ctrl+D leaves, and {self._client.name} continues; `stop` ends it")
+            stderr_console().info(
+                f"press Ctrl+D to leave the prompt; {self._client.name} keeps running unless you type stop"
+            )
 
 
 async def _readable(one: Stream | Exchange) -> None:
-    """Wait until there is something to receive."""
+    """Wait until ``one`` has data to receive."""
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(one.fileno(), ready.set)
     try:

@@ -1,8 +1,8 @@
-"""The client of a program's control socket: finding the program, requests, and streams of server-sent events.
+"""The client for a program's control socket: it finds the program, sends requests, and reads server-sent events.
 
-Requests are HTTP/1.0, one connection for each: the response is what comes until the end, never cut into chunks, so that
-`select` can wait for several responses at once without threads. `http.client` reads ahead, and importing it takes as
-long as everything else that `lifecycle ctl ps` does.
+Each HTTP/1.0 request has its own connection, and the response ends with the connection. Responses are never chunked, so
+`select` can wait for several of them without threads. `http.client` is not used: it reads ahead, and importing it takes
+as long as everything else in `lifecycle ctl ps`.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ __all__ = [
     "decoded",
 ]
 
-#: The exit status if there is no such program.
+#: The exit status if no such program runs.
 _NO_PROGRAM: Final = 4
-#: Seconds for a question that a program answers at once.
+#: Maximum seconds for a query that a program answers immediately.
 TIMEOUT: Final = 10.0
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _CHUNK: Final = 65_536
 _OK: Final = 200
-#: Bytes of a head.
+#: Maximum bytes of the headers.
 _LONGEST_HEAD: Final = 65_536
-#: Bytes of a response, or of a message of a stream. A state with ten thousand workers has a tenth of it.
+#: Maximum bytes of a response, or of one message of a stream: ten times the state of ten thousand workers.
 _LARGEST: Final = 64 * 1024 * 1024
-#: Seconds for bytes that have been received already.
+#: Seconds to read bytes that have already been received.
 _AT_ONCE: Final = 0.01
 
 
 class NoProgramError(CliError):
-    """No program of that name runs here, or none at all."""
+    """No program with that name is running, or no program at all."""
 
     status = _NO_PROGRAM
 
 
 class GoneError(CliError):
-    """The program has ended, or ended before its response was complete."""
+    """The program has ended, possibly before its response was complete."""
 
 
 class SilentError(GoneError):
-    """The program does not respond in time."""
+    """The program did not respond within the timeout."""
 
 
 # -- programs ------------------------------------------------------------------------------------------------------
@@ -76,14 +76,14 @@ class Client:
 
     @property
     def name(self) -> str:
-        """The name of the program, safe for a terminal."""
+        """The name of the program, without control characters."""
         return printable(self.program.name)
 
     def get(self, target: str, **query: object) -> Any:
         """Return the JSON at ``target``.
 
         Raises:
-            CliError: if the program refuses, or does not respond.
+            CliError: if the program refuses the request, or does not respond.
         """
         return decoded(self._get(target, query))
 
@@ -97,11 +97,11 @@ class Client:
             return decoded(exchange.body())
 
     def send(self, target: str, body: object) -> Exchange:
-        """Send ``body`` as JSON; the caller waits for the response."""
+        """Send ``body`` as JSON. The caller reads the response."""
         return Exchange(self.program, target, body)
 
     def stream(self, target: str, shown: TextIO | None = None, **query: object) -> Stream:
-        """Open a stream of events, which ends when the reader of ``shown`` has gone."""
+        """Open a stream of events. It ends when the reader of ``shown`` has closed it."""
         exchange = Exchange(self.program, _with_query(target, query), timeout=TIMEOUT)
         try:
             return Stream(exchange, shown, timeout=TIMEOUT)
@@ -115,11 +115,11 @@ class Client:
 
 
 def choose(name: str | None) -> Client:
-    """Return the client of the program called ``name``, or of the only one.
+    """Return the client of the program called ``name``. Without a name, only one program may be running.
 
     Raises:
-        NoProgramError: if there is none.
-        UsageError: if there are several, and none was named.
+        NoProgramError: if no such program is running.
+        UsageError: if several programs fit.
     """
     from lifecycle.observe.sockets import find
 
@@ -127,15 +127,15 @@ def choose(name: str | None) -> Client:
     if len(programs) == 1:
         return Client(programs[0])
     if programs:
-        which = "run here" if name is None else f"are called {name!r}"
-        raise UsageError(f"several programs {which}; name one with -p:\n{_list_names(programs)}")
+        which = "are running" if name is None else f"are called {name!r}"
+        raise UsageError(f"several programs {which}; select one with -p:\n{_list_names(programs)}")
     if name is None:
         raise NoProgramError(
             "no program with a control socket is running; start one with `lifecycle run`, or add a ControlSocket"
         )
     others = find()
-    known = f"; there {'is' if len(others) == 1 else 'are'}\n{_list_names(others)}" if others else ", nor any other"
-    raise NoProgramError(f"no program called {name!r} runs here{known}")
+    known = f"; running programs:\n{_list_names(others)}" if others else ", and no other program either"
+    raise NoProgramError(f"no program called {name!r} is running{known}")
 
 
 def _list_names(programs: Sequence[Program]) -> str:
@@ -154,12 +154,12 @@ def _with_query(target: str, query: dict[str, object]) -> str:
 
 
 class Exchange:
-    """A request to ``program`` and its response; closed at the end of its block.
+    """A request to ``program`` and its response. The connection is closed at the end of its block.
 
-    ``timeout`` is in seconds, for connecting and for each piece of the response. None: no limit.
+    ``timeout`` is in seconds, and applies to connecting and to each piece of the response. None: no limit.
 
     Raises:
-        GoneError: if the program does not listen.
+        GoneError: if the program does not accept the connection.
     """
 
     def __init__(self, program: Program, target: str, body: object = None, *, timeout: float | None = None) -> None:
@@ -184,42 +184,42 @@ class Exchange:
         self._socket.close()
 
     def fileno(self) -> int:
-        """For `select`."""
+        """Return the descriptor of the socket, for `select`."""
         return self._socket.fileno()
 
     def set_timeout(self, seconds: float | None) -> None:
-        """Replace the timeout."""
+        """Set the timeout for each piece of the response."""
         self._until = None
-        # Zero would make the socket non-blocking, and received bytes could not be read.
+        # A timeout of zero would make the socket non-blocking, and received bytes could not be read.
         self._socket.settimeout(None if seconds is None else max(seconds, _AT_ONCE))
 
     def is_answered(self) -> bool:
-        """Whether part of the response has come, or none will."""
+        """Return whether part of the response has arrived, or the connection is closed."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(0))
 
     def body(self, *, until: float | None = None, most: int = _LARGEST) -> bytes:
-        """Return the whole response, of at most ``most`` bytes, waiting until ``until`` by the monotonic clock.
+        """Return the whole response, of at most ``most`` bytes. ``until`` is a deadline on the monotonic clock.
 
         Raises:
-            CliError: if the program refuses (with its text), or the response is too long.
-            GoneError: if the response does not come, or is not complete.
+            CliError: if the program refuses the request (with its message), or the response is too long.
+            GoneError: if no response arrives, or it is incomplete.
         """
         length, begun = self.head(until=until)
         whole = self._rest(begun, most)
         if length is not None and len(whole) < length:
-            raise GoneError("the program ended before it had answered")
+            raise GoneError("the program ended before it responded")
         return whole
 
     def head(self, *, until: float | None = None) -> tuple[int | None, bytes]:
-        """Return the length of the response, if known, and what has been received of it; else as `body`."""
+        """Return the length of the body, if known, and its first bytes. Raises the same errors as `body`."""
         self._until = until
         received = b""
         while _END_OF_HEAD not in received:
             piece = self.receive()
             if not piece or len(received) > _LONGEST_HEAD:
-                raise GoneError("the program ended before it had answered")
+                raise GoneError("the program ended before it responded")
             received += piece
         head, _, begun = received.partition(_END_OF_HEAD)
         status, length = _read_head(head)
@@ -228,10 +228,10 @@ class Exchange:
         return length, begun
 
     def receive(self) -> bytes:
-        """Return the next piece of the response; empty at its end.
+        """Return the next piece of the response, or no bytes at its end.
 
         Raises:
-            GoneError: if it does not come in time, or the connection was cut.
+            GoneError: if none arrives within the timeout, or the connection was lost.
         """
         try:
             if self._until is not None and monotonic() > self._until:
@@ -241,7 +241,7 @@ class Exchange:
             raise _gone(self._program, error) from error
 
     def silent(self) -> SilentError:
-        """The error for a response that does not come in time."""
+        """Return the error for a program that does not respond in time."""
         return _silent(self._program)
 
     def _rest(self, begun: bytes, most: int) -> bytes:
@@ -249,12 +249,12 @@ class Exchange:
         while piece := self.receive():
             whole += piece
             if len(whole) > most:
-                raise CliError(f"{printable(self._program.name)} answers more than {most} bytes")
+                raise CliError(f"the response of {printable(self._program.name)} has more than {most} bytes")
         return bytes(whole)
 
 
 def decoded(body: bytes) -> Any:
-    """Decode the JSON of a program.
+    """Decode the JSON of a response.
 
     Raises:
         CliError: if it is not JSON.
@@ -262,7 +262,7 @@ def decoded(body: bytes) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
-        raise CliError(f"the program answered something that is not JSON: {body[:80]!r}") from None
+        raise CliError(f"the response of the program is not JSON: {body[:80]!r}") from None
 
 
 def _encode(target: str, body: object) -> bytes:
@@ -275,11 +275,11 @@ def _encode(target: str, body: object) -> bytes:
 
 
 def _read_head(head: bytes) -> tuple[int, int | None]:
-    """Return the status and the length of the response."""
+    """Return the status of the response, and the length of its body if known."""
     first, *lines = head.decode("latin-1").split("\r\n")
     status = first.split()[1:2]
     if not first.startswith("HTTP/1.") or not status or not status[0].isdecimal():
-        raise CliError(f"the listener is not a program of this library: it answered {first[:80]!r}")
+        raise CliError(f"the listening program does not use this library; it responded {first[:80]!r}")
     fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     length = fields.get("content-length", "")
     return int(status[0]), int(length) if length.isdecimal() else None
@@ -292,61 +292,61 @@ def _refusal(status: int, body: bytes) -> str:
         answer = None
     if isinstance(answer, dict) and isinstance(text := answer.get("error"), str):  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # JSON
         return printable(text, "\n")
-    return f"the program refused, with status {status}"
+    return f"the program refused the request with status {status}"
 
 
 def _gone(program: Program, error: OSError) -> GoneError:
     if isinstance(error, (TimeoutError, BlockingIOError)):
         return _silent(program)
-    return GoneError(f"{printable(program.name)} is not there any more ({error.strerror or error})")
+    return GoneError(f"cannot reach {printable(program.name)}, which may have ended ({error.strerror or error})")
 
 
 def _silent(program: Program) -> SilentError:
     name = printable(program.name)
     if program.pid is not None:
         name = f"{name} (pid {program.pid})"
-    return SilentError(f"{name} does not answer: its event loop is blocked, or the process is stopped")
+    return SilentError(f"{name} does not respond: its event loop is blocked, or the process is stopped")
 
 
 # -- streams -------------------------------------------------------------------------------------------------------
 
 
 class Messages:
-    """Decodes server-sent events with a JSON object each, from pieces of any size."""
+    """Decoder for server-sent events that contain a JSON object each. The pieces may have any size."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, piece: bytes) -> list[Any]:
-        """Return the objects that end in ``piece``.
+        """Add ``piece``, and return the objects that it completes.
 
         Raises:
-            CliError: if one is not JSON, or too long.
+            CliError: if a message is not JSON, or too long.
         """
         *whole, self._rest = (self._rest + piece.replace(b"\r", b"")).split(b"\n\n")
         if len(self._rest) > _LARGEST:
-            raise CliError(f"the program sends a message of more than {_LARGEST} bytes")
+            raise CliError(f"the program sent a message of more than {_LARGEST} bytes")
         return [decoded(data) for message in whole if (data := _message_data(message))]
 
 
 def _message_data(message: bytes) -> bytes:
-    """Return the data of a message; nothing for a comment, which keeps the connection alive."""
+    """Return the data of a message. It is empty for a comment, which only keeps the connection alive."""
     lines = [line for line in message.split(b"\n") if line.startswith(b"data:")]
     return b"\n".join(line.removeprefix(b"data:") for line in lines)
 
 
 class Stream:
-    """The objects of a stream, until the program ends or the reader of ``shown`` has gone.
+    """The objects of a stream, until the program ends or the reader of ``shown`` closes it.
 
-    As a context manager it closes the exchange.
+    As a context manager, it closes the exchange.
 
     Args:
         exchange: the request.
-        shown: where the objects are printed.
-        timeout: seconds until the response begins, and seconds that `first` waits.
+        shown: the stream on which the objects are printed.
+        timeout: maximum seconds until the response begins, and for `first`.
 
     Raises:
-        CliError: if the program refuses.
+        CliError: if the program refuses the request.
     """
 
     def __init__(self, exchange: Exchange, shown: TextIO | None = None, *, timeout: float) -> None:
@@ -355,12 +355,12 @@ class Stream:
         self._shown = shown
         self._timeout = timeout
         _, begun = exchange.head(until=monotonic() + timeout)
-        # From now on there may be nothing to send for long.
+        # After the headers, a stream may send nothing for a long time.
         exchange.set_timeout(None)
         self._received = deque(self._messages.feed(begun))
-        #: Whether all objects have come, or the reader has gone.
+        #: True if the stream has ended, or the reader of the output has closed it.
         self.ended: bool = False
-        #: Whether the reader has gone.
+        #: True if the reader of the output has closed it.
         self.unread: bool = False
 
     def __enter__(self) -> Self:
@@ -375,7 +375,7 @@ class Stream:
         """Wait for the first object.
 
         Raises:
-            GoneError: if none comes.
+            GoneError: if none arrives within the timeout.
         """
         until = monotonic() + self._timeout
         while not self._received and not self.ended:
@@ -383,11 +383,11 @@ class Stream:
                 raise self._exchange.silent()
             self._received.extend(self.take(left))
         if not self._received:
-            raise GoneError("the program ended before it had answered")
+            raise GoneError("the program ended before it responded")
         return self._received.popleft()
 
     def __iter__(self) -> Iterator[Any]:
-        """Each object as it comes."""
+        """Iterate over the objects as they arrive."""
         while self._received or not self.ended:
             if self._received:
                 yield self._received.popleft()
@@ -395,11 +395,11 @@ class Stream:
                 self._received.extend(self.take())
 
     def fileno(self) -> int:
-        """For `select`, after `take` has returned what was received already."""
+        """Return the descriptor for `select`. Call `take` first, which returns objects that were already received."""
         return self._exchange.fileno()
 
     def take(self, timeout: float | None = None, *others: Exchange) -> list[Any]:
-        """Wait for objects, at most ``timeout`` seconds or until one of ``others`` is answered, and return them."""
+        """Wait for objects and return them: at most ``timeout`` seconds, or until one of ``others`` has a response."""
         if not self._received and self._wait(timeout, others):
             try:
                 piece = self._exchange.receive()
@@ -412,12 +412,12 @@ class Stream:
         return received
 
     def _wait(self, timeout: float | None, others: tuple[Exchange, ...]) -> bool:
-        """Return whether there is something to receive."""
+        """Return whether the stream has data to receive."""
         poll = select.poll()
         for each in (self._exchange, *others):
             poll.register(each, select.POLLIN)
         if (shown := _descriptor(self._shown)) is not None:
-            # No event: only errors, which come when the reader has gone.
+            # No events are requested: poll always reports the error that occurs when the reader closes the output.
             poll.register(shown, 0)
         ready = dict(poll.poll(None if timeout is None else max(0.0, timeout) * 1000))
         if shown is not None and ready.get(shown, 0) & (select.POLLERR | select.POLLHUP):

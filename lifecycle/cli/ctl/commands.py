@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "Request", "add_ctl", "build_parser"]
 
-#: Raised for an answer with unexpected fields or values.
+#: Exceptions from reading a response with unexpected fields or values.
 _MISREAD: Final = (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError)
 
 #: The name of an argument, and its options for `argparse`.
@@ -218,7 +218,7 @@ def _parse(parser_class: type[argparse.ArgumentParser], program: str | None, wor
 
 def _ctl(arguments: Any) -> int:
     request: Request | None = arguments.request
-    # Words after ``--`` belong to a command of the program.
+    # Words after ``--`` are sent to the program as its own command.
     rest: tuple[str, ...] = arguments.command
     if request is None:
         if not rest:
@@ -233,6 +233,6 @@ def _ctl(arguments: Any) -> int:
         return command.run(request)
     except _MISREAD as error:
         raise CliError(
-            f"the program answered JSON of an unexpected form ({printable(error_text(error))}); "
-            "is it a program of this library, and of the same version?"
+            f"the response of the program has an unexpected form ({printable(error_text(error))}); "
+            "does the program use this library, in the same version?"
         ) from error

@@ -1,6 +1,6 @@
-"""Printing of answers: tables in colours at a terminal if rich is installed, else plain columns.
+"""Printing of responses: coloured tables at a terminal if rich is installed, otherwise plain columns.
 
-Control characters in the text of a program are escaped: a name may contain anything.
+Control characters in the texts of a program are escaped, because a name may contain anything.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _COLOURS: Final = {
 _COLOUR: Final = re.compile("(\x1b\\[[0-9;]{0,40}m)")
 _STYLES: Final = {GREEN: "green", RED: "red", YELLOW: "yellow", DIM: "dim"}
 
-#: Columns of at most so many characters, such as states and numbers, are cut last.
+#: Maximum characters of columns that are cut last, such as states and numbers.
 _NARROW: Final = 10
 
 
@@ -73,15 +73,15 @@ class Table:
         return columns([self.heading, *(tuple(map(printable, row)) for row in self.rows)])
 
     def rich(self) -> RichTable:
-        """Return the same for rich, which cuts what is too long for the window."""
+        """Return the table for rich, which cuts text that is too long for the window."""
         from rich.table import Table as RichTable
         from rich.text import Text
 
         table = RichTable(box=None, pad_edge=False, header_style="bold")
         for at, name in enumerate(self.heading):
             width = max((len(row[at]) for row in self.rows), default=0)
-            # rich narrows columns that may wrap first, down to nothing. No cell wraps, and the minimum keeps them; what
-            # does not fit then is beyond the right edge.
+            # rich narrows columns that may wrap first, down to nothing. So no cell wraps, and each column has a minimum
+            # width. Text that still does not fit extends beyond the right edge.
             table.add_column(name, no_wrap=width <= _NARROW, min_width=min(max(width, len(name)), _NARROW))
         for row in self.rows:
             table.add_row(*(Text(printable(cell), _style(cell), no_wrap=True, overflow="ellipsis") for cell in row))
@@ -93,7 +93,7 @@ def _style(cell: str) -> str:
 
 
 def show(table: Table) -> bool:
-    """Print a table; False if the reader has gone."""
+    """Print a table. Returns False if the reader has closed the output."""
     screen = rich_console()
     if screen is None:
         return print_result(sys.stdout, table.plain())
@@ -103,42 +103,42 @@ def show(table: Table) -> bool:
 
 
 def show_json(value: Any, *, line: bool = False) -> bool:
-    """Print JSON, in one line if it is one of many; False if the reader has gone."""
+    """Print JSON, on one line if ``line``. Returns False if the reader has closed the output."""
     try:
         text = json.dumps(value, indent=None if line else 2)
     except RecursionError:
-        raise CliError("the answer of the program is nested too deeply") from None
+        raise CliError("the response of the program is nested too deeply") from None
     return print_result(sys.stdout, f"{text}\n")
 
 
 def show_text(text: str) -> bool:
-    """Print a text of the program; False if the reader has gone."""
+    """Print a text of the program. Returns False if the reader has closed the output."""
     return print_result(sys.stdout, printable(text.rstrip("\n"), "\n\t") + "\n" if text else "")
 
 
 def show_output(messages: Iterable[Any]) -> None:
-    """Print the output of a program with its colours; other control sequences are escaped."""
+    """Print the output of a program. Colours are kept, and other control sequences are escaped."""
     for message in messages:
         text = message.get("text") or f"\n({message.get('dropped')} characters are not shown)\n"
-        text = text.replace("\r\n", "\n")  # of a process with its own terminal
+        text = text.replace("\r\n", "\n")  # line ends of a process with its own terminal
         pieces = _COLOUR.split(text) if has_colour(sys.stdout) else [text]
         kept = (piece if _COLOUR.fullmatch(piece) else printable(piece, "\n\t") for piece in pieces)
         write(sys.stdout, "".join(kept))
 
 
 def colour_state(text: str, state: str) -> str:
-    """Return ``text`` in the colour of a state."""
+    """Return ``text`` in the colour for ``state``."""
     colour = _COLOURS.get(state)
     return paint(text, colour) if colour is not None and has_colour(sys.stdout) else text
 
 
 def width() -> int | None:
-    """Return the characters per line; None if stdout is not a terminal."""
+    """Return the width of the terminal in characters; None if stdout is not a terminal."""
     return shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
 
 
 def rich_console(*, errors: bool = False) -> Console | None:
-    """Return a console of rich; None without a terminal with colours, or without rich."""
+    """Return a rich console; None if the terminal has no colours, or rich is not installed."""
     stream = sys.stderr if errors else sys.stdout
     if not has_colour(stream):
         return None
@@ -151,7 +151,7 @@ def rich_console(*, errors: bool = False) -> Console | None:
 
 @contextmanager
 def live(screen: Console) -> Generator[Callable[[Table], None]]:
-    """Return a function that draws a table in place of the one before."""
+    """Return a function that draws a table over the previous one."""
     from rich.live import Live
 
     with Live(console=screen, auto_refresh=False, vertical_overflow="ellipsis") as drawing:

@@ -1,4 +1,4 @@
-"""The queries of `lifecycle ctl`: ps, routes, commands, explain, diagram and dump; events with tail and trace."""
+"""The queries of `lifecycle ctl`: ps, routes, commands, explain, diagram, dump, tail and trace."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 __all__ = ["EntryBuffer", "commands", "diagram", "dump", "explain", "ps", "routes", "show_commands", "tail", "trace"]
 
 _COUNTS: Final = ("handled", "failed", "dropped", "held")
-#: Seconds for the responses of all programs.
+#: Maximum seconds for the responses of all programs.
 PS_TIMEOUT: Final = 5.0
-#: Bytes of a description of a program; usual is some hundred.
+#: Maximum bytes of a description of a program; usually it has a few hundred.
 _LARGEST_DESCRIPTION: Final = 64 * 1024
-#: No program started later, in seconds since 1970.
+#: The latest plausible start of a program, in seconds since 1970.
 _LATEST_START: Final = 1e11
-#: Past events that are shown first.
+#: Number of past events that are shown first.
 _RECENT: Final = 10
-#: Seconds after which an event that has not ended is shown.
+#: Seconds after which an unfinished event is shown.
 SLOW: Final = 1.0
-#: The states of an event that has not ended.
+#: The states of an unfinished event.
 _IN_PROGRESS: Final = frozenset({"queued", "held", "running"})
-#: Characters of the longest state, and of a topic.
+#: Characters of the columns for states and topics.
 _STATE_WIDTH: Final = 10
 _TOPIC_WIDTH: Final = 24
 
@@ -46,7 +46,7 @@ def ps(request: Request) -> int:
 
     programs = find(request.program)
     if request.program is not None and not programs:
-        raise NoProgramError(f"no program called {request.program!r} runs here")
+        raise NoProgramError(f"no program called {request.program!r} is running")
     answers = _ask(programs)
     if request.json:
         show_json([{**answer, "name": each.name, "path": str(each.path)} for each, answer in answers])
@@ -58,7 +58,7 @@ def ps(request: Request) -> int:
 
 
 def _ask(programs: list[Program]) -> list[tuple[Program, dict[str, Any]]]:
-    """Return the description of each program; all requests are sent before the first response is waited for."""
+    """Return the description of each program. All requests are sent before the first response is read."""
     until = monotonic() + PS_TIMEOUT
     with ExitStack() as stack:
         exchanges: list[tuple[Program, Exchange]] = []
@@ -66,7 +66,7 @@ def _ask(programs: list[Program]) -> list[tuple[Program, dict[str, Any]]]:
             try:
                 exchange = Exchange(program, "/api/program", timeout=PS_TIMEOUT)
             except GoneError:
-                continue  # it has ended meanwhile
+                continue  # the program has just ended
             exchanges.append((program, stack.enter_context(exchange)))
         return [(program, _description(exchange, until)) for program, exchange in exchanges]
 
@@ -78,7 +78,7 @@ def _description(exchange: Exchange, until: float) -> dict[str, Any]:
     except CliError as error:
         return {"error": str(error)}
     if not isinstance(answer, dict):
-        return {"error": "it answered what is not a description of a program"}
+        return {"error": "the response does not describe a program"}
     fields: dict[str, Any] = answer  # pyright: ignore[reportUnknownVariableType]  # of JSON
     return {name: value for name, value in fields.items() if not isinstance(value, (dict, list))}
 
@@ -125,7 +125,7 @@ def show_commands(answer: Any) -> None:
 
 
 def explain(request: Request) -> int:
-    """Explain which handlers get an event of a topic, or why none does."""
+    """Explain which handlers receive events of a topic, or why none does."""
     return _show(
         request, choose(request.program).get("/api/explain", topic=request.arguments["topic"]), _show_explanation
     )
@@ -134,7 +134,7 @@ def explain(request: Request) -> int:
 def _show_explanation(answer: Any) -> None:
     show_text("\n".join(answer["lines"]))
     if not answer.get("matches", True) and not answer.get("near"):
-        stderr_console().info("`lifecycle ctl routes` lists the patterns that there are")
+        stderr_console().info("`lifecycle ctl routes` lists the patterns")
 
 
 def diagram(request: Request) -> int:
@@ -162,7 +162,7 @@ def _show(request: Request, answer: Any, show_answer: Callable[[Any], None]) -> 
 
 def trace(request: Request) -> int:
     """Show an event, its causes and its results."""
-    from urllib.parse import quote  # `ps` starts sooner without it
+    from urllib.parse import quote  # imported late, so that `ps` starts quickly
 
     number = request.arguments["id"].removeprefix("#")
     return _show(request, choose(request.program).get(f"/api/trace/{quote(number, safe='')}"), _show_trace)
@@ -175,7 +175,7 @@ def _show_trace(answer: Any) -> None:
 
 
 def tail(request: Request) -> int:
-    """Show events until Ctrl+C, until the reader has gone, or until the program has ended (a failure)."""
+    """Show events until Ctrl+C, or until the reader closes the output or the program ends, which is a failure."""
     client = choose(request.program)
     pattern = request.arguments["pattern"]
     # The stream is opened first, so that no event is missed.
@@ -198,13 +198,13 @@ def _line(message: Any) -> str:
 
 
 def _every_change(stream: Stream, past: Sequence[Any]) -> Iterator[Any]:
-    """Each change of each event."""
+    """Yield each change of each event."""
     yield from past
     yield from (message for message in stream if message not in past)
 
 
 def _completed(stream: Stream, past: Sequence[Any]) -> Iterator[Any]:
-    """Each event once, when it has ended; slow ones before that, too."""
+    """Yield each event once, when it has ended. Slow events are also yielded before they end."""
     buffer = EntryBuffer()
     yield from buffer.add(past)
     while not stream.ended:
@@ -213,14 +213,14 @@ def _completed(stream: Stream, past: Sequence[Any]) -> Iterator[Any]:
 
 
 class EntryBuffer:
-    """Events that have not ended, kept for a moment."""
+    """Unfinished events that are held back briefly."""
 
     def __init__(self) -> None:
-        # By id, in the order of their last changes; with the time when they are due.
+        # By id, in the order of their last changes. Each value has the time at which the event is shown.
         self._entries: dict[int, tuple[float, Any]] = {}
 
     def add(self, messages: Sequence[Any]) -> Iterator[Any]:
-        """Return the messages that can be shown now; keep the others."""
+        """Yield the messages that can be shown now, and hold back the others."""
         for message in messages:
             self._entries.pop(message.get("id"), None)
             if message.get("what") in _IN_PROGRESS:
@@ -229,13 +229,13 @@ class EntryBuffer:
                 yield message
 
     def due(self) -> Iterator[Any]:
-        """Return the events that were kept long enough."""
+        """Yield the events whose time has come."""
         while self._entries and not self.timeout():
             _, message = self._entries.pop(next(iter(self._entries)))
             yield message
 
     def timeout(self) -> float | None:
-        """Return the seconds until one is due; None if none is kept."""
+        """Return the seconds until the next event is due; None if none is held back."""
         if not self._entries:
             return None
         at, _ = next(iter(self._entries.values()))
@@ -243,9 +243,9 @@ class EntryBuffer:
 
 
 def entry_line(entry: dict[str, Any], *, depth: int = 0, whole: bool = False, width: int | None = None) -> str:
-    """Return one line for an event, cut to ``width`` characters; ``depth`` indents the topic.
+    """Return one line for an event, cut to ``width`` characters. ``depth`` indents the topic.
 
-    Long texts are shortened unless ``whole``.
+    Long texts are shortened unless ``whole`` is true.
     """
     what = str(entry["what"])
     topic = "  " * depth + printable(entry["topic"])
@@ -257,7 +257,7 @@ def entry_line(entry: dict[str, Any], *, depth: int = 0, whole: bool = False, wi
 
 
 def _details(entry: dict[str, Any], *, whole: bool) -> list[str]:
-    """Return the handler, the duration, the error and the like."""
+    """Return details of an event, such as its handler, duration and error."""
     parts: list[str] = []
     if entry.get("into") is not None:
         parts.append(f"into #{entry['into']}")

@@ -1,4 +1,4 @@
-"""`lifecycle ctl status`: the state of a program as a table, once or as it changes."""
+"""`lifecycle ctl status`: the state of a program as a table, once or continuously."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 __all__ = ["Node", "Tree", "details", "is_shown", "state_table", "status"]
 
 _HEADING: Final = ("name", "kind", "status", "")
-#: Seconds after which a table at a terminal is drawn again without a change, for the durations in it.
+#: Seconds between redraws of a table at a terminal, so that its durations stay current.
 _REDRAW_INTERVAL: Final = 1.0
 
 Node: TypeAlias = dict[str, Any]
 
-#: The statistics of a pool that are shown; the others are for diagrams.
+#: The statistics of a pool that the table shows; the others are for diagrams.
 _STATS: Final = ("idle", "busy", "degraded", "starting", "stopping", "queued")
 
 
 def status(request: Request) -> int:
-    """Show the state; with --watch until Ctrl+C, the reader has gone, or the program has ended (a failure)."""
+    """Show the state. With --watch, continue until Ctrl+C, or until the reader or the program ends."""
     client = choose(request.program)
     watching = request.arguments["watch"]
     if request.json and not watching:
@@ -49,16 +49,16 @@ def status(request: Request) -> int:
 
 
 def _as_json(client: Client, stream: Stream) -> bool:
-    """Print the whole state as one line per change; False if the reader has gone."""
+    """Print the whole state as one line after each change. Returns False if the reader has closed the output."""
     while not stream.ended:
-        # Changes that came together are one line.
+        # Changes that arrived together lead to one line.
         if stream.take() and not show_json(client.get("/api/state"), line=True):
             return False
     return True
 
 
 def _as_it_changes(stream: Stream, name: str) -> bool:
-    """Draw a table again and again, or print a line per change; False if the reader has gone."""
+    """Redraw a table, or print a line per change. Returns False if the reader has closed the output."""
     tree, screen = Tree(), rich_console()
     if screen is not None:
         with live(screen) as draw:
@@ -71,7 +71,7 @@ def _as_it_changes(stream: Stream, name: str) -> bool:
 
 
 def _lines(message: Any, shown: dict[str, str]) -> str:
-    """Return a line for each node whose text differs from the one that was ``shown``."""
+    """Return a line for each node whose text is not the one in ``shown``."""
     texts = {name: _describe(node) for name, node in message["nodes"].items()}
     new = {name: text for name, text in texts.items() if shown.get(name) != text}
     shown |= texts
@@ -84,7 +84,7 @@ def _describe(node: Node | None) -> str:
 
 
 def state_table(tree: Tree, name: str) -> Table:
-    """Return the table of a program, which is called ``name``."""
+    """Return the table of a program with this name."""
     return Table(_HEADING, [_row(depth, node, name) for depth, node in tree.walk(is_shown)])
 
 
@@ -94,13 +94,13 @@ def _row(depth: int, node: Node, program: str) -> tuple[str, ...]:
 
 
 class Tree:
-    """The components of a program as nodes, kept up to date by messages."""
+    """The components of a program as a tree of nodes, updated by messages."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
 
     def update(self, messages: Iterable[Any]) -> dict[str, Node | None]:
-        """Apply messages; return the nodes that have changed, None for removed ones."""
+        """Apply messages, and return the changed nodes. A removed node is None."""
         changed: dict[str, Node | None] = {}
         for message in messages:
             changed |= message["nodes"]
@@ -114,7 +114,7 @@ class Tree:
     def walk(
         self, is_shown: Callable[[Node, Node | None], bool] = lambda _node, _parent: True
     ) -> Iterator[tuple[int, Node]]:
-        """Each node that ``is_shown`` (by itself and its parent) with its depth, parents before children.
+        """Yield nodes with their depth, parents before children. ``is_shown`` receives a node and its parent.
 
         The children of a hidden node take its place.
         """
@@ -131,38 +131,38 @@ class Tree:
             left += [(depth, child) for child in reversed(children.get(node["id"], ()))]
 
     def of(self, *kinds: str) -> list[Node]:
-        """The nodes of these kinds."""
+        """Return the nodes of these kinds."""
         return [node for node in self._nodes.values() if node["kind"] in kinds]
 
     def below(self, node: Node) -> list[Node]:
-        """The leaves below ``node``; without children, itself."""
+        """Return the leaves below ``node``, or ``node`` itself if it has no children."""
         children = [each for each in self._nodes.values() if each["parent"] == node["id"]]
         return [leaf for child in children for leaf in self.below(child)] or [node]
 
     def get(self, name: str) -> Node | None:
-        """The node with this id."""
+        """Return the node with this id, or None."""
         return self._nodes.get(name)
 
 
 def is_shown(node: Node, parent: Node | None = None) -> bool:
-    """Whether people want to see it: not if nothing is unusual, and routes have a command of their own."""
+    """Return whether the table shows a node. It hides uninteresting nodes, and routes, which have their own command."""
     match node["kind"]:
         case "route" | "tap":
             return False
         case "lane":
             return bool(node["status"] != "idle")
-        case "item":  # tasks of a flow are not shown
+        case "item":  # hides the tasks of a flow
             return parent is None or parent["kind"] != "flow"
         case "lifetime":
             return node["status"] != "running" or bool(details(node))
-        case "component":  # `lifecycle ctl` itself makes a log
+        case "component":  # `lifecycle ctl` itself creates an event log
             return node.get("class") != "EventLog" or bool(details(node))
         case _:
             return True
 
 
 def details(node: Node) -> str:
-    """Return details other than name and status; nothing for most healthy nodes."""
+    """Return details other than name and status; empty for most healthy nodes."""
     describe = _DETAILS.get(node["kind"])
     found = [*describe(node)] if describe is not None else []
     if error := node.get("error"):
@@ -171,12 +171,12 @@ def details(node: Node) -> str:
 
 
 def _name(node: Node) -> str:
-    """The name; a store of flows is named after its content."""
+    """Return the name of a node. A flow store is called "flows"."""
     return "flows" if "store" in node else str(node["name"])
 
 
 def _kind(node: Node) -> str:
-    """The class or type of a component, else its kind."""
+    """Return the class or type of a component, otherwise its kind."""
     if node["kind"] == "component":
         return "store" if "store" in node else str(node.get("class", "component"))
     return str(node["type"] if node["kind"] in ("worker", "item") else node["kind"])
@@ -200,9 +200,9 @@ def _router(node: Node) -> Iterator[str]:
 
 
 def _lane(node: Node) -> Iterator[str]:
-    yield from _counts(node, running="at work")
+    yield from _counts(node, running="running")
     if node["waiting"]:
-        yield f"{node['waiting']} waiting (at most {node['limit']})"
+        yield f"{node['waiting']} waiting (limit {node['limit']})"
 
 
 def _source(node: Node) -> Iterator[str]:
@@ -218,7 +218,7 @@ def _worker(node: Node) -> Iterator[str]:
     if node["circuit"] != "closed":
         yield "given up"
     if (health := node["health"]) and not health["healthy"]:
-        yield f"not well: {health['message']}".rstrip(": ")
+        yield f"unhealthy: {health['message']}".rstrip(": ")
 
 
 def _pool(node: Node) -> Iterator[str]:
@@ -249,12 +249,12 @@ def _queue(node: Node) -> Iterator[str]:
 
 
 def _counts(node: dict[str, Any], **names: str) -> Iterator[str]:
-    """The fields that are not zero, with their names."""
+    """Yield each field that is not zero, with its name."""
     yield from (f"{node[field]} {name}" for field, name in names.items() if node.get(field))
 
 
 def _plurals(node: dict[str, Any], **names: str) -> Iterator[str]:
-    """The same, with nouns in the singular or plural."""
+    """Yield each field that is not zero, with its noun in the singular or plural."""
     yield from (plural(count, name) for field, name in names.items() if (count := node.get(field)))
 
 

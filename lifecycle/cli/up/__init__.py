@@ -1,6 +1,6 @@
-"""`lifecycle up`: the processes of a Procfile, or of tables in a TOML file, kept by a supervisor.
+"""`lifecycle up`: supervise the processes of a Procfile, or of tables in a TOML file.
 
-`processes` reads what to run, `run` starts and stops it, and `screen` prints.
+`processes` reads the files, `run` starts and stops the processes, and `screen` prints.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The processes of `lifecycle up`: read from a Procfile or from TOML tables, in the order of their starts."""
+"""The processes of `lifecycle up`, read from a Procfile or from TOML tables and sorted by their dependencies."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ __all__ = [
     "selected",
 ]
 
-#: The name of a process, which is shown and becomes the name of a log file.
+#: The name of a process, which is also the name of its log file.
 NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 _PROCFILE_LINE = re.compile(rf"(?P<name>{NAME.pattern})[ \t]*:[ \t]*(?P<command>.*\S)[ \t]*")
-#: From the port of one process to that of the next, as in foreman.
+#: The distance between the ports of two processes, as in foreman.
 _PORT_STEP = 100
 
-#: In the order of the search, each with the table that it must have.
+#: The files in the order of the search, each with the table that it must contain.
 _FILES: Final = {"Procfile": (), "lifecycle.toml": ("up",), "pyproject.toml": ("tool", "lifecycle", "up")}
 _EXAMPLE: Final = "such as 'web: python app.py'"
 
@@ -52,20 +52,20 @@ _HIGHEST_PORT: Final = 65_535
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process of a file; times in seconds."""
+    """One process of a file. Times are in seconds."""
 
     name: str
-    #: A line for the shell, or words that no shell reads.
+    #: A line for the shell, or a list of words that is run without a shell.
     command: str | tuple[str, ...]
     _: KW_ONLY
     cwd: Path
     env: Mapping[str, str] = field(default_factory=dict[str, str])
-    #: Added to the first port to make its PORT; None: it gets none.
+    #: The offset of its PORT from the port of the first process; None for no PORT.
     port: int | None = None
     env_file: Path | None = option(
         "FILE", "read variables for this process from KEY=VALUE lines, in addition to .env", options.path
     )
-    #: As in `ProcessWorker`.
+    #: As for `ProcessWorker`.
     ready: str | None = option(
         "WHEN", "wait until the process is ready: port:N, an http:// URL, line:REGEX or notify", options.ready
     )
@@ -82,7 +82,7 @@ class Process:
         lambda text: (text,),
         many=True,
     )
-    #: None: the end of the process stops everything, unless it is watched.
+    #: None: the end of the process stops all processes, unless ``watch`` is set.
     restart: Policy | None = option(
         "POLICY", "restart the process after it has ended: never, on-failure or always", options.policy
     )
@@ -124,20 +124,20 @@ class Process:
 
     @property
     def essential(self) -> bool:
-        """Whether its end stops everything."""
+        """True if the end of this process stops all processes."""
         return self.restart is None and not self.watch
 
     @property
     def is_job(self) -> bool:
-        """Whether processes after it wait for its success, not for its start."""
+        """True if its dependents wait until it succeeds, not only until it starts."""
         return self.restart == "never" and self.ready is None
 
     def comes_back(self, *, failed: bool) -> bool:
-        """Whether its policy restarts it after its end."""
+        """Return whether the restart policy restarts it after it has ended."""
         return self.restart == "always" or (self.restart == "on_failure" and failed)
 
 
-#: The keys of a table with values of their own forms.
+#: The keys of a table that have special values.
 BASIC_KEYS: Final = (
     Option("command", "run this line with /bin/sh, or this list of words without a shell", "COMMAND"),
     Option("cwd", "run the command in this directory, by default that of the file", "DIR"),
@@ -148,17 +148,17 @@ KEYS: Final = options_of(Process)
 
 
 def in_order(processes: Sequence[Process], file: Path) -> tuple[Process, ...]:
-    """Sort ``processes`` so that each comes after its dependencies.
+    """Sort ``processes`` so that each follows its dependencies.
 
     Raises:
-        ConfigError: for an unknown name, or a circle, which is shown.
+        ConfigError: for an unknown name, or a circular dependency.
     """
     known = {each.name: each for each in processes}
     for each in processes:
         for name in each.after:
             if name not in known:
                 raise ConfigError(
-                    f"{file}: {each.name} is after {name!r}, which is not there; {did_you_mean(name, known)}"
+                    f"{file}: {each.name} starts after {name!r}, which does not exist; {did_you_mean(name, known)}"
                 )
     try:
         order = TopologicalSorter({each.name: each.after for each in processes}).static_order()
@@ -166,11 +166,11 @@ def in_order(processes: Sequence[Process], file: Path) -> tuple[Process, ...]:
     except CycleError as error:
         circle: list[str] = error.args[1]
         shown = " after ".join(reversed(circle))
-        raise ConfigError(f"{file}: none of these could start first: {shown}; take one `after` away") from None
+        raise ConfigError(f"{file}: circular dependency: {shown}; remove one `after`") from None
 
 
 def selected(processes: Sequence[Process], names: Sequence[str], file: Path) -> tuple[Process, ...]:
-    """Return the processes called ``names``; all without names.
+    """Return the processes called ``names``, or all processes if no names are given.
 
     Raises:
         UsageError: for an unknown name.
@@ -178,15 +178,15 @@ def selected(processes: Sequence[Process], names: Sequence[str], file: Path) -> 
     known = [each.name for each in processes]
     for name in names:
         if name not in known:
-            raise UsageError(f"there is no process {name!r} in {file}; {did_you_mean(name, known)}")
+            raise UsageError(f"{file} has no process {name!r}; {did_you_mean(name, known)}")
     return tuple(each for each in processes if not names or each.name in names)
 
 
 def parse_procfile(text: str, file: Path) -> tuple[Process, ...]:
-    """Return the processes of a Procfile, one per line, which run in its directory.
+    """Return the processes of a Procfile. Each line defines one process, which runs in the directory of the file.
 
     Raises:
-        ConfigError: naming the line.
+        ConfigError: for a wrong line; the message contains its number.
     """
     found: dict[str, Process] = {}
     lines: dict[str, int] = {}
@@ -195,7 +195,7 @@ def parse_procfile(text: str, file: Path) -> tuple[Process, ...]:
             continue
         name, command = _parse_line(line.strip(), f"{file}:{number}")
         if name in found:
-            raise ConfigError(f"{file}:{number}: {name} is there already, in line {lines[name]}; give it another name")
+            raise ConfigError(f"{file}:{number}: {name} is already defined in line {lines[name]}; choose another name")
         found[name] = Process(name, command, cwd=file.parent, port=_PORT_STEP * len(found))
         lines[name] = number
     return tuple(found.values())
@@ -209,10 +209,10 @@ def _parse_line(line: str, where: str) -> tuple[str, str]:
 
 
 def read_processes(table: Mapping[str, Any], file: Path, title: str) -> tuple[Process, ...]:
-    """Return the processes of ``table``, which is called ``title`` in ``file``.
+    """Return the processes of ``table``. Errors contain its ``title``, such as ``up``, and the file.
 
     Raises:
-        ConfigError: naming file, table, key, what was given and what is accepted.
+        ConfigError: for a wrong table or key. The message contains the given and the accepted values.
     """
     found: list[Process] = []
     for name, value in table.items():
@@ -225,7 +225,7 @@ def read_processes(table: Mapping[str, Any], file: Path, title: str) -> tuple[Pr
 
 def _process(name: str, value: Any, base: Path) -> Process:
     if not NAME.fullmatch(name):
-        raise ValueError("is not a name for a process; give letters, digits, - and _")
+        raise ValueError("is not a valid process name; use letters, digits, - and _")
     keys = cast("Mapping[str, Any]", value) if isinstance(value, dict) else {"command": value}
     if "command" not in keys:
         raise ValueError('has no command; give one, such as command = "python app.py"')
@@ -233,7 +233,7 @@ def _process(name: str, value: Any, base: Path) -> Process:
 
 
 def _fields(keys: Mapping[str, Any], base: Path) -> dict[str, Any]:
-    """Return the fields of the record; paths are relative to ``base``."""
+    """Return the fields of a `Process`. Paths are relative to ``base``."""
     found: dict[str, Any] = {"cwd": base}
     for key, value in keys.items():
         match key:
@@ -246,7 +246,7 @@ def _fields(keys: Mapping[str, Any], base: Path) -> dict[str, Any]:
             case _:
                 known, _ = find_option(key, KEYS, *(each.name for each in BASIC_KEYS))
                 if known.field in found:
-                    raise ValueError(f"{key} sets the same as another key; keep one of them")
+                    raise ValueError(f"{key} sets the same value as another key; remove one of them")
                 found[known.field] = read_value(known, value)
     if "env_file" in found:
         found["env_file"] = base / found["env_file"]
@@ -257,7 +257,7 @@ def _command(value: Any) -> str | tuple[str, ...]:
     words = texts("command", value)
     if not all(word.strip() for word in words[:1]) or not words or any("\0" in word for word in words):
         raise ValueError(
-            f"command = {shown(value)} is empty or has a NUL; give a line for the shell, or a list of words"
+            f"command = {shown(value)} is empty or contains a NUL character; give a shell command, or a list of words"
         )
     return words[0] if isinstance(value, str) else tuple(words)
 
@@ -265,15 +265,15 @@ def _command(value: Any) -> str | tuple[str, ...]:
 def _directory(value: Any, base: Path) -> Path:
     [text] = texts("cwd", value) if isinstance(value, str) else [""]
     if not text:
-        raise ValueError(f"cwd = {shown(value)} is not a path; give the directory that it runs in")
+        raise ValueError(f"cwd = {shown(value)} is not a path; give the directory in which the process runs")
     if not (base / text).is_dir():
-        raise ValueError(f"cwd = {shown(value)}: there is no directory {base / text}; make it, or correct the path")
+        raise ValueError(f"cwd = {shown(value)}: {base / text} is not a directory; create it, or correct the path")
     return base / text
 
 
 def _watched(path: Path, base: Path) -> Path:
     if not (base / path).exists():
-        raise ValueError(f'watch = "{path}": there is no {base / path}; make it, or correct the path')
+        raise ValueError(f'watch = "{path}": {base / path} does not exist; create it, or correct the path')
     return base / path
 
 
@@ -291,10 +291,10 @@ def _env_value(key: str, value: Any) -> str:
 
 
 def find_file(here: Path) -> Path:
-    """Return the first file with processes, in ``here`` or the nearest directory above it.
+    """Return the first file that defines processes, in ``here`` or the nearest directory above it.
 
     Raises:
-        ConfigError: if there is none, or one cannot be read.
+        ConfigError: if no file does, or one cannot be read.
     """
     for directory in (here, *here.parents):
         for name, table in _FILES.items():
@@ -303,15 +303,16 @@ def find_file(here: Path) -> Path:
                 return file
     raise ConfigError(
         f"nothing to run: found no Procfile, no lifecycle.toml with [up.NAME] and no pyproject.toml with "
-        f"[tool.lifecycle.up.NAME] in {here} or above it; write a Procfile with lines {_EXAMPLE}, or give -f FILE"
+        f"[tool.lifecycle.up.NAME] in {here} or its parent directories; write a Procfile with lines {_EXAMPLE}, "
+        "or give -f FILE"
     )
 
 
 def read_file(file: Path) -> tuple[Process, ...]:
-    """Return the processes of a Procfile, or of a file that ends in ``.toml``, in the order of their starts.
+    """Return the processes of a Procfile or a ``.toml`` file, sorted by their dependencies.
 
     Raises:
-        ConfigError: for a file that is missing or wrong, or has none.
+        ConfigError: if the file does not exist, is wrong, or defines no processes.
     """
     if not file.exists():
         raise ConfigError(f"{file}: no such file")
@@ -322,23 +323,25 @@ def read_file(file: Path) -> tuple[Process, ...]:
         title = ".".join(names)
         found, example = read_processes(load_table(file, *names) or {}, file, title), f"tables [{title}.NAME]"
     if not found:
-        raise ConfigError(f"{file} names no process; write {example}")
+        raise ConfigError(f"{file} defines no processes; write {example}")
     return in_order(found, file)
 
 
 def environment(process: Process, shared: Path) -> dict[str, str]:
-    """Return the environment of ``process``. In order of precedence: its ``env``, ours, its ``env-file``, ``shared``.
+    """Return the environment of ``process``.
 
-    ``shared`` is the ``.env`` file of all processes, which may be missing.
+    The sources are, in order of precedence: its ``env``, our environment, its ``env-file``, and ``shared``, the
+    ``.env``
+    file of all processes, which may be missing.
 
     Raises:
-        ConfigError: for a file that cannot be read, or a PORT that is not a number.
+        ConfigError: if a file cannot be read, or PORT is not a number.
     """
     files = {
         **(read_env(shared) if shared.is_file() else {}),
         **(read_env(process.env_file) if process.env_file else {}),
     }
-    # Python buffers what it writes to a pipe.
+    # Without this, Python buffers output to a pipe.
     found = {"PYTHONUNBUFFERED": "1", **files, **os.environ}
     if process.port is not None:
         found["PORT"] = _port(found.get("PORT") or _FIRST_PORT, process.port)
@@ -347,5 +350,7 @@ def environment(process: Process, shared: Path) -> dict[str, str]:
 
 def _port(first: str, more: int) -> str:
     if not (first.isascii() and first.isdecimal()) or int(first) + more > _HIGHEST_PORT:
-        raise ConfigError(f"PORT={first!r} is not a first port for the processes; give one such as {_FIRST_PORT}")
+        raise ConfigError(
+            f"PORT={first!r} cannot be the port of the first process; give a number such as {_FIRST_PORT}"
+        )
     return str(int(first) + more)

@@ -1,6 +1,6 @@
-"""`lifecycle up` from its command line to its exit status.
+"""`lifecycle up`: from the command line to the exit status.
 
-A `Supervisor` keeps the processes. `_Starts` starts and restarts them in the order of their dependencies.
+A `Supervisor` runs the processes. `_Starts` starts and restarts them in the order of their dependencies.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 __all__ = ["up"]
 
-#: The name of the supervisor, which no process can have.
+#: The name of the supervisor. It contains a space, so no process can have it.
 _NAME: Final = "lifecycle up"
-#: Seconds that each process may take in addition to its stop timeout, before the exit is forced.
+#: Seconds per process, in addition to its stop timeout, before the exit is forced.
 _MARGIN: Final = 2.0
-#: Seconds without a change before processes are restarted, and the longest wait for that.
+#: Seconds without a change before processes are restarted, and the maximum wait.
 _QUIET: Final = 0.1
 _LONGEST_WAIT: Final = 2.0
 
@@ -49,10 +49,10 @@ _LONGEST_WAIT: Final = 2.0
 def up(
     file: Path | None, names: Sequence[str], log_dir: Path | None = None, *, log_format: LogFormat | None = None
 ) -> int:
-    """Run the processes of ``file``, or those called ``names``, to their end, and return the exit status.
+    """Run the processes of ``file``, or only those called ``names``, until they end, and return the exit status.
 
     Raises:
-        CliError: if something is wrong before the start.
+        CliError: if an error is found before the start.
     """
     with permissions_checked():
         file = find_file(Path.cwd()) if file is None else Path.cwd() / file
@@ -68,10 +68,11 @@ def up(
 
 
 class _Starts:
-    """Starts and restarts ``processes``, the children of ``supervisor``, each when its dependencies are up.
+    """Starts and restarts processes, each when its dependencies are up.
 
-    A process is up when it has started and is ready, a job when it has succeeded. Processes that do not depend on each
-    other start at the same time. If a first start fails, or a job that others need, everything is stopped.
+    A process is up when it is ready; a job is up when it has succeeded. Processes that do not depend on each other
+    start at
+    the same time. If the first start of a process fails, or a job on which others depend fails, everything is stopped.
     ``on_settled`` is called at the end of each start.
     """
 
@@ -83,7 +84,7 @@ class _Starts:
         self._console = console
         self._on_settled = on_settled
         self._ancestors = {each.name: self._ancestors_of(each) for each in processes}
-        # Processes that have to start, that are starting, that have started at least once, that are up.
+        # Names of processes: to be started, being started, started at least once, and up.
         self._due: set[str] = set(self._processes)
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._started: set[str] = set()
@@ -92,16 +93,16 @@ class _Starts:
 
     @property
     def active(self) -> bool:
-        """Whether a process is being started, or will be."""
+        """True if a process is being started, or will be."""
         return bool(self._due or self._starting)
 
     def begin(self) -> None:
-        """Start all processes, now that the supervisor runs."""
+        """Start all processes. The supervisor must be running."""
         self._open = True
         self._advance()
 
     def restart(self, names: Iterable[str]) -> None:
-        """Restart the processes ``names``; a start that is in progress is cancelled."""
+        """Restart these processes. A start in progress is cancelled."""
         for name in names:
             self._due.add(name)
             if (start := self._starting.pop(name, None)) is not None:
@@ -109,7 +110,7 @@ class _Starts:
         self._advance()
 
     def stops_all(self, process: Process, state: WorkerState) -> bool:
-        """Whether everything stops because ``process`` has ended with ``state``."""
+        """Return whether everything stops because ``process`` has ended with ``state``."""
         if process.essential:
             return True
         failed_job = process.is_job and state.status is Status.FAILED and not process.watch
@@ -147,10 +148,10 @@ class _Starts:
             if name not in self._started:
                 self._supervisor.ask_to_stop()
             elif self._supervisor.status in AT_WORK:
-                self._console.info(f"{name} waits for the next change")
+                self._console.info(f"{name}: waiting for the next change")
         except InvalidTransition:
             if name in self._started:
-                self._console.info(f"{name} is not restarted: everything is being stopped")
+                self._console.info(f"{name} is not restarted because all processes are being stopped")
         self._started.add(name)
         del self._starting[name]
         if name not in self._up:
@@ -159,18 +160,18 @@ class _Starts:
         self._on_settled()
 
     async def _reaches(self, name: str, *wanted: Status) -> bool:
-        """Wait until ``name`` is in one of the states ``wanted``, also after manual restarts; False if it fails."""
+        """Wait for one of the states ``wanted``, even after manual restarts. Returns False if the process fails."""
         changes = self._supervisor.watch()
         if (status := self._state(name).status) in (*wanted, Status.FAILED):
             return status is not Status.FAILED
         async for event in changes:
-            # A requested end is not a failure.
+            # An end after a requested stop is not a failure.
             if event.component == name and event.old != Status.STOPPING and event.new in (*wanted, Status.FAILED):
                 return event.new != Status.FAILED
         return False
 
     async def _restart(self, name: str) -> None:
-        """Restart ``name``; if a manual restart overtakes this one, wait for that."""
+        """Restart ``name``. If a manual restart replaces this one, wait for the manual one."""
         try:
             await self._supervisor.restart(name)
         except WorkerFailed:
@@ -178,21 +179,21 @@ class _Starts:
                 raise
 
     def _drop_restarts(self, failed: str) -> None:
-        """Drop the restarts of running processes that depend on ``failed``."""
+        """Cancel the pending restarts of processes that depend on ``failed``."""
         for name in sorted(self._due & self._started):
             if failed in self._ancestors[name]:
                 self._due.discard(name)
-                self._console.info(f"{name} is not restarted, since {failed} failed")
+                self._console.info(f"{name} is not restarted because {failed} failed")
 
     def _state(self, name: str) -> WorkerState:
         return next(each for each in self._supervisor.workers() if each.name == name)
 
     def _needs(self, process: Process) -> list[str]:
-        """The direct dependencies among the processes that run here."""
+        """Return the direct dependencies among the selected processes."""
         return [name for name in process.after if name in self._processes]
 
     def _ancestors_of(self, process: Process) -> set[str]:
-        """The direct and indirect dependencies."""
+        """Return the direct and indirect dependencies."""
         found: set[str] = set()
         left = self._needs(process)
         while left:
@@ -204,7 +205,7 @@ class _Starts:
 
 
 class _Program:
-    """One `lifecycle up`: the supervisor, the starts and the output."""
+    """One run of `lifecycle up`: the supervisor, the starts and the output."""
 
     def __init__(self, processes: Sequence[Process], directory: Path, screen: Screen) -> None:
         self._processes = processes
@@ -215,26 +216,26 @@ class _Program:
             _NAME,
             *map(self._spec, processes),
             auto_shutdown="any_significant",
-            # Without dependencies a slow process does not keep the others running.
+            # Without dependencies, all processes stop at the same time, so a slow one does not delay the others.
             stop_order="reverse" if any(each.after for each in processes) else "parallel",
         )
         self._starts = _Starts(processes, self._supervisor, screen.console, self._end_if_over)
         self._outcomes: list[Outcome] = []
 
     def run(self) -> int:
-        """Run until all processes or an essential one have ended, or a stop is requested; return the exit status."""
+        """Run until all processes or an essential one have ended, or a stop is requested. Returns the exit status."""
         from lifecycle.cli.run import OptionalControlSocket, program_name
         from lifecycle.runtime import run
 
         control = OptionalControlSocket(program_name("up", self._directory), self._screen.console)
         router = _file_router(self._processes, self._starts.restart, self._screen.console, logs=self._screen.logs)
         if router is not None:
-            # SIGHUP without a terminal ends us, as it does without a router.
+            # Without a terminal, SIGHUP stops `lifecycle up`, as it does without a router.
             router.handle("lifecycle/reload", lambda _: _shut_down())
         limit = sum(each.stop_timeout + _MARGIN for each in self._processes)
         hooks.forced_exit.connect(self._kill)
         try:
-            # Hooks may take a fifth of the time.
+            # Shutdown hooks may take a fifth of the time.
             run(control, *([router] if router else []), self._live, exit_timeout=max(25.0, limit * 1.25))
         except SourceFailed as error:
             self._screen.console.error(str(error))
@@ -246,7 +247,7 @@ class _Program:
 
     async def _live(self) -> None:
         for process in self._processes:
-            # The supervisor would start its children one after the other.
+            # The supervisor would start its children one by one; `_Starts` starts them instead.
             await self._supervisor.stop_child(process.name)
         printing = asyncio.create_task(self._print_events(self._supervisor.watch()), name="status printer")
         try:
@@ -268,7 +269,7 @@ class _Program:
             self._end_if_over()
 
     def _end_if_over(self) -> None:
-        """Stop if nothing runs and nothing will start."""
+        """Stop if no process runs and none will be started."""
         if not self._starts.active and all(map(self._has_ended, self._supervisor.workers(), self._processes)):
             self._supervisor.ask_to_stop()
 
@@ -276,7 +277,7 @@ class _Program:
     def _has_ended(state: WorkerState, process: Process) -> bool:
         if state.status not in FINAL or process.watch:
             return False
-        # Right after its end, before the supervisor has decided, the circuit is not open yet.
+        # Until the supervisor has decided about a restart, the circuit is not open yet.
         return state.circuit == "open" or not process.comes_back(failed=state.error is not None)
 
     async def _outcome(self, name: str) -> Outcome:
@@ -293,7 +294,7 @@ class _Program:
             (self._screen.console.error if outcome.failed else self._screen.console.info)(line)
 
     def _kill(self, _: object, **__: object) -> None:
-        """Kill the processes at a forced exit, also without a guard process."""
+        """Kill the processes at a forced exit, even without a guard process."""
         for state in self._supervisor.workers():
             if state.name in self._supervisor and state.status not in FINAL and state.pid is not None:
                 worker = self._supervisor[state.name]
@@ -303,7 +304,7 @@ class _Program:
     # -- the supervisor's children --------------------------------------------------------------------------------
 
     def _spec(self, process: Process) -> Spec:
-        # Raises for mistakes before anything starts.
+        # This call raises errors in the environment files before any process starts.
         environment(process, self._env_file)
         return Spec(
             process.name,
@@ -314,7 +315,7 @@ class _Program:
         )
 
     def _worker(self, process: Process) -> ProcessWorker:
-        """Make the worker of a start, with the present content of its env files."""
+        """Return the worker for one start. Its env files are read now."""
         return ProcessWorker(
             process.name,
             *process.argv,
@@ -362,7 +363,7 @@ def _file_router(
 
 
 class _Watch:
-    """The files that restart a process."""
+    """The files and directories that a process watches."""
 
     def __init__(self, process: Process, logs: Sequence[int]) -> None:
         self.name = process.name

@@ -39,26 +39,26 @@ if TYPE_CHECKING:
 
 __all__ = ["Outcome", "Screen", "StatusPrinter", "describe_end", "exit_status", "summary"]
 
-#: The name before our own messages.
+#: The name in the prefix of our own messages.
 _OURSELVES: Final = "system"
-#: Cyan, yellow, green, magenta, blue, and the bright ones; red is for errors.
+#: Cyan, yellow, green, magenta, blue, and the bright ones. Red is reserved for errors.
 _COLOURS: Final = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
 _ESCAPE, _RESET = "\x1b", "\x1b[0m"
 
-#: The exit status of a shell if there is no such program, and if it cannot execute it.
+#: The exit status of a shell if a program does not exist, and if it cannot be executed.
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 
 
 class Screen:
     """Standard output, shared by the processes called ``names``.
 
-    As a context manager it also appends the lines of each process to ``log_dir``/NAME.log.
+    As a context manager, it also appends the output of each process to ``log_dir``/NAME.log.
 
     Args:
-        names: of the processes.
+        names: the names of the processes.
         log_dir: a directory for log files.
-        on_reader_gone: called when the reader of standard output has gone.
-        log_format: of lines and messages.
+        on_reader_gone: called when the reader of standard output has closed it.
+        log_format: the format of output lines and messages.
     """
 
     def __init__(
@@ -75,23 +75,23 @@ class Screen:
             name: paint(f"{name:<{width}} |", code) if colour else f"{name:<{width}} |"
             for name, code in zip(names, cycle(_COLOURS), strict=False)
         }
-        #: For our own messages.
+        #: The console for our own messages.
         self.console: Final = console_for(log_format, prefix=f"{_OURSELVES:<{width}} |")
         self._is_json = log_format == "json"
-        #: Whether standard output has a reader.
+        #: False when the reader of standard output has closed it.
         self.is_read: bool = True
         self._on_reader_gone = on_reader_gone
         self._log_dir = log_dir
         self._logs: dict[str, BinaryIO] = {}
-        # Processes whose log could not be written, which is reported once.
+        # Processes with a log that could not be written. Each is reported once.
         self._failed: set[str] = set()
         self._files = ExitStack()
 
     def __enter__(self) -> Self:
-        """Open the files.
+        """Open the log files.
 
         Raises:
-            UsageError: if one cannot be written.
+            UsageError: if one cannot be opened.
         """
         if self._log_dir is not None:
             try:
@@ -108,7 +108,7 @@ class Screen:
         self._files.close()
 
     def output(self, name: str) -> Output:
-        """Return a function that prints the lines of the process ``name``."""
+        """Return a function that prints the output lines of the process ``name``."""
         prefix, log = self._prefixes[name], self._logs.get(name)
 
         def take(line: str, stream: str) -> None:
@@ -120,7 +120,7 @@ class Screen:
 
     @property
     def logs(self) -> tuple[int, ...]:
-        """The descriptors of the files."""
+        """The descriptors of the log files."""
         return tuple(log.fileno() for log in self._logs.values())
 
     def _print(self, text: str) -> None:
@@ -134,21 +134,21 @@ class Screen:
         except OSError as error:
             if name not in self._failed:
                 self._failed.add(name)
-                self.console.error(f"{log.name}: {error.strerror}; lines of {name} are lost (reported once)")
+                self.console.error(f"{log.name}: {error.strerror}; log lines of {name} are lost (reported once)")
 
     def _open(self, file: Path) -> BinaryIO:
-        # Unbuffered, so that a failed write is not repeated later.
+        # Unbuffered, so that the text of a failed write is not written again later.
         return self._files.enter_context(file.open("ab", buffering=0))
 
 
 def _prefixed(prefix: str, line: str) -> str:
-    # A progress bar returns to the start of the line, which is after the prefix. Colours end with the line.
+    # A progress bar returns to the start of the line, so the prefix is repeated there. Colours end with the line.
     shown = line.replace("\r", f"\r{prefix} ") + (_RESET if _ESCAPE in line else "")
     return f"{prefix} {shown}\n"
 
 
 class StatusPrinter:
-    """Prints starts and ends of ``processes``; ``stops_all`` returns whether an end stops everything."""
+    """Prints starts and ends of ``processes``. ``stops_all`` returns whether an end stops all processes."""
 
     def __init__(
         self, processes: Sequence[Process], console: Console, stops_all: Callable[[Process, WorkerState], bool]
@@ -158,7 +158,7 @@ class StatusPrinter:
         self._stops_all = stops_all
 
     def print(self, event: StatusEvent) -> None:
-        """Print an event, unless the library logs it: restarts, and the end of them."""
+        """Print an event, except for restarts after an end, which the library logs."""
         process = self._processes.get(event.component)
         if process is None:
             return
@@ -166,7 +166,7 @@ class StatusPrinter:
         if event.new != event.old:
             self._print_change(process, event, state)
         elif state.circuit == "open" and process.watch:
-            self._console.info(f"{process.name} waits for the next change")
+            self._console.info(f"{process.name}: waiting for the next change")
 
     def _print_change(self, process: Process, event: StatusEvent, state: WorkerState) -> None:
         match event.new:
@@ -193,7 +193,7 @@ class StatusPrinter:
         if old == Status.STOPPING:
             self._console.warning(text)
         elif old == Status.STARTING:
-            # Only the failure of a first start stops everything.
+            # A failed start stops everything only if it was the first.
             self._console.error(text + self._others(stop=not state.restarts))
         elif not process.comes_back(failed=state.error is not None):
             stop = self._stops_all(process, state)
@@ -201,26 +201,26 @@ class StatusPrinter:
             (self._console.success if state.error is None else self._console.error)(text + then)
 
     def _others(self, *, stop: bool) -> str:
-        return "; stopping the others" if stop and len(self._processes) > 1 else ""
+        return "; stopping the other processes" if stop and len(self._processes) > 1 else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The final state of a process, and the exit of its last run, if it ran."""
+    """The final state of a process, and the exit of its last run, if it has run."""
 
     state: WorkerState
     ended: Exit | None = None
 
     @property
     def failed(self) -> bool:
-        """Whether the process failed."""
+        """True if the process failed."""
         return self.state.status in (Status.FAILED, Status.KILLED)
 
     @property
     def code(self) -> int:
-        """The exit status, as a shell would return it."""
+        """The exit status, as a shell reports it."""
         code = self.state.exit_code
-        # A process that we stopped because it did not become ready has no code of its own.
+        # The exit code of a process that we stopped, because it did not become ready, means nothing.
         if code and (code > 0 or self.state.started_at is not None):
             return shell_status(code)
         match self.ended and self.ended.error and self.ended.error.__cause__:
@@ -233,13 +233,13 @@ class Outcome:
 
 
 def exit_status(outcomes: Iterable[Outcome]) -> int:
-    """Return the exit status of the first failure; 0 without one."""
+    """Return the exit status of the first process that failed; 0 if none did."""
     failed = [each for each in outcomes if each.failed]
     return min(failed, key=lambda each: each.state.updated_at).code if failed else DONE
 
 
 def describe_end(state: WorkerState) -> str:
-    """Return how a process ended, to follow its name."""
+    """Return a text about the end of a process, to print after its name."""
     after = "" if state.started_at is None else f" after {_duration(state)}"
     if state.error is None:
         return f"{state.status}{after}"
@@ -251,12 +251,12 @@ def describe_end(state: WorkerState) -> str:
 
 
 def summary(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return a line per process, in columns."""
+    """Return one line per process, with aligned columns."""
     return columns([_row(each.state) for each in outcomes]).splitlines()
 
 
 def _row(state: WorkerState) -> tuple[str, str, str, str]:
-    """Return name, end, duration and restarts."""
+    """Return the name, the end, the duration and the restarts of a process."""
     ran = state.started_at is not None
     restarts = plural(state.restarts, "restart") if state.restarts else ""
     given_up = "given up after " if state.circuit == "open" else ""

@@ -1,9 +1,9 @@
 """The servers of `lifecycle watch`: live reload for pages in browsers, and a webhook.
 
-Live reload is a stream of server-sent events and the script that reads it. A page takes part by one script tag. The
-script sends how long ago the page was answered, and gets a message when a run of the command is, or has since become,
-ready: so it does not matter when it was fetched, or how often it has to connect. Then it reloads the page, as soon as
-the server of the page answers.
+Live reload is a stream of server-sent events and a script that reads it. A page includes the script with one tag. The
+script sends the seconds since its page was answered. It receives a message when a run of the command has become ready
+since then, or becomes ready later. So the script may connect at any time, and repeatedly. After the message, it reloads
+the page as soon as the server of the page answers.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = ["AnnouncedWebhook", "LiveReload"]
 
-#: Pages that wait at a time.
+#: Maximum pages that wait at the same time.
 MAX_PAGES: Final = 200
-#: Seconds for the head of a request, and for sending.
+#: Maximum seconds to receive the headers of a request, and to send a response.
 _TIMEOUT: Final = 10.0
 
-# If the server does not answer yet, or with an error, a reload would show a page without the script. All times are of
-# the page's own clock, which begins with its navigation.
+# While the server does not answer, or answers with an error, a reload would show a page without the script. All times
+# are on the page's clock, which starts with its navigation.
 _SCRIPT: Final = """\
 (() => {
   const url = new URL("/events", document.currentScript.src);
@@ -60,46 +60,46 @@ _SCRIPT: Final = """\
 })();
 """
 
-#: The path of the stream, with the milliseconds since the page was answered.
+#: The path of the stream; ``age`` is the milliseconds since the page was answered.
 _EVENTS: Final = re.compile(rb"/events(?:\?age=(\d{1,15}))?")
 
 
 class LiveReload:
-    """A source without events: it listens on ``port`` of 127.0.0.1, and passes its script tag to ``announce``."""
+    """A source without events that serves live reload on 127.0.0.1. It passes its script tag to ``announce``."""
 
     def __init__(self, port: int, announce: Callable[[str], object]) -> None:
         self.name: str = f"live reload on port {port}"
         self._port = port
         self._announce = announce
-        # When the last run became ready, by the loop's clock; set with the next one.
+        # The loop's time when the last run became ready, and an event for the next one.
         self._ready_at = -math.inf
         self._next = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._clients: set[asyncio.Task[None]] = set()
 
     def notify(self) -> None:
-        """Reload the pages: another run is ready."""
+        """Reload the pages, because a new run is ready."""
         self._ready_at = asyncio.get_running_loop().time()
         self._next.set()
         self._next = asyncio.Event()
 
     async def __aenter__(self) -> Self:
-        """Listen.
+        """Start to listen.
 
         Raises:
-            OSError: if the port is taken.
+            OSError: if the port is in use.
         """
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
         port = self._server.sockets[0].getsockname()[1]
         self._announce(
-            f'for live reload put this into your pages: <script src="http://127.0.0.1:{port}/live.js"></script>'
+            f'for live reload, add this to your pages: <script src="http://127.0.0.1:{port}/live.js"></script>'
         )
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close the connections."""
+        """Stop listening, and close the connections."""
         assert self._server is not None, "it was entered"
         self._server.close()
         for client in self._clients:
@@ -127,7 +127,7 @@ class LiveReload:
             async with asyncio.timeout(_TIMEOUT):
                 await writer.wait_closed()
         except (OSError, TimeoutError, EOFError, asyncio.LimitOverrunError):
-            pass  # the client has gone, or is not a page
+            pass  # the client has disconnected, or is not a browser
         finally:
             writer.transport.abort()
 
@@ -144,7 +144,10 @@ class LiveReload:
                 await _send(writer, _head("404 Not Found", "text/plain") + "GET /live.js or /events\n")
 
     async def _stream(self, age: float, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Send a message when a run is ready after the page was answered, ``age`` seconds ago, unless it closes."""
+        """Send a message when a run is ready that is newer than the page, which was answered ``age`` seconds ago.
+
+        Nothing is sent if the page closes the connection first.
+        """
         answered = asyncio.get_running_loop().time() - age
         await _send(writer, _head("200 OK", "text/event-stream") + ": waiting for a run that is ready\n\n")
         gone = asyncio.create_task(reader.read(1), name="end of a page")
@@ -160,7 +163,7 @@ class LiveReload:
 
 
 def _head(status: str, kind: str) -> str:
-    """Return the head of a response that ends with its connection and that pages of any origin may read."""
+    """Return response headers. Pages of any origin may read the response, which ends with the connection."""
     return (
         f"HTTP/1.1 {status}\r\nContent-Type: {kind}; charset=utf-8\r\nCache-Control: no-store\r\n"
         "Access-Control-Allow-Origin: *\r\nCross-Origin-Resource-Policy: cross-origin\r\n"
@@ -175,7 +178,7 @@ async def _send(writer: asyncio.StreamWriter, text: str) -> None:
 
 
 async def _first(gone: asyncio.Task[bytes], news: asyncio.Task[bool]) -> None:
-    """Wait for either, and cancel the second."""
+    """Wait until one of the tasks is done, and cancel ``news``."""
     try:
         await asyncio.wait({gone, news}, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -184,11 +187,11 @@ async def _first(gone: asyncio.Task[bytes], news: asyncio.Task[bool]) -> None:
 
 
 class AnnouncedWebhook(WebhookSource):
-    """A webhook that passes its address to ``announce`` when it listens: its port may be any free one.
+    """A webhook that prints its URL when it listens, because it may use any free port.
 
     Args:
-        address: where to listen.
-        secret_env: the name of the variable with the secret.
+        address: the address to listen on.
+        secret_env: the environment variable that contains the secret.
         announce: prints a message.
 
     Raises:
@@ -199,7 +202,9 @@ class AnnouncedWebhook(WebhookSource):
         super().__init__(*address, verify=GitHub(secret_in(secret_env)) if secret_env else None)
         self._announce = announce
         self._warning = (
-            "" if secret_env else "; any program or web page here may ask, signed or not: --secret-env NAME stops that"
+            ""
+            if secret_env
+            else "; any local program or web page can send requests: give --secret-env NAME to require signatures"
         )
 
     async def __aenter__(self) -> Self:

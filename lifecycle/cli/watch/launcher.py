@@ -1,4 +1,4 @@
-"""The process of the command: its program, environment, streams, and the socket that it inherits."""
+"""The process of the command: its program, environment, streams and inherited socket."""
 
 from __future__ import annotations
 
@@ -34,29 +34,30 @@ if TYPE_CHECKING:
 
 __all__ = ["Handover", "Launcher", "arguments", "changes_env", "find_program", "handover", "interpreter", "stdio_mode"]
 
-#: ``pty``: a terminal of the command's own, with a prompt in ours. ``foreground``: our terminal. ``pipes``: none.
+#: ``pty``: the command has its own terminal, and our terminal shows a prompt. ``foreground``: the command uses our
+#: terminal. ``pipes``: the command has no terminal.
 StdioMode: TypeAlias = Literal["pty", "foreground", "pipes"]
 
-#: Bytes of changed paths in the environment; the system refuses 128 KiB in one variable.
+#: Maximum bytes of changed paths in the environment. The system allows less than 128 KiB per variable.
 _MAX_CHANGES = 96 * 1024
 _CLEAR = "\x1b[2J\x1b[3J\x1b[H"
 _INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
 
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*[dt]?(?:\.exe)?")
-#: The second line of scripts of pip if the path of the interpreter is too long for ``#!``.
+#: The second line of pip's scripts if the path of the interpreter is too long for ``#!``.
 _LONG_SHEBANG = re.compile(rb"'''exec' (.+) \"\$0\"")
 
-#: Connections that wait to be accepted; the system may allow less (net.core.somaxconn).
+#: Maximum connections that wait to be accepted. The system may allow less (net.core.somaxconn).
 _BACKLOG: Final = 4096
-#: The descriptor on which the command finds the socket.
+#: The descriptor of the socket in the command.
 _FIRST: Final = 3
-#: Shells accept only descriptors of one digit.
+#: The highest descriptor that shells accept in redirections.
 _LAST: Final = 9
 _HAND_OVER: Final = 'LISTEN_FDS=1 LISTEN_PID=$$; export LISTEN_FDS LISTEN_PID; exec "$@"'
 
 
 def stdio_mode(*, prompt: bool) -> StdioMode:
-    """Choose the streams of the command by ours."""
+    """Return the mode for the streams of the command, which depends on our streams."""
     if prompt:
         return "pty" if is_terminal(sys.stdin) and is_terminal(sys.stdout) else "pipes"
     try:
@@ -67,12 +68,12 @@ def stdio_mode(*, prompt: bool) -> StdioMode:
 
 
 class Launcher:
-    """Makes the command's workers, a new one for each start.
+    """Creates a new worker for each start of the command.
 
     Args:
-        settings: what to run.
-        mode: what the command's streams are.
-        foreground: the terminal that is passed to the command in the foreground.
+        settings: the command and its options.
+        mode: the streams of the command.
+        foreground: our terminal, if the command uses it.
         handover: the socket that each run inherits.
     """
 
@@ -87,29 +88,29 @@ class Launcher:
         self._mode = mode
         self._handover = handover
         self._foreground = foreground
-        # The terminals of the last two runs; a closed one ignores its size.
+        # The terminals of the last two runs, because two may run at the same time. A closed one ignores a new size.
         self._terminals: list[OwnTerminal] = []
 
     @property
     def name(self) -> str:
-        """The command as a person would type it."""
+        """The command as a user would type it."""
         return self._settings.command[0] if self._settings.shell else shlex.join(self._settings.command)
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """The program with its full path, and its arguments.
+        """The full path of the program, and its arguments.
 
         Raises:
-            UsageError: if there is no such program.
+            UsageError: if the program does not exist, or cannot be executed.
             ConfigError: if ``--env-file`` cannot be read.
         """
         return arguments(self._settings.command, shell=self._settings.shell, env=self._env())
 
     def make(self, changes: Mapping[Path, Change]) -> ProcessWorker:
-        """Make the worker for the next start, with ``changes`` in its environment.
+        """Return the worker for the next start. Its environment contains ``changes``.
 
         Raises:
-            UsageError: if the program is gone.
+            UsageError: if the program no longer exists.
             ConfigError: if ``--env-file`` cannot be read.
         """
         env, settings = self._env(), self._settings
@@ -117,7 +118,7 @@ class Launcher:
         if settings.clear and is_terminal(sys.stdout):
             write(sys.stdout, _CLEAR)
         if self._mode == "pipes":
-            # Python buffers what it writes to a pipe.
+            # Without this, Python buffers output to a pipe.
             env["PYTHONUNBUFFERED"] = env.get("PYTHONUNBUFFERED") or "1"
         worker_class = ProcessWorker if self._foreground is None else _ForegroundWorker
         return worker_class(
@@ -133,16 +134,16 @@ class Launcher:
         )
 
     def ends_all(self, exit_code: int | None) -> bool:
-        """Whether the user ended everything: by Ctrl+C in the terminal that is passed to the command."""
+        """Return whether the user stopped the command, and so `lifecycle watch`, with Ctrl+C in the foreground."""
         return self._foreground is not None and exit_code in _INTERRUPTED
 
     def resize(self) -> None:
-        """Give the command's own terminal the size of ours."""
+        """Set the size of the command's own terminal to that of our terminal."""
         for terminal in self._terminals:
             terminal.fit()
 
     def _env(self) -> dict[str, str]:
-        """Our environment, and the variables of ``--env-file`` that are not set there."""
+        """Return our environment, with the variables of ``--env-file`` that it does not contain."""
         file = self._settings.env_file
         return {**(read_env(file) if file else {}), **os.environ}
 
@@ -158,22 +159,23 @@ class Launcher:
 
 
 class _ForegroundWorker(ProcessWorker):
-    """The command in the foreground. Ending it by Ctrl+C ends everything."""
+    """The command in the foreground. If Ctrl+C ends the command, `lifecycle watch` ends too."""
 
     async def _launch(self) -> Awaitable[End]:
         return self._checked(await super()._launch())
 
     async def _checked(self, process: Awaitable[End]) -> End:
         end = await process
-        # Some programs end as if by Ctrl+C when they are asked to stop.
+        # Some programs exit with the status of Ctrl+C when they receive the stop signal.
         by_user = end.exit_code in _INTERRUPTED and self.status is not Status.STOPPING
         return replace(end, error=StopTree("Ctrl+C")) if by_user else end
 
 
 def changes_env(changes: Mapping[Path, Change]) -> dict[str, str]:
-    """Return ``LIFECYCLE_CHANGES``: a JSON list of paths and changes.
+    """Return the variable ``LIFECYCLE_CHANGES``: a JSON list of paths and changes.
 
-    If there are too many for an environment, the list is cut, and ``LIFECYCLE_CHANGES_CUT`` is the number of the rest.
+    If the list is too long for an environment, it is cut, and ``LIFECYCLE_CHANGES_CUT`` is the number of omitted
+    changes.
     """
     listed: list[str] = []
     size = 0
@@ -189,25 +191,25 @@ def changes_env(changes: Mapping[Path, Change]) -> dict[str, str]:
 
 
 class _PassedOn(Pipes):
-    """Pipes whose last lines an error does not repeat: they have been shown."""
+    """Pipes for output that is printed immediately. Errors do not repeat its last lines."""
 
     def tail(self) -> str:
-        """Return nothing."""
+        """Return an empty text, because the output has already been shown."""
         return ""
 
 
 def _pass_on(line: str, stream: Literal["stdout", "stderr"]) -> None:
-    """Write a line of the command to the stream that it came from."""
+    """Write a line of output to the stream with the same name."""
     write(sys.stdout if stream == "stdout" else sys.stderr, line + "\n")
 
 
 def arguments(command: Sequence[str], *, shell: bool, env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the program with its full path, and its arguments.
+    """Return the full path of the program, and its arguments.
 
-    With ``shell`` the words become one line for ``$SHELL``, as in `ssh`.
+    With ``shell``, the words are joined into one line for ``$SHELL``, as in `ssh`.
 
     Raises:
-        UsageError: for a program that does not exist or cannot be executed.
+        UsageError: if the program does not exist, or cannot be executed.
     """
     if shell:
         return find_program(env.get("SHELL") or "/bin/sh", env), "-c", " ".join(command)
@@ -215,10 +217,10 @@ def arguments(command: Sequence[str], *, shell: bool, env: Mapping[str, str]) ->
 
 
 def find_program(name: str, env: Mapping[str, str]) -> str:
-    """Return the path of a program, looked up as a shell does.
+    """Return the path of a program, found in the same way as by a shell.
 
     Raises:
-        UsageError: for a program that does not exist or cannot be executed.
+        UsageError: if the program does not exist, or cannot be executed.
     """
     found = shutil.which(name, path=env.get("PATH", os.defpath))
     if found is not None:
@@ -227,10 +229,11 @@ def find_program(name: str, env: Mapping[str, str]) -> str:
 
 
 def interpreter(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
-    """Return the Python that runs ``argv``, if that is known without running it.
+    """Return the Python interpreter that runs ``argv``, if that is known without running it.
 
-    It is known if the program is a Python, or a script whose first line names one (uvicorn, flask, gunicorn). Behind
-    ``uv run``, ``poetry run`` or a shell it is not: None.
+    It is known if the program is a Python interpreter, or a script with an interpreter in its first line (uvicorn,
+    flask,
+    gunicorn). It is not known (None) for ``uv run``, ``poetry run`` or a shell.
     """
     program = Path(argv[0])
     if _PYTHON.fullmatch(program.name):
@@ -244,7 +247,7 @@ def interpreter(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
 
 
 def _shebang(program: Path) -> list[str]:
-    """Return the words of the shebang line, if there is one."""
+    """Return the words of the program's shebang line; empty if it has none."""
     try:
         with program.open("rb") as stream:
             first, second = stream.readline(4096), stream.readline(4096)
@@ -262,25 +265,27 @@ def _shebang(program: Path) -> list[str]:
 
 
 def _why_not(name: str) -> str:
-    """Return why a program cannot be executed, and what to do."""
+    """Return the reason why a program cannot be executed, and a remedy."""
     if "/" not in name:
-        here = f"; for the one in this directory: ./{name}" if Path(name).is_file() else "; is it installed?"
+        here = f"; to run the file in this directory, give ./{name}" if Path(name).is_file() else "; is it installed?"
         return f"{name!r}: command not found on PATH{here}"
     path = Path(name)
     if not path.exists():
         return f"{name!r}: no such file"
     if path.is_dir():
         return f"{name!r}: is a directory, not a program"
-    run = f", or run it with python {name}" if path.suffix == ".py" else ""
-    return f"{name!r}: is not executable; chmod +x {shlex.quote(name)}{run}"
+    run = f", or give python {name}" if path.suffix == ".py" else ""
+    return f"{name!r}: not executable; run chmod +x {shlex.quote(name)}{run}"
 
 
 class Handover:
-    """Hands a listening socket to one run after the other, as systemd does (sd_listen_fds(3)).
+    """A listening socket that is passed to each run, in the same way as by systemd (sd_listen_fds(3)).
 
-    Connections wait in the queue of the socket while no run accepts, so that none is refused. The command finds the
-    socket as descriptor 3, and the number of its process in ``LISTEN_PID``. Only the process that becomes the command
-    knows that number: for a moment, a shell.
+    Connections wait in the queue of the socket while no run accepts them, so none is refused. In the command, the
+    socket is
+    descriptor 3, and ``LISTEN_PID`` is the command's own pid. That pid is known only inside the new process. So the
+    process
+    starts as a shell, which sets the variable and then becomes the command.
     """
 
     def __init__(self, listening: socket.socket) -> None:
@@ -292,11 +297,11 @@ class Handover:
 
     @property
     def inherit(self) -> tuple[int]:
-        """The descriptor to inherit."""
+        """The descriptor that the command inherits."""
         return (self._listening.fileno(),)
 
     def wrapped(self, argv: Sequence[str]) -> tuple[str, ...]:
-        """Return a command that hands over the socket and becomes ``argv``."""
+        """Return a command that passes on the socket and then becomes ``argv``."""
         number = self._listening.fileno()
         move = f"exec {_FIRST}<&{number} {number}<&-; " if number != _FIRST else ""
         return ("/bin/sh", "-c", move + _HAND_OVER, "sh", *argv)
@@ -304,7 +309,7 @@ class Handover:
 
 @contextmanager
 def handover(address: Address | None) -> Generator[Handover | None]:
-    """Listen at ``address``, if there is one.
+    """Listen at ``address`` within the block, if one is given.
 
     Raises:
         CliError: if that fails.
@@ -315,8 +320,8 @@ def handover(address: Address | None) -> Generator[Handover | None]:
     with _listen(address) as listening:
         if listening.fileno() > _LAST:
             raise CliError(
-                f"--socket needs one of the descriptors {_FIRST} to {_LAST}, and all of them are "
-                f"open; close one, such as with {_LAST}<&- at the end of the line"
+                f"--socket needs a free descriptor from {_FIRST} to {_LAST}, but all are open; "
+                f"close one, for example with {_LAST}<&- at the end of the command line"
             )
         yield Handover(listening)
 
@@ -328,10 +333,10 @@ def _listen(address: Address) -> socket.socket:
     except OSError as error:
         raise CliError(
             f"--socket {address.host}:{address.port}: {_reason(error)}; give an address of this machine and a "
-            "port that is free (0: any)"
+            "free port (0 for any)"
         ) from error
 
 
 def _reason(error: OSError) -> str:
-    """Return the error without the address, which Python appends."""
+    """Return the text of the error without the address that Python appends."""
     return (error.strerror or str(error)).partition(" (")[0]

@@ -1,4 +1,4 @@
-"""`lifecycle watch`: from the command line to a running program and its exit status."""
+"""`lifecycle watch`: from the command line to the exit status."""
 
 from __future__ import annotations
 
@@ -34,25 +34,26 @@ if TYPE_CHECKING:
 
 __all__ = ["watch"]
 
-#: Seconds after which changes without a pause are acted on.
+#: Maximum seconds before a continuous series of changes has an effect.
 _LONGEST_WAIT = 2.0
 
-#: The help of commands that every prompt has.
+#: The help of the standard prompt commands, as they apply to a watched command.
 _HELP = {
-    "suspend": "Freeze the command; changes wait for resume.",
+    "suspend": "Freeze the command, and hold changes until resume.",
     "resume": "Continue the command, or restart it if something has changed.",
-    "reload": "Do what a change would.",
+    "reload": "React as to a changed file.",
     "terminate": "Freeze the command, then stop it and quit.",
     "quit": "Stop the command and quit.",
+    "stop": "Stop the command and quit.",
     "status": "Show the state of the command.",
 }
 
 
 def watch(typed: Mapping[str, Any]) -> int:
-    """Run until the user or a signal ends it, and return the exit status.
+    """Run until the user or a signal stops it, and return the exit status.
 
     Raises:
-        CliError: if something is wrong before the start.
+        CliError: if an error is found before the start.
     """
     here = Path.cwd()
     with permissions_checked():
@@ -71,7 +72,7 @@ class _Program:
     """The components of a watched command, connected by a router.
 
     Raises:
-        CliError: for every mistake that can be found before anything starts.
+        CliError: for every error that can be found before the start.
     """
 
     def __init__(self, settings: Settings, here: Path, console: Console, socket: Handover | None) -> None:
@@ -93,7 +94,7 @@ class _Program:
         if settings.prompt:
             self._router = _interactive_router(session, suspender, is_terminal=mode == "pty")
             self._router.handle("command/status", self._show_status, lane="command", replace=True)
-        # From the prompt, or SIGHUP without a terminal.
+        # Sent by the command `reload` at the prompt, and by SIGHUP without a terminal.
         self._router.handle("lifecycle/reload", session.reload)
         self._add_files(rules)
         self._add_webhook()
@@ -105,7 +106,7 @@ class _Program:
             _handle_resizing(self._router, self._launcher)
 
     def run(self, *beside: AnyMain) -> int:
-        """Run the components, and those ``beside`` them; return the exit status."""
+        """Run these components and the components ``beside``, and return the exit status."""
         from lifecycle.cli.run import OptionalControlSocket, program_name
         from lifecycle.runtime import run
 
@@ -118,9 +119,9 @@ class _Program:
         return DONE
 
     async def _main(self) -> None:
-        """Run the command; starts after the sources, so that no change is missed."""
+        """Run the command. This starts after the sources, so that no change is missed."""
         reading = self._session.learn()
-        # The files of a small program; the others are read while the command runs.
+        # The first batch contains all files of a small program. The others are read while the command runs.
         await anext(reading, None)
         learning = asyncio.create_task(_exhaust(reading), name="read the watched files")
         try:
@@ -163,7 +164,7 @@ class _Program:
 
     def _show_status(self, _: object) -> None:
         watched = ", ".join(str(path) for path in self._settings.paths)
-        then = "; held, changes wait for release" if self._session.held else ""
+        then = "; changes are held until release" if self._session.held else ""
         reply(f"{self._launcher.name}: {self._runner.describe()}\nwatching {watched}{then}", self._console.info)
 
 
@@ -179,11 +180,11 @@ def _require_paths(settings: Settings, *, typed: bool) -> None:
         missing = f"{str(path)!r}: no such file or directory to watch"
         if not typed:
             raise ConfigError(f"{missing}; correct paths in [tool.lifecycle.watch]")
-        raise UsageError(missing + ("; the command goes after --" if settings.paths[0] == path else ""))
+        raise UsageError(missing + ("; write the command after --" if settings.paths[0] == path else ""))
 
 
 def _interactive_router(session: Session, suspender: SuspendHandler, *, is_terminal: bool) -> Router:
-    """Return a router with a prompt. Without a terminal it reads lines from a pipe, and Ctrl+C ends at once."""
+    """Return a router with a prompt. Without a terminal, it reads from a pipe, and Ctrl+C stops it immediately."""
     from lifecycle.interactive import new_interactive_router
 
     router = new_interactive_router(suspend=suspender, signals=is_terminal, prompt="lifecycle> ")
@@ -191,25 +192,29 @@ def _interactive_router(session: Session, suspender: SuspendHandler, *, is_termi
         router.commands.remove(command.name)
         router.commands.add(replace(command, help=_HELP.get(command.name, command.help)))
     router.command("restart", session.restart, help="Restart the command.")
-    router.command("hold", session.hold, help="Let changes wait; the command continues.")
-    router.command("release", session.release, help="Act on the changes since hold.")
+    router.command("hold", session.hold, help="Hold changes until release; the command keeps running.")
+    router.command("release", session.release, help="React to the held changes.")
     return router
 
 
 def _foreground(settings: Settings) -> Foreground:
-    """Return our terminal, which is passed to the command."""
+    """Return our terminal, which the command uses.
+
+    Raises:
+        UsageError: if ``--ready`` must read the output of the command.
+    """
     from lifecycle.cli.watch.terminal import Foreground
 
     if settings.ready and settings.ready.startswith("line:"):
         raise UsageError(
-            f"--ready {settings.ready} needs to read the output of the command, which with --no-prompt goes to the "
-            "terminal itself; leave --no-prompt out, or wait for a port"
+            f"--ready {settings.ready} reads the output of the command, which goes directly to the terminal with "
+            "--no-prompt; remove --no-prompt, or wait for a port"
         )
     return Foreground()
 
 
 def _handle_job_control(router: Router, foreground: Foreground) -> None:
-    """Let Ctrl+Z, ``fg`` and ``bg`` work as if the shell had started the command."""
+    """Make Ctrl+Z, ``fg`` and ``bg`` work as if the shell had started the command."""
     from lifecycle.sources import SignalSource
 
     router.handle("signal/chld", lambda _: foreground.child_changed())
@@ -218,7 +223,7 @@ def _handle_job_control(router: Router, foreground: Foreground) -> None:
 
 
 def _handle_resizing(router: Router, launcher: Launcher) -> None:
-    """Keep the size of the command's own terminal equal to ours."""
+    """Keep the size of the command's own terminal equal to the size of ours."""
     from lifecycle.sources import SignalSource
 
     router.handle("signal/winch", lambda _: launcher.resize())

@@ -1,7 +1,7 @@
-"""The runs of the command: one after the other, and the last change always leads to one.
+"""The consecutive runs of the command. The last change always leads to a run.
 
-A `Supervisor` stops the old run before it starts the new one, and its policy decides what follows when a run ends by
-itself. With ``--keep-old`` a successor starts next to the current run and takes its place when it is ready.
+A `Supervisor` stops the old run before it starts the new one. Its policy applies when a run ends on its own. With
+``--keep-old``, a successor starts next to the current run and replaces it when the successor is ready.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 __all__ = ["Runner"]
 
 _ALIVE: Final = (Status.STARTING, Status.RUNNING, Status.SUSPENDED)
-#: It waits from 0.1 to 13 seconds, half a minute in all. After that only a change starts the command.
+#: The delays grow from 0.1 to 13 seconds, half a minute in total. After that, only a change starts the command.
 _BACKOFF: Final = Backoff(max_restarts=8, within=60.0)
-_IDLE: Final = {Status.CREATED: "waiting for the first change", Status.PENDING: "waiting to be started again"}
+_IDLE: Final = {Status.CREATED: "waiting for the first change", Status.PENDING: "waiting to restart"}
 
 
 class Runner:
-    """Keeps one run of the command at a time. Requests may come at any time and never wait.
+    """Keeps one run of the command at a time. Requests may be made at any time, and only `suspend` and `resume` wait.
 
-    ``on_ready`` is called when a run is ready and no older one is there.
+    ``on_ready`` is called when a run is ready and has replaced any older one.
     """
 
     def __init__(
@@ -57,70 +57,71 @@ class Runner:
         self._begun = asyncio.Event()
         self._run_number = 0
         self._current = self._new_spec()
-        # The run that starts next to the current one, and the name of the last such run until the old one has ended.
+        # The successor that is starting next to the current run, and the name of the last successor until the old run
+        # has ended.
         self._successor: Spec | None = None
         self._successor_name: str | None = None
-        # The changes since the last start, and those of starts that are not up yet.
+        # The changes since the last start, and the changes of starts that have not succeeded yet.
         self._changes = FileBatch({})
         self._passed = FileBatch({})
-        # Whether a run is requested but not made yet, and the task that waits for the supervisor to make it.
+        # True if a run is requested but its worker does not exist yet, and the task that waits for it.
         self._requested = False
         self._request: asyncio.Task[None] | None = None
-        # Whether another run follows when this one ends or is resumed.
+        # True if another run follows when this one ends or is resumed.
         self._queued = False
         self._suspended = False
 
     # -- requests ----------------------------------------------------------------------------------------------
 
     def add_changes(self, changes: Mapping[Path, Change]) -> None:
-        """Remember changes for the next start."""
+        """Add changes to the environment of the next start."""
         if changes:
             self._changes = merge_files(self._changes, FileBatch(changes))
 
     def change(self, why: str) -> None:
-        """React to a change; while the command runs, by the policy of ``--busy``."""
+        """React to a change. While the command runs, ``--busy`` defines the reaction."""
         busy = self._settings.busy
         if self._suspended and (busy != "drop" or not self.alive):
-            self._console.info(f"{why}; waits for resume")
+            self._console.info(f"{why}; the restart waits for resume")
             self._queued = True
         elif not self.alive or busy == "restart":
             self.restart(why)
         elif busy == "queue":
-            self._console.info(f"{why}; the command still runs, its next run is queued")
+            self._console.info(f"{why}; queued until the command has ended")
             self._queued = True
         else:
-            self._console.info(f"{why}; dropped, the command still runs")
+            self._console.info(f"{why}; ignored because the command is running")
 
     def restart(self, why: str) -> None:
-        """Restart whatever the policy; while suspended the old run ends, and the new one begins with the resume."""
-        self._console.info(f"{why}; restarting" if self.alive else why)
+        """Restart the command, regardless of ``--busy``. While suspended, the new run starts at `resume`."""
+        self._console.info(f"{why}; {'restarting' if self.alive else 'starting'}")
         self._request_run()
 
     def signal(self, signum: Signals, why: str) -> None:
-        """Send ``signum`` to the command, or start it if it does not run."""
+        """Send ``signum`` to the command. If it is not running, react as to a change."""
         if self._requested or self._status not in (Status.RUNNING, Status.SUSPENDED):
             self.change(why)
             return
         self._console.info(f"{why}; sent {signum.name}")
         worker = cast("ProcessWorker", self._supervisor[self._current.name])
-        # With a shell in front, the command is in its group.
+        # With a shell, the command is a member of the shell's process group.
         worker.send_signal(signum, group=self._settings.shell)
 
     async def suspend(self) -> None:
-        """Freeze the command, and start none until resumed."""
+        """Suspend the command, and start no run until `resume`."""
         self._suspended = True
         await self._begun.wait()
         if self._successor is not None:
             self._queued = True
             await self._drop_successor()
-        with suppress(InvalidTransition):  # it is about to end
+        with suppress(InvalidTransition):  # the run is stopping
             await self._supervisor.suspend()
 
     async def resume(self) -> None:
-        """Let the command continue, or restart it if something has changed meanwhile."""
+        """Let the command continue, or restart it if something has changed in the meantime."""
         replaces = self._queued and self._keeps_old
         if self._queued and not replaces and (self._settings.busy == "restart" or not self.alive):
-            # Still suspended, so that the old run does not continue before it ends.
+            # It stays suspended during the restart, so that the old run does not continue before it ends.
             self._requested = True
             await self._restart_current()
         self._suspended = False
@@ -133,7 +134,7 @@ class Runner:
 
     @property
     def alive(self) -> bool:
-        """Whether there is a run that is not stopping."""
+        """True if a run exists that is not stopping."""
         return self._status in _ALIVE and not self._requested
 
     def describe(self) -> str:
@@ -141,7 +142,11 @@ class Runner:
         state = self._state_of(self._current)
         status = Status.CREATED if state is None else state.status
         if state is None or status in (*FINAL, Status.PENDING):
-            return "suspended; nothing runs" if self._suspended else _IDLE.get(status, "waiting for a change")
+            return (
+                "suspended; the command is not running"
+                if self._suspended
+                else _IDLE.get(status, "waiting for a change")
+            )
         since = f" for {time.time() - state.started_at:.0f} s" if state.started_at else ""
         times = f"{state.restarts + 1} times" if state.restarts else "once"
         return f"{status}{since}, pid {state.pid}, started {times}"
@@ -153,7 +158,7 @@ class Runner:
 
     @property
     def _keeps_old(self) -> bool:
-        """Whether the next run begins next to the current one."""
+        """True if the next run starts next to the current one."""
         return self._settings.keep_old and self._status in (Status.RUNNING, Status.SUSPENDED)
 
     def _state_of(self, spec: Spec) -> WorkerState | None:
@@ -162,9 +167,9 @@ class Runner:
     # -- runs --------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Run the command, again for every request, until cancelled or the user ends it in its terminal."""
+        """Run the command, again after each request, until cancelled or until the user ends it in its terminal."""
         events = self._supervisor.watch()
-        # Ctrl+C is not a failure.
+        # Ctrl+C in the command's terminal is not a failure.
         with suppress(StopTree):
             async with self._supervisor, self._tasks:
                 self._begun.set()
@@ -177,7 +182,7 @@ class Runner:
                         self._report(event)
 
     def _request_run(self) -> None:
-        """Have another run as soon as possible; one that is not made yet is enough."""
+        """Request another run as soon as possible. Requests before its start are combined."""
         if not self._begun.is_set():
             self._queued = True
         elif not self._requested:
@@ -190,8 +195,8 @@ class Runner:
                 )
 
     async def _restart_current(self) -> None:
-        """Return when the old run has ended, and the new one has begun or has to wait for the resume."""
-        # Failures are reported as events of the child. InvalidTransition: everything is being stopped.
+        """Stop the old run and start the new one. While suspended, the new one starts at `resume`."""
+        # Failures are reported as events of the child. InvalidTransition: everything is stopping.
         with suppress(WorkerFailed, InvalidTransition):
             if self._current.name in self._supervisor:
                 await self._supervisor.restart(self._current.name)
@@ -199,7 +204,7 @@ class Runner:
                 await self._supervisor.add(self._current)
 
     async def _replace(self) -> None:
-        """Start a successor, which takes the place of the current run when it is ready; else the current run stays."""
+        """Start a successor, which replaces the current run when it is ready, or fails without an effect on it."""
         await self._drop_successor()
         if self._suspended:
             self._requested, self._queued = False, True
@@ -207,7 +212,7 @@ class Runner:
         try:
             await self._start_successor()
         except InvalidTransition:
-            pass  # everything is being stopped
+            pass  # everything is stopping
         except WorkerFailed as error:
             then = "the old process keeps running" if self.alive else "waiting for a change"
             self._console.error(f"{without_output(str(error))}; {then}")
@@ -216,7 +221,7 @@ class Runner:
         """Start a run next to the current one, and switch to it when it is ready.
 
         Raises:
-            WorkerFailed: if it does not become ready; the current run stays.
+            WorkerFailed: if it does not become ready. The current run continues.
         """
         spec = self._successor = self._new_spec()
         self._successor_name = spec.name
@@ -227,12 +232,12 @@ class Runner:
                 self._successor = None
                 raise
         if self._successor is not spec:
-            return  # a newer one has taken its place
+            return  # a newer successor has replaced it
         self._successor = None
         state = self._state_of(spec)
         if state is not None and state.status in FINAL:
             await self._supervisor.remove(spec.name)
-            raise WorkerFailed(_format_end(state))
+            raise WorkerFailed(_format_end("the new run", state))
         old, self._current = self._current, spec
         await self._supervisor.remove(old.name)
         if self._successor_name == spec.name:
@@ -251,10 +256,10 @@ class Runner:
         return Spec(name, self._make_worker, restart=self._settings.restart, backoff=_BACKOFF)
 
     def _make_worker(self) -> ProcessWorker:
-        """Make the worker of a start that begins now: later changes lead to another start."""
+        """Return the worker for a start that begins now. Later changes lead to another start."""
         self._requested = self._queued = False
         if self._request is not None:
-            # Nothing waits for the run to come up: if it does not, the restart policy applies.
+            # The request ends here. If the run does not become ready, the restart policy applies.
             self._request.cancel()
         self._passed, self._changes = merge_files(self._passed, self._changes), FileBatch({})
         return self._launcher.make(self._passed.changes)
@@ -270,9 +275,11 @@ class Runner:
                 if event.component != self._successor_name:
                     self._on_ready()
             case _, Status.KILLED:
-                self._console.warning("it did not stop in time and was killed")
+                self._console.warning(
+                    f"the command did not stop within {self._settings.stop_timeout:g} s and was killed"
+                )
             case _ if event.component != self._current.name:
-                pass  # `_replace` reports its start
+                pass  # `_replace` reports the start of a successor
             case ((Status.STARTING | Status.RUNNING | Status.SUSPENDED), (Status.FINISHED | Status.FAILED)):
                 self._handle_end(event.state)
             case _ if event.state.circuit == "open" and event.old == event.new:
@@ -281,7 +288,7 @@ class Runner:
                 pass
 
     def _handle_end(self, state: WorkerState) -> None:
-        """Start the queued run after an end by itself, and report the end unless the supervisor does so."""
+        """After a run has ended on its own, start a queued run, and report the end unless the supervisor does."""
         if self._launcher.ends_all(state.exit_code):
             return
         if self._queued and not self._suspended:
@@ -291,14 +298,14 @@ class Runner:
         if policy == "always" or (policy == "on_failure" and failed):
             return
         then = "" if self._queued or self._requested or self._successor is not None else "; waiting for a change"
-        (self._console.error if failed else self._console.success)(f"{_format_end(state)}{then}")
+        (self._console.error if failed else self._console.success)(f"{_format_end('the command', state)}{then}")
 
 
-def _format_end(state: WorkerState) -> str:
-    """Return how a run ended."""
+def _format_end(subject: str, state: WorkerState) -> str:
+    """Return a text about the end of a run, which begins with ``subject``."""
     if state.started_at is None or state.exit_code is None:
         return without_output(str(state.error))
     after = f"after {state.updated_at - state.started_at:.1f} s"
     if state.exit_code < 0:
-        return f"killed by {signal_name(-state.exit_code)} {after}"
-    return f"exited with status {state.exit_code} {after}"
+        return f"{subject} was killed by {signal_name(-state.exit_code)} {after}"
+    return f"{subject} exited with status {state.exit_code} {after}"

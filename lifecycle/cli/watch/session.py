@@ -1,7 +1,7 @@
-"""Reactions to changes, webhooks and commands at the prompt: a restart, a signal, or nothing.
+"""Reactions to changed files, webhooks and commands at the prompt: a restart, a signal, or nothing.
 
-A file that was touched, or saved as it was, has not changed. If a Python file cannot be compiled, or ``--env-file`` is
-broken, the old process continues.
+A file that is touched, or saved with the same content, does not count as changed. If a Python file cannot be compiled,
+or ``--env-file`` is invalid, the old process keeps running.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _log = logging.getLogger("lifecycle.cli")
 
 
 class Session:
-    """The handlers of a watched command. Each decides what an event leads to, prints it, and has the runner do it.
+    """The handlers of a watched command. Each selects a reaction, prints a message, and calls the runner.
 
-    ``python`` is the interpreter of the command, if it is known.
+    ``python`` is the interpreter of the command, or None if it is unknown.
     """
 
     def __init__(
@@ -66,23 +66,23 @@ class Session:
         self._suspender = suspender
         self._python = python
         self._contents = Contents()
-        # The changes since `hold`, and the last webhook; None: nothing is held.
+        # The changes and the last webhook since `hold`; None if changes are not held.
         self._held: FileBatch | None = None
         self._held_request = ""
-        # Files that could not be compiled when they changed. They are checked again with every change.
+        # Changed files that could not be compiled. They are checked again at every change.
         self._broken: frozenset[Path] = frozenset()
 
     @property
     def held(self) -> bool:
-        """Whether changes wait for `release`."""
+        """True if changes are held until `release`."""
         return self._held is not None
 
     def learn(self) -> AsyncGenerator[int]:
-        """Read the watched files, so that a touch of one is recognised; yields now and then."""
+        """Read the watched files, to recognise files that are only touched. Yields after each batch."""
         return self._contents.learn(self._rules.roots, lambda path: self._rules.action(path) != "ignore")
 
     async def files(self, batch: FileBatch) -> None:
-        """Files changed: signal, restart, or keep the running process because a file is broken."""
+        """Handle changed files: send a signal, restart, or keep the running process because a file is broken."""
         if self._held is not None:
             self._held = merge_files(self._held, batch)
             return
@@ -91,7 +91,7 @@ class Session:
         if not changes:
             return
         why = self._rules.describe(changes)
-        # A restart does all that a reload would.
+        # If one file requires a restart, no signal is needed.
         if all(actions[path] == "reload" for path in changes):
             self._runner.signal(self._settings.reload_signal, why)
             return
@@ -100,37 +100,37 @@ class Session:
             self._runner.change(why)
 
     async def webhook(self, event: WebhookEvent) -> None:
-        """A sender with the secret asks for a restart."""
+        """Handle a request to restart, unless changes are held."""
         why = f"webhook: {event.method} {event.path}"
         if self._held is None:
             await self._change(why)
         else:
             self._held_request = why
-            self._console.info(f"{why}; waits for release")
+            self._console.info(f"{why}; held until release")
 
     async def reload(self, _: ReloadEvent) -> None:
-        """Do what a change would."""
-        await self._change("reload")
+        """React as to a changed file."""
+        await self._change("reload requested")
 
     async def restart(self, _: object) -> None:
-        """Restart the command, also if it is suspended or a change would only signal it."""
-        self._runner.restart("restart")
+        """Restart the command, even if it is suspended or a change would only send a signal."""
+        self._runner.restart("restart requested")
         if self._suspender is not None:
             await self._suspender.resume()
 
     def hold(self, _: object) -> None:
-        """Let changes and webhooks wait; the command continues."""
+        """Hold changes and webhooks. The command keeps running."""
         if self._held is None:
             self._held, self._held_request = FileBatch({}), ""
-        self._console.info("held; changes wait for release")
+        self._console.info("changes are held until release")
 
     async def release(self, _: object) -> None:
-        """Act on everything that waited, all at once."""
+        """React once to all held changes and webhooks."""
         batch, request, self._held = self._held, self._held_request, None
         if batch is None:
-            self._console.info("it is not held")
+            self._console.info("changes are not held")
             return
-        self._console.info("released")
+        self._console.info("changes are no longer held")
         if not request:
             await self.files(batch)
             return
@@ -139,22 +139,22 @@ class Session:
         await self._change(request, changes)
 
     def _actions(self, batch: FileBatch) -> dict[Path, Action]:
-        """The actions of the paths that count."""
+        """Return the actions of the changed paths, without ignored ones."""
         return {path: action for path in batch.changes if (action := self._rules.action(path)) != "ignore"}
 
     async def _change(self, why: str, changes: Collection[Path] = ()) -> None:
-        """Act on a request as on a change: a broken file keeps the old process then, too."""
+        """React to a request as to a changed file. A broken file keeps the old process running here too."""
         if self._settings.change == "reload":
             self._runner.signal(self._settings.reload_signal, why)
         elif not await self._is_broken(changes, why):
             self._runner.change(why)
 
     async def _is_broken(self, changes: Collection[Path], why: str) -> bool:
-        """Print and return whether a start would fail because of a file."""
+        """Return whether an error in a file would prevent a start, and print the error."""
         if not self._settings.check:
             return False
         wrong: list[str] = []
-        # With the files that were broken before.
+        # Includes the files that were broken before.
         suspects = sorted({*changes, *self._broken})
         if self._python is not None and suspects:
             broken = await syntax_errors(self._python, suspects)
@@ -167,20 +167,21 @@ class Session:
             wrong.append(str(error))
         if not wrong:
             return False
-        kept = "; the old process keeps running" if self._runner.alive else "; not started"
-        self._console.error("\n".join([why + kept, *wrong]))
+        then = "the old process keeps running" if self._runner.alive else "not started"
+        errors = "this error" if len(wrong) == 1 else "these errors"
+        self._console.error("\n".join([f"{why}; {then} because of {errors}:", *wrong]))
         return True
 
 
 # -- whether a file has changed ------------------------------------------------------------------------------------
 
-#: Files that are remembered, those that changed last.
+#: Maximum files to remember; the most recently changed ones are kept.
 MAX_FILES: Final = 20_000
-#: Bytes of a file that is read; a larger one is compared by size and time.
+#: Maximum bytes of a file that is read. A larger file is compared by size and time.
 MAX_SIZE: Final = 1024 * 1024
-#: Bytes of all files that are read at the start.
+#: Maximum bytes to read at the start, from all files together.
 MAX_READ: Final = 64 * 1024 * 1024
-#: Files per call in a thread.
+#: Number of files per call in a thread.
 BATCH: Final = 200
 _IGNORED: Final = Rules((), DEFAULT_IGNORES)
 
@@ -191,13 +192,13 @@ class _Fingerprint:
 
     mode: int
     size: int
-    #: Of its last change, in nanoseconds.
+    #: The time of the last change, in nanoseconds.
     time: int
-    #: None for a file that was not read.
+    #: None if the file was not read.
     digest: bytes | None
 
     def same(self, other: _Fingerprint) -> bool:
-        """Whether the file has not changed between the two moments."""
+        """Return whether the file has not changed between the two fingerprints."""
         if (self.mode, self.size) != (other.mode, other.size):
             return False
         if self.digest is None or other.digest is None:
@@ -206,34 +207,34 @@ class _Fingerprint:
 
 
 class Contents:
-    """Recognises files that were touched, or saved as they were.
+    """Recognises files that were only touched, or saved with the same content.
 
-    A file is remembered by its permissions and a digest of its bytes. At the start small files are read, up to a number
-    of bytes in all; the others are known by size and time. A file that is not known counts as changed.
+    A file is identified by its permissions and a digest of its bytes. At the start, small files are read, up to a total
+    size. Other files are compared by size and time. An unknown file counts as changed.
 
     Args:
-        until: only files that were last changed before this time are learned, in ns [default: now].
+        until: files that were last changed at or after this time, in ns, are not read at the start [default: now].
     """
 
     def __init__(self, *, until: int | None = None) -> None:
-        # By the system's clock, in nanoseconds.
+        # A time of the system's clock, in nanoseconds.
         self._until = time.time_ns() - STAMP_NS if until is None else until
         self._known: dict[Path, _Fingerprint] = {}
 
     async def learn(self, roots: Iterable[Path], counts: Callable[[Path], bool]) -> AsyncGenerator[int]:
-        """Remember the files at and below ``roots`` that count; yields their number after each batch."""
+        """Read the files at and below ``roots`` that count. Yields the number of known files after each batch."""
         walk, left = _files(roots), MAX_READ
         while found := await asyncio.to_thread(lambda: list(islice(walk, BATCH))):
             prints = await asyncio.to_thread(_fingerprints, [path for path in found if counts(path)], self._until, left)
             left -= sum(each.size for each in prints.values() if each.digest is not None)
             if len(self._known) + len(prints) > MAX_FILES:
                 return
-            # A change that was seen meanwhile is newer.
+            # Fingerprints of changes that arrived in the meantime are newer.
             self._known = prints | self._known
             yield len(self._known)
 
     async def changed(self, changes: Mapping[Path, Change]) -> dict[Path, Change]:
-        """Return the changes that are more than a touch; an added or deleted file always is."""
+        """Return the changes without files that were only touched. Added and deleted files always count."""
         prints = await asyncio.to_thread(
             _fingerprints, [path for path, change in changes.items() if change != "deleted"]
         )
@@ -249,7 +250,7 @@ class Contents:
 
 
 def _files(roots: Iterable[Path]) -> Iterator[Path]:
-    """The files at and below ``roots``, without caches, virtual environments and the like."""
+    """Yield the files at and below ``roots``, except those in caches, virtual environments and similar directories."""
     for root in roots:
         if not root.is_dir():
             yield root
@@ -259,7 +260,7 @@ def _files(roots: Iterable[Path]) -> Iterator[Path]:
 
 
 def _fingerprints(paths: Collection[Path], until: int | None = None, most: float = inf) -> dict[Path, _Fingerprint]:
-    """The states of the files that can be opened and were last changed before ``until``, reading ``most`` bytes."""
+    """Return the fingerprints of readable files from before ``until``, reading at most ``most`` bytes."""
     found: dict[Path, _Fingerprint] = {}
     for path in paths:
         if (one := _fingerprint(path, until, min(most, MAX_SIZE))) is not None:
@@ -270,8 +271,8 @@ def _fingerprints(paths: Collection[Path], until: int | None = None, most: float
 
 def _fingerprint(path: Path, until: int | None, most: float) -> _Fingerprint | None:
     try:
-        # O_NONBLOCK: the file may have been replaced by a pipe.
-        with open(path, "rb", opener=_open_nonblocking) as stream:  # Path.open() has no opener
+        # O_NONBLOCK, because the path may now be a named pipe.
+        with open(path, "rb", opener=_open_nonblocking) as stream:  # `Path.open` has no parameter `opener`
             status = os.fstat(stream.fileno())
             digest = None if status.st_size > most else hashlib.file_digest(stream, _digest).digest()
             if until is not None and os.fstat(stream.fileno()).st_ctime_ns >= until:
@@ -291,7 +292,7 @@ def _digest() -> hashlib.blake2b:
 
 # -- whether a file can be compiled --------------------------------------------------------------------------------
 
-#: Runs in every Python 3: reads paths as JSON, prints errors as JSON.
+#: A program for any Python 3: it reads paths as JSON, and prints errors as JSON.
 _PROGRAM = """
 import json, sys, traceback
 found = {}
@@ -309,15 +310,15 @@ for path in json.load(sys.stdin):
         pass
 json.dump(found, sys.stdout)
 """
-#: Isolated, without site, no bytecode, no warnings: the command itself shows those.
+#: Isolated mode, no site module, no bytecode files, and no warnings, because the command itself shows warnings.
 _OPTIONS = ("-I", "-S", "-B", "-W", "ignore", "-c")
 
 
 async def syntax_errors(python: str, paths: Collection[Path], *, limit: float = 5.0) -> dict[Path, str]:
-    """Return the files among ``paths`` that ``python`` cannot compile, with its message (file, line, caret).
+    """Return the files among ``paths`` that ``python`` cannot compile, each with the error message (file, line, caret).
 
-    Another process compiles them; it runs and writes nothing. Files that are not ``.py`` or that are gone are left out.
-    After ``limit`` seconds, or if ``python`` cannot be run, no error is found.
+    Another process compiles the ``.py`` files, without running them or writing bytecode. Missing files are skipped. If
+    ``python`` cannot be run, or takes longer than ``limit`` seconds, no errors are returned.
     """
     sources = [str(path) for path in paths if path.suffix == ".py"]
     if not sources:
@@ -326,13 +327,13 @@ async def syntax_errors(python: str, paths: Collection[Path], *, limit: float = 
     try:
         errors: dict[str, str] = json.loads(answer)
     except ValueError:
-        _log.debug("%s gave no answer about the syntax of %s", python, sources)
+        _log.debug("%s did not check the syntax of %s", python, sources)
         return {}
     return {Path(path): text.rstrip() for path, text in errors.items()}
 
 
 async def _compile(python: str, question: bytes, limit: float) -> bytes:
-    """Run the program and return its output; nothing if it cannot be run or takes too long."""
+    """Run the compiling program and return its output; empty if it cannot be run, or takes too long."""
     pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     try:
         process = await asyncio.create_subprocess_exec(
@@ -348,7 +349,7 @@ async def _compile(python: str, question: bytes, limit: float) -> bytes:
         return b""
     finally:
         if process.returncode is None:
-            # The whole group: what it started would keep the pipes open.
+            # Kill the whole group, because its other processes would keep the pipes open.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()

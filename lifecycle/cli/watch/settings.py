@@ -1,4 +1,4 @@
-"""The settings of `lifecycle watch`, their options, and their keys in ``[tool.lifecycle.watch]`` of pyproject.toml."""
+"""The settings of `lifecycle watch`: their options, and their keys in ``[tool.lifecycle.watch]`` of pyproject.toml."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FILES, _RESTARTS, _STARTING, _COMMAND = "changes", "restarts", "start and stop"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings of `lifecycle watch`, each an option and a key of ``pyproject.toml``. Times are in seconds.
+    """The settings of `lifecycle watch`. Each is an option and a key of ``pyproject.toml``. Times are in seconds.
 
     Raises:
         UsageError: for settings that exclude each other.
@@ -42,7 +42,7 @@ class Settings:
     command: tuple[str, ...]
     #: Files and directories to watch.
     paths: tuple[Path, ...] = (Path(),)
-    #: Endings without the dot; all files count if this and ``include`` are empty.
+    #: File extensions without the dot. If this and ``include`` are empty, all files count.
     ext: tuple[str, ...] = option(
         "EXT", "watch only files with these endings, such as py,toml", options.extensions, many=True, group=_FILES
     )
@@ -112,7 +112,7 @@ class Settings:
         options.variable,
         group=_RESTARTS,
     )
-    #: As in `ProcessWorker`; None: ready as soon as it has started.
+    #: As for `ProcessWorker`. None: the command is ready as soon as it has started.
     ready: str | None = option(
         "WHEN",
         "wait until the command is ready: port:N, an http:// URL, line:REGEX or notify",
@@ -168,31 +168,34 @@ class Settings:
     def __post_init__(self) -> None:
         if self.socket and self.ready and _port_of(self.ready) == self.socket.port:
             raise UsageError(
-                f"--ready {self.ready} cannot tell one run from another: with --socket that port accepts connections "
-                "from the start; give --ready notify or line:REGEX"
+                f"--ready {self.ready} cannot detect when a run is ready: with --socket, the port always accepts "
+                "connections; give --ready notify or line:REGEX"
             )
         if self.keep_old:
             self._check_keeping()
         if self.secret_env and not self.webhook:
-            raise UsageError(f"--secret-env {self.secret_env} has nothing to protect; give --webhook HOST:PORT too")
+            raise UsageError(f"--secret-env {self.secret_env} has no effect without --webhook; add --webhook HOST:PORT")
         if self.webhook and not self.secret_env and not self.webhook.is_loopback:
             raise UsageError(
                 f"--webhook {self.webhook.host}:{self.webhook.port} can be reached from other machines; give "
-                "--secret-env NAME (a variable that holds the secret), or listen on 127.0.0.1"
+                "--secret-env NAME (a variable that contains the secret), or listen on 127.0.0.1"
             )
 
     def _check_keeping(self) -> None:
-        """Keeping the old run requires that the new one signals when it is ready."""
+        """Check the options that ``keep_old`` requires or excludes."""
         if self.ready is None or self.ready.startswith("http"):
-            given = f"--ready {self.ready}, which the old one answers as well" if self.ready else "no --ready"
+            why = f"the old run answers --ready {self.ready} too" if self.ready else "--ready is not given"
             raise UsageError(
-                f"--keep-old has to know when the new one is ready, and there is {given}; give --ready notify or "
-                "line:REGEX"
+                f"--keep-old must detect when the new run is ready, but {why}; give --ready notify or line:REGEX"
             )
         if self.busy != "restart":
-            raise UsageError(f"--keep-old replaces what runs, and --busy {self.busy} leaves it; give one of the two")
+            raise UsageError(
+                f"--keep-old restarts a running command, but --busy {self.busy} does not; remove one of them"
+            )
         if not self.prompt:
-            raise UsageError("--keep-old has two runs for a moment, and --no-prompt one terminal; give one of the two")
+            raise UsageError(
+                "--keep-old briefly has two runs, but with --no-prompt one run owns the terminal; remove one of them"
+            )
 
     @property
     def change(self) -> Action:
@@ -205,15 +208,15 @@ class Settings:
         return self.signal or signals.SIGHUP
 
 
-#: In the order of the help.
+#: The options in the order of the help.
 OPTIONS: Final = options_of(Settings)
 
 
 def watch_settings(typed: Mapping[str, Any], configured: Mapping[str, Any]) -> Settings:
-    """Return the settings of `watch`; the command line takes precedence over the file.
+    """Return the settings of `watch`. The command line takes precedence over the file.
 
     Raises:
-        UsageError: without a command, or for settings that exclude each other.
+        UsageError: if no command is given, or settings exclude each other.
     """
     known = {each.name for each in fields(Settings)}
     given = {
@@ -236,15 +239,15 @@ def _port_of(ready: str) -> int | None:
 
 
 def _absent(value: object) -> bool:
-    """Whether argparse got no value."""
+    """Return whether an argument was not given."""
     return value is None or (isinstance(value, list | tuple) and not value)
 
 
 def find_table(here: Path) -> dict[str, Any]:
-    """Return the settings of the nearest ``pyproject.toml`` with our table; nothing without one.
+    """Return the settings of the nearest ``pyproject.toml`` that has our table; empty if none has.
 
     Raises:
-        ConfigError: for a file that cannot be read, or a key or value that is wrong.
+        ConfigError: if a file cannot be read, or a key or value is wrong.
     """
     for directory in (here, *here.parents):
         table = load_table(directory / _FILE, *_NAMES)
@@ -257,7 +260,7 @@ def read_table(table: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """Return the settings in ``table``.
 
     Raises:
-        ConfigError: naming file, key, what was given and what is accepted.
+        ConfigError: for a wrong key or value. The message contains the file, the given and the accepted values.
     """
     found: dict[str, Any] = {}
     for key, value in table.items():
@@ -266,7 +269,7 @@ def read_table(table: Mapping[str, Any], file: Path) -> dict[str, Any]:
         except ValueError as error:
             raise ConfigError(f"{file}: {_TABLE} {error}") from None
         if name in found:
-            raise ConfigError(f"{file}: {_TABLE} {key} sets the same as another key; keep one of them")
+            raise ConfigError(f"{file}: {_TABLE} {key} sets the same value as another key; remove one of them")
         found[name] = read
     return found
 
@@ -302,19 +305,19 @@ def _from(base: Path, read: Any) -> Any:
 
 def _flag(key: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"{key} = {shown(value)} is neither true nor false; give one of them")  # noqa: TRY004  # readers raise ValueError
+        raise ValueError(f"{key} = {shown(value)} is not a boolean; write true or false")  # noqa: TRY004  # readers raise ValueError
     return value
 
 
 def _paths(value: Any, base: Path) -> tuple[Path, ...]:
     found = tuple(base / options.path(each) for each in texts("paths", value))
     if not found:
-        raise ValueError('paths = [] leaves nothing to watch; name one, such as "src", or leave the key out')
+        raise ValueError('paths = [] leaves nothing to watch; give a path such as "src", or remove the key')
     return found
 
 
 def _command(value: Any) -> tuple[str, ...] | str:
-    """Return a list of arguments, or one text, which is split later unless a shell gets it."""
+    """Return a list of arguments, or one string, which is split later unless ``shell`` is set."""
     if not isinstance(value, str):
         return tuple(texts("command", value))
     try:

@@ -1,4 +1,4 @@
-"""The terminal of the command: ours, passed to it as a shell does with a foreground job, or one of its own."""
+"""The terminal of the command: either ours, passed on as by a shell to a foreground job, or its own."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 __all__ = ["AboveThePrompt", "Foreground", "OwnTerminal"]
 
-#: Ctrl+Z; reading in the background; writing there, or changing the modes of the terminal.
+#: Sent for Ctrl+Z, for reading in the background, and for writing or changing the terminal in the background.
 _STOP_SIGNALS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
-#: Characters of an incomplete line that are held back.
+#: Maximum characters of an incomplete line that are held back.
 _MAX_LINE = 64 * 1024
 
 
 class Foreground(Inherited):
-    """The terminal on descriptor ``fd``, which either our process group or the one of the command has.
+    """The terminal on descriptor ``fd``, which belongs to our process group or to that of the command.
 
-    Each process of the command has it from its start to its end, if we have it.
+    If we are in the foreground, each process of the command owns the terminal from its start to its end.
 
     Raises:
         OSError: if it is not our terminal.
@@ -40,15 +40,16 @@ class Foreground(Inherited):
     def __init__(self, fd: int = 0) -> None:
         self._fd = fd
         self._ours = os.tcgetpgrp(fd)
-        # Restored after each run: a program that dies may leave other modes.
+        # The modes are restored after each run, because a program that crashes may leave others.
         self._modes = termios.tcgetattr(fd)
-        # In the background the terminal belongs to the shell, and is not passed on.
+        # True if the command owns the terminal. In the background, the terminal belongs to the shell and is not passed
+        # on.
         self._passed = False
         # The process group of the running command.
         self._group: int | None = None
 
     def spawn(self, command: Command) -> int:
-        """Start the command in a new group, and put that in the foreground."""
+        """Start the command in a new process group, and put the group in the foreground."""
         self._group = super().spawn(command)
         self._give(self._group)
         return self._group
@@ -59,31 +60,31 @@ class Foreground(Inherited):
         self._take()
 
     def child_changed(self) -> None:
-        """Handle SIGCHLD: if the terminal stopped the command (Ctrl+Z), stop with it."""
+        """Handle SIGCHLD: if the terminal stopped the command (Ctrl+Z), stop our process too."""
         if self._group is not None and (signum := _stopped_by(self._group)) is not None:
             self._stop_with_command(signum)
 
     def resume(self) -> None:
-        """Handle SIGCONT: continue the command, in the foreground if we are."""
+        """Handle SIGCONT: continue the command, in the foreground if we are in the foreground."""
         if self._group is None:
             return
         with suppress(OSError):
-            # A shell that stopped us has taken the terminal back.
+            # A shell that stopped our process has taken the terminal back.
             self._passed = self._passed and os.tcgetpgrp(self._fd) == self._group
         self._give(self._group)
 
     def _give(self, group: int) -> None:
-        """Put ``group`` in the foreground, if we are there: Ctrl+C goes to it, and it may read."""
+        """If we are in the foreground, put ``group`` there instead. It then receives Ctrl+C, and may read."""
         with suppress(OSError), _sigttou_blocked():
             if self._passed or self._is_ours():
                 os.tcsetpgrp(self._fd, group)
                 self._passed = True
-        # It may have been stopped because it read too early.
+        # The system may have stopped the command because it read too early.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGCONT)
 
     def _take(self) -> None:
-        """Take the terminal back if it was passed, and restore its modes; it may be gone."""
+        """If the terminal was passed on, take it back and restore its modes. The terminal may no longer exist."""
         passed, self._passed = self._passed, False
         if not passed:
             return
@@ -92,20 +93,20 @@ class Foreground(Inherited):
             termios.tcsetattr(self._fd, termios.TCSADRAIN, self._modes)
 
     def _stop_with_command(self, signum: int) -> None:
-        """Stop like the command, so that the shell gets its terminal back; continue afterwards.
+        """Stop our process too, so that the shell gets its terminal back, and continue afterwards.
 
-        A command that was stopped because it wanted to read or write in the background continues in the foreground.
+        If the command was stopped because it read or wrote in the background, it continues in the foreground.
         """
         wanted_terminal = signum != signal.SIGTSTP
         if not wanted_terminal or not self._is_ours():
             self._take()
             os.killpg(self._ours, signum)
-            # Returns after `fg` or `bg`, or at once without a shell that could continue us.
+            # `killpg` returns after `fg` or `bg`, or immediately if no shell could continue us.
         if not wanted_terminal or self._is_ours():
             self.resume()
 
     def _is_ours(self) -> bool:
-        """Whether we are in the foreground."""
+        """Return whether our process group is in the foreground."""
         try:
             return os.tcgetpgrp(self._fd) == self._ours
         except OSError:
@@ -113,7 +114,7 @@ class Foreground(Inherited):
 
 
 class OwnTerminal(Terminal):
-    """A terminal of the command's own, of the size of ours, whose output is shown above the prompt."""
+    """A terminal for the command alone, with the size of ours. Its output is shown above the prompt."""
 
     def __init__(self) -> None:
         self._screen = AboveThePrompt()
@@ -121,7 +122,7 @@ class OwnTerminal(Terminal):
         super().__init__(self._screen.write, rows=rows, columns=columns)
 
     def fit(self) -> None:
-        """Take the size of our terminal."""
+        """Set its size to that of our terminal."""
         columns, rows = shutil.get_terminal_size()
         self.resize(rows, columns)
 
@@ -131,15 +132,16 @@ class OwnTerminal(Terminal):
         self._screen.write(b"")
 
     def tail(self) -> str:
-        """Return nothing: the output has been shown."""
+        """Return an empty text, because the output has already been shown."""
         return ""
 
 
 class AboveThePrompt:
     """Writes the output of the command's terminal to our standard output, in whole lines.
 
-    The prompt is drawn again below each write, which would split an incomplete line. Very long lines, and the last one,
-    are written as they are.
+    The prompt is redrawn below each write, which would split an incomplete line. Very long lines, and an incomplete
+    last
+    line, are ended with a newline.
     """
 
     def __init__(self) -> None:
@@ -147,7 +149,7 @@ class AboveThePrompt:
         self._begun = ""
 
     def write(self, data: bytes) -> None:
-        """Write bytes as they come; none at the end."""
+        """Write a piece of output. Empty bytes mark the end."""
         text = self._begun + self._decoder.decode(data, final=not data)
         whole, newline, self._begun = text.rpartition("\n")
         if self._begun and (not data or len(self._begun) > _MAX_LINE):
@@ -157,7 +159,7 @@ class AboveThePrompt:
 
 
 def _stopped_by(pid: int) -> int | None:
-    """Return the signal by which the terminal has just stopped the child ``pid``, such as Ctrl+Z; only once."""
+    """Return the signal, such as that of Ctrl+Z, that has just stopped the child ``pid``. Each is returned once."""
     try:
         report = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG)
     except ChildProcessError:
@@ -167,7 +169,7 @@ def _stopped_by(pid: int) -> int | None:
 
 @contextmanager
 def _sigttou_blocked() -> Generator[None]:
-    """Keep the system from stopping us for changing a terminal from the background."""
+    """Block SIGTTOU, which would stop us when we change a terminal from the background."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
     try:
         yield

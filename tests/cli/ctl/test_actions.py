@@ -104,7 +104,9 @@ def test_process_that_does_not_end_is_waited_for_with_timeout(
     with speaker(sockets / "app.sock", report({"nodes": {"lifetime": life}}), answer(json.dumps(done)), stopping):
         assert main(["ctl", "stop", *options]) == 1
     shown = capsys.readouterr()
-    expected = f"its lifetime has ended, but its process (pid {os.getpid()}) still runs: it has not ended within 0.01 s"
+    expected = (
+        f"the program has stopped, but its process (pid {os.getpid()}) is still running: it has not ended within 0.01 s"
+    )
     if options:
         assert json.loads(shown.out)["error"] == expected
     else:

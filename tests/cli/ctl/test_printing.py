@@ -185,10 +185,10 @@ WORKER = {
 @pytest.mark.parametrize(
     ("node", "report"),
     [
-        (WORKER, "pid 7, 2 restarts, given up, not well: slow, it\nfell"),
+        (WORKER, "pid 7, 2 restarts, given up, unhealthy: slow, it\nfell"),
         (
             {"kind": "lane", "status": "busy", "running": 1, "waiting": 3, "limit": 10},
-            "1 at work, 3 waiting (at most 10)",
+            "1 running, 3 waiting (limit 10)",
         ),
         ({"kind": "router", "status": "running", "handled": 3, "failed": 0, "dropped": 1}, "3 handled, 1 dropped"),
         ({"kind": "source", "status": "failed", "failures": 2, "error": "no"}, "2 failures, no"),

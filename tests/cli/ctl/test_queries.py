@@ -58,7 +58,7 @@ def test_a_program_of_another_name_is_named(sockets: Path, capsys: pytest.Captur
     with speaker(sockets / "shop.sock", ROUTES):
         status, _, err = said(capsys, "-p", "shpo", "routes")
     assert status == 4
-    assert err == "[lifecycle] no program called 'shpo' runs here; there is\n[lifecycle]   shop\n"
+    assert err == "[lifecycle] no program called 'shpo' is running; running programs:\n[lifecycle]   shop\n"
 
 
 def test_several_programs_require_a_name(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,7 +89,7 @@ def test_several_numbered_programs_require_a_name(sockets: Path, capsys: pytest.
     with speaker(sockets / "app-1.sock", ROUTES), speaker(sockets / "app-2.sock", ROUTES):
         status, _, err = said(capsys, "-p", "app", "routes")
     assert status == 2
-    assert err.splitlines()[0] == "[lifecycle] several programs are called 'app'; name one with -p:"
+    assert err.splitlines()[0] == "[lifecycle] several programs are called 'app'; select one with -p:"
 
 
 def test_ps_shows_programs_with_invalid_responses(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,7 +100,7 @@ def test_ps_shows_programs_with_invalid_responses(sockets: Path, capsys: pytest.
         assert "no answer" in out
         _, out, _ = said(capsys, "ps", "--json")
         error, success = json.loads(out)
-    assert "not a program of this library" in error["error"]
+    assert "does not use this library" in error["error"]
     assert success["status"] == "running"
 
 
@@ -118,7 +118,7 @@ def test_silent_program_does_not_block(
             status, out, err = said(capsys, *words)
             assert (status, out) == (1, "")
             assert err == (
-                f"[lifecycle] stuck (pid {os.getpid()}) does not answer: its event loop is blocked, or the process is "
+                f"[lifecycle] stuck (pid {os.getpid()}) does not respond: its event loop is blocked, or the process is "
                 "stopped\n"
             )
 
@@ -129,7 +129,7 @@ def test_silent_program_does_not_block(
         (answer("[" * 500_000, length=500_000), "more than 65536 bytes"),
         (answer("[" * 60_000), "not JSON"),
         (answer('{"deep": ' + "[" * 900 + "]" * 900 + "}"), ""),
-        (answer("[]"), "not a description of a program"),
+        (answer("[]"), "does not describe a program"),
         (answer('{"name": "' + "x" * 100_000 + '"}'), "more than 65536 bytes"),
         (answer('{"started_at": 1e999, "pid": {}}'), ""),
         (answer('{"started_at": 1' + "0" * 400 + "}"), ""),
@@ -205,7 +205,7 @@ def test_endless_response_times_out(
             dripping.join()
     assert (status, out) == (1, "")
     assert "slow" in err
-    assert "does not answer" in err
+    assert "does not respond" in err
 
 
 def test_silent_programs_share_one_timeout(
@@ -232,18 +232,18 @@ def test_silent_programs_share_one_timeout(
 @pytest.mark.parametrize(
     ("given", "report"),
     [
-        (b"", "the program ended before it had answered"),
-        (b"HTTP/1.0 200 OK\r\nConte", "the program ended before it had answered"),
-        (answer("[", length=20), "the program ended before it had answered"),
-        (answer("[} "), "the program answered something that is not JSON: b'[} '"),
-        (answer("[" * 100_000), "the program answered something that is not JSON: b'[[["),
-        (answer(b"\xff\xfe"), "the program answered something that is not JSON"),
-        (b"SSH-2.0-OpenSSH\r\n\r\n", "the listener is not a program of this library: it answered 'SSH-2.0-OpenSSH'"),
-        (b"HTTP/1.0 abc\r\n\r\n", "the listener is not a program of this library"),
+        (b"", "the program ended before it responded"),
+        (b"HTTP/1.0 200 OK\r\nConte", "the program ended before it responded"),
+        (answer("[", length=20), "the program ended before it responded"),
+        (answer("[} "), "the response of the program is not JSON: b'[} '"),
+        (answer("[" * 100_000), "the response of the program is not JSON: b'[[["),
+        (answer(b"\xff\xfe"), "the response of the program is not JSON"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "the listening program does not use this library; it responded 'SSH-2.0-OpenSSH'"),
+        (b"HTTP/1.0 abc\r\n\r\n", "the listening program does not use this library"),
         (answer('{"error": "no such \\u001b[2Jthing"}', status=404), r"no such \x1b[2Jthing"),
-        (answer("[]", status=500), "the program refused, with status 500"),
-        (answer("", status=503), "the program refused, with status 503"),
-        (b"x" * 200_000, "the program ended before it had answered"),
+        (answer("[]", status=500), "the program refused the request with status 500"),
+        (answer("", status=503), "the program refused the request with status 503"),
+        (b"x" * 200_000, "the program ended before it responded"),
     ],
     ids=range(12),
 )
@@ -282,7 +282,7 @@ def test_json_of_another_form_is_a_failure_in_one_line(
     with speaker(sockets / "app.sock", *answers):
         status, _, err = said(capsys, *words.split())
     assert status == 1
-    assert err.startswith("[lifecycle] the program answered JSON of an unexpected form (")
+    assert err.startswith("[lifecycle] the response of the program has an unexpected form (")
     assert err.count("\n") == 1
 
 

@@ -52,7 +52,7 @@ class TestProcfile:
             (": b", "Procfile:1: ': b' is not a process"),
             ("web app: b", "Procfile:1: 'web app: b' is not a process"),
             ("web: a\0b", "Procfile:1: .* is not a process"),
-            ("web: a\nb: c\nweb: d", "Procfile:3: web is there already, in line 1; give it another name"),
+            ("web: a\nb: c\nweb: d", "Procfile:3: web is already defined in line 1; choose another name"),
         ],
     )
     def test_wrong_line_is_named(self, text: str, message: str) -> None:
@@ -139,28 +139,28 @@ class TestTables:
         [
             ('[up.web\ncommand = "x"', "lifecycle.toml: cannot be read: .*at line 1, column 8"),
             ("up = 3", "up = 3 is not a table"),
-            ("", "names no process; write tables .up.NAME."),
-            ("up.web = 3", r"\[up.web\] command = 3 is neither a text nor a list"),
+            ("", "defines no processes; write tables .up.NAME."),
+            ("up.web = 3", r"\[up.web\] command = 3 is neither a string nor a list"),
             ("up.web = {}", r"\[up.web\] has no command"),
             ("up.web = []", r"\[up.web\] command = \[\] is empty"),
             ("up.web = ' '", "command = .* is empty"),
-            ("up.web = ['a', '']", "command = .* has an empty text"),
-            ("up.web = ''", 'command = "" has an empty text; give one such as "a"'),
-            ('up."we b" = "x"', r"\[up.we b\] is not a name for a process"),
+            ("up.web = ['a', '']", "command = .* contains an empty string"),
+            ("up.web = ''", 'command = "" contains an empty string; give one such as "a"'),
+            ('up."we b" = "x"', r"\[up.we b\] is not a valid process name"),
             ("up.web = { command = 'x', redy = 'port:1' }", r"\[up.web\] redy is not known; did you mean ready\?"),
             ("up.web = { command = 'x', stop_signl = 'INT' }", r"stop_signl .*; did you mean stop-signal\?"),
-            ("up.web = { command = 'x', stop_timeout = 1, stop-timeout = 2 }", "sets the same as another"),
+            ("up.web = { command = 'x', stop_timeout = 1, stop-timeout = 2 }", "sets the same value as another"),
             ("up.web = { command = 'x', ready = 'prt:1' }", r"\[up.web\] ready = \"prt:1\": not a condition"),
             ("up.web = { command = 'x', restart = 'often' }", 'restart = "often": give never, on-failure'),
             ("up.web = { command = 'x', max-restarts = 2.5 }", "max-restarts = 2.5: give a whole number"),
             ("up.web = { command = 'x', backoff = -1 }", "backoff = -1: give seconds"),
-            ("up.web = { command = 'x', cwd = 'nowhere' }", 'cwd = "nowhere": there is no .*/nowhere; make it'),
+            ("up.web = { command = 'x', cwd = 'nowhere' }", 'cwd = "nowhere": .*/nowhere is not a directory; create it'),
             ("up.web = { command = 'x', cwd = 3 }", "cwd = 3 is not a path"),
-            ("up.web = { command = 'x', watch = 'nowhere' }", 'watch = "nowhere": there is no .*/nowhere; make it'),
+            ("up.web = { command = 'x', watch = 'nowhere' }", 'watch = "nowhere": .*/nowhere does not exist; create it'),
             ("up.web = { command = 'x', env = 3 }", "env = 3 is not a table"),
             ("up.web = { command = 'x', env = { A = true } }", "env: A = true is not a string"),
             ("up.web = { command = 'x', env = { 'A-B' = 'c' } }", "give the name of an environment variable"),
-            ("up.w = { command = 'x', after = 'bd1' }\nup.db1 = 'x'", r"w is after 'bd1', .*; did you mean db1\?"),
+            ("up.w = { command = 'x', after = 'bd1' }\nup.db1 = 'x'", r"w starts after 'bd1', .*; did you mean db1\?"),
         ],
     )  # fmt: skip
     def test_a_mistake_is_named_with_its_place(
@@ -189,7 +189,7 @@ class TestOrder:
 
     def test_dependency_cycle_is_shown(self, tables: Callable[[str], tuple[Process, ...]]) -> None:
         text = "up.a = { command = 'x', after = 'b' }\nup.b = { command = 'x', after = 'a' }\nup.c = 'x'"
-        with pytest.raises(ConfigError, match=r"(a after b after a|b after a after b); take one `after` away"):
+        with pytest.raises(ConfigError, match=r"(a after b after a|b after a after b); remove one `after`"):
             tables(text)
 
     def test_names_select_processes_and_others_are_not_waited_for(
@@ -198,7 +198,7 @@ class TestOrder:
         found = tables("up.web = { command = 'x', after = 'db' }\nup.db = 'x'")
         assert [each.name for each in selected(found, ["web"], FILE)] == ["web"]
         assert [each.name for each in selected(found, ["web", "db"], FILE)] == ["db", "web"]
-        with pytest.raises(UsageError, match=r"there is no process 'wbe' in .*Procfile; did you mean web\?"):
+        with pytest.raises(UsageError, match=r"Procfile has no process 'wbe'; did you mean web\?"):
             selected(found, ["wbe"], FILE)
         with pytest.raises(UsageError, match="known: db, web"):
             selected(found, ["zzz"], FILE)
@@ -227,7 +227,7 @@ class TestFiles:
         with pytest.raises(ConfigError, match="Procfile: no such file"):
             read_file(tmp_path / "Procfile")
         file = write(tmp_path / "pyproject.toml", "[tool]\n")
-        with pytest.raises(ConfigError, match=r"names no process; write tables \[tool.lifecycle.up.NAME\]"):
+        with pytest.raises(ConfigError, match=r"defines no processes; write tables \[tool.lifecycle.up.NAME\]"):
             read_file(file)
 
 
@@ -252,7 +252,7 @@ class TestEnvironment:
         assert [environment(each, shared)["PORT"] for each in (web, worker)] == ["3000", "3100"]
         for wrong in ("some", "65500"):
             write(shared, f"PORT={wrong}\n")
-            with pytest.raises(ConfigError, match=f"PORT='{wrong}' is not a first port"):
+            with pytest.raises(ConfigError, match=f"PORT='{wrong}' cannot be the port of the first process"):
                 environment(worker, shared)
 
     def test_process_of_a_table_has_no_port(self, tmp_path: Path) -> None:

@@ -153,7 +153,9 @@ class TestScreen:
             screen.output("web")("two", "stdout")
         shown, said = capsys.readouterr()
         assert shown == "web    | one\nweb    | two\n"
-        assert said == f"system | {tmp_path}/web.log: No space left on device; lines of web are lost (reported once)\n"
+        assert (
+            said == f"system | {tmp_path}/web.log: No space left on device; log lines of web are lost (reported once)\n"
+        )
 
     def test_own_output_file_never_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with io.FileIO("/dev/full", "w") as full:

@@ -165,7 +165,7 @@ async def test_a_port_that_is_taken_is_an_error_of_the_system() -> None:
             await LiveReload(port, print).__aenter__()
 
 
-@pytest.mark.parametrize(("secret_env", "hinted"), [(None, True), ("SECRET", False)], ids=["anybody", "signed"])
+@pytest.mark.parametrize(("secret_env", "hinted"), [(None, True), ("SECRET", False)], ids=["unsigned", "signed"])
 async def test_webhook_prints_its_address_and_warns_without_a_secret(
     monkeypatch: pytest.MonkeyPatch, secret_env: str | None, *, hinted: bool
 ) -> None:
@@ -173,4 +173,4 @@ async def test_webhook_prints_its_address_and_warns_without_a_secret(
     said: list[str] = []
     async with AnnouncedWebhook(Address("127.0.0.1", 0), secret_env, announce=said.append) as source:
         assert said[0].startswith(f"webhook at {source.url}")
-        assert ("--secret-env NAME stops that" in said[0]) == hinted
+        assert ("give --secret-env NAME" in said[0]) == hinted

@@ -371,7 +371,7 @@ class TestThePolicy:
         rig.child.end(1)
         await clock.settle()
         starts = rig.starts
-        assert rig.runner.describe() == "waiting to be started again"
+        assert rig.runner.describe() == "waiting to restart"
         rig.change("app.py")
         await clock.settle()
         assert (rig.starts, rig.launcher.changes[-1]) == (starts + 1, {"app.py": "modified"})

@@ -112,9 +112,9 @@ async def test_signal_replaces_every_restart(tmp_path: Path) -> None:
     await rig.session.restart(None)
     assert rig.runner.asked == [
         ("signal", signal.SIGUSR1, "changed: a.py"),
-        ("signal", signal.SIGUSR1, "reload"),
+        ("signal", signal.SIGUSR1, "reload requested"),
         ("signal", signal.SIGUSR1, "webhook: POST /deploy"),
-        ("restart", "restart"),
+        ("restart", "restart requested"),
     ]
 
 
@@ -167,7 +167,7 @@ class TestBrokenFiles:
         rig = Rig(tmp_path)
         await rig.edit(a_py="def f(:")
         await rig.session.restart(None)
-        assert rig.runner.asked == [("restart", "restart")]
+        assert rig.runner.asked == [("restart", "restart requested")]
 
 
 async def test_a_file_that_is_broken_keeps_the_old_process_from_a_webhook_too(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ class TestPause:
         await rig.edit(a_py="x = 1")
         await rig.edit(b_py="x = 1")
         assert (rig.runner.asked, rig.runner.noted, rig.session.held) == ([], [], True)
-        assert "held; changes wait for release" in rig.said.getvalue()
+        assert "changes are held until release" in rig.said.getvalue()
 
         await rig.session.release(None)
         assert rig.runner.asked == [("change", "changed: a.py, b.py")]
@@ -216,7 +216,7 @@ class TestPause:
         await rig.session.release(None)
         await rig.session.release(None)
         assert rig.runner.asked == [("change", "changed: a.py")]
-        assert "it is not held" in rig.said.getvalue()
+        assert "changes are not held" in rig.said.getvalue()
 
     async def test_webhooks_wait_while_held_and_manual_commands_do_not(self, tmp_path: Path) -> None:
         rig = Rig(tmp_path)
@@ -227,7 +227,7 @@ class TestPause:
         assert rig.runner.asked == []
         await rig.session.reload(ReloadEvent())
         await rig.session.restart(None)
-        assert rig.runner.asked == [("change", "reload"), ("restart", "restart")]
+        assert rig.runner.asked == [("change", "reload requested"), ("restart", "restart requested")]
 
         rig.runner.asked.clear()
         await rig.session.release(None)

@@ -215,7 +215,7 @@ def test_a_program_runs_without_a_socket_if_no_directory_is_usable(runtime: Path
     (runtime / "lifecycle").write_text("")
     program = Running("-c", PROGRAM, "demo", env={"XDG_RUNTIME_DIR": str(runtime)})
     try:
-        program.until("lifecycle ctl will not find this program")
+        program.until("lifecycle ctl cannot find this program")
         program.until("up")
         assert "the hook ran" in program.stop()
     finally:

@@ -271,7 +271,7 @@ def test_ctrl_c_leaves_a_command_running_and_stop_shows_its_progress(env: Env, h
             program.until("holding")
             assert "hold/*" in here("status")[1]
             waiting.process.send_signal(signal.SIGINT)
-            assert "not waited for any longer; shop continues with it" in waiting.rest(1)
+            assert "stopped waiting for the result; shop continues" in waiting.rest(1)
         with Asking(env, "stop") as stop:
             stop.until("stopping shop: 1 event")
             program.process.send_signal(signal.SIGUSR1)
@@ -292,7 +292,7 @@ def test_kill_of_the_program_ends_the_waiting(env: Env, here: Ask) -> None:
         tail.until("hold/it")
         program.process.kill()
         assert "shop has ended" in tail.rest(1)
-        assert "the program ended before it had answered" in waiting.rest(1)
+        assert "the program ended before it responded" in waiting.rest(1)
         assert "shop has ended" in ends(attached)
         program.rest(-signal.SIGKILL)
     assert here("status")[0] == 4
@@ -389,7 +389,7 @@ def test_a_stop_of_a_lifetime_inside_another_program_reports_that_the_program_co
         assert status == 1
         assert out == "this lifetime ends; the program that runs its event loop continues, so stop that program too\n"
         pid = program.process.pid
-        assert f"its lifetime has ended, but its process (pid {pid}) still runs: another program runs its" in err
+        assert f"the program has stopped, but its process (pid {pid}) is still running: other code runs its" in err
         program.until("serving")
         assert "the lifetime stops (cancel), but not the program that runs this event loop" in program.text
         assert program.process.poll() is None
@@ -399,4 +399,6 @@ def test_program_without_a_control_socket_runs(env: Env, tmp_path: Path) -> None
     (tmp_path / "shop.py").write_text(MODULE)
     Path(env["XDG_RUNTIME_DIR"], "lifecycle").touch()
     with started(env, "-m", "lifecycle", "run", "shop:worker", cwd=tmp_path) as program:
-        assert "lifecycle ctl will not find this program: no control socket in" in program.stop()
+        assert (
+            "lifecycle ctl cannot find this program: its control socket failed (no control socket in" in program.stop()
+        )
