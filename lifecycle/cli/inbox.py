@@ -92,7 +92,7 @@ def _list(carry_out: Callable[[Work], Any], _letters: Sequence[str]) -> None:
     if entries:
         print_result(sys.stdout, columns(rows))
     else:
-        stderr_console().info("no messages are waiting, and there are no dead letters")
+        stderr_console().info("the inbox contains no messages")
 
 
 def _show(carry_out: Callable[[Work], Any], ids: Sequence[str]) -> None:

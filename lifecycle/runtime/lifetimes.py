@@ -180,12 +180,12 @@ class Lifetime:
             reason: The reason to record.
 
         Raises:
-            ValueError: if the reason is unknown.
+            ValueError: if the reason is unknown, or `Reason.NONE`.
         """
-        cause = Reason(reason)
-        if cause is Reason.NONE:
-            raise ValueError("Reason.NONE cannot stop a program; give Reason.CANCEL or another reason")
-        self._life.begin(cause)
+        accepted = [str(each) for each in Reason if each is not Reason.NONE]
+        if reason not in accepted:
+            raise ValueError(f"the reason for a shutdown must be one of {', '.join(accepted)}, got {reason!r}")
+        self._life.begin(Reason(reason))
 
     async def wait_stopping(self) -> Reason:
         """Wait until the shutdown begins, and return the reason."""

@@ -197,7 +197,7 @@ def test_empty_inbox_is_reported(file: Path, capsys: pytest.CaptureFixture[str])
     assert main(["inbox", "list", str(file)]) == 0
     seen = capsys.readouterr()
     assert seen.out == ""
-    assert "no messages are waiting" in seen.err
+    assert "the inbox contains no messages" in seen.err
 
 
 def test_command_after_dashes_is_refused_there(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

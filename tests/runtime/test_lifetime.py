@@ -239,11 +239,13 @@ async def test_its_state_is_a_record(clock: Clock) -> None:
     assert life.state().stopping
 
 
-@pytest.mark.parametrize("reason", ["none", "tired", 3])
-async def test_an_invalid_reason_is_refused(clock: Clock, reason: str) -> None:
+@pytest.mark.parametrize("reason", ["none", Reason.NONE, "tired", 3])
+async def test_an_invalid_reason_is_refused_with_the_accepted_ones(clock: Clock, reason: str) -> None:
     async with lifetime() as life:
-        with pytest.raises(ValueError, match=r"(?i)reason"):
+        with pytest.raises(ValueError, match="one of interrupt, terminate, cancel, stop, timeout, got") as caught:
             life.shutdown(reason)
+        assert str(caught.value).endswith(repr(reason))
+        assert not life.stopping
 
 
 async def test_a_lifetime_cannot_be_entered_twice(clock: Clock) -> None:

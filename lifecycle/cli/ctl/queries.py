@@ -229,7 +229,7 @@ class EntryBuffer:
                 yield message
 
     def due(self) -> Iterator[Any]:
-        """Yield the events whose time has come."""
+        """Yield the events that have been held back long enough."""
         while self._entries and not self.timeout():
             _, message = self._entries.pop(next(iter(self._entries)))
             yield message

@@ -71,7 +71,7 @@ def _as_it_changes(stream: Stream, name: str) -> bool:
 
 
 def _lines(message: Any, shown: dict[str, str]) -> str:
-    """Return a line for each node whose text is not the one in ``shown``."""
+    """Return a line for each node with a text that differs from the one in ``shown``."""
     texts = {name: _describe(node) for name, node in message["nodes"].items()}
     new = {name: text for name, text in texts.items() if shown.get(name) != text}
     shown |= texts
