@@ -159,9 +159,7 @@ class OptionalControlSocket(Auxiliary):
         try:
             await held.enter_async_context(ControlSocket(self.name))
         except OSError as error:
-            self._console.warning(
-                f"lifecycle ctl cannot find this program: its control socket failed ({error.strerror or error})"
-            )
+            self._console.warning(f"lifecycle ctl cannot find this program: {error.strerror or error}")
 
 
 def program_name(command: str, directory: Path) -> str:

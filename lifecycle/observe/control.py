@@ -77,7 +77,7 @@ class ControlSocket(Auxiliary):
             try:
                 await held.enter_async_context(self)
             except OSError as error:
-                _log.warning("%s; lifecycle ctl will not find this program", error.strerror or error)
+                _log.warning("%s; lifecycle ctl cannot find this program", error.strerror or error)
                 self._up.set()
                 held.callback(self._up.clear)
             await asyncio.Event().wait()

@@ -185,7 +185,7 @@ class TestPrompt:
         for word in ("restart", "reload"):
             seen.sees("up 1")
             seen.types(word)
-            seen.sees(f"{word}; restarting")
+            seen.sees(f"{word} requested; restarting")
         seen.sees("up 1")
         seen.types("quit")
         seen.ends(0)
