@@ -257,7 +257,7 @@ class Scheduler:
     def _start(self, node: NodeState) -> Call:
         assert node.step is not None
         if node.state is StepState.REVERTING or (node.can_revert() and node.intention is Intention.REVERT):
-            undo = node.step.undo
+            undo = node.undo
             arguments = {} if undo is None else self.values.arguments(node, undo, self.failures)
             self._move_to_work(node, StepState.REVERTING)
             return Call(node, True, arguments, [])
@@ -332,7 +332,7 @@ class Scheduler:
             return
         node.result, node.value = None, NOTHING
         node.history = []
-        if node.step is not None and node.step.undo is not None:
+        if node.undo is not None:
             node.undone = node.round
         self.work.move(node, StepState.REVERTED, result=outcome.announced, text=outcome.text)
 

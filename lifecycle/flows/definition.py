@@ -56,6 +56,8 @@ class StepFunction(NamedTuple):
     specials: frozenset[str] = frozenset()
     #: Whether the function is plain and so runs in a thread.
     in_thread: bool = False
+    #: True for a revert that is not called for a step that failed.
+    only_if_done: bool = False
 
 
 class _Parameters(NamedTuple):
@@ -159,19 +161,42 @@ class Task:
         """The names that the task provides."""
         return tuple(self.provides)
 
-    def revert(self, fn: Callable[..., Any]) -> Task:
-        """Set the function that reverts the task; a decorator that returns the task.
+    @overload
+    def revert(self, fn: Callable[..., Any], /, *, only_if_done: bool = False) -> Task: ...
+    @overload
+    def revert(self, fn: None = None, /, *, only_if_done: bool = False) -> Callable[[Callable[..., Any]], Task]: ...
+    def revert(
+        self, fn: Callable[..., Any] | None = None, /, *, only_if_done: bool = False
+    ) -> Task | Callable[[Callable[..., Any]], Task]:
+        """Set the function that reverts the task; a decorator that returns the task, with or without settings.
 
         The function can take ``result`` (the result of the task, or its `Failure`), also under the name that the task
         provides; ``failures`` (each failed step's name with its `Failure`); and any argument that the task itself could
         take.
 
+        A task that fails may have done a part of its work, so it is reverted too. Its revert gets a `Failure` in place
+        of the result: annotate the parameter with both, as in ``result: str | Failure``.
+
+        Args:
+            fn: The function.
+            only_if_done: Do not call the function if the task failed. The result is then never a `Failure`.
+
         Raises:
             TypeError: if a parameter cannot be given by name.
             ValueError: if the task already has a revert.
         """
+        if fn is None:
+
+            def decorate(given: Callable[..., Any]) -> Task:
+                return self.revert(given, only_if_done=only_if_done)
+
+            return decorate
         if self.undo is not None:
             raise ValueError(f"the task {self.name!r} already has a revert, {name_of(self.undo.fn)}; make another task")
+        self.undo = self._revert_function(fn)._replace(only_if_done=only_if_done)
+        return self
+
+    def _revert_function(self, fn: Callable[..., Any]) -> StepFunction:
         parameters = _parameters_of(fn)
         whole = [name for name, part in self.provides.items() if part is None]
         specials = frozenset(name for name in parameters.names if name in _OF_REVERTS or name in whole)
@@ -182,13 +207,12 @@ class Task:
         )
         rebind = {name: to for name, to in self._settings.rebind.items() if name in others.names}
         optional = frozenset(each for each in others.optional if each not in rebind)
-        self.undo = StepFunction(fn, _bound(others, rebind, ()), optional, specials, in_thread=not is_async(fn))
-        return self
+        return StepFunction(fn, _bound(others, rebind, ()), optional, specials, in_thread=not is_async(fn))
 
     def copy(self, settings: TaskSettings) -> Task:
         """Return the same task with other settings."""
         copy = Task(self.fn, self._settings._replace(**_checked(self.name, self.fn, settings)))
-        return copy if self.undo is None else copy.revert(self.undo.fn)
+        return copy if self.undo is None else copy.revert(self.undo.fn, only_if_done=self.undo.only_if_done)
 
 
 @overload

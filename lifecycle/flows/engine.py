@@ -413,7 +413,7 @@ class Executor:
         assert call.node.step is not None
         if self._cancelling:
             self._finish(call, _CANCELLED)
-        elif call.reverting and call.node.step.undo is None:
+        elif call.reverting and call.node.undo is None:
             self._finish(call, None)
         else:
             announced = hooks.flow_task_started.receivers or hooks.flow_task_ended.receivers
@@ -553,12 +553,11 @@ class Executor:
 
 
 def _function(call: Call) -> StepFunction:
-    step = call.node.step
-    assert step is not None
-    if call.reverting:
-        assert step.undo is not None
-        return step.undo
-    return step.function
+    node = call.node
+    assert node.step is not None
+    function = node.undo if call.reverting else node.step.function
+    assert function is not None
+    return function
 
 
 def _too_long(name: str, seconds: float | None) -> TimeoutError:

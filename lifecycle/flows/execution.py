@@ -147,6 +147,12 @@ class NodeState:
             return StepState.SUCCESS if self.failure is None else StepState.FAILURE
         return StepState.PENDING
 
+    @property
+    def undo(self) -> StepFunction | None:
+        """The function that reverts the node, or None if no function is to be called."""
+        undo = None if self.step is None else self.step.undo
+        return None if undo is None or (undo.only_if_done and self.failure is not None) else undo
+
     def clear(self) -> None:
         """Delete its results and failures, but keep its attempt count."""
         self.result, self.value = None, NOTHING

@@ -13,6 +13,7 @@ from lifecycle import hooks
 from lifecycle.flows import (
     Change,
     ClaimLost,
+    Failure,
     FlowError,
     Flows,
     InvalidState,
@@ -119,6 +120,97 @@ async def test_a_revert_gets_the_result_and_the_failures(flows: Flows) -> None:
     with pytest.raises(ValueError, match="no room for v3"):
         await flows.start(linear("f", volume, server), size=3)
     assert seen == {"volume": "v3", "result": "v3", "size": 3, "failures": {"server": "ValueError: no room for v3"}}
+
+
+async def test_the_revert_of_a_task_that_failed_gets_its_failure(flows: Flows) -> None:
+    results: list[Any] = []
+
+    @task
+    async def volume() -> str:
+        raise OSError("the disk is full")
+
+    @volume.revert
+    async def _undo(result: str | Failure, volume: str | Failure) -> None:
+        results.extend([result, volume])
+
+    with pytest.raises(OSError, match="full"):
+        await flows.start(linear("f", volume))
+    assert [str(result) for result in results] == ["OSError: the disk is full"] * 2
+
+
+async def test_a_revert_only_if_done_is_not_called_for_a_task_that_failed(flows: Flows) -> None:
+    reverted: list[Any] = []
+
+    def only_if_done(name: str) -> Task:
+        @task(name=name)
+        async def do(fails: str) -> str:
+            if name == fails:
+                raise OSError(f"{name} is broken")
+            return name
+
+        @do.revert(only_if_done=True)
+        async def undo(result: str) -> None:
+            reverted.append(result)
+
+        return undo
+
+    flow = linear("f", only_if_done("a"), task(only_if_done("b"), priority=3), step("c", reverted))
+    run = flows.start(flow, fails="b")
+    with pytest.raises(OSError, match="b is broken"):
+        await run
+    assert (reverted, run.state, run.steps["b"].state) == (["a"], "REVERTED", "REVERTED")
+
+
+async def test_a_crash_does_not_call_a_revert_that_is_only_for_done_tasks(reopened: Callable[[], Flows]) -> None:
+    log: list[str] = []
+    begun = asyncio.Event()
+    a, c = step("a", log), step("c", log, fails=1)
+
+    @task
+    async def b() -> None:
+        log.append("b")
+
+    @b.revert(only_if_done=True)
+    async def undo() -> None:
+        log.append("-b")
+        begun.set()
+        if log.count("-b") == 1:
+            await asyncio.Event().wait()
+
+    @task
+    async def failing() -> None:
+        raise OSError("broken")
+
+    @failing.revert(only_if_done=True)
+    async def not_called() -> None:
+        log.append("-failing")
+
+    flow = linear("f", a, b, unordered("both", c, failing))
+    async with reopened() as flows:
+        run = flows.start(flow, id="one")
+        await begun.wait()
+    async with reopened() as flows:
+        run = flows.start(flow, id="one")
+        with pytest.raises(ExceptionGroup):
+            await run
+    assert log == ["a", "b", "c", "-c", "-b", "-b", "-a"]
+
+
+async def test_a_failed_task_keeps_its_key_if_its_revert_is_not_called(flows: Flows) -> None:
+    keys: list[str] = []
+
+    @task
+    async def charge() -> None:
+        keys.append(current_task().key)
+        if len(keys) < 3:
+            raise TimeoutError("no answer")
+
+    @charge.revert(only_if_done=True)
+    async def refund() -> None:
+        keys.append("reverted")
+
+    await flows.start(linear("order", charge, retry=Times(3)), id="o7")
+    assert keys == ["o7/charge/1"] * 3
 
 
 async def test_several_failures_raise_an_exception_group(flows: Flows) -> None:

@@ -37,6 +37,11 @@ def measure(fetch: bytes, unit: str) -> int:
 async def forget(result: bytes | Failure, failures: Mapping[str, Failure]) -> None: ...
 
 
+# The revert of a task that failed gets a Failure, unless it is only for a task that is done.
+@measure.revert(only_if_done=True)
+def shrink(result: int) -> None: ...
+
+
 @task(provides=["left", "right"])
 def split(size: int) -> tuple[int, int]:
     return size, size
@@ -52,10 +57,12 @@ assert_type(fetch.name, str)
 assert_type([fetch, measure], list[Task])
 # The decorator of the revert returns the task, which keeps its name.
 assert_type(forget, Task)
+assert_type(shrink, Task)
 
 # Not a function.
 task("fetch")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
 # An unknown setting.
+measure.revert(only_if_failed=True)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 task(plain, retries=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 # A timeout is a number.
 task(plain, timeout="3s")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
