@@ -269,7 +269,7 @@ def test_retry_leaves_the_flow_of_a_complete_job(tmp_path: Path, info: Said, end
     assert message in info("retry", file, "f-1", "j-1", status=FAILED)[1]
     assert info("show", file, "--json")[0] == before
     said = info("retry", file)[1]
-    assert "f-1 was REVERTED, and runs again" in said
+    assert "reset f-1 (state REVERTED); it runs again" in said
     assert ("j-1 was not reset: it belongs to a complete job" in said) == (end != "discarded before its flow began")
     assert next(row["state"] for row in json.loads(info("list", file, "--json")[0])) == "PENDING"
     assert json.loads(info("show", file, "j-1", "--json")[0]) == json.loads(before)[1:]
