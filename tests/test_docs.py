@@ -206,17 +206,29 @@ def versions(page: Path, name: str) -> list[str]:
 
 
 def changed(program: str, change: str) -> str:
-    """Apply a change as a reader would: imports at the top, replaced functions in place, other code before them."""
+    """Apply a change as a reader would: imports at the top, existing names in place, new functions at the end."""
     body = ast.parse(program).body
+    end = len(body) - 1  # the call of `run`
+    at = end
     for statement in reversed(ast.parse(change).body):
+        found = [i for i, each in enumerate(body) if _defined(each) and _defined(each) == _defined(statement)]
         if isinstance(statement, ast.Import | ast.ImportFrom):
             body.insert(0, statement)
-        elif isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-            at = next(i for i, each in enumerate(body) if getattr(each, "name", "") == statement.name)
+        elif found:
+            at = found[0]
             body[at] = statement
+        elif isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            body.insert(end, statement)
         else:
             body.insert(at, statement)
     return ast.unparse(ast.Module(body, []))
+
+
+def _defined(statement: ast.stmt) -> str:
+    """Return the name that the statement defines."""
+    if isinstance(statement, ast.Assign):
+        return ast.unparse(statement.targets[0])
+    return getattr(statement, "name", "")
 
 
 PROGRAMS = {
