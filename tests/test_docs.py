@@ -240,7 +240,7 @@ PROGRAMS = {
     "docs/howto/debounce.md": {"build.py"},
     "docs/howto/steer.md": {"shop.py"},
     "docs/howto/webhook.md": {"daemon.py"},
-    "docs/howto/jobs.md": {"jobs.py", "daily.py", "outbox.py"},
+    "docs/howto/jobs.md": {"jobs.py", "outbox.py"},
 }
 
 
@@ -425,7 +425,7 @@ def test_the_deployment_of_the_tutorial_resumes_where_it_was(start: Callable[...
 
 def test_the_programs_of_the_page_on_jobs(start: Callable[..., Running]) -> None:
     page = ROOT / "docs/howto/jobs.md"
-    [text], [daily], [outbox] = (versions(page, f"{name}.py") for name in ("jobs", "daily", "outbox"))
+    [text], [outbox] = (versions(page, f"{name}.py") for name in ("jobs", "outbox"))
     shown = [block.text for block in blocks(page, "text") if block.mark != "prints"]
     program = start(slowed(text, 'print("uploading"'))
     program.until("uploading small-cat.jpg\n")
@@ -435,10 +435,9 @@ def test_the_programs_of_the_page_on_jobs(start: Callable[..., Running]) -> None
     program.until("uploaded small-cat.jpg\n")
     assert said + f"$ python jobs.py\n{program.stop()}" == shown[0]
 
-    for text, line in ((daily, "report for 20"), (outbox, shown[1])):
-        program = start(text)
-        program.until(line)
-        program.stop()
+    program = start(outbox)
+    program.until(shown[1])
+    program.stop()
 
 
 # -- commands, configuration -----------------------------------------------------------------------------------
