@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from lifecycle.control.routing import Match, Route
     from lifecycle.events import Topical
 
-__all__ = ["Delivery", "current", "delivery"]
+__all__ = ["Delivery", "current", "delivery", "emits_stored"]
 
 _numbers = itertools.count(1)
 
 #: The delivery that the current handler is processing. It becomes the parent of the events that the handler emits.
 current: ContextVar[Delivery | None] = ContextVar("lifecycle_delivery", default=None)
+
+#: True in the task of a source that stores its events. It may be cancelled before it receives a delivery.
+emits_stored: ContextVar[bool] = ContextVar("lifecycle_emits_stored", default=False)
 
 #: Number of ancestors that an ended delivery keeps.
 _GENERATIONS = 16
@@ -54,6 +57,7 @@ class Delivery:
         "attempt",
         "event",
         "id",
+        "is_stored",
         "match",
         "parent",
         "route",
@@ -76,6 +80,8 @@ class Delivery:
         self.parent: Delivery | None = parent
         #: 1, or more if a durable source delivers the event again.
         self.attempt: int = 1
+        #: True if the source stores the event, and delivers it again if it is dropped now.
+        self.is_stored: bool = False
         # For the dispatcher: the current route, and the routes to which the event may be passed on.
         self.route: Route | None = route
         self.match: Match | None = match
@@ -156,9 +162,9 @@ class Delivery:
 
         If several events are merged into one call, the call gets the highest attempt among them.
         """
-        self.attempt = attempt
+        self.attempt, self.is_stored = attempt, True
         call = self._last()
-        call.attempt = max(call.attempt, attempt)
+        call.attempt, call.is_stored = max(call.attempt, attempt), True
 
     def merge_into(self, call: Delivery) -> None:
         """Make this delivery end when ``call`` ends."""

@@ -14,7 +14,7 @@ from lifecycle import hooks
 from lifecycle._async import was_cancelled
 from lifecycle._util import error_text, name_of
 from lifecycle.control.debouncing import Debounce, Debouncer
-from lifecycle.control.deliveries import Delivery, current
+from lifecycle.control.deliveries import Delivery, current, emits_stored
 from lifecycle.control.lanes import Lane
 from lifecycle.control.patterns import Pattern
 from lifecycle.control.routing import Route
@@ -309,6 +309,7 @@ class Dispatcher:
             raise
         except asyncio.CancelledError:
             if self.draining:
+                delivery.is_stored = emits_stored.get()
                 lane.put(delivery)
             else:
                 self.report.drop(delivery, "its emitter was cancelled while the lane was full")

@@ -293,19 +293,27 @@ class Lane:
 
     # -- stopping --------------------------------------------------------------------------------------------------
 
+    def handling(self) -> list[Delivery]:
+        """Return the deliveries whose handlers are running."""
+        return [each for each in self._tasks.values() if each is not None and not each.done]
+
     def cancel(self) -> None:
         """Cancel the lane tasks."""
         for task in list(self._tasks):
             task.cancel()
 
-    def clear(self, reason: str) -> None:
-        """Drop the queued events and wake every waiter, which then has capacity or finds the router stopped."""
-        while self.queue:
-            self._dispatcher.report.drop(self.queue.popleft(), reason)
+    def clear(self) -> list[Delivery]:
+        """Empty the queue and wake every waiter, which then has capacity or finds the router stopped.
+
+        Return the events that were queued.
+        """
+        queued = list(self.queue)
+        self.queue.clear()
         waiting = list(self._waiting)
         self._waiting.clear()
         for wake in waiting:
             wake()
+        return queued
 
 
 def _is_stuck(lane: Lane) -> bool:

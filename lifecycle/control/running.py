@@ -31,6 +31,9 @@ _GRACE = 1.0
 #: Seconds that sources have to settle, that is, to store the results of their events.
 _SETTLING = 5.0
 
+#: Maximum topics that the log message about unfinished events names.
+_NAMED = 5
+
 
 class Lifespan:
     """Starts and stops the sources and lanes of one router."""
@@ -73,12 +76,14 @@ class Lifespan:
     async def _end(self, ending: asyncio.Future[None]) -> None:
         """Close the router. Unless `run` was cancelled, drain it first, even if a source could not start."""
         self._set_up(is_up=False)
+        how = "was cancelled"
         try:
             # Cancelling the future does nothing if it is done. Otherwise it prevents that `stop` sets a result.
             if not ending.cancel() and not ending.cancelled():
                 await self._drain()
+                how = f"did not finish its events within Router(drain_timeout={self._drain_timeout:g}) seconds"
         finally:
-            await self._close()
+            await self._close(how)
 
     def _set_up(self, *, is_up: bool) -> None:
         self.is_up = is_up
@@ -168,36 +173,52 @@ class Lifespan:
         await _until(deadline, flushes)
         await _cancel(flushes)
 
-    async def _close(self) -> None:
-        """Cancel the remaining tasks, and drop the waiting events."""
+    async def _close(self, how: str) -> None:
+        """Cancel the remaining tasks, and drop the waiting events. ``how`` the router ended is logged with them."""
         dispatcher = self._dispatcher
         dispatcher.working = False
         for source in self.sources:
             source.cancel()
-        for lane in list(dispatcher.lanes.values()):
+        lanes = dict.fromkeys(dispatcher.lanes.values())
+        running = [each for lane in lanes for each in lane.handling()]
+        for lane in lanes:
             lane.cancel()
         try:
             await _cancel([*self._source_tasks, *dispatcher.tasks])
         finally:
             dispatcher.draining = False
-            self._drop_waiting("the router was stopped")
+            self._log_unfinished(how, running, self._drop_waiting("the router was stopped"))
 
-    def _drop_waiting(self, reason: str) -> None:
-        """Drop the events in lanes and debouncers."""
+    def _drop_waiting(self, reason: str) -> list[Delivery]:
+        """Drop the events in lanes and debouncers, and return them."""
         # Debouncers come first: a burst that waits for capacity would otherwise enter the cleared lane.
         calls: list[Delivery] = []
         for route in list(self._dispatcher.routes()):
             if route.debouncer is not None:
                 route.debouncer.closed = True
                 calls += route.debouncer.discard()
-        dropped = len(calls)
-        for lane in list(self._dispatcher.lanes.values()):
-            dropped += len(lane.queue)
-            lane.clear(reason)
+        calls[:0] = [each for lane in list(self._dispatcher.lanes.values()) for each in lane.clear()]
         for call in calls:
             self._dispatcher.report.drop(call, reason)
-        if dropped:
-            _log.warning("the router stopped with %d events undelivered; they are counted as dropped", dropped)
+        return calls
+
+    def _log_unfinished(self, how: str, running: list[Delivery], queued: list[Delivery]) -> None:
+        """Log the cancelled handlers, and the events that are lost or that a source has stored."""
+        running, queued = _of_routes(running), _of_routes(queued)
+        dropped = [each for each in queued if not each.is_stored]
+        stored = [each for each in (*running, *queued) if each.is_stored]
+        what = [
+            text.format(n=len(each), s="s" * (len(each) != 1), topics=_topics(each))
+            for each, text in (
+                (running, "cancelled {n} running handler{s} ({topics})"),
+                (dropped, "dropped {n} queued event{s} ({topics})"),
+                (stored, "kept {n} event{s} ({topics}) in the inbox or stream for the next start"),
+            )
+            if each
+        ]
+        if what:
+            level = logging.WARNING if running or dropped else logging.INFO
+            _log.log(level, "router %r %s: %s", self._name, how, "; ".join(what))
 
     async def _settle(self) -> None:
         """Settle the sources that record the results of their events. Every event has ended by now."""
@@ -218,6 +239,17 @@ class Lifespan:
                 route.debouncer.closed = False
         self._ending = None
         hooks.router_stopped.announce(self._dispatcher.router, router=self._dispatcher.router)
+
+
+def _of_routes(deliveries: list[Delivery]) -> list[Delivery]:
+    """Return the deliveries to routes. Those to taps are copies."""
+    return [each for each in deliveries if each.route is not None and not each.route.is_tap]
+
+
+def _topics(deliveries: list[Delivery]) -> str:
+    """Return the first few topics of ``deliveries``."""
+    topics = list(dict.fromkeys(each.event.topic for each in deliveries))
+    return ", ".join([*topics[:_NAMED], *["…"] * (len(topics) > _NAMED)])
 
 
 async def _until(deadline: float, tasks: Collection[asyncio.Future[Any]]) -> None:

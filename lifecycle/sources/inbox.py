@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from lifecycle import hooks
 from lifecycle.backoff import Backoff
+from lifecycle.control.deliveries import emits_stored
 from lifecycle.errors import Dropped, JournalError, NotHandled
 from lifecycle.journal.queues import CachedCounts
 from lifecycle.sources._inbox_store import InboxStore, Message, stored_error
@@ -191,6 +192,7 @@ class InboxDelivery:
     async def run(self, emit: Emit) -> None:
         """Deliver messages until `end` is called. Deliveries that the router has accepted continue."""
         self._ending = False
+        emits_stored.set(True)
         try:
             await self._acquire()
             await self._deliver(emit)

@@ -501,7 +501,47 @@ async def test_events_are_dropped_and_counted_after_the_drain_timeout(
     assert clock.time() == 2
     state = router.state()
     assert (state.handled, state.dropped) == (1, 3)
-    assert "2 events undelivered" in caplog.text
+    assert caplog.messages == [
+        (
+            "router 'router' did not finish its events within Router(drain_timeout=2) seconds: "
+            "cancelled 1 running handler (a); dropped 2 queued events (a)"
+        )
+    ]
+
+
+async def test_the_message_about_unfinished_events_leaves_out_taps_and_most_topics(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    router = Router("deploys", drain_timeout=1)
+
+    async def slow(_event: Event) -> None:
+        await asyncio.sleep(100)
+
+    router.handle("job/*", slow, concurrency=7)
+    router.tap("job/*", slow)
+    async with running(router):
+        for number in range(7):
+            await router.emit(Event(f"job/{number}"))
+        await clock.settle()
+    assert caplog.messages == [
+        (
+            "router 'deploys' did not finish its events within Router(drain_timeout=1) seconds: "
+            "cancelled 7 running handlers (job/0, job/1, job/2, job/3, job/4, …)"
+        )
+    ]
+
+
+async def test_a_router_that_finishes_its_events_logs_nothing(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    router = Router(drain_timeout=2)
+
+    async def slow(_event: Event) -> None:
+        await asyncio.sleep(1.5)
+
+    router.handle("a", slow)
+    async with running(router):
+        await router.emit(Event("a"))
+        await clock.settle()
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize("when", [0.0, 0.5, 2.5])

@@ -39,8 +39,8 @@ class Receiver:
     def __init__(self, path: Path, client: aiohttp.ClientSession, **options: Any) -> None:
         rest = {name: options.pop(name) for name in ("verify", "limits") if name in options}
         self.path = path
+        self.router = Router(buffer=1, drain_timeout=options.pop("drain_timeout", 30.0))
         self.source = WebhookSource(port=0, inbox=Inbox(path, **{"backoff": SOON, **options}), **rest)
-        self.router = Router(buffer=1, drain_timeout=30.0)
         self.router.add_source(self.source)
         self.seen: list[tuple[str, int]] = []
         self._client = client
@@ -402,6 +402,27 @@ async def test_cancelling_the_router_leaves_the_rest_for_the_next_start(path: Pa
     attempts = [attempt for _, attempt in after.seen]
     # The message that was being handled counts as one attempt. Those that never left the inbox do not.
     assert (attempts[0], attempts[-1]) == (2, 1)
+
+
+async def test_events_that_stay_in_the_inbox_are_not_logged_as_dropped(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def never(_receiver: Receiver, _event: WebhookEvent) -> None:
+        await asyncio.Event().wait()
+
+    async with receiving(path, never, drain_timeout=0.1) as receiver:
+        for number in range(3):
+            assert await receiver.send(str(number), path=f"/{number}") == 202
+        # One is handled, one is queued, and one waits for capacity of the lane.
+        await until(lambda: receiver.seen and receiver.router.lanes()[0].waiting == 1)
+    assert caplog.messages == [
+        (
+            "router 'router' did not finish its events within Router(drain_timeout=0.1) seconds: "
+            "cancelled 1 running handler (webhook/0); "
+            "kept 3 events (webhook/0, webhook/1, webhook/2) in the inbox or stream for the next start"
+        )
+    ]
+    assert len(entries(path)) == 3
 
 
 async def test_a_draining_router_stores_results_after_the_end_of_its_source(path: Path) -> None:
