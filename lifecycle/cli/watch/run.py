@@ -44,7 +44,6 @@ _HELP = {
     "reload": "React as to a changed file.",
     "terminate": "Freeze the command, then stop it and quit.",
     "quit": "Stop the command and quit.",
-    "stop": "Stop the command and quit.",
     "status": "Show the state of the command.",
 }
 
