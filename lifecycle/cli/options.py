@@ -86,8 +86,7 @@ class Glob:
 
     ``*`` and ``?`` never match a slash; ``**`` does. A glob without a slash matches a name in any directory. A glob
     with a slash starts at ``base``. A glob that ends in a slash matches everything below a directory. Paths have
-    forward
-    slashes and are relative to ``base``, or to the current directory if that is None.
+    forward slashes and are relative to ``base``, or to the current directory if that is None.
 
     Raises:
         ValueError: for an empty glob, or (`InvalidPattern`) for an invalid one, with the position of the error.
@@ -280,8 +279,7 @@ class Option:
     """An option of a command line, and the key of the same name in a configuration file.
 
     A flag has the forms ``--NAME`` and ``--no-NAME``, so that the command line can override a file. If ``many`` is
-    true,
-    each text is read as a tuple, and the tuples are joined.
+    true, each text is read as a tuple, and the tuples are joined.
     """
 
     name: str

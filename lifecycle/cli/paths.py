@@ -3,8 +3,7 @@
 Files that receive our own output are always ignored. The other rules apply in this order: the first matching rule of
 ``--on``, ``--ignore``, the files that git ignores, ``--ext`` and ``--include``. A rule for a file without wildcards
 (``--on .env=restart``) applies even if git ignores that file. A rule with wildcards (``*.js=restart``) does not, so
-that
-build output does not trigger it.
+that build output does not trigger it.
 """
 
 from __future__ import annotations
@@ -46,8 +45,7 @@ class GitIgnore:
 
     The ignore files from the top of the repository down apply. Those from ``root`` down apply if ``root`` is not in a
     repository, or if git ignores ``root`` itself, because it was given explicitly. Files are read again when they
-    change.
-    The user's global excludes (``core.excludesFile``) are not read.
+    change. The user's global excludes (``core.excludesFile``) are not read.
     """
 
     def __init__(self, root: Path) -> None:

@@ -29,8 +29,7 @@ def run_target(target: str, *, factory: bool, log_format: LogFormat | None = Non
     """Run the object ``target``, and return the exit status.
 
     The status is the exit code of a process worker that ended on its own, as a shell reports it. Otherwise it is 1
-    after
-    an error, and 0 without one.
+    after an error, and 0 without one.
 
     Raises:
         UsageError: if the object does not exist, or cannot be run.

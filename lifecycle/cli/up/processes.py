@@ -331,8 +331,7 @@ def environment(process: Process, shared: Path) -> dict[str, str]:
     """Return the environment of ``process``.
 
     The sources are, in order of precedence: its ``env``, our environment, its ``env-file``, and ``shared``, the
-    ``.env``
-    file of all processes, which may be missing.
+    ``.env`` file of all processes, which may be missing.
 
     Raises:
         ConfigError: if a file cannot be read, or PORT is not a number.

@@ -71,9 +71,8 @@ class _Starts:
     """Starts and restarts processes, each when its dependencies are up.
 
     A process is up when it is ready; a job is up when it has succeeded. Processes that do not depend on each other
-    start at
-    the same time. If the first start of a process fails, or a job on which others depend fails, everything is stopped.
-    ``on_settled`` is called at the end of each start.
+    start at the same time. If the first start of a process fails, or a job on which others depend fails, everything is
+    stopped. ``on_settled`` is called at the end of each start.
     """
 
     def __init__(

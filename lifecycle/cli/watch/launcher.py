@@ -232,8 +232,7 @@ def interpreter(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
     """Return the Python interpreter that runs ``argv``, if that is known without running it.
 
     It is known if the program is a Python interpreter, or a script with an interpreter in its first line (uvicorn,
-    flask,
-    gunicorn). It is not known (None) for ``uv run``, ``poetry run`` or a shell.
+    flask, gunicorn). It is not known (None) for ``uv run``, ``poetry run`` or a shell.
     """
     program = Path(argv[0])
     if _PYTHON.fullmatch(program.name):
@@ -282,10 +281,8 @@ class Handover:
     """A listening socket that is passed to each run, in the same way as by systemd (sd_listen_fds(3)).
 
     Connections wait in the queue of the socket while no run accepts them, so none is refused. In the command, the
-    socket is
-    descriptor 3, and ``LISTEN_PID`` is the command's own pid. That pid is known only inside the new process. So the
-    process
-    starts as a shell, which sets the variable and then becomes the command.
+    socket is descriptor 3, and ``LISTEN_PID`` is the command's own pid. That pid is known only inside the new process.
+    So the process starts as a shell, which sets the variable and then becomes the command.
     """
 
     def __init__(self, listening: socket.socket) -> None:

@@ -140,8 +140,7 @@ class AboveThePrompt:
     """Writes the output of the command's terminal to our standard output, in whole lines.
 
     The prompt is redrawn below each write, which would split an incomplete line. Very long lines, and an incomplete
-    last
-    line, are ended with a newline.
+    last line, are ended with a newline.
     """
 
     def __init__(self) -> None:
