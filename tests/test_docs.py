@@ -795,7 +795,8 @@ INTERNAL = {
     "Auxiliary": "auxiliary",
     "Delivery": "end match merge_into route",
     "Failure": "decode encode",
-    "FakeSignals": "can_take check_every deliver end_process has_source has_terminal is_ignored retake take",
+    "FakeSignals": "can_take check_every deliver end_process handles_sigterm has_source has_terminal is_ignored retake"
+    " send_sigterm take",
     "Flows": "adopt check_open leave repeat",
     "InputSource": "is_terminal take use_commands",
     "Job": "claimed row see",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.programs import LIMIT, Running, connect, free_port, post
+from tests.waiting import until_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -184,6 +185,44 @@ def deployed(home: Path, ref: str) -> list[str]:
     assert done.returncode == 0, done.stderr.decode()
     assert f"{ref} is {'REVERTED' if 'broken' in ref else 'SUCCESS'}" in done.stdout.decode()
     return memory.read_text().split()[len(before) :]
+
+
+EMBEDDED = {
+    "with_fastapi": ("uvicorn", "examples.embed.with_fastapi:app", "--port", "{}"),
+    "with_quart": ("hypercorn", "examples.embed.with_quart:app", "--bind", "127.0.0.1:{}"),
+    "with_aiohttp": ("examples.embed.with_aiohttp",),
+    "with_django": ("uvicorn", "examples.embed.with_django:application", "--port", "{}"),
+}
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_embedded_program_works_after_a_request_and_reports_its_health(name: str, tmp_path: Path) -> None:
+    port, mailbox = free_port(), tmp_path / "mailbox"
+    mailbox.touch()
+    argv = ["-m", *(word.format(port) for word in EMBEDDED[name])]
+    program = Running(*argv, cwd=EXAMPLES.parent, env={"PORT": str(port), "MAILBOX": str(mailbox)})
+
+    def ask(path: str, method: str = "GET") -> tuple[int, bytes]:
+        client = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT)
+        try:
+            client.request(method, path)
+            with client.getresponse() as answer:
+                return answer.status, answer.read()
+        finally:
+            client.close()
+
+    try:
+        connect(port)
+        assert ask("/mail/ann", "POST")[0] == 202
+        program.until("sent mail to ann")
+        assert ask("/healthz")[0] == 200
+        mailbox.unlink()
+        until_blocking(lambda: ask("/healthz")[0] == 503)
+        assert b"No such file or directory" in ask("/healthz")[1]
+        program.process.terminate()
+        assert program.process.wait(LIMIT) in (0, -signal.SIGTERM)
+    finally:
+        program.close()
 
 
 def test_diagram_draws_the_program_that_it_is_part_of(start: Callable[..., Running]) -> None:

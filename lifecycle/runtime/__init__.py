@@ -6,13 +6,16 @@ order, and ``force`` ends a process that does not stop.
 """
 
 from lifecycle.errors import Interrupted, WorkerFailed
+from lifecycle.runtime.health import ComponentHealth, Health
 from lifecycle.runtime.lifetimes import Lifetime, LifetimeState, Reason, current, on_shutdown, shutdown
 from lifecycle.runtime.runs import lifetime, run
 from lifecycle.runtime.tasks import Group, do, do_detached, go
 from lifecycle.runtime.waiting import read_line, sleep
 
 __all__ = [
+    "ComponentHealth",
     "Group",
+    "Health",
     "Interrupted",
     "Lifetime",
     "LifetimeState",

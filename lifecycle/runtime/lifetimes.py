@@ -18,19 +18,22 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
+from weakref import WeakSet
 
 from lifecycle import hooks
 from lifecycle._async import shield, was_cancelled
 from lifecycle._util import name_of
 from lifecycle.errors import Interrupted
 from lifecycle.runtime.force import tell_terminal
+from lifecycle.runtime.health import health_of
 from lifecycle.runtime.signals import Escalation
-from lifecycle.runtime.stopping import Deadline, Draining, ShutdownHooks, StartedWorkers, has_route_for
+from lifecycle.runtime.stopping import Deadline, Draining, ShutdownHooks, StartedWorkers, as_router, has_route_for
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
     from contextlib import AbstractContextManager
 
+    from lifecycle.runtime.health import Health
     from lifecycle.runtime.stopping import Hook, RouterLike
 
 __all__ = [
@@ -126,8 +129,7 @@ class LifetimeState:
     hooks: int
     #: Names of the workers that were started under it and have not ended.
     workers: tuple[str, ...]
-    #: True if another program runs the event loop and receives the signals. A shutdown of this lifetime does not stop
-    #: that program.
+    #: True if another program runs the event loop, and a shutdown of this lifetime does not stop that program.
     embedded: bool = False
 
 
@@ -285,17 +287,51 @@ class Lifetime:
         """Return the current state."""
         return self._life.state()
 
+    def health(self) -> Health:
+        """Return the health of the program, for an endpoint of any web framework.
+
+        It covers mains, routers, supervisors with their children, and workers that the mains or the block started
+        themselves. A worker that failed counts until one with the same name starts.
+        """
+        return health_of(self._life)
+
 
 def current() -> Lifetime:
     """Return the current lifetime; callable below `run` or `lifetime`, also in threads of `asyncio.to_thread`.
 
+    A web server handles requests in tasks outside the lifetime that its application has entered. There it returns the
+    only lifetime in the event loop, or in a thread without a loop, the only lifetime in the process.
+
     Raises:
-        LookupError: outside a lifetime.
+        LookupError: outside a lifetime, if there is none or more than one.
     """
     life = current_life.get(None)
-    if life is None:
+    return _only_life().lifetime if life is None else life.lifetime
+
+
+#: The running lifetimes that are not inside another one.
+_outermost: Final[WeakSet[Life]] = WeakSet()
+
+
+def _only_life() -> Life:
+    """Return the lifetime of a task that did not inherit one."""
+    loop = _running_loop()
+    lives = [life for life in tuple(_outermost) if loop is None or life.loop is loop]
+    if len(lives) > 1:
+        raise LookupError(
+            f"{len(lives)} lifetimes run here, and this task is outside of them; keep the one that you mean from "
+            "`async with lifetime(…) as life`, and call life.go(…) or another of its methods"
+        )
+    if not lives:
         raise LookupError("there is no lifetime here; call this below run(…) or inside `async with lifetime()`")
-    return life.lifetime
+    return lives[0]
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def shutdown(reason: Reason | str = Reason.CANCEL) -> None:
@@ -359,6 +395,14 @@ class Life:
         self.hears_signals: bool = self.is_governed
         #: Whether another program runs the event loop and receives the signals.
         self.is_embedded = False
+        #: Whether its shutdown also stops that program.
+        self.stops_host: Callable[[], bool] = _no
+        #: The tasks of the mains, or the task of the block.
+        self.own_tasks: Final[WeakSet[asyncio.Task[Any]]] = WeakSet()
+        #: The errors of mains, routers, and workers that the mains or the block started, by name.
+        self.failures: Final[dict[str, BaseException]] = {}
+        #: Called with the error of a supervisor that failed in the block itself.
+        self.supervisor_failed: Callable[[BaseException], None] = _nothing
         #: Routers and other components that drain.
         self.draining: Final = Draining(self)
         #: Called in the loop when the shutdown has begun.
@@ -471,12 +515,15 @@ class Life:
         token = current_life.set(self)
         self.context = contextvars.copy_context()
         disconnect = self.workers.connect(), self.draining.connect(), self.components.connect()
-        if self.outer is not None:
+        if self.outer is None:
+            _outermost.add(self)
+        else:
             self.outer.inner.append(self)
         try:
             yield
         finally:
             self.close()
+            _outermost.discard(self)
             for each in disconnect:
                 each()
             if self.outer is not None:
@@ -495,10 +542,7 @@ class Life:
 
     def in_loop(self) -> bool:
         """Whether the calling thread is running the lifetime's loop."""
-        try:
-            return asyncio.get_running_loop() is self.loop
-        except RuntimeError:
-            return False
+        return _running_loop() is self.loop
 
     def context_below(self) -> contextvars.Context:
         """Return the current context with this as its lifetime, because `Lifetime.go` can be called from outside."""
@@ -524,6 +568,10 @@ class Life:
         """See `Lifetime.components`."""
         return (*self.components(), *(each for inner in self.inner for each in inner.all_components()))
 
+    def all_failures(self) -> tuple[tuple[str, BaseException], ...]:
+        """The failures under this lifetime and the lifetimes inside it."""
+        return (*self.failures.items(), *(each for inner in self.inner for each in inner.all_failures()))
+
     def close(self) -> None:
         """Refuse further tasks and hooks, because they would never run."""
         self.over = True
@@ -544,12 +592,16 @@ class Life:
             tasks_crashed=self.background.crashed,
             hooks=len(self.shutdown_hooks),
             workers=self.workers.names,
-            embedded=self.is_embedded,
+            embedded=self.is_embedded and not self.stops_host(),
         )
 
 
-def _nothing() -> None:
+def _nothing(_: object = None) -> None:
     return None
+
+
+def _no() -> bool:
+    return False
 
 
 class _Components:
@@ -669,6 +721,8 @@ class _BackgroundTasks:
         except Interrupted:
             raise  # like a cancellation, because the lifetime stops
         except Exception as error:
+            if (router := as_router(getattr(fn, "__self__", None))) is not None:
+                self._life.failures[getattr(router, "name", name)] = error
             await self._report(name, error, on_error)
             raise
         finally:

@@ -54,6 +54,8 @@ class Main:
 
     def __init__(self, name: str, work: Callable[[], Any]) -> None:
         self.name = name
+        #: The name of its component in `Lifetime.health`.
+        self.component = name
         self._work = work
         self._task: asyncio.Task[None] | None = None
         # Whether it was requested to stop. Otherwise a cancellation is an error.
@@ -162,33 +164,33 @@ class WorkerMain(Main):
 
     def __init__(self, name: str, worker: Any) -> None:
         super().__init__(name, worker.wait)
-        self._worker = worker
+        self.worker = worker
 
     async def _ask(self, left: Callable[[], float]) -> None:
-        await stop_worker(self._worker, left)
+        await stop_worker(self.worker, left)
         if not self.started.is_set():
             self.task.cancel()
 
     async def _live(self) -> Any:
         # A worker that is not a `BaseWorker` need not announce its start; see `BaseWorker.supervised`.
-        if hasattr(self._worker, "supervised"):
+        if hasattr(self.worker, "supervised"):
             return await self._run()
-        hooks.component_opened.announce(self._worker, component=self._worker)
+        hooks.component_opened.announce(self.worker, component=self.worker)
         try:
             return await self._run()
         finally:
-            hooks.component_closed.announce(self._worker, component=self._worker)
+            hooks.component_closed.announce(self.worker, component=self.worker)
 
     async def _run(self) -> Any:
         try:
-            await self._worker.start()
+            await self.worker.start()
         except Exception as error:
             if not self._asked:
                 raise
             _log.debug("%s was stopped while it started: %r", self.name, error)
             return
         self.started.set()
-        ended = await self._worker.wait()
+        ended = await self.worker.wait()
         if str(ended.status) in ("failed", "killed"):
             if isinstance(ended.error, (Exception, KeyboardInterrupt, SystemExit)):
                 raise ended.error
@@ -202,6 +204,12 @@ def as_main(thing: Any) -> Main:
         TypeError: with the given value, and the accepted ones.
     """
     _refuse_mistakes(thing)
+    main = _as_main(thing)
+    main.component = str(getattr(thing, "name", main.name))
+    return main
+
+
+def _as_main(thing: Any) -> Main:
     if all(is_async(getattr(thing, name, None)) for name in ("start", "stop", "wait")):
         return WorkerMain(f"worker {getattr(thing, 'name', thing)!s}", thing)
     run: Any = getattr(thing, "run", None)

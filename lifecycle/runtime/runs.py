@@ -1,4 +1,8 @@
-"""`run`, which runs a whole program, and `lifetime`, which does the same for a block in a running event loop."""
+"""`run`, which runs a whole program, and `lifetime`, which does the same for a block in a running event loop.
+
+A lifetime is embedded if another program, its host, runs the event loop and receives the signals. Such a lifetime does
+not end alone: `_Block` asks the host to stop, and the host leaves the block.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,13 @@ import logging
 import os
 import signal
 import subprocess
+import sys
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from lifecycle._async import is_async
+from lifecycle._util import reason_of
 from lifecycle.errors import Interrupted
 from lifecycle.runtime.lifetimes import Life, Lifetime, Reason, Settings, current_life
 from lifecycle.runtime.mains import as_main
@@ -128,11 +136,13 @@ def _refuse_running_loop() -> None:
 
 
 class _Program:
-    """The mains of one `run`."""
+    """The mains of one `run`, or of a block."""
 
-    def __init__(self, life: Life, mains: Sequence[Main]) -> None:
+    def __init__(self, life: Life, mains: Sequence[Main], on_failure: Callable[[Main], object] | None = None) -> None:
         self._life = life
         self._mains = mains
+        # For a block: called when a main has ended with an error. The return of an async function does not end it.
+        self._on_failure = on_failure
         self._begun: list[Main] = []
         # In the order in which they ended.
         self._ended: list[Main] = []
@@ -140,31 +150,60 @@ class _Program:
     async def live(self) -> Any:
         """Run all mains, from the first start to the last stop."""
         with self._life.as_current():
-            stopping = asyncio.create_task(self._life.wait_stopping(), name="lifecycle stopping")
             try:
-                for main in self._mains:
-                    await self._start(main, stopping)
+                await self.start()
                 self._report_started()
-                await self._until_complete(stopping)
+                await self._until_complete()
             finally:
-                self._life.begin(Reason.STOP)
-                await conclude(self._life, self._begun)
-                await stopping
-        return self._outcome()
+                await self.end()
+        failure = self.failure()
+        if failure is not None:
+            raise failure
+        values = [main.value for main in self._ended if main.completes and main.value is not None]
+        return values[0] if values else None
 
-    async def _start(self, main: Main, stopping: asyncio.Task[None]) -> None:
+    async def start(self) -> None:
+        """Start the mains in order, until all have started or the program is already ending."""
+        with self._life.stop_awaited() as stopping:
+            for main in self._mains:
+                await self._start(main, stopping)
+
+    async def end(self, reason: Reason = Reason.STOP) -> None:
+        """Run the shutdown, for ``reason`` unless it has begun."""
+        self._life.begin(reason)
+        await conclude(self._life, self._begun)
+
+    def _end_of(self, main: Main) -> None:
+        self._ended.append(main)
+        if main.error is not None:
+            self._life.failures[main.component] = main.error
+            if self._on_failure is not None:
+                self._on_failure(main)
+
+    def failure(self) -> BaseException | None:
+        """Return the first error of a main; later errors are logged."""
+        failed = [main for main in self._ended if main.error is not None]
+        for main in failed[1:]:
+            _log.error("%s failed too: %r", main.name, main.error, exc_info=main.error)
+        return failed[0].error if failed else None
+
+    async def _start(self, main: Main, stopping: asyncio.Future[None]) -> None:
         """Start ``main`` and wait until the next may start, unless the program is already ending."""
         self._check_complete()
         if self._life.reason is not Reason.NONE:
             return
         task = main.begin()
         self._begun.append(main)
-        task.add_done_callback(lambda _: self._ended.append(main))
+        self._life.own_tasks.add(task)
+        task.add_done_callback(lambda _: self._end_of(main))
         if main.drainable is not None:
             self._life.draining.add(main.drainable, task)
         started = asyncio.create_task(main.started.wait(), name=f"start of {main.name}")
-        await asyncio.wait({task, started, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        started.cancel()
+        ends: set[asyncio.Future[Any]] = {task, started, stopping}
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            started.cancel()
         await asyncio.wait({started})
 
     def _report_started(self) -> None:
@@ -172,15 +211,16 @@ class _Program:
         if self._life.reason is Reason.NONE and all(main.error is None for main in self._begun):
             self._life.up()
 
-    async def _until_complete(self, stopping: asyncio.Task[None]) -> None:
+    async def _until_complete(self) -> None:
         self._check_complete()
-        while self._life.reason is Reason.NONE and not self._is_idle():
-            # A main may be done before its callback has run, so only the main itself can end the wait.
-            unseen = [main.task for main in self._begun if main not in self._ended]
-            await asyncio.wait({*unseen, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            # Let the callbacks of mains that ended at the same time run as well.
-            await asyncio.sleep(0)
-            self._check_complete()
+        with self._life.stop_awaited() as stopping:
+            while self._life.reason is Reason.NONE and not self._is_idle():
+                # A main may be done before its callback has run, so only the main itself can end the wait.
+                unseen: list[asyncio.Future[None]] = [main.task for main in self._begun if main not in self._ended]
+                await asyncio.wait({*unseen, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                # Let the callbacks of mains that ended at the same time run as well.
+                await asyncio.sleep(0)
+                self._check_complete()
 
     def _is_idle(self) -> bool:
         """Whether all mains that keep the program running have ended."""
@@ -190,58 +230,90 @@ class _Program:
     def _check_complete(self) -> None:
         """Begin the shutdown if a main that has ended completes the program."""
         for main in self._ended:
-            if main.error is not None or main.completes:
+            if main.error is not None or (main.completes and self._on_failure is None):
                 timed_out = isinstance(main.error, TimeoutError)
                 self._life.begin(Reason.TIMEOUT if timed_out else Reason.STOP)
-
-    def _outcome(self) -> Any:
-        """Return the value of the async function, or raise the first error; later errors are logged."""
-        failed = [main for main in self._ended if main.error is not None]
-        for main in failed[1:]:
-            _log.error("%s failed too: %r", main.name, main.error, exc_info=main.error)
-        if failed:
-            assert failed[0].error is not None, "only mains with an error were selected"
-            raise failed[0].error
-        values = [main.value for main in self._ended if main.completes and main.value is not None]
-        return values[0] if values else None
 
 
 # -- a block ----------------------------------------------------------------------------------------------------------
 
+#: Seconds that a host has to end by itself after a supervisor has failed in the block and has cancelled it.
+_HOST_GRACE = 0.5
 
-def lifetime(*, signals: bool = True) -> AbstractAsyncContextManager[Lifetime]:
+
+def lifetime(
+    *mains: AnyMain, signals: bool = True, on_stop: Callable[[], object] | None = None
+) -> AbstractAsyncContextManager[Lifetime]:
     """Return an async context manager with a `Lifetime`. The end of its block runs the shutdown.
 
-    Use it if an event loop is already running. The shutdown has the order and the time limits of `run`. A signal or
-    `shutdown` cancels the block, as a timeout would, and the block then ends without an error. Inside another lifetime,
-    the outer one receives the signals, and its shutdown begins the inner one's.
+    Use it if an event loop is already running. The block begins when all ``mains`` have started. The shutdown has the
+    order and the time limits of `run`. Inside another lifetime, the outer one receives the signals, and its shutdown
+    begins the inner one's.
+
+    The lifetime begins to stop when a signal arrives, when `shutdown` is called, when a main fails, or at the end of
+    the block. If it receives signals, its stop cancels the block, as a timeout would. The block then ends without an
+    error, or raises the error of the main.
+
+    With ``signals=False``, the lifetime is embedded in another program, such as a web server, which must not continue
+    without it. So its stop does not cancel the block. It logs the reason and sends SIGTERM to this process. The server
+    then stops as usual and leaves the block. If that takes more than 25 seconds, the process is forced to exit with
+    status 1. If no code handles SIGTERM, as in most tests, the block is cancelled instead; a worker process of
+    `multiprocessing` then ends by SIGTERM.
 
     Args:
-        signals: Whether to handle SIGINT, SIGTERM and SIGHUP. No effect outside the main thread. If False, the lifetime
-            is embedded: its shutdown does not reach the surrounding program, which is logged as an error.
+        mains: Async functions without arguments, routers, workers, supervisors, or objects with ``async def run()``.
+            They start from left to right and stop from right to left. The block is not left when one of them returns.
+        signals: Whether to handle SIGINT, SIGTERM and SIGHUP. No effect outside the main thread.
+        on_stop: Called in place of sending SIGTERM, without arguments, to stop the surrounding program. It must not
+            wait.
+
+    Raises:
+        TypeError: if an argument cannot be run, or ``on_stop`` is not a plain function.
+        BaseException: when entered, the error of a main that could not start; when left, that of a main that failed.
     """
-    return _Block(signals=signals)
+    if on_stop is not None and (is_async(on_stop) or not callable(on_stop)):
+        raise TypeError(f"on_stop must be a plain function without arguments, got {on_stop!r}")
+    return _Block([as_main(main) for main in mains], signals=signals, on_stop=on_stop)
 
 
 class _Block:
-    def __init__(self, *, signals: bool) -> None:
+    def __init__(self, mains: Sequence[Main], *, signals: bool, on_stop: Callable[[], object] | None) -> None:
+        self._mains = mains
         self._signals = signals
+        self._on_stop = on_stop
         self._held = ExitStack()
         self._life: Life | None = None
+        # Whether the body has begun, and whether the stop of the lifetime has interrupted it.
+        self._entered = self._interrupted = False
+        # The error with which the block was left.
+        self._error: BaseException | None = None
+        # Shuts down in place of a host that has lost the block.
+        self._ending: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Lifetime:
         if self._life is not None:
             raise RuntimeError("a lifetime runs only once; call lifetime() again for a new one")
         outer = current_life.get(None)
         self._life = life = Life(Settings(), asyncio.get_running_loop(), outer)
+        self._program = _Program(life, self._mains, self._main_failed)
         self._body = _Body()
         life.interrupt = self._interrupt
         self._held.callback(life.deadline.close)
         if self._signals and not life.is_governed:
             self._held.enter_context(receiving_signals(life))
         life.is_embedded = life.is_governed or not self._signals
+        life.stops_host = self._stops_host
+        life.supervisor_failed = self._supervisor_failed
+        if (task := asyncio.current_task()) is not None:
+            life.own_tasks.add(task)
         self._held.enter_context(life.as_current())
-        life.up()
+        await self._start()
+        self._entered = True
+        if life.stopping:
+            # The stop began while a main was starting, and must still interrupt the body.
+            life.loop.call_soon(self._interrupt)
+        else:
+            life.up()
         return life.lifetime
 
     async def __aexit__(
@@ -251,20 +323,108 @@ class _Block:
         with self._held:
             # A sleep that the stop has interrupted is not an error of the block.
             clean = await self._body.leave(error) or isinstance(error, Interrupted)
-            self._life.begin(Reason.TIMEOUT if isinstance(error, TimeoutError) else Reason.STOP)
-            await conclude(self._life)
+            await self._program.end(Reason.TIMEOUT if isinstance(error, TimeoutError) else Reason.STOP)
+        self._error = error
+        if (clean or error is None) and (failure := self._program.failure()) is not None:
+            raise failure
         return clean
 
+    async def _start(self) -> None:
+        """Start the mains. If one cannot start, stop the others and raise its error."""
+        if not self._mains:
+            return
+        failure: BaseException | None
+        try:
+            await self._program.start()
+            failure = self._program.failure()
+        except BaseException as error:  # noqa: BLE001  # raised below, after the shutdown
+            failure = error
+        if failure is not None:
+            with self._held:
+                await self._program.end()
+            raise failure
+
+    def _main_failed(self, main: Main) -> None:
+        assert self._life is not None, "only a block that was entered has mains"
+        if self._entered and not self._life.stopping:
+            self._life.begin(Reason.TIMEOUT if isinstance(main.error, TimeoutError) else Reason.STOP)
+
     def _interrupt(self) -> None:
-        """Cancel the block for an external cause."""
+        """End the block for an external cause: through the host, or by cancelling it."""
+        if self._interrupted or not self._entered or self._body.left:
+            return
+        self._interrupted = True
         life = self._life
         assert life is not None, "only a block that was entered is interrupted"
-        if self._body.cancel() and life.is_embedded and life.outer is None:
+        failed = [f"{name} failed: {reason_of(error)}" for name, error in life.failures.items()]
+        if not (self._faces_host and self._end_host(failed[0] if failed else f"the lifetime stops ({life.reason})")):
+            self._body.cancel()
+
+    # -- the host -------------------------------------------------------------------------------------------------
+
+    @property
+    def _faces_host(self) -> bool:
+        """Whether it is the outermost block inside a program that receives the signals."""
+        return self._life is not None and self._life.is_embedded and self._life.outer is None
+
+    def _stops_host(self) -> bool:
+        return self._faces_host and (self._on_stop is not None or signal_registry().handles_sigterm())
+
+    def _supervisor_failed(self, error: BaseException) -> None:
+        """Check in a moment whether a supervisor that failed in the body, and cancelled it, has ended the host."""
+        if self._faces_host:
+            asyncio.get_running_loop().call_later(_HOST_GRACE, self._check_host, error)
+
+    def _check_host(self, error: BaseException) -> None:
+        # Some hosts suspend the body in an async generator, which the end of the task does not reach.
+        lost = not self._body.left and self._body.is_over
+        if lost or self._error is error:
+            self._end_host(error, shutdown=lost)
+
+    def _end_host(self, why: object, *, shutdown: bool = False) -> bool:
+        """End the surrounding program, after a shutdown of its own if ``shutdown``. Return whether that is possible."""
+        if _is_worker_process() and not self._stops_host():
+            _log.error("%s; this process ends, because its server does not handle SIGTERM", why)
+            self._ending = asyncio.create_task(self._shut_down_and(signal_registry().send_sigterm))
+        elif not self._stops_host():
             _log.error(
-                "the lifetime stops (%s), but not the program that runs this event loop: that program continues "
-                "without the workers, routers and tasks of the lifetime; stop it too",
-                life.reason,
+                "%s, but not the program that runs this event loop, which does not handle SIGTERM: it continues "
+                "without the workers, routers and tasks of the lifetime; give lifetime(on_stop=…)",
+                why,
             )
+            return False
+        elif shutdown:
+            self._ending = asyncio.create_task(self._shut_down_and(partial(self._ask_host, why)))
+        else:
+            self._ask_host(why)
+        return True
+
+    async def _shut_down_and(self, then: Callable[[], object]) -> None:
+        self._interrupted = True
+        with self._held:
+            await self._program.end()
+        then()
+
+    def _ask_host(self, why: object) -> None:
+        assert self._life is not None, "only a block that was entered has a host"
+        level = logging.ERROR if self._life.failures else logging.WARNING
+        if self._on_stop is not None:
+            _log.log(level, "%s; calling on_stop, to stop the surrounding program", why)
+            try:
+                self._on_stop()
+            except Exception:  # noqa: BLE001  # of user code; the program must stop all the same
+                _log.exception("on_stop failed; sending SIGTERM instead")
+            else:
+                return
+        else:
+            _log.log(level, "%s; sending SIGTERM to this process, to stop the surrounding program", why)
+        signal_registry().send_sigterm()
+
+
+def _is_worker_process() -> bool:
+    """Whether `multiprocessing` started this process, as the workers of Hypercorn. Its parent notices its end."""
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None
 
 
 class _Body:
@@ -274,18 +434,23 @@ class _Body:
         self._task = asyncio.current_task()
         self._requests = self._task.cancelling() if self._task else 0
         self._cancelled = False
-        self._left = False
+        #: Whether the block has been left.
+        self.left = False
 
-    def cancel(self) -> bool:
-        """Cancel the block, unless it has ended, and return whether it was cancelled."""
-        if self._task is None or self._left:
-            return False
-        self._cancelled = True
-        return self._task.cancel()
+    @property
+    def is_over(self) -> bool:
+        """Whether the task that entered the block has ended."""
+        return self._task is not None and self._task.done()
+
+    def cancel(self) -> None:
+        """Cancel the block, unless it has ended."""
+        if self._task is not None and not self.left:
+            self._cancelled = True
+            self._task.cancel()
 
     async def leave(self, error: BaseException | None) -> bool:
         """Cancel nothing from now on. Return whether ``error`` is only the cancellation by this lifetime."""
-        self._left = True
+        self.left = True
         if not self._cancelled or self._task is None:
             return False
         if not isinstance(error, asyncio.CancelledError):

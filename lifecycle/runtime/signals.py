@@ -118,6 +118,14 @@ class SignalRegistry:
             self._restore(signum, self._before.pop(signum))
             signal.raise_signal(signum)
 
+    def handles_sigterm(self) -> bool:
+        """Return whether SIGTERM would be handled, by this library or another, rather than kill the process."""
+        return signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, signal.SIG_IGN)
+
+    def send_sigterm(self) -> None:
+        """Send SIGTERM to this process."""
+        os.kill(os.getpid(), signal.SIGTERM)
+
     def end_process(self, status: int) -> None:
         """End the process immediately, without any cleanup."""
         os._exit(status)

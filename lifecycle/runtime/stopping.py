@@ -11,10 +11,11 @@ from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from weakref import WeakSet
 
 from lifecycle import hooks
 from lifecycle._async import shield
-from lifecycle._util import name_of
+from lifecycle._util import name_of, reason_of
 from lifecycle.runtime.force import Alarm, dump_stacks, force_exit
 from lifecycle.runtime.signals import signal_registry
 
@@ -33,6 +34,7 @@ __all__ = [
     "RouterLike",
     "ShutdownHooks",
     "StartedWorkers",
+    "as_router",
     "conclude",
     "has_route_for",
     "starter",
@@ -177,7 +179,7 @@ def has_route_for(router: RouterLike, topic: str) -> bool:
         return False
 
 
-def _as_router(thing: Any) -> RouterLike | None:
+def as_router(thing: Any) -> RouterLike | None:
     """Return ``thing`` if it has the methods of a router."""
     shaped = all(callable(getattr(thing, name, None)) for name in ("explain", "emit_nowait", "run", "state", "stop"))
     return thing if shaped and not inspect.isclass(thing) else None
@@ -205,13 +207,13 @@ class Draining:
     def add(self, drainable: Drainable, ended: asyncio.Future[Any]) -> None:
         """Drain the component first in a shutdown. A router also receives signals until ``ended`` is done."""
         self._running[ended] = drainable
-        self.had_router |= _as_router(drainable) is not None
+        self.had_router |= as_router(drainable) is not None
         ended.add_done_callback(self._running.pop)
 
     @property
     def routers(self) -> tuple[RouterLike, ...]:
         """The running routers."""
-        return tuple(router for each in tuple(self._running.values()) if (router := _as_router(each)))
+        return tuple(router for each in tuple(self._running.values()) if (router := as_router(each)))
 
     @contextmanager
     def delayed(self, seconds: float) -> Generator[None]:
@@ -298,11 +300,26 @@ class StartedWorkers:
         self._workers: list[tuple[_Stoppable, object]] = []
         # The length at which ended workers are removed: twice the number that was left the last time.
         self._crowded = 16
+        # The workers that the mains or the block started themselves, not a handler or a background task. The program is
+        # not healthy after the failure of one of them.
+        self._own: WeakSet[Any] = WeakSet()
 
     def connect(self) -> Callable[[], None]:
         """Begin to adopt workers, and return a function that ends it."""
-        hooks.worker_started.connect(self._adopt)
-        return lambda: hooks.worker_started.disconnect(self._adopt)
+        receivers: dict[hooks.Hook, Callable[..., None]] = {
+            hooks.worker_started: self._adopt,
+            hooks.component_opened: self._opened,
+            hooks.worker_failed: self._failed,
+            hooks.worker_killed: self._failed,
+        }
+        for hook, receive in receivers.items():
+            hook.connect(receive)
+
+        def disconnect() -> None:
+            for hook, receive in receivers.items():
+                hook.disconnect(receive)
+
+        return disconnect
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -321,11 +338,28 @@ class StartedWorkers:
     def _adopt(self, _sender: object, *, worker: Any, **_: object) -> None:
         if not self._life.is_current():
             return
+        if worker in self._own:
+            self._life.failures.pop(worker.name, None)
         if len(self._workers) >= self._crowded:
             self._workers = [each for each in self._workers if not _is_over(each[0])]
             self._crowded = max(16, 2 * len(self._workers))
         if all(each is not worker for each, _ in self._workers):
             self._workers.append((worker, starter.get()))
+
+    def _opened(self, sender: Any, **_: object) -> None:
+        if getattr(starter.get(), "worker", None) is sender or not hasattr(type(sender), "wait"):
+            return  # a main: `run` and `lifetime` handle its failure; or not a worker
+        if self._life.is_here() and asyncio.current_task() in self._life.own_tasks:
+            self._own.add(sender)
+
+    def _failed(self, _sender: object, *, worker: Any, exit: Any, **_: object) -> None:  # noqa: A002  # of the hook
+        if worker not in self._own or self._life.stopping:
+            return
+        self._life.failures[worker.name] = exit.error
+        if self._life.is_embedded:
+            _log.error("worker %r %s: %s", worker.name, exit.status, reason_of(exit.error))
+            if callable(getattr(worker, "workers", None)):
+                self._life.supervisor_failed(exit.error)
 
     def _supervised(self) -> list[object]:
         children: list[object] = []

@@ -58,6 +58,14 @@ class FakeSignals(SignalRegistry):
         """Accept any signal, in any thread."""
         return signum in signal.valid_signals()
 
+    def handles_sigterm(self) -> bool:
+        """Return whether a receiver in this block handles SIGTERM."""
+        return bool(self._receivers.get(signal.SIGTERM))
+
+    def send_sigterm(self) -> None:
+        """Deliver SIGTERM to the receivers, if there are any. The process of the test continues."""
+        self.deliver(signal.SIGTERM)
+
     def end_process(self, status: int) -> None:
         """Record that the process would have ended."""
         self.exits.append(status)

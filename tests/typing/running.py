@@ -42,7 +42,7 @@ from lifecycle import (
 )
 from lifecycle.control import Emit
 from lifecycle.handlers import SuspendHandler
-from lifecycle.runtime import LifetimeState
+from lifecycle.runtime import Health, LifetimeState
 from lifecycle.workers import TaskWorker
 
 router = Router()
@@ -98,7 +98,10 @@ async def clean_up() -> bool:
 
 
 async def lives() -> None:
-    async with lifetime(signals=False) as life:
+    async with lifetime(router, main, signals=False, on_stop=plain) as life:
+        assert_type(life.health(), Health)
+        assert_type(life.health().ready, bool)
+        assert_type(life.health().components["x"].message, str)
         assert_type(life, Lifetime)
         assert_type(life.reason, Reason)
         assert_type(life.signum, int | None)

@@ -1,0 +1,108 @@
+"""The health of a program as a plain record, for any endpoint: `Health`, made from the states of its components."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from lifecycle._util import reason_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+__all__ = ["ComponentHealth", "Health", "health_of"]
+
+_DEAD: Final = frozenset({"failed", "killed"})
+
+#: States in which a worker does not work, although nothing is wrong with it.
+_HARMLESS: Final = frozenset({"suspended", "stopped", "finished", "stopping"})
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentHealth:
+    """The health of one router, worker, or child of a supervisor."""
+
+    healthy: bool
+    #: The reason for an unhealthy component, or an unusual state such as ``"suspended"``.
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The health of a program at one moment."""
+
+    #: True if everything has started and is healthy, and the shutdown has not begun.
+    ready: bool
+    #: False if something has failed for good, so that only a restart repairs it: a main, a worker, or a child whose
+    #: circuit is open or that is not restarted.
+    live: bool
+    #: By name; a child has the name of its supervisor, a slash and its own.
+    components: Mapping[str, ComponentHealth]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return dictionaries and plain values, for JSON."""
+        return dataclasses.asdict(self)
+
+
+class _LifeLike(Protocol):
+    """The part of a lifetime that its health is made from."""
+
+    @property
+    def ready(self) -> bool: ...
+
+    def all_components(self) -> Iterable[object]: ...
+
+    def all_failures(self) -> Iterable[tuple[str, BaseException]]: ...
+
+
+def health_of(life: _LifeLike) -> Health:
+    """Return the health of the components of ``life``."""
+    components: dict[str, ComponentHealth] = {}
+    live = True
+    for name, error in life.all_failures():
+        live = False
+        components[name] = ComponentHealth(healthy=False, message=f"failed: {reason_of(error)}")
+    for component in life.all_components():
+        for name, health, dead in _look_at(component):
+            live = live and not dead
+            if name not in components or components[name].healthy:
+                components[name] = health
+    healthy = all(each.healthy for each in components.values())
+    return Health(ready=live and healthy and life.ready, live=live, components=components)
+
+
+def _look_at(component: Any) -> Iterator[tuple[str, ComponentHealth, bool]]:
+    """Yield names, their health, and whether they have failed for good. A component of another kind has no health."""
+    try:
+        state = component.state()
+    except Exception as error:  # noqa: BLE001  # of a class of the program's own
+        yield _name_of(component), ComponentHealth(healthy=False, message=reason_of(error)), False
+        return
+    if hasattr(state, "status") and hasattr(state, "circuit"):
+        yield from _look_at_worker(state, str(state.name))
+    elif hasattr(state, "running") and hasattr(state, "sources"):
+        message = "" if state.running else "its sources have not started"
+        yield _name_of(component), ComponentHealth(healthy=bool(state.running), message=message), False
+
+
+def _name_of(component: Any) -> str:
+    try:
+        return str(component.name)
+    except Exception:  # noqa: BLE001  # as above
+        return type(component).__name__
+
+
+def _look_at_worker(state: Any, name: str) -> Iterator[tuple[str, ComponentHealth, bool]]:
+    status, error = str(state.status), f": {state.error}" if state.error else ""
+    dead = status in _DEAD or state.circuit == "open"
+    if state.circuit == "open":
+        health = ComponentHealth(healthy=False, message=f"given up after {state.restarts} restarts{error}")
+    elif status == "running":
+        probe = state.health
+        health = ComponentHealth(probe is None or probe.healthy, "" if probe is None else probe.message)
+    else:
+        health = ComponentHealth(status in _HARMLESS, f"{status}{error}")
+    yield name, health, dead
+    for child in state.children:
+        yield from _look_at_worker(child, f"{name}/{child.name}")
