@@ -30,7 +30,7 @@ __all__ = ["Emit", "RestartSource", "Source", "SourceInfo", "SourceObject", "Sou
 _log = logging.getLogger("lifecycle.control")
 
 #: Whether a source that fails after its start is restarted.
-RestartSource: TypeAlias = Literal["on_failure", "never"]
+RestartSource: TypeAlias = Literal["on_failure", "on-failure", "never"]
 
 
 class Emit(Protocol):
@@ -93,7 +93,7 @@ class SourceRunner:
 
     def __init__(self, source: Source, restart: RestartSource, backoff: Backoff, dispatcher: Dispatcher) -> None:
         _check(source)
-        if restart not in ("on_failure", "never"):
+        if restart not in ("on_failure", "on-failure", "never"):
             raise ValueError(f"restart={restart!r} is unknown; give 'on_failure' or 'never'")
         self.source = source
         self.name: str = source_name(source)

@@ -17,7 +17,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         ".containers": "ContainerWorker",
         ".model": "End Exit ProbeResult Status WorkerState",
         ".process": "ProcessWorker",
-        ".specs": "AutoShutdown OnLimit Restart Spec StopOrder Strategy",
+        ".specs": "AutoShutdown FirstStart OnLimit Restart Spec StopOrder Strategy",
         ".supervisor": "Supervisor",
         ".tasks": "Gate TaskWorker ThreadWorker",
     },

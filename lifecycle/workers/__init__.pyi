@@ -18,6 +18,7 @@ from lifecycle.workers.model import Status as Status
 from lifecycle.workers.model import WorkerState as WorkerState
 from lifecycle.workers.process import ProcessWorker as ProcessWorker
 from lifecycle.workers.specs import AutoShutdown as AutoShutdown
+from lifecycle.workers.specs import FirstStart as FirstStart
 from lifecycle.workers.specs import OnLimit as OnLimit
 from lifecycle.workers.specs import Restart as Restart
 from lifecycle.workers.specs import Spec as Spec

@@ -26,6 +26,7 @@ from lifecycle.workers.tasks import Gate, TaskWorker, required_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Self
 
     from lifecycle.workers.base import Worker
     from lifecycle.workers.model import Exit
@@ -34,6 +35,7 @@ __all__ = [
     "CONTROL_EXCEPTIONS",
     "AutoShutdown",
     "Budget",
+    "FirstStart",
     "OnLimit",
     "Restart",
     "Spec",
@@ -51,7 +53,14 @@ _E = TypeVar("_E", bound=StrEnum)
 _T = TypeVar("_T")
 
 
-class Restart(StrEnum):
+class _Choice(StrEnum):
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        """Read ``"on-failure"`` as ``"on_failure"``."""
+        return cls(value.replace("-", "_")) if isinstance(value, str) and "-" in value else None
+
+
+class Restart(_Choice):
     """When a supervisor restarts a child that has ended."""
 
     #: After any end (OTP: permanent).
@@ -62,7 +71,16 @@ class Restart(StrEnum):
     NEVER = "never"
 
 
-class Strategy(StrEnum):
+class FirstStart(_Choice):
+    """The reaction to a child that cannot start when its supervisor starts."""
+
+    #: The start of the supervisor fails.
+    FAIL = "fail"
+    #: The child is started again after its backoff. The supervisor starts without it.
+    RETRY = "retry"
+
+
+class Strategy(_Choice):
     """Which children are restarted together with a child."""
 
     #: Only the child itself.
@@ -73,7 +91,7 @@ class Strategy(StrEnum):
     REST_FOR_ONE = "rest_for_one"
 
 
-class AutoShutdown(StrEnum):
+class AutoShutdown(_Choice):
     """Whether a supervisor ends after its significant children have ended and are not restarted."""
 
     #: The supervisor keeps running.
@@ -84,7 +102,7 @@ class AutoShutdown(StrEnum):
     ALL_SIGNIFICANT = "all_significant"
 
 
-class OnLimit(StrEnum):
+class OnLimit(_Choice):
     """A supervisor's reaction when its restart budget is used up."""
 
     #: Stop the children and end FAILED, so that the parent may restart the whole supervisor.
@@ -93,7 +111,7 @@ class OnLimit(StrEnum):
     PAUSE = "pause"
 
 
-class StopOrder(StrEnum):
+class StopOrder(_Choice):
     """The order in which a supervisor stops its children."""
 
     #: One child after the other, in reverse start order.
@@ -129,6 +147,9 @@ class Spec:
             loop, so it must return quickly, or return an awaitable.
         restart: When to restart the child: ``"always"``, ``"on_failure"`` or ``"never"``.
         backoff: Delays before restarts, and the limit above which the child is not restarted.
+        first_start: Reaction if the child cannot start when its supervisor starts. ``"fail"`` fails the start of the
+            supervisor. ``"retry"`` starts the supervisor without the child, and starts the child again after each
+            ``backoff`` until it has run once. These starts do not count for the ``intensity`` of the supervisor.
         stop_timeout: Seconds that the child has to end after a stop. By default, the value of its worker.
         significant: Whether the end of the child can end the supervisor; see ``auto_shutdown`` of `Supervisor`.
         ready: Condition that makes a process ready, for a list of arguments; see `ProcessWorker`.
@@ -145,8 +166,9 @@ class Spec:
     name: str
     child: _Target
     _: KW_ONLY
-    restart: Restart | Literal["always", "on_failure", "never"] = Restart.ALWAYS
+    restart: Restart | Literal["always", "on_failure", "on-failure", "never"] = Restart.ALWAYS
     backoff: Backoff = field(default_factory=Backoff)
+    first_start: FirstStart | Literal["fail", "retry"] = FirstStart.FAIL
     stop_timeout: float | None = None
     significant: bool = False
     ready: str | None = None
@@ -159,6 +181,7 @@ class Spec:
         if not self.name or not isinstance(self.name, str):
             raise ValueError(f"a child's name must be a non-empty string, got {self.name!r}")
         object.__setattr__(self, "restart", chosen(Restart, self.restart, "restart"))
+        object.__setattr__(self, "first_start", chosen(FirstStart, self.first_start, "first_start"))
         self._check_figures()
         self._check_sense()
         self._check_child()

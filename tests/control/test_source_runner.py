@@ -250,7 +250,12 @@ async def test_a_source_that_ran_for_long_resets_its_backoff(clock: Clock, failu
 
 
 @pytest.mark.parametrize(
-    ("restart", "backoff"), [("never", None), ("on_failure", Backoff(0.1, max_restarts=2, within=60))]
+    ("restart", "backoff"),
+    [
+        ("never", None),
+        ("on_failure", Backoff(0.1, max_restarts=2, within=60)),
+        ("on-failure", Backoff(0.1, max_restarts=2, within=60)),
+    ],
 )
 async def test_a_source_is_not_restarted_after_too_many_failures(
     clock: Clock, failures: Failures, restart: Any, backoff: Any

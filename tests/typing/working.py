@@ -107,7 +107,8 @@ async def workers() -> None:
 tree = Supervisor(
     "tree",
     Spec("task", serve),
-    Spec("gate", loop, restart="on_failure", backoff=Backoff(initial=1)),
+    Spec("gate", loop, restart="on_failure", backoff=Backoff(initial=1), first_start="retry"),
+    Spec("dash", serve, restart="on-failure"),
     Spec("process", [sys.executable, "-c", "pass"], ready="port:80", restart=Restart.NEVER),
     Spec("worker", lambda: ProcessWorker("api", "true")),
     Spec("own", Own, significant=True),

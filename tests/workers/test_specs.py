@@ -7,12 +7,12 @@ import gc
 import logging
 import traceback
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lifecycle.errors import DoNotRestart, RestartLimitReached, StopTree, WorkerFailed
-from lifecycle.workers import Backoff, Intensity, Spec, Strategy, Supervisor
+from lifecycle.workers import Backoff, Intensity, Restart, Spec, Strategy, Supervisor
 from lifecycle.workers.specs import AutoShutdown, Budget, affected, cause_of, ends_with
 
 if TYPE_CHECKING:
@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 )
 def test_strategy_selects_the_children_that_restart_together(strategy: str, who: list[str]) -> None:
     assert affected(Strategy(strategy), ["a", "b", "c"], "b") == who
+
+
+@pytest.mark.parametrize("word", ["on_failure", "on-failure"])
+def test_a_policy_may_be_written_with_a_dash(word: Any) -> None:
+    assert Spec("a", ["true"], restart=word).restart == Restart.ON_FAILURE == Restart(word)
+    with pytest.raises(ValueError, match="restart='on-fail' is unknown; give one of 'always', 'on_failure', 'never'"):
+        Spec("a", ["true"], restart="on-fail")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("significant", [True, False])

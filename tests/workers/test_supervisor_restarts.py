@@ -51,6 +51,49 @@ async def test_a_start_that_fails_stops_those_before_it(clock: Clock, fakes: Fak
     assert statuses(supervisor) == {"a": "stopped", "b": "failed", "c": "stopped"}
 
 
+# -- a first start that is tried again ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["one_for_one", "rest_for_one", "one_for_all"])
+async def test_a_first_start_that_is_retried_delays_no_other_child(clock: Clock, fakes: Fakes, strategy: Any) -> None:
+    fakes.fails = {("b", number): OSError("no disk") for number in (1, 2)}
+    specs = [fakes.spec("a"), fakes.spec("b", first_start="retry", backoff=STEADY), fakes.spec("c")]
+    async with Supervisor("s", *specs, strategy=strategy, intensity=Intensity(0, 60)) as supervisor:
+        assert fakes.take_log() == ["a up", "b cannot", "c up"]
+        assert (clock.time(), statuses(supervisor)) == (0, {"a": "running", "b": "pending", "c": "running"})
+        await clock.advance(0.1 + 0.2)
+        assert fakes.take_log() == ["b cannot", "b up"]
+        assert set(statuses(supervisor).values()) == {"running"}
+
+
+async def test_a_first_start_is_retried_until_it_has_run_whatever_the_policy(clock: Clock, fakes: Fakes) -> None:
+    fakes.fails["a", 1] = fakes.fails["a", 2] = OSError("no disk")
+    async with Supervisor("s", fakes.spec("a", first_start="retry", restart="never", backoff=STEADY)) as supervisor:
+        await clock.advance(1)
+        assert statuses(supervisor) == {"a": "running"}
+        fakes.crash("a")
+        await clock.advance(100)
+        assert statuses(supervisor) == {"a": "failed"}
+
+
+async def test_a_first_start_is_not_retried_above_the_limit_of_the_backoff(clock: Clock, fakes: Fakes) -> None:
+    fakes.fails = {("a", number): OSError("no disk") for number in range(1, 9)}
+    backoff = Backoff(jitter=0, max_restarts=2, within=60)
+    async with Supervisor("s", fakes.spec("a", first_start="retry", backoff=backoff), fakes.spec("b")) as supervisor:
+        await clock.advance(100)
+        assert statuses(supervisor) == {"a": "failed", "b": "running"}
+        assert [child.circuit for child in supervisor.workers()] == ["open", "closed"]
+
+
+async def test_a_first_start_that_waits_for_its_retry_can_be_stopped(clock: Clock, fakes: Fakes) -> None:
+    fakes.fails["a", 1] = OSError("no disk")
+    async with Supervisor("s", fakes.spec("a", first_start="retry", backoff=STEADY)) as supervisor:
+        await supervisor.stop_child("a")
+        await clock.advance(100)
+        assert statuses(supervisor) == {"a": "stopped"}
+    assert fakes.take_log() == ["a cannot"]
+
+
 @pytest.mark.parametrize(
     ("child", "message"),
     [

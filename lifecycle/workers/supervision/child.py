@@ -21,7 +21,7 @@ from lifecycle.backoff import Intensity
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers.base import ATTEMPT, PREV_EXIT, RESUME_ID, BaseWorker, Worker, previous_exit
 from lifecycle.workers.model import AT_WORK, ProbeResult, Status, WorkerState, as_failure, failed, stopped_early
-from lifecycle.workers.specs import Restart
+from lifecycle.workers.specs import FirstStart, Restart
 
 if TYPE_CHECKING:
     from collections import deque
@@ -65,6 +65,8 @@ class Child:
         self.worker: Worker | None = None
         #: Whether the worker is running: from the end of its start to its end.
         self.live: bool = False
+        #: Whether a worker has ever been running.
+        self.has_run: bool = False
         #: The task of the current start; None if no start is in progress.
         self.starting: asyncio.Task[BaseException | None] | None = None
         self._idle_status = Status.CREATED
@@ -124,6 +126,11 @@ class Child:
     def active(self) -> bool:
         """Whether it is running, or waits for a restart."""
         return self.live or self.starting is not None or self._idle_status == Status.PENDING
+
+    @property
+    def retries_first_start(self) -> bool:
+        """Whether it is started again until it has run once."""
+        return self.spec.first_start == FirstStart.RETRY and not self.has_run
 
     @property
     def restarts_with_group(self) -> bool:
@@ -196,7 +203,8 @@ class Child:
 
     def note_started(self) -> None:
         """Record that the start has succeeded."""
-        self.live, self._running_since, self.provisional = True, asyncio.get_running_loop().time(), False
+        self.live = self.has_run = True
+        self._running_since, self.provisional = asyncio.get_running_loop().time(), False
 
     def note_ended(self, ended: Exit) -> None:
         """Record that the worker has ended, or could not start."""

@@ -242,6 +242,8 @@ class SupervisorLoop:
                 self._end_with(cause)
         elif child.has_callers:
             self._refuse(child, error)
+        elif child.retries_first_start:
+            self._retry_first_start(child, error)
         elif first:
             self._end_with(cannot_start(self.name, error, child=child.spec.name))
         elif verdict(child.spec.restart, ended) is Verdict.RESTART:
@@ -370,15 +372,32 @@ class SupervisorLoop:
             self._end_with(limit)
             return
         delay = max(at - now, child.take_delay())
+        self._announce_restart(child, delay, error)
+        if self._strategy is Strategy.ONE_FOR_ONE:
+            self._start_after(delay, child)
+        else:
+            await self._restart_group(child, delay)
+
+    def _retry_first_start(self, child: Child, error: BaseException) -> None:
+        """Start ``child``, which has never run, after its backoff. No sibling needs a restart because of it."""
+        self._queue.discard(child)
+        if child.count_restart(asyncio.get_running_loop().time()):
+            self._open_circuit(child, error)
+            return
+        delay = child.take_delay()
+        self._announce_restart(child, delay, error)
+        self._start_after(delay, child)
+
+    def _announce_restart(self, child: Child, delay: float, error: BaseException) -> None:
+        name = child.spec.name
         _log.warning(
             "%r is started again in %.1f s: %s", name, delay, reason_of(error), exc_info=_with_traceback(error)
         )
         hooks.restart_scheduled.announce(self.supervisor, child=name, delay=delay, error=error)
-        if self._strategy is Strategy.ONE_FOR_ONE:
-            self._show_pending(child)
-            child.backoff_timer = self._mailbox.post_after(delay, partial(self._start_due, child, child.generation))
-        else:
-            await self._restart_group(child, delay)
+
+    def _start_after(self, delay: float, child: Child) -> None:
+        self._show_pending(child)
+        child.backoff_timer = self._mailbox.post_after(delay, partial(self._start_due, child, child.generation))
 
     async def _restart_group(self, child: Child, delay: float) -> None:
         group = affected(self._strategy, list(self.children.values()), child)
