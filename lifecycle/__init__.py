@@ -73,7 +73,7 @@ __all__, __getattr__, __dir__ = lazy_names(
             "AmbiguousDependency StepFailed ClaimLost FlowError Interrupted InvalidPattern InvalidState "
             "InvalidTransition LaneFull LifecycleError MissingDependencies PoolBusy PoolClosed PoolError PoolFailed "
             "RemoteError RestartLimitReached RouteConflict RouteNotFound RouterRunning SessionLost SourceClosed "
-            "SourceFailed VerificationError WorkerFailed WorkerLost"
+            "SourceFailed UsageError VerificationError WorkerFailed WorkerLost"
         ),
         ".flows": "JobQueue Flows ForEach Times current_task graph linear task unordered",
         ".handlers": (

@@ -54,6 +54,7 @@ from lifecycle.errors import SessionLost as SessionLost
 from lifecycle.errors import SourceClosed as SourceClosed
 from lifecycle.errors import SourceFailed as SourceFailed
 from lifecycle.errors import StepFailed as StepFailed
+from lifecycle.errors import UsageError as UsageError
 from lifecycle.errors import VerificationError as VerificationError
 from lifecycle.errors import WorkerFailed as WorkerFailed
 from lifecycle.errors import WorkerLost as WorkerLost

@@ -11,6 +11,7 @@ LifecycleError
 ├── LaneFull                    a lane is full, and waiting is impossible or was not requested
 ├── SourceFailed                a source could not start
 ├── SourceClosed                an event was given to a source that is closed
+├── UsageError                  a command has wrong arguments; the message has the usage
 ├── Interrupted                 the lifetime began to stop while waiting
 ├── InvalidTransition           a transition that the table of a state machine does not allow
 │   └── InvalidState            (also FlowError) the same for flows and jobs
@@ -82,6 +83,7 @@ __all__ = [
     "StopTree",
     "UnfitServer",
     "Unpublishable",
+    "UsageError",
     "VerificationError",
     "WorkerFailed",
     "WorkerLost",
@@ -140,6 +142,10 @@ class SourceFailed(LifecycleError):
 
 class SourceClosed(LifecycleError):
     """An event was given to a source after ``close()``."""
+
+
+class UsageError(LifecycleError):
+    """A command has wrong arguments. Raised by the handler of a command, it is logged as one line."""
 
 
 class Interrupted(LifecycleError):

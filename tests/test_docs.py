@@ -343,10 +343,10 @@ def test_the_first_prompt_of_the_how_to_suspends_its_worker(start: Callable[...,
 
 def test_the_second_prompt_of_the_how_to_takes_arguments(start: Callable[..., Running]) -> None:
     program = start(versions(ROOT / "docs/howto/prompt.md", "release.py")[0], keyboard=True)
-    program.type("deploy")
-    program.until("usage: deploy HOST")
-    program.type("deploy 'new york'")
-    program.until("deployed to new york")
+    program.type("deploy rome")
+    program.until("'rome' is not one of lisbon, london, paris; usage: deploy [--force] HOST [VERSION]")
+    program.type("deploy paris 3 --force")
+    program.until("deployed version 3 to paris by force")
     program.type("quit")
     program.rest()
 

@@ -365,7 +365,7 @@ async def test_unknown_lines_are_answered(said: Any) -> None:
     await router.dispatch(UnknownCommandEvent("x", ("help", "quit")))
     await router.dispatch(UnknownCommandEvent("y" * 1_000_000, ("help",)))
     first, second = said().splitlines()
-    assert first == "Unknown command 'x'. Try: help, quit"
+    assert first == "Unknown command 'x'. Try: help"
     assert len(second) < 100
 
 

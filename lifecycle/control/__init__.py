@@ -26,6 +26,7 @@ from lifecycle.errors import (
     RouteNotFound,
     RouterRunning,
     SourceFailed,
+    UsageError,
 )
 from lifecycle.events import (
     Change,
@@ -102,6 +103,7 @@ __all__ = [
     "TickEvent",
     "Topical",
     "UnknownCommandEvent",
+    "UsageError",
     "WebhookEvent",
     "Wrapper",
     "debounce",

@@ -49,6 +49,7 @@ class Command:
         aliases: Other words for the same command.
         place: Where the command was registered, for messages about conflicts.
         takes_arguments: If false, a line with further words is not this command.
+        usage: The command and its arguments, such as ``deploy [--force] TARGET``.
     """
 
     name: str
@@ -61,6 +62,8 @@ class Command:
     place: str = "built in"
     #: If false, a line with further words is not this command.
     takes_arguments: bool = True
+    #: The command and its arguments, such as ``deploy [--force] TARGET``; empty if the handler parses them.
+    usage: str = ""
 
     def make(self, args: tuple[str, ...]) -> Topical:
         """Return the event for this command with ``args``."""

@@ -18,7 +18,7 @@ from lifecycle.control.deliveries import Delivery, current, emits_stored
 from lifecycle.control.lanes import Lane
 from lifecycle.control.patterns import Pattern
 from lifecycle.control.routing import Route
-from lifecycle.errors import Dropped, InvalidTopic, LaneFull, LifecycleError, NotHandled
+from lifecycle.errors import Dropped, InvalidTopic, LaneFull, LifecycleError, NotHandled, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Hashable, Iterator, Sequence
@@ -510,7 +510,10 @@ class Reporter:
         """End a delivery with the error of a handler."""
         route.failed += 1
         topic = delivery.event.topic
-        _log.log(level, "%s failed on %s (route %r)", name_of(route.handler), topic, route.text, exc_info=error)
+        if isinstance(error, UsageError):
+            _log.warning("%s", error)
+        else:
+            _log.log(level, "%s failed on %s (route %r)", name_of(route.handler), topic, route.text, exc_info=error)
         delivery.end(error)
         if not route.is_tap:
             hooks.handler_failed.announce(self._router, event=delivery.event, pattern=route.text, error=error)

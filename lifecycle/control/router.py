@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, Unpack, overload
 
 from lifecycle._util import name_of
@@ -197,24 +197,35 @@ class Router:
     def command(self, name: _H, /) -> _H: ...
 
     @overload
-    def command(self, name: str, handler: Handler, *, help: str = "", complete: Completer | None = None) -> Route: ...
+    def command(self, name: str, /, *, help: str = "", complete: Completer | None = None) -> Callable[[_H], _H]: ...
+
+    @overload
+    def command(
+        self, name: str, handler: Callable[..., Any], *, help: str = "", complete: Completer | None = None
+    ) -> Route: ...
 
     def command(
         self,
         name: str | Callable[..., Any],
-        handler: Handler | None = None,
+        handler: Callable[..., Any] | None = None,
         *,
         help: str = "",  # noqa: A002  # the usual name
         complete: Completer | None = None,
     ) -> Any:
-        """Register a command. When a user types its name, ``handler`` is called with a `CommandEvent`.
+        """Register a command. When a user types its name, ``handler`` is called.
 
-        As a decorator without arguments, `command` uses the name and docstring of the function. All commands share the
-        lane ``command`` and therefore run one after the other.
+        As a decorator, `command` uses the name of the function, or the given one: ``@router.command("name")``. All
+        commands share the lane ``command`` and therefore run one after the other.
+
+        A handler of one parameter without an annotation, or with the class of an event, gets the `CommandEvent`. Any
+        other handler gets its arguments parsed: ``async def deploy(target: str, force: bool = False)`` accepts
+        ``deploy prod --force``. Parameters with a default are optional, and keyword-only ones are options. Words are
+        converted to the annotation: a class such as ``int`` or ``Path``, an enum, or a ``Literal``. These also provide
+        the completions, and so does ``Annotated[str, function]``. A mistake logs the usage.
 
         Args:
             name: The word that a user types.
-            handler: An async or plain function of one argument, the event.
+            handler: An async or plain function.
             help: Help text. By default, the docstring of the handler.
             complete: Completions for an argument: words, or a function from the typed text to words.
 
@@ -224,16 +235,33 @@ class Router:
         Raises:
             RouteConflict: if the name is taken.
             ValueError: if the name is not a single word.
+            TypeError: if a parameter of the handler cannot be an argument.
         """
         if not isinstance(name, str):
-            self.command(name_of(name).rpartition(".")[2], name)
+            self._command(name_of(name).rpartition(".")[2], name)
             return name
-        if handler is None:
-            raise TypeError(f"command({name!r}) has no handler; give one: router.command({name!r}, handler)")
-        place = "{}:{}".format(*caller())
-        self.commands.add(Command(name, help or help_of(handler), complete=complete, place=place))
+        if handler is not None:
+            return self._command(name, handler, help, complete)
+
+        def register(handler: Callable[..., Any]) -> Callable[..., Any]:
+            self._command(name, handler, help, complete)
+            return handler
+
+        return register
+
+    def _command(
+        self, name: str, handler: Callable[..., Any], text: str = "", complete: Completer | None = None
+    ) -> Route:
+        from lifecycle.control.arguments import arguments_of  # argparse is slow to import
+
+        arguments = arguments_of(name, handler)
+        command = Command(name, text or help_of(handler), complete=complete, place="{}:{}".format(*caller()))
+        if arguments is not None:
+            command = replace(command, usage=arguments.usage, complete=complete or arguments.complete)
+        self.commands.add(command)
         try:
-            return self.handle(f"command/{quoted(name)}", handler, lane="command")
+            called = handler if arguments is None else arguments.handler()
+            return self.handle(f"command/{quoted(name)}", called, lane="command")
         except BaseException:
             self.commands.remove(name)
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -143,7 +144,9 @@ class _Actions:
 
     def help(self, _: Topical) -> None:
         """Print all commands, each with the first line of its help."""
-        table = [(", ".join((each.name, *each.aliases)), each.help.strip()) for each in self._router.commands]
+        table = [
+            (", ".join((each.usage or each.name, *each.aliases)), each.help.strip()) for each in self._router.commands
+        ]
         width = max(len(words) for words, _ in table)
         reply("\n".join(f"{words:{width}}  {''.join(text.splitlines()[:1])}".rstrip() for words, text in table))
 
@@ -220,7 +223,8 @@ def _answer_unknown(event: UnknownCommandEvent) -> None:
     if first != event.command and first in event.known:
         say(f"{first!r} takes no arguments, so {word!r} is not a command. Give {first!r} alone.")
     else:
-        say(f"Unknown command {word!r}. Try: {', '.join(event.known)}")
+        near = difflib.get_close_matches(first, event.known, cutoff=0.5) or ["help"]
+        say(f"Unknown command {word!r}. Try: {', '.join(near)}")
 
 
 def _answer_unrouted(event: Topical) -> None:

@@ -190,9 +190,15 @@ class Console:
         ]
 
     def commands(self) -> list[dict[str, Any]]:
-        """Return all commands with name, aliases, help, and the router that handles each."""
+        """Return all commands with name, usage, help, aliases, and the router that handles each."""
         return [
-            {"name": each.name, "help": each.help.strip(), "aliases": list(each.aliases), "router": router.name}
+            {
+                "name": each.name,
+                "usage": each.usage,
+                "help": each.help.strip(),
+                "aliases": list(each.aliases),
+                "router": router.name,
+            }
             for router in self._commands.routers()
             for each in router.commands
             if self._commands.router_for(each.name) is router

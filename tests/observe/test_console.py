@@ -293,6 +293,7 @@ async def test_commands_are_listed_once_with_the_router_that_has_them() -> None:
         assert listed["deploy"] == {
             "name": "deploy",
             "help": "Deploy TARGET. \n\nMore.",
+            "usage": "",
             "aliases": [],
             "router": "second",
         }

@@ -109,8 +109,8 @@ router.on("a", debounced=3)  # type: ignore[call-arg]  # pyright: ignore[reportC
 router.handle("a", "print")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # Settings are keyword arguments.
 router.handle("a", print, 0.2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-# The name of a command needs a handler.
-router.command("deploy")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+# A command needs a name or a function.
+router.command()  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 # A relay returns whether the event is passed on.
 add_relay(router, "a", build)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 

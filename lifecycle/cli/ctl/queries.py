@@ -120,7 +120,10 @@ def commands(request: Request) -> int:
 
 def show_commands(answer: Any) -> None:
     """Print one line per command, with the first line of its help."""
-    rows = [(", ".join((each["name"], *each["aliases"])), *each["help"].strip().splitlines()[:1]) for each in answer]
+    rows = [
+        (", ".join((each.get("usage") or each["name"], *each["aliases"])), *each["help"].strip().splitlines()[:1])
+        for each in answer
+    ]
     show(Table(("command", "meaning"), [(row[0], row[1] if row[1:] else "") for row in rows]))
 
 
