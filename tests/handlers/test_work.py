@@ -170,7 +170,7 @@ async def test_values_that_cannot_be_stored_raise(flows: Flows) -> None:
 
 async def test_the_id_of_another_flow_raises(flows: Flows) -> None:
     await outcome(await FlowHandler(flows, DEPLOY)(hook("d-1")))
-    with pytest.raises(FlowError, match="that of"):
+    with pytest.raises(FlowError, match="belongs to a flow"):
         await FlowHandler(flows, given(event=1))(hook("d-1"))
 
 
