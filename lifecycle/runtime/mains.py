@@ -1,4 +1,4 @@
-"""Mains: the kinds of objects that `run` accepts: async functions, routers, workers, objects with ``run()``."""
+"""Mains: the kinds of objects that `run` accepts, such as async functions, routers, workers and web servers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from lifecycle import hooks
 from lifecycle._async import is_async, was_cancelled
 from lifecycle._util import name_of
 from lifecycle.errors import Interrupted, WorkerFailed
+from lifecycle.runtime.signals import signal_registry
 from lifecycle.runtime.stopping import starter, stop_worker
 
 if TYPE_CHECKING:
@@ -38,8 +39,28 @@ class _Works(Protocol):
     async def wait(self) -> Any: ...
 
 
+class _Serves(Protocol):
+    """A server with the interface of ``uvicorn.Server``."""
+
+    started: bool
+    should_exit: bool
+
+    async def serve(self) -> object: ...
+
+
+class _SetsUp(Protocol):
+    """A server with the interface of ``aiohttp.web.AppRunner``."""
+
+    @property
+    def sites(self) -> Any: ...
+
+    async def setup(self) -> object: ...
+
+    async def cleanup(self) -> object: ...
+
+
 #: The types that `run` accepts; it checks them again at run time, since not every program uses a type checker.
-AnyMain: TypeAlias = "Callable[[], Coroutine[Any, Any, object]] | _Runs | _Works"
+AnyMain: TypeAlias = "Callable[[], Coroutine[Any, Any, object]] | _Runs | _Works | _Serves | _SetsUp"
 
 
 class Main:
@@ -155,6 +176,69 @@ class AnnouncedMain(Main):
         self.started.set()
 
 
+#: Seconds between two checks whether a server has started.
+_SERVER_POLL = 0.01
+
+#: Seconds that a server has to answer the requests that it has begun.
+_SERVER_GRACE = 10.0
+
+
+class ServerMain(AnnouncedMain):
+    """A server like that of uvicorn. It stops through its own ``should_exit``, and its end completes the program."""
+
+    completes: ClassVar[bool] = True
+
+    def __init__(self, name: str, server: Any) -> None:
+        super().__init__(name, _Server(name, server))
+        self._server = server
+
+    async def _ask(self, left: Callable[[], float]) -> None:
+        self._server.should_exit = True
+        await asyncio.wait({self.task}, timeout=min(_SERVER_GRACE, left()))
+        if not self.task.done():
+            _log.warning("%s has not answered all requests; it is cancelled", self.name)
+            self.task.cancel()
+
+
+class _Server:
+    """A server of uvicorn, with the interface of a router."""
+
+    def __init__(self, name: str, server: Any) -> None:
+        self._name, self._server = name, server
+
+    async def run(self) -> None:
+        await self._server.serve()
+        if not self._server.started and not self._server.should_exit:
+            raise WorkerFailed(f"{self._name} could not start; its log has the reason")
+
+    async def wait_running(self) -> None:
+        while not self._server.started:  # noqa: ASYNC110  # it is a plain attribute
+            await asyncio.sleep(_SERVER_POLL)
+        # It has taken the signals for itself.
+        signal_registry().retake()
+
+
+class RunnerMain(Main):
+    """A server like ``aiohttp.web.AppRunner``. Without sites after its setup, it listens on the port of aiohttp."""
+
+    def __init__(self, name: str, runner: Any) -> None:
+        super().__init__(name, asyncio.Event().wait)
+        self._runner = runner
+
+    async def _live(self) -> Any:
+        try:
+            await self._runner.setup()
+            if not self._runner.sites:
+                from aiohttp import web  # heavy
+
+                await web.TCPSite(self._runner).start()
+            signal_registry().retake()
+            self.started.set()
+            return await self._work()
+        finally:
+            await self._runner.cleanup()
+
+
 def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
     return task.exception() if task.done() and not task.cancelled() else None
 
@@ -210,6 +294,11 @@ def as_main(thing: Any) -> Main:
 
 
 def _as_main(thing: Any) -> Main:
+    server = thing.__self__ if inspect.ismethod(thing) and thing.__name__ == "serve" else thing
+    if is_async(getattr(server, "serve", None)) and all(hasattr(server, each) for each in ("started", "should_exit")):
+        return ServerMain(type(server).__name__, server)
+    if all(is_async(getattr(thing, each, None)) for each in ("setup", "cleanup")) and hasattr(thing, "sites"):
+        return RunnerMain(type(thing).__name__, thing)
     if all(is_async(getattr(thing, name, None)) for name in ("start", "stop", "wait")):
         return WorkerMain(f"worker {getattr(thing, 'name', thing)!s}", thing)
     run: Any = getattr(thing, "run", None)
@@ -229,7 +318,7 @@ def _as_main(thing: Any) -> Main:
 
 _ACCEPTED = (
     "an async function without arguments, a Router, a worker (async start, stop and wait), "
-    "or an object with `async def run()`"
+    "an object with `async def run()`, a uvicorn.Server, or an aiohttp.web.AppRunner"
 )
 
 

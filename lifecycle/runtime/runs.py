@@ -63,7 +63,8 @@ def run(  # keyword settings of a program
     and the start of the shutdown.
 
     Args:
-        mains: Async functions without arguments, routers, workers, supervisors, or objects with ``async def run()``.
+        mains: Async functions without arguments, routers, workers, supervisors, objects with ``async def run()``, or a
+            ``uvicorn.Server`` or ``aiohttp.web.AppRunner``.
         force_exit: Call ``os._exit(1)`` on signal number ``max(force_exit, 2)``. If Ctrl+C is captured by
             ``cancel_on_interrupt=False`` or by a router, on signal number ``force_exit + 2``. 0 means never.
         cancel_on_interrupt: Whether Ctrl+C begins the shutdown. By default it does, unless a running router has a route

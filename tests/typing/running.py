@@ -81,6 +81,19 @@ run(Server)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # An unknown setting.
 run(main, timeout=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
+
+class WebServer:
+    started = False
+    should_exit = False
+
+    async def serve(self, sockets: list[str] | None = None) -> None: ...
+
+    def run(self) -> None: ...
+
+
+run(router, WebServer())
+run(router, WebServer().serve)
+
 # -- in a lifetime ----------------------------------------------------------------------------------------------------
 
 
