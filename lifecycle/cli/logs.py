@@ -114,9 +114,11 @@ class _ConsoleHandler(logging.Handler):
         if isinstance(self._console, JsonConsole):
             self._console.log(record)
         else:
-            (self._console.error if record.levelno >= logging.ERROR else self._console.warning)(
-                without_output(self.format(record))
-            )
+            text = self._text(record)
+            (self._console.error if record.levelno >= logging.ERROR else self._console.warning)(text)
+
+    def _text(self, record: logging.LogRecord) -> str:
+        return self.format(record)
 
 
 class _WarningHandler(_ConsoleHandler):
@@ -126,6 +128,10 @@ class _WarningHandler(_ConsoleHandler):
         if record.msg == NOT_RESTARTED:
             return False
         return record.levelno >= logging.WARNING or record.name == _SOURCES
+
+    def _text(self, record: logging.LogRecord) -> str:
+        # The console shows the output of each command.
+        return without_output(self.format(record))
 
 
 class _DefaultHandler(_ConsoleHandler):

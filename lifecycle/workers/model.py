@@ -38,6 +38,7 @@ __all__ = [
     "failed",
     "final_status",
     "stopped_early",
+    "with_stderr",
 ]
 
 #: Called with the old and the new status in the loop iteration of the change. It MUST NOT raise.
@@ -91,6 +92,9 @@ FAILURES: Final = frozenset({Status.FAILED, Status.KILLED})
 
 #: Log message for the child of a supervisor that has failed and is not restarted, with its name and the reason.
 NOT_RESTARTED: Final = "%r has failed and is not started again: %s"
+
+#: Maximum characters of stderr in a message. The `Exit` of the process has more.
+_STDERR_SHOWN: Final = 1000
 
 # A plain number: it is only compared, and not every system defines the name.
 _SIGKILL: Final = 9
@@ -282,6 +286,19 @@ def _error(name: str, status: Status, end: End, how: Circumstances) -> BaseExcep
         # The error may be shown without the exit: in a traceback, or in the exception group of a supervisor.
         end.error.add_note(f"the end of its stderr:\n{stderr}")
     return end.error
+
+
+def with_stderr(message: str, stderr: str) -> str:
+    """Return ``message`` with the last lines of ``stderr``, unless it has them already. Secrets are masked."""
+    if not stderr.strip() or "the end of its stderr:" in message:
+        return message
+    from lifecycle._masking import masked  # few processes fail
+
+    text = masked(stderr).strip()
+    end = text[-_STDERR_SHOWN:]
+    # Without a partial first line, if possible.
+    whole = end.partition("\n")[2].strip() if len(text) > _STDERR_SHOWN else ""
+    return f"{message}; the end of its stderr:\n{whole or end}"
 
 
 def failed(error: BaseException) -> Exit:

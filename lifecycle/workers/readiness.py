@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from lifecycle._util import reason_of
 from lifecycle.errors import WorkerFailed
-from lifecycle.workers.model import End
+from lifecycle.workers.model import End, with_stderr
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from lifecycle.workers.stdio import Command
 
 __all__ = ["Line", "Readiness", "not_ready", "parse_ready"]
-
-
-#: Characters of stderr shown in the message. The `Exit` of the process has more.
-_STDERR_SHOWN: Final = 1000
 
 
 class Readiness:
@@ -96,17 +92,10 @@ def not_ready(name: str, ready: Readiness, life: asyncio.Future[End | None], tim
         )
     end = End.of(life)
     how = "exited with status 0" if end.error is None else str(end.error).removeprefix(f"{name!r} ")
-    stderr = f"; the end of its stderr:\n{_last(end.stderr)}" if end.stderr.strip() else ""
-    failed = WorkerFailed(f"{name!r} ended before it was ready: it {how}, and did not {ready}{reason}{stderr}")
+    message = f"{name!r} ended before it was ready: it {how}, and did not {ready}{reason}"
+    failed = WorkerFailed(with_stderr(message, end.stderr))
     failed.__cause__ = end.error
     return failed
-
-
-def _last(text: str) -> str:
-    """Return the end of ``text``, without a partial first line if possible."""
-    end = text[-_STDERR_SHOWN:]
-    whole = end.partition("\n")[2].strip()
-    return whole if len(text) > _STDERR_SHOWN and whole else end.strip()
 
 
 # -- a line of output --------------------------------------------------------------------------------------------------

@@ -78,6 +78,15 @@ def test_program_without_logging_shows_library_warnings() -> None:
     assert stream.getvalue() == "[lifecycle] a source failed\n"
 
 
+def test_the_end_of_stderr_is_left_out_only_where_the_output_is_shown() -> None:
+    program, commands = io.StringIO(), io.StringIO()
+    for shown, stream in ((program_logging, program), (logging_to, commands)):
+        with alone(), shown(Console(stream=stream)):
+            logging.getLogger("lifecycle.workers").warning("'web' failed; the end of its stderr:\nno table")
+    assert program.getvalue() == "[lifecycle] 'web' failed; the end of its stderr:\n[lifecycle] no table\n"
+    assert commands.getvalue() == "[lifecycle] 'web' failed\n"
+
+
 @pytest.mark.parametrize("name", ["", "lifecycle"])
 def test_program_with_own_logging_is_not_changed(name: str) -> None:
     stream, own = io.StringIO(), io.StringIO()

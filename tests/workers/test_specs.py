@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle.errors import DoNotRestart, RestartLimitReached, StopTree, WorkerFailed
-from lifecycle.workers import Backoff, Intensity, Restart, Spec, Strategy, Supervisor
+from lifecycle.workers import Backoff, End, Intensity, Restart, Spec, Strategy, Supervisor
 from lifecycle.workers.specs import AutoShutdown, Budget, affected, cause_of, ends_with
 
 if TYPE_CHECKING:
@@ -150,6 +150,25 @@ async def test_log_has_the_traceback_of_the_error_of_a_child_and_none_of_an_exit
         assert [frame.name for frame in traceback.extract_tb(record.exc_info[2])][-1] == "job"
     assert process_restarts.getMessage().endswith("'process' exited with status 3")
     assert not process_restarts.exc_info
+
+
+async def test_log_has_the_masked_end_of_the_stderr_of_a_failed_process(
+    clock: Clock, fakes: Fakes, caplog: pytest.LogCaptureFixture
+) -> None:
+    stderr = "".join(f"line {number} {'x' * 90}\n" for number in range(30)) + "password=hunter2\nno such table\n"
+    for restart in ("always", "never"):
+        async with Supervisor("s", fakes.spec("web", restart=restart)):
+            fakes["web"].life.set_result(End(WorkerFailed("'web' exited with status 1"), 1, stderr))
+            await clock.settle()
+
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 2
+    for message in messages:
+        first, *more = message.splitlines()
+        assert first.endswith("'web' exited with status 1; the end of its stderr:")
+        assert more[0].startswith("line 2")
+        assert more[-2:] == ["password=***", "no such table"]
+        assert len(message) < 1200
 
 
 async def test_log_has_the_failure_of_a_child_that_is_never_restarted(

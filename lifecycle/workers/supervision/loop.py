@@ -30,6 +30,7 @@ from lifecycle.workers.model import (
     cannot_start,
     failed,
     stopped_early,
+    with_stderr,
 )
 from lifecycle.workers.process import ProcessWorker
 from lifecycle.workers.specs import (
@@ -321,7 +322,7 @@ class SupervisorLoop:
         """Log the failure of ``child``, which is not restarted, unless the child itself asked not to be."""
         error = ended.error
         if error is not None and not isinstance(cause_of(error), DoNotRestart):
-            _log.error(NOT_RESTARTED, child.spec.name, reason_of(error), exc_info=_with_traceback(error))
+            _log.error(NOT_RESTARTED, child.spec.name, _reason(child, error), exc_info=_with_traceback(error))
 
     def _leave(self, child: Child) -> None:
         """Leave ``child`` down, which may end the supervisor."""
@@ -389,10 +390,8 @@ class SupervisorLoop:
         self._start_after(delay, child)
 
     def _announce_restart(self, child: Child, delay: float, error: BaseException) -> None:
-        name = child.spec.name
-        _log.warning(
-            "%r is started again in %.1f s: %s", name, delay, reason_of(error), exc_info=_with_traceback(error)
-        )
+        name, reason = child.spec.name, _reason(child, error)
+        _log.warning("%r is started again in %.1f s: %s", name, delay, reason, exc_info=_with_traceback(error))
         hooks.restart_scheduled.announce(self.supervisor, child=name, delay=delay, error=error)
 
     def _start_after(self, delay: float, child: Child) -> None:
@@ -623,6 +622,12 @@ class SupervisorLoop:
                 f"{self.name!r} gave up the change: it was asked to stop, or its caller no longer waits"
             )
         doing.result()
+
+
+def _reason(child: Child, error: BaseException) -> str:
+    """Return the reason for the end of ``child``, for the log."""
+    ended = child.exit
+    return with_stderr(reason_of(error), ended.stderr if ended is not None and ended.error is error else "")
 
 
 def _with_traceback(error: BaseException | None) -> BaseException | None:
