@@ -14,21 +14,23 @@ import sys
 import threading
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import TypeAlias
 
     _Batch: TypeAlias = list[tuple[_T, asyncio.Future[_R]]]
 
 __all__ = [
+    "Account",
     "Coalescer",
     "exit_code",
+    "find_account",
     "group_end",
     "group_gone",
     "process_end",
@@ -119,6 +121,37 @@ class Coalescer(Generic[_T, _R]):
                 caller.set_exception(outcome)
             else:
                 caller.set_result(outcome)
+
+
+class Account(NamedTuple):
+    """A user that a process runs as, with all of its groups, and its variables as in a login."""
+
+    name: str
+    uid: int
+    gid: int
+    groups: Sequence[int]
+    variables: Mapping[str, str]
+
+
+def find_account(user: str | int) -> Account | None:
+    """Return the account of ``user``, a name or a number; None if this program runs as that user already.
+
+    Raises:
+        ValueError: if there is no such user, or this program may not start processes as that user.
+    """
+    import pwd  # only where there are users
+
+    try:
+        entry = pwd.getpwnam(user) if isinstance(user, str) else pwd.getpwuid(user)
+    except KeyError:
+        raise ValueError("does not exist on this machine; give the name or the number of a user") from None
+    if os.geteuid() != 0:
+        if entry.pw_uid == os.geteuid():
+            return None
+        raise ValueError(f"needs root, and this program runs as user {os.geteuid()}; leave it out, or start as root")
+    variables = {"HOME": entry.pw_dir, "SHELL": entry.pw_shell, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
+    groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
+    return Account(entry.pw_name, entry.pw_uid, entry.pw_gid, groups, variables)
 
 
 def require_groups() -> None:

@@ -45,6 +45,9 @@ class ProcessWorker(BaseWorker):
         argv: The command and its arguments. They are not interpreted by a shell.
         env: Environment variables in addition to those of this program and ``TRACEPARENT``, the current trace span.
         cwd: Working directory. By default, that of this program.
+        user: Name or number of the user that the process runs as, with the groups of this user. ``HOME``, ``SHELL``,
+            ``USER`` and ``LOGNAME`` are set too. Only root can set another user than its own, and ``stdio`` and the
+            levels ``"cgroup"`` and ``"pidns"`` of ``contain`` exclude it.
         stop_signal: Signal that requests the stop.
         stop_timeout: Seconds from this signal until the process is killed.
         output: Plain function, called in the loop with each line without its end, and "stdout" or "stderr". By default,
@@ -79,6 +82,7 @@ class ProcessWorker(BaseWorker):
         *argv: str | os.PathLike[str],
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
+        user: str | int | None = None,
         stop_signal: int = signal.SIGTERM,
         stop_timeout: float = 10.0,
         output: Output | None = None,
@@ -101,6 +105,7 @@ class ProcessWorker(BaseWorker):
             raise ValueError(f"{name!r} was given both output and stdio; give one, since a stdio has its own output")
         self._argv = check_argv(name, argv)
         self._cwd = None if cwd is None else os.fspath(cwd)
+        self._account = None if user is None else _account_of(name, user, contain, has_stdio=stdio is not None)
         self._inherit = tuple(inherit)
         self._stop_signal = int(stop_signal)
         self._start_timeout = start_timeout
@@ -173,7 +178,9 @@ class ProcessWorker(BaseWorker):
     # -- start and end -----------------------------------------------------------------------------------------------
 
     async def _launch(self) -> Awaitable[End]:
-        command = Command(self._argv, {**os.environ, **_span(), **self._env}, self._cwd, self._inherit)
+        account = self._account
+        env = {**os.environ, **(account.variables if account else {}), **_span(), **self._env}
+        command = Command(self._argv, env, self._cwd, self._inherit, account)
         try:
             _posix.require_groups()
             if self._ready is not None:
@@ -283,6 +290,21 @@ class ProcessWorker(BaseWorker):
     def _signal(self, signum: int) -> None:
         if self._group is not None:
             _posix.signal_group(self._group, signum)
+
+
+def _account_of(name: str, user: str | int, contain: str, *, has_stdio: bool) -> _posix.Account | None:
+    """Return the account of the setting ``user`` of the worker ``name``.
+
+    Raises:
+        ValueError: if ``user`` is unknown or not possible here, or contradicts another setting.
+    """
+    other = "stdio" if has_stdio else f"contain={contain!r}" if contain in (Level.CGROUP, Level.PIDNS) else None
+    if other is not None:
+        raise ValueError(f"{name!r} was given both user and {other}, which starts the process itself; give one of them")
+    try:
+        return _posix.find_account(user)
+    except ValueError as error:
+        raise ValueError(f"user={user!r} of {name!r} {error}") from None
 
 
 def _span() -> dict[str, str]:

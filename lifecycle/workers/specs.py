@@ -25,11 +25,12 @@ from lifecycle.workers.process import ProcessWorker
 from lifecycle.workers.tasks import Gate, TaskWorker, required_arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from typing import Self
 
     from lifecycle.workers.base import Worker
     from lifecycle.workers.model import Exit
+    from lifecycle.workers.stdio import Output
 
 __all__ = [
     "CONTROL_EXCEPTIONS",
@@ -152,7 +153,8 @@ class Spec:
             ``backoff`` until it has run once. These starts do not count for the ``intensity`` of the supervisor.
         stop_timeout: Seconds that the child has to end after a stop. By default, the value of its worker.
         significant: Whether the end of the child can end the supervisor; see ``auto_shutdown`` of `Supervisor`.
-        ready: Condition that makes a process ready, for a list of arguments; see `ProcessWorker`.
+        env, cwd, user, output, ready, start_timeout: Settings of the process, only for a list of arguments; see
+            `ProcessWorker`.
         probe_interval: Seconds between two calls of the worker's ``probe()``, varied at random by a tenth. By default,
             the child is not probed.
         probe_timeout: Maximum seconds per probe. A probe without an answer fails.
@@ -171,7 +173,12 @@ class Spec:
     first_start: FirstStart | Literal["fail", "retry"] = FirstStart.FAIL
     stop_timeout: float | None = None
     significant: bool = False
+    env: Mapping[str, str] | None = field(default=None, repr=False)
+    cwd: str | os.PathLike[str] | None = None
+    user: str | int | None = None
+    output: Output | None = None
     ready: str | None = None
+    start_timeout: float | None = None
     probe_interval: float | None = None
     probe_timeout: float = 5.0
     failures: int = 3
@@ -201,10 +208,14 @@ class Spec:
     def make(self) -> object:
         """Create a worker for the child. If its function returns something else, return that."""
         if not callable(self.child):
-            return ProcessWorker(self.name, *self.child, ready=self.ready, **self._grace())
+            return ProcessWorker(self.name, *self.child, **self._of_process(), **self._grace())
         if is_async(self.child):
             return TaskWorker(self.name, cast("Any", self.child), **self._grace())
         return cast("Callable[[], object]", self.child)()
+
+    def _of_process(self) -> dict[str, Any]:
+        given = {name: getattr(self, name) for name in _OF_PROCESSES}
+        return {name: value for name, value in given.items() if value is not None}
 
     def _grace(self) -> dict[str, Any]:
         return {} if self.stop_timeout is None else {"stop_timeout": self.stop_timeout}
@@ -246,13 +257,13 @@ class Spec:
             self.make()
         elif callable(child) and required_arguments(child) != 0:
             raise TypeError(f"{name_of(child)} cannot create {self.name!r}: it must have no required arguments")
-        if self.ready is not None and not self.is_command:
-            raise ValueError(
-                f"ready={self.ready!r} of {self.name!r} needs a list of arguments as the child; give it to the worker"
-            )
+        if not self.is_command and (given := next(iter(self._of_process()), None)):
+            raise ValueError(f"{given} of {self.name!r} needs a list of arguments as the child; give it to the worker")
 
 
 _ABOVE_0 = 1e-9
+#: The settings of a process that are passed to its worker.
+_OF_PROCESSES = ("env", "cwd", "user", "output", "ready", "start_timeout")
 _ACCEPTED = (
     "an async function, a list of arguments (not a string), or a function that returns a new worker "
     "(not a worker, which runs only once)"

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Callable, Mapping, Sequence
 
+    from lifecycle.workers._posix import Account
+
 __all__ = [
     "DRAIN",
     "LIMIT",
@@ -70,6 +72,8 @@ class Command:
     cwd: str | None = None
     #: Descriptors that the process inherits in addition to its streams, with the same numbers.
     inherit: Sequence[int] = ()
+    #: The user that the process runs as; None for that of this program.
+    account: Account | None = None
 
 
 def check_argv(name: str, argv: tuple[str | os.PathLike[str], ...]) -> tuple[str, ...]:
@@ -120,6 +124,9 @@ def fault_of(command: Command, error: OSError) -> str:
     match error:
         case FileNotFoundError():
             fault = _missing(program, Path(command.cwd or "", program))
+        case PermissionError() if command.account is not None:
+            user = command.account.name
+            fault = f"cannot be executed by the user {user!r}; check the permissions of the file and its directories"
         # The error is the same if a directory of PATH is not searchable.
         case PermissionError() if os.sep not in program and _found(program, command, os.F_OK) is None:
             fault = _missing(program, Path(program))
@@ -310,6 +317,8 @@ def pipe(ours: ExitStack, theirs: ExitStack) -> tuple[int, int]:
 
 def popen(command: Command, **how: Any) -> int:
     """Spawn a process as `subprocess.Popen` does, and return its pid. The caller watches and reaps it."""
+    if (account := command.account) is not None:
+        how |= {"user": account.uid, "group": account.gid, "extra_groups": account.groups}
     process = subprocess.Popen(  # noqa: S603  # the caller chose the command
         command.argv, env=command.env, cwd=command.cwd, pass_fds=command.inherit, **how
     )

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import pwd
 import random
 import resource
 import signal
@@ -20,7 +21,7 @@ import psutil
 import pytest
 
 from lifecycle.errors import InvalidTransition, WorkerFailed
-from lifecycle.workers import ProcessWorker, Status, stop_and_wait
+from lifecycle.workers import ProcessWorker, Spec, Status, Supervisor, stop_and_wait
 from lifecycle.workers.model import FINAL
 from lifecycle.workers.stdio import Inherited
 from tests.processes import alive, members
@@ -75,6 +76,41 @@ FAMILY = """
     os.write(1, b"leader %d\\n" % os.getpid())
     {end}
 """
+
+
+async def test_a_spec_sets_up_its_process(tmp_path: Path) -> None:
+    output = Output()
+    code = "import os; print('is', os.environ['COLOUR'], os.getcwd())"
+    spec = Spec("app", [sys.executable, "-c", code], env={"COLOUR": "red"}, cwd=tmp_path, output=output)
+    async with Supervisor("s", spec):
+        assert await output.line("is") == f"red {tmp_path}"
+
+
+async def test_the_start_timeout_of_a_spec_limits_its_start() -> None:
+    spec = Spec("app", ["sleep", "100"], ready="line:never", start_timeout=0.1)
+    with pytest.raises(WorkerFailed, match=r"'app' did not write a line that matches 'never' within 0\.1 s"):
+        await Supervisor("s", spec).start()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes as another user")
+async def test_a_process_runs_as_its_user_with_its_groups_and_home() -> None:
+    nobody = pwd.getpwnam("nobody")
+    output = Output()
+    command = 'echo "is $(id -u) $(id -g) $(id -G) $HOME $USER"; exec sleep 100'
+    worker = ProcessWorker("app", "sh", "-c", command, user="nobody", output=output, env={"USER": "mine"})
+    async with worker:
+        groups = " ".join(map(str, os.getgrouplist("nobody", nobody.pw_gid)))
+        assert await output.line("is") == f"{nobody.pw_uid} {nobody.pw_gid} {groups} {nobody.pw_dir} mine"
+    assert worker.status is Status.STOPPED
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="as above")
+async def test_a_program_that_its_user_may_not_execute_is_explained(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o700)
+    with pytest.raises(WorkerFailed, match="cannot be executed by the user 'nobody'; check the permissions"):
+        await ProcessWorker("app", program, user="nobody").start()
 
 
 # -- the end, and its status --------------------------------------------------------------------------------------

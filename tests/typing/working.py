@@ -110,6 +110,7 @@ tree = Supervisor(
     Spec("gate", loop, restart="on_failure", backoff=Backoff(initial=1), first_start="retry"),
     Spec("dash", serve, restart="on-failure"),
     Spec("process", [sys.executable, "-c", "pass"], ready="port:80", restart=Restart.NEVER),
+    Spec("settings", ["true"], env={"A": "1"}, cwd="/", output=print, start_timeout=3, user="nobody"),
     Spec("worker", lambda: ProcessWorker("api", "true")),
     Spec("own", Own, significant=True),
     Spec("tree", lambda: Supervisor("below", Spec("task", serve))),

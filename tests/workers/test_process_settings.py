@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,9 @@ async def listen(line: str, stream: str) -> None:
             ValueError,
             "ready='port:' is not a condition .N must be a number from 1 to 65535",
         ),
+        (("a",), {"user": "no such user"}, ValueError, "user='no such user' of 'app' does not exist on this machine"),
+        (("a",), {"user": "root", "stdio": Inherited()}, ValueError, "both user and stdio"),
+        (("a",), {"user": "root", "contain": "pidns"}, ValueError, "both user and contain='pidns'"),
         (("a",), {"ready": "port:0"}, ValueError, "from 1 to 65535"),
         (("a",), {"ready": "port:65536"}, ValueError, "from 1 to 65535"),
         (("a",), {"ready": "port:٣"}, ValueError, "from 1 to 65535"),
@@ -72,6 +76,13 @@ def test_settings_that_cannot_work_are_refused(
         ProcessWorker("app", *argv, **how)
 
 
+def test_another_user_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    ProcessWorker("app", "a", user=65534)
+    with pytest.raises(ValueError, match="user='root' of 'app' needs root, and this program runs as user 65534"):
+        ProcessWorker("app", "a", user="root")
+
+
 @pytest.mark.parametrize(
     ("ready", "awaited"),
     [
@@ -86,7 +97,26 @@ def test_each_readiness_check_describes_what_it_waits_for(ready: str, awaited: s
     assert str(parse_ready(ready)) == awaited
 
 
+async def _serve() -> None: ...
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"env": {"PASSWORD": "secret"}}, {"cwd": "/"}, {"user": "root"}, {"output": print}, {"start_timeout": 3}],
+    ids=lambda setting: next(iter(setting)),
+)
+def test_a_spec_of_a_process_needs_a_list_of_arguments(setting: dict[str, Any]) -> None:
+    [name] = setting
+    with pytest.raises(ValueError, match=f"{name} of 'db' needs a list of arguments as the child; give it to the w"):
+        Spec("db", _serve, **setting)
+    spec = Spec("db", ["postgres"], **setting)
+    assert isinstance(spec.make(), ProcessWorker)
+    assert "secret" not in repr(spec)
+
+
 def test_a_spec_refuses_what_its_worker_would() -> None:
+    with pytest.raises(TypeError, match="environment variables must be strings"):
+        Spec("db", ["postgres"], env={"PORT": 5432})  # type: ignore[dict-item]  # the point of the test
     with pytest.raises(ValueError, match="ready='port:x' is not a condition"):
         Spec("db", ["postgres"], ready="port:x")
 
