@@ -103,6 +103,8 @@ class Dropped(NotHandled):
 
     #: Whether it was dropped for a newer event.
     superseded: bool = False
+    #: Whether it was still queued, so that its handler was not called.
+    queued: bool = False
 
 
 class InvalidTopic(NotHandled, ValueError):

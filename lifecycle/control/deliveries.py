@@ -78,7 +78,7 @@ class Delivery:
         self.event: Topical = event
         #: The delivery that the emitting handler was processing. Older ancestors are removed after a few generations.
         self.parent: Delivery | None = parent
-        #: 1, or more if a durable source delivers the event again.
+        #: 1, or more if a durable source may have delivered the event before.
         self.attempt: int = 1
         #: True if the source stores the event, and delivers it again if it is dropped now.
         self.is_stored: bool = False

@@ -535,11 +535,11 @@ class Reporter:
         delivery.end(error)
         self._announce_end(delivery)
 
-    def drop(self, delivery: Delivery, reason: str, *, superseded: bool = False) -> None:
-        """Drop an event. ``superseded`` means that it was dropped in favour of a newer one."""
+    def drop(self, delivery: Delivery, reason: str, *, superseded: bool = False, queued: bool = False) -> None:
+        """Drop an event. ``superseded`` and ``queued`` are described in `Dropped`."""
         assert delivery.route is not None
         error = Dropped(f"{delivery.event.topic!r} was dropped: {reason}")
-        error.superseded = superseded
+        error.superseded, error.queued = superseded, queued
         self.end_dropped(delivery, delivery.route, error)
 
     def end_dropped(self, delivery: Delivery, route: Route, error: Dropped) -> None:

@@ -199,7 +199,7 @@ class Lifespan:
                 calls += route.debouncer.discard()
         calls[:0] = [each for lane in list(self._dispatcher.lanes.values()) for each in lane.clear()]
         for call in calls:
-            self._dispatcher.report.drop(call, reason)
+            self._dispatcher.report.drop(call, reason, queued=True)
         return calls
 
     def _log_unfinished(self, how: str, running: list[Delivery], queued: list[Delivery]) -> None:

@@ -60,8 +60,10 @@ class Inbox:
     """Stores the requests of a `WebhookSource` in an SQLite file until they are handled.
 
     A request is on disk before it is answered with 202, and stays there until its handler has returned, even during a
-    debounce. At the next start, messages left by a crash or a shutdown are delivered again in the order of acceptance,
-    with a higher ``delivery().attempt``. Delivery is therefore at least once, and handlers should be idempotent.
+    debounce. At the next start, messages left by a crash or a shutdown are delivered again in the order of acceptance.
+    Delivery is therefore at least once, and handlers should be idempotent. ``delivery().attempt`` is 1 only if no
+    handler of an earlier attempt can have run. After a shutdown, an attempt counts if its handler was called. After a
+    crash, each message in the memory of the process counts, because the call of a handler is not written to disk.
 
     If a handler raises, the event is delivered again after a delay, and other events are delivered in the meantime.
     After ``max_attempts`` failures, the event becomes a dead letter, which stays in the file until you replay or drop
@@ -126,6 +128,8 @@ class InboxDelivery:
         self._ready: deque[Message] = deque()
         # Messages that the router has accepted: each task waits for the end of a delivery and stores its result.
         self._followed: dict[asyncio.Task[None], Delivery] = {}
+        # The numbers of messages that the router dropped before it called their handlers.
+        self._unused: list[int] = []
         # The numbers of handled messages, and the task that stores them as long as there are any.
         self._done: list[int] = []
         self._writing: asyncio.Task[None] | None = None
@@ -223,7 +227,8 @@ class InboxDelivery:
             with suppress(JournalError, TimeoutError):
                 async with asyncio.timeout(_LAST_WRITES):
                     await self._wait_written()
-                    await self._store.release([message.id for message in (*self._found, *self._ready)])
+                    unused = [message.id for message in (*self._found, *self._ready)]
+                    await self._store.release([*unused, *self._unused])
         finally:
             await self._close()
 
@@ -232,6 +237,7 @@ class InboxDelivery:
             task.cancel()
         self._found.clear()
         self._ready.clear()
+        self._unused.clear()
         self._is_ours = False
         store, self._store = self._store, InboxStore(self._inbox.path, dedupe=self._inbox.dedupe)
         try:
@@ -325,6 +331,8 @@ class InboxDelivery:
         error = delivery.error
         if isinstance(error, Dropped) and self._ending:
             # The router dropped the event at a shutdown, not its route, so it stays in the file for the next start.
+            if error.queued:
+                self._unused.append(message.id)
             return
         if error is None or isinstance(error, Dropped):
             self._done.append(message.id)

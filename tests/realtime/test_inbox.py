@@ -400,8 +400,8 @@ async def test_cancelling_the_router_leaves_the_rest_for_the_next_start(path: Pa
         await after.until_empty()
     assert [body for body, _ in after.seen] == [str(number) for number in range(8)]
     attempts = [attempt for _, attempt in after.seen]
-    # The message that was being handled counts as one attempt. Those that never left the inbox do not.
-    assert (attempts[0], attempts[-1]) == (2, 1)
+    # The message that was being handled counts as one attempt. Those that were queued do not.
+    assert attempts == [2, *[1] * 7]
 
 
 async def test_events_that_stay_in_the_inbox_are_not_logged_as_dropped(
@@ -422,7 +422,7 @@ async def test_events_that_stay_in_the_inbox_are_not_logged_as_dropped(
             "kept 3 events (webhook/0, webhook/1, webhook/2) in the inbox or stream for the next start"
         )
     ]
-    assert len(entries(path)) == 3
+    assert [entry.attempts for entry in entries(path)] == [1, 0, 0]
 
 
 async def test_a_draining_router_stores_results_after_the_end_of_its_source(path: Path) -> None:
