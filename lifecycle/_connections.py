@@ -37,7 +37,7 @@ _TURN: Final = 0.00025
 #: Seconds per turn that all connections of a server with more data may parse, one after the other.
 _ALL: Final = 0.001
 
-#: Maximum bytes on the wire per byte of content of a body, plus an allowance. Chunks of one byte have six.
+#: Maximum number of transferred bytes per byte of a body, and extra bytes for framing. One-byte chunks transfer six.
 _RATIO: Final = 3
 _FRAMING: Final = 16 * 1024
 

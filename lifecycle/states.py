@@ -67,7 +67,7 @@ class Machine(Generic[S]):
         self._error = error
         self._state = initial
         self._since = _now()
-        # The fields of transitions, oldest first. Few are ever read, and there are thousands of machines.
+        # Plain tuples, oldest first, because there are thousands of machines and few histories are ever read.
         self._history: list[tuple[S, S, str, float, float]] = []
         self._kept = history
         # Notified at every change, once a task has waited for one.

@@ -314,7 +314,7 @@ class Session:
         )
         self._pull = Pull(connection, settings.stream, settings.group, self._room)
         self._background: list[asyncio.Task[None]] = []
-        # The server's timestamp for the end of an operator's pause.
+        # The server's timestamp at which a pause set by an operator ends.
         self._paused = ""
         self._ending = asyncio.Event()
         # Numbers of the last read of the consumer that has begun, and of the last one that was answered.

@@ -238,7 +238,7 @@ def payload_of(event: Topical) -> Any:
 def as_json(event: Topical, value: Any) -> str:
     """Return ``value`` as compact JSON.
 
-    Records become objects. Paths, dates, enums and UUIDs become their usual text. Bytes become base64.
+    Records become objects. Paths, dates, enums and UUIDs are written in their standard text form. Bytes become base64.
 
     Raises:
         Unpublishable: for a value that JSON cannot represent; the error names the event.

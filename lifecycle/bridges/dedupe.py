@@ -30,7 +30,7 @@ _Value = TypeVar("_Value")
 #: from 1.
 Key: TypeAlias = tuple[int, str]
 
-#: Maximum remembered events of each kind.
+#: Maximum number of remembered events per kind.
 _MOST = 10_000
 
 #: The bucket, its age limit in seconds, and the maximum number of events in it; the oldest are removed first.

@@ -136,7 +136,7 @@ class Publisher:
             slots.release()
 
     async def _insist(self, subject: str, headers: dict[str, str], body: bytes, why: str, until: float) -> None:
-        """Retry until the server has it; ``why`` is the reason of the last failure, empty before the first."""
+        """Retry until the server has stored the message. ``why`` is the reason for the last failure, if any."""
         tries = 0
         patience = asyncio.timeout_at(until)
         try:

@@ -56,7 +56,8 @@ _COPIES = 3
 #: Maximum unacknowledged events of a group; 1 for strict order.
 _GROUP_PENDING = 10_000
 
-#: Seconds for an answer of the server, tries, and seconds between them: a cluster without a leader needs a while.
+#: Seconds to wait for a response, number of attempts, and seconds between them. A cluster needs a while to elect a
+#: leader.
 _ANSWER, _TRIES, _PAUSE = 3.0, 5, 1.0
 
 #: Tries between two warnings about a cluster without a leader.

@@ -1,9 +1,9 @@
 """Conversion of topics to NATS subjects and back, and the subjects to which a pattern must subscribe.
 
-A segment becomes a token. Letters, digits, ``-`` and ``_`` are kept, every other byte of its UTF-8 becomes ``=`` and
-two hexadecimal digits, and an empty segment becomes ``=``. Such a token is valid in a subject and in a key of a bucket.
-Patterns that a subject cannot express (``fo*``, ``**`` that is not last) become the narrowest filter that includes
-them, and the subscriber matches the topic again.
+A segment becomes a token. Letters, digits, ``-`` and ``_`` are kept. Every other byte of the UTF-8 encoding becomes
+``=`` and two hexadecimal digits. An empty segment becomes ``=``. Such a token is valid in a subject and in a key of a
+bucket. Patterns that a subject cannot express (``fo*``, ``**`` that is not last) become the narrowest filter that
+includes them, and the subscriber matches the topic again.
 """
 
 from __future__ import annotations

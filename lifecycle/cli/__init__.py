@@ -20,8 +20,8 @@ __all__ = ["main"]
 def main(argv: Sequence[str] | None = None, *, beside: Iterable[AnyMain] = ()) -> int:
     """Run a command line and return its exit status. `lifecycle watch` also runs the components ``beside``.
 
-    The status is 0 for success, 1 for a failure, 2 for wrong usage, 3 for a wrong configuration, and 4 if the program
-    of `ctl` is not found.
+    The status is 0 for success, 1 for a failure, 2 for a usage error, 3 for a configuration error, and 4 if `ctl` does
+    not find the program.
     """
     from lifecycle.cli.app import parse
     from lifecycle.cli.output import DONE, CliError

@@ -87,8 +87,8 @@ def logging_to(console: Console) -> Generator[None]:
 def program_logging(console: Console) -> Generator[None]:
     """Print log records within the block, in which a program of the user runs.
 
-    As JSON, all records at level INFO and above are printed, unless the program configures the root logger. As text,
-    the library's warnings and errors are printed, unless the program configures logging.
+    In JSON, all records at level INFO and above are printed, unless the program configures the root logger. In text
+    format, the library's warnings and errors are printed, unless the program configures logging.
     """
     is_json = isinstance(console, JsonConsole)
     logger = logging.getLogger() if is_json else logging.getLogger("lifecycle")

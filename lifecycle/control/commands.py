@@ -76,7 +76,7 @@ class Command:
 
 
 def help_of(handler: object) -> str:
-    """Return the docstring of a function, or "" for another callable: its class does not describe the command."""
+    """Return the docstring of a function, or "" for any other callable, because its class does not describe it."""
     return inspect.getdoc(handler) or "" if hasattr(handler, "__name__") else ""
 
 

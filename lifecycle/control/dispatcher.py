@@ -520,7 +520,7 @@ class Reporter:
         self._announce_end(delivery)
 
     def log_tap_failed(self, tap: Route, event: Topical) -> None:
-        """Log the error of a tap. Call this inside the except clause."""
+        """Log an error raised by a tap. Call this inside the except clause."""
         _log.exception("the tap %s on %r failed on %s", name_of(tap.handler), tap.text, event.topic)
 
     def end_refused(self, delivery: Delivery, error: NotHandled) -> None:

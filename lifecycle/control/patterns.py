@@ -119,8 +119,8 @@ class Pattern:
         """Sort key that puts the most specific of several matching patterns first.
 
         Segments are compared from the left. A literal segment comes first. A segment that contains wildcards follows;
-        the one with more literal characters is more specific. Then ``*``, the end of the pattern, and ``**`` follow.
-        Patterns of equal rank are sorted by their text.
+        of two such segments, the one with more literal characters comes first. Then ``*``, the end of the pattern, and
+        ``**`` follow. Patterns of equal rank are sorted by their text.
         """
         kinds = [segment.rank for segment in self.segments]
         return (*(kinds), _END), self.text

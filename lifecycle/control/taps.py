@@ -102,7 +102,7 @@ def _contained(route: Route, dispatcher: Dispatcher) -> Callable[[Any], Awaitabl
 
 
 class Subscription:
-    """The events of a pattern as an async iterator, returned by `Router.subscribe`.
+    """An async iterator over the events that match a pattern, returned by `Router.subscribe`.
 
     At most ``maxsize`` events wait. If more arrive, the oldest is dropped and counted in ``dropped``.
     """

@@ -144,7 +144,7 @@ class Spans:
                 links.append(merged.span.get_span_context())
 
     def _known(self, delivery: Delivery) -> _Event:
-        """Return the span of an event. For merged calls, and events from before tracing, it is started now."""
+        """Return the span of an event. For a merged call, or an event from before tracing, the span starts now."""
         known = self._events.get(delivery.id)
         if known is not None:
             return known

@@ -36,11 +36,10 @@ _PID = re.compile("[1-9][0-9]{0,8}", re.ASCII)
 class ControlSocket(Auxiliary):
     """Server for ``lifecycle ctl``, to query and control this program. Pass it to `run`, preferably first.
 
-    It serves HTTP at the Unix socket ``NAME.sock`` in ``$XDG_RUNTIME_DIR/lifecycle``, else in
-    ``$RUNTIME_DIRECTORY/lifecycle``, else in ``/tmp/lifecycle-UID``. The directory has mode 0700 and the socket mode
-    0600.
-    Only our own user and root may connect. If another user owns the directory in ``/tmp``, a warning is logged and
-    ``~/.local/state/lifecycle`` is used.
+    It serves HTTP at the Unix socket ``NAME.sock`` in the first of these directories that is available:
+    ``$XDG_RUNTIME_DIR/lifecycle``, ``$RUNTIME_DIRECTORY/lifecycle``, ``/tmp/lifecycle-UID``. The directory has mode
+    0700 and the socket mode 0600. Only our own user and root may connect. If another user owns the directory in
+    ``/tmp``, a warning is logged and ``~/.local/state/lifecycle`` is used.
 
     ``name`` defaults to the name of the program: its file or module. If another running program uses that name, the
     process id is added. The socket of a killed program is replaced, or removed if its name contains a process id.
@@ -195,7 +194,7 @@ def _locked(where: Path) -> Generator[None]:
 
 
 def _remove_stale(where: Path) -> None:
-    """Remove sockets of killed programs whose names contain a process id. No other program would reuse them."""
+    """Remove the sockets of killed programs with a pid in their names. No other program would reuse them."""
     for path in where.glob("*-*.sock"):
         pid = path.stem.rpartition("-")[2]
         if _PID.fullmatch(pid) and has_ended(int(pid)):

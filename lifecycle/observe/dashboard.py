@@ -83,7 +83,7 @@ class Dashboard(Auxiliary):
         self._announce()
 
     def _announce(self) -> None:
-        """Print or log the address. Only a terminal shows a generated token."""
+        """Print or log the address. A generated token is shown only on a terminal."""
         if not is_loopback(self._host):
             _log.warning(
                 "%s is not encrypted, and other machines can reach it; use a tunnel or a proxy instead", self.url

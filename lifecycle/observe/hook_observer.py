@@ -18,7 +18,7 @@ __all__ = ["HookObserver"]
 
 
 class HookObserver(Auxiliary):
-    """Base class of components that listen to hooks. Pass them to `run`, preferably first, or use ``async with``.
+    """Base class for components that listen to hooks. Pass them to `run`, preferably first, or use ``async with``.
 
     At the end of a program, they listen until the shutdown hooks have run, so that they also record those.
     """

@@ -90,7 +90,7 @@ class LabelPolicy:
         TypeError: if the values of a label are one text.
     """
 
-    #: Label to its values; a label that is not here may have any.
+    #: Allowed values by label. A label that is not listed accepts any value.
     allow: Mapping[str, Collection[str]] = field(default_factory=dict[str, Collection[str]])
     strict: bool = False
     #: Characters of a value.
@@ -423,7 +423,7 @@ def counting(
 
 
 class GaugeReader:
-    """Reads the gauges of what lives under ``lifetime``, in the thread of its loop; nothing without a lifetime.
+    """Reads the gauges of the components of ``lifetime`` in the thread of its loop. Without a lifetime, it reads none.
 
     A component that cannot be read is logged, and the others are still read.
     """

@@ -58,7 +58,7 @@ def nodes(snapshot: Snapshot) -> dict[str, _Node]:
         for run in flows.runs:
             _flow(table, parent, run)
     for queue in snapshot.queues:
-        # The id does not contain the name, because that is the name of the store, which may change.
+        # The id omits the queue's name, which is the name of its store and may change.
         table.add("queue", "queue", program, _status(queue.error), to_dict(queue))
     for inbox in snapshot.inboxes:
         table.add(f"inbox:{inbox.name}", "inbox", program, _status(inbox.error), to_dict(inbox))

@@ -340,7 +340,7 @@ def _refuse_arguments(fn: Callable[..., Any], given: object) -> None:
         raise TypeError(
             f"{given!r} cannot be run: {error}; a main is called without arguments (functools.partial gives them)"
         ) from None
-    except ValueError:  # without a signature, the call itself will show
+    except ValueError:  # no signature to check; a wrong call fails when it is made
         return
 
 

@@ -58,7 +58,7 @@ def run(  # keyword settings of a program
     Mains start from left to right and stop from right to left. The program is complete when one of its async functions
     returns, when a main fails, or when all mains have ended. SIGTERM, Ctrl+C and `shutdown` stop it earlier.
 
-    `run` restores signal handlers and terminal modes. Outside the main thread, it works without signals. As PID 1, it
+    `run` restores signal handlers and terminal modes. Outside the main thread, it does not handle signals. As PID 1, it
     reaps orphans. If systemd has set NOTIFY_SOCKET, `run` reports when all mains have started, reloads, watchdog pings
     and the start of the shutdown.
 

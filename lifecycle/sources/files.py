@@ -1,7 +1,7 @@
 """Events for added, modified and deleted files, from the system's reports through `watchfiles.awatch`, or from polling.
 
 This module closes gaps of `awatch`. `awatch` does not report that the kernel's queue overflowed, that a directory was
-created again, or changes inside a directory before its watch existed. Therefore, new directories are read again. After
+created again, or changes inside a directory before its watch existed. It therefore scans each new directory. After
 a flood of reports, all files are compared. The watches are opened again when a directory or link on which they depend
 is replaced.
 """

@@ -119,7 +119,7 @@ class HealthCheckSource:
     async def _call(self) -> object:
         if is_async(self._check):
             return await self._check()
-        # to_thread is not used, because its task would outlive a check that times out, without an owner.
+        # With to_thread, a check that times out would leave a task that no code awaits.
         in_context = contextvars.copy_context().run
         self._hanging = asyncio.get_running_loop().run_in_executor(None, in_context, self._check)
         self._hanging.add_done_callback(_forget)
@@ -173,4 +173,4 @@ def _require(name: str, check: object, times: dict[str, float], thresholds: dict
             raise ValueError(f"{word}={seconds!r} must be positive and finite; give seconds above 0")
     for word, count in thresholds.items():
         if count < 1:
-            raise ValueError(f"{word}={count!r} would never decide; give 1 or more")
+            raise ValueError(f"{word} must be 1 or more, got {count!r}")

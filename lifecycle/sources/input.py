@@ -332,7 +332,7 @@ def _open_descriptor(fd: int) -> _Reader:
 
 
 def _own(fd: int, kind: int) -> int:
-    """Return a descriptor of our own, if possible of a newly opened file, so that no read blocks."""
+    """Return a separate descriptor. If possible, open the file again in non-blocking mode."""
     if stat.S_ISFIFO(kind) or os.isatty(fd):
         with suppress(OSError):
             return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)

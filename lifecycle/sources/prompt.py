@@ -29,10 +29,10 @@ class PromptSource:
     source works like `InputSource`.
 
     Ctrl+C sends SIGINT as in any program. Ctrl+D on an empty line emits `EndOfInputEvent` and ends the prompt. Ctrl+Z
-    stops the process as usual. The terminal is restored at every exit.
+    stops the process as usual. The terminal is restored whenever the program exits.
 
     Args:
-        prompt: Text of the prompt, before each line.
+        prompt: The prompt, shown before each input line.
         commands: See `InputSource`.
         history: File for the history, created with mode 0600. By default, the history lasts as long as the program.
         toolbar: Line at the bottom, or a function that returns it and is called once per second.

@@ -36,7 +36,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self._virtual_now = 0.0
-        #: The date at 0 seconds, in seconds since the epoch.
+        #: The Unix time that corresponds to virtual time 0.
         self.epoch: float = time.time()
         # Running jobs in threads that will call back. While there are any, the clock stops.
         self._jobs = 0

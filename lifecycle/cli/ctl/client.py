@@ -45,7 +45,7 @@ _CHUNK: Final = 65_536
 _OK: Final = 200
 #: Maximum bytes of the headers.
 _LONGEST_HEAD: Final = 65_536
-#: Maximum bytes of a response, or of one message of a stream: ten times the state of ten thousand workers.
+#: Maximum bytes of a response, or of one message of a stream: ten times the size of the state of 10,000 workers.
 _LARGEST: Final = 64 * 1024 * 1024
 #: Seconds to read bytes that have already been received.
 _AT_ONCE: Final = 0.01

@@ -30,7 +30,7 @@ _TEXT, _NAME, _LONGEST, _VALUES = 60, 40, 240, 8
 #: Maximum bits of integers that are shown. Printing larger ones takes long.
 _BITS = 64
 
-#: Classes of paths that are shown as text. Subclasses in the program are not.
+#: Path classes whose instances are shown as text, unlike those of the program's subclasses.
 _PATHS = (PosixPath, WindowsPath, PurePosixPath, PureWindowsPath)
 
 #: `type`, with an annotation that type checkers need.

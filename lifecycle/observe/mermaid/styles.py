@@ -1,8 +1,8 @@
 """Styles of diagrams, and escaping of text, so that Mermaid shows any text unchanged.
 
 A diagram is code, and the names in it are untrusted. Letters, digits and marks inside a word stay. Every other
-character is written as its number (``#34;``), which Mermaid decodes after it has parsed syntax, Markdown and HTML. A
-diagram is therefore also plain ASCII.
+character is written as a numeric code (``#34;``), which Mermaid decodes after it has parsed syntax, Markdown and HTML.
+A diagram is therefore also plain ASCII.
 """
 
 from __future__ import annotations
