@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from lifecycle.workers.stdio import Command
 
-__all__ = ["Line", "Readiness", "not_ready", "parse_ready"]
+__all__ = ["Line", "Port", "Readiness", "Url", "not_ready", "parse_ready"]
 
 
 class Readiness:
@@ -171,9 +171,10 @@ class Port(Readiness):
 
     async def reached(self, is_ours: Any) -> None:  # noqa: ARG002  # another process may listen legitimately
         """Poll the port until it accepts connections."""
-        await _poll(self._answers)
+        await _poll(self.check)
 
-    async def _answers(self) -> bool:
+    async def check(self) -> bool:
+        """Return whether the port accepts connections now."""
         if not (await self._accepts(socket.AF_INET, "127.0.0.1") or await self._accepts(socket.AF_INET6, "::1")):
             self.reason = ""
             return False
@@ -228,12 +229,13 @@ class Url(Readiness):
 
     async def reached(self, is_ours: Any) -> None:  # noqa: ARG002  # as for a port
         """Poll the URL until it answers."""
-        import aiohttp
-
-        connector = aiohttp.TCPConnector(force_close=True)
-        timeout = aiohttp.ClientTimeout(total=_ANSWER_TIMEOUT)
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+        async with _session() as session:
             await _poll(lambda: self._answers(session))
+
+    async def check(self) -> bool:
+        """Return whether the URL answers now."""
+        async with _session() as session:
+            return await self._answers(session)
 
     async def _answers(self, session: aiohttp.ClientSession) -> bool:
         import aiohttp
@@ -249,6 +251,13 @@ class Url(Readiness):
         if status >= HTTPStatus.BAD_REQUEST:
             return f"the last answer had the status {status}"
         return self._listeners.objection() if self._listeners is not None else ""
+
+
+def _session() -> aiohttp.ClientSession:
+    import aiohttp
+
+    connector = aiohttp.TCPConnector(force_close=True)
+    return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=_ANSWER_TIMEOUT))
 
 
 def _is_here(host: str) -> bool:

@@ -21,6 +21,7 @@ from lifecycle.backoff import Backoff, Intensity
 from lifecycle.errors import DoNotRestart, RestartLimitReached, StopTree, WorkerFailed
 from lifecycle.workers.base import check_number
 from lifecycle.workers.model import Status
+from lifecycle.workers.probes import parse_probe
 from lifecycle.workers.process import ProcessWorker
 from lifecycle.workers.tasks import Gate, TaskWorker, required_arguments
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from lifecycle.workers.base import Worker
     from lifecycle.workers.model import Exit
+    from lifecycle.workers.probes import Probe
     from lifecycle.workers.stdio import Output
 
 __all__ = [
@@ -155,8 +157,12 @@ class Spec:
         significant: Whether the end of the child can end the supervisor; see ``auto_shutdown`` of `Supervisor`.
         env, cwd, user, output, ready, start_timeout: Settings of the process, only for a list of arguments; see
             `ProcessWorker`.
-        probe_interval: Seconds between two calls of the worker's ``probe()``, varied at random by a tenth. By default,
-            the child is not probed.
+        probe: Health check in addition to the worker's own ``probe()``. ``"port:N"``: it accepts connections on this
+            local port. ``"http://…"`` or ``"https://…"``: this URL is answered with a status below 400.
+            ``"cmd:COMMAND"``: this command, which no shell reads, exits with status 0. It runs with ``env``, ``cwd``
+            and ``user``, and its output is discarded.
+        probe_interval: Seconds between two probes, varied at random by a tenth. By default 10 with a ``probe``;
+            otherwise the child is not probed.
         probe_timeout: Maximum seconds per probe. A probe without an answer fails.
         failures: Consecutive failed probes after which the child is unhealthy.
         restart_unhealthy: Restart an unhealthy child. Otherwise, its health is only shown.
@@ -179,6 +185,7 @@ class Spec:
     output: Output | None = None
     ready: str | None = None
     start_timeout: float | None = None
+    probe: str | None = None
     probe_interval: float | None = None
     probe_timeout: float = 5.0
     failures: int = 3
@@ -189,6 +196,8 @@ class Spec:
             raise ValueError(f"a child's name must be a non-empty string, got {self.name!r}")
         object.__setattr__(self, "restart", chosen(Restart, self.restart, "restart"))
         object.__setattr__(self, "first_start", chosen(FirstStart, self.first_start, "first_start"))
+        if self.probe is not None and self.probe_interval is None:
+            object.__setattr__(self, "probe_interval", _PROBE_INTERVAL)
         self._check_figures()
         self._check_sense()
         self._check_child()
@@ -212,6 +221,10 @@ class Spec:
         if is_async(self.child):
             return TaskWorker(self.name, cast("Any", self.child), **self._grace())
         return cast("Callable[[], object]", self.child)()
+
+    def make_probe(self) -> Probe | None:
+        """Create the health check of the child, or None if it has none."""
+        return None if self.probe is None else parse_probe(self.probe, self)
 
     def _of_process(self) -> dict[str, Any]:
         given = {name: getattr(self, name) for name in _OF_PROCESSES}
@@ -257,11 +270,14 @@ class Spec:
             self.make()
         elif callable(child) and required_arguments(child) != 0:
             raise TypeError(f"{name_of(child)} cannot create {self.name!r}: it must have no required arguments")
+        self.make_probe()
         if not self.is_command and (given := next(iter(self._of_process()), None)):
             raise ValueError(f"{given} of {self.name!r} needs a list of arguments as the child; give it to the worker")
 
 
 _ABOVE_0 = 1e-9
+#: Seconds between two probes of a child with a ``probe``.
+_PROBE_INTERVAL = 10.0
 #: The settings of a process that are passed to its worker.
 _OF_PROCESSES = ("env", "cwd", "user", "output", "ready", "start_timeout")
 _ACCEPTED = (

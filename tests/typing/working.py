@@ -111,6 +111,7 @@ tree = Supervisor(
     Spec("dash", serve, restart="on-failure"),
     Spec("process", [sys.executable, "-c", "pass"], ready="port:80", restart=Restart.NEVER),
     Spec("settings", ["true"], env={"A": "1"}, cwd="/", output=print, start_timeout=3, user="nobody"),
+    Spec("probe", serve, probe="cmd:true", probe_interval=3),
     Spec("worker", lambda: ProcessWorker("api", "true")),
     Spec("own", Own, significant=True),
     Spec("tree", lambda: Supervisor("below", Spec("task", serve))),

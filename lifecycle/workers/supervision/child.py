@@ -21,6 +21,7 @@ from lifecycle.backoff import Intensity
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers.base import ATTEMPT, PREV_EXIT, RESUME_ID, BaseWorker, Worker, previous_exit
 from lifecycle.workers.model import AT_WORK, ProbeResult, Status, WorkerState, as_failure, failed, stopped_early
+from lifecycle.workers.probes import answer_of
 from lifecycle.workers.specs import FirstStart, Restart
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from lifecycle.workers.model import Exit
+    from lifecycle.workers.probes import Probe
     from lifecycle.workers.specs import Spec
 
     #: Called with the child, the generation of its worker, and the worker's old and new status.
@@ -58,6 +60,7 @@ class Child:
         self.spec = spec
         # Constant during the life of the spec, unlike the workers.
         self._resume_id = str(uuid4())
+        self._probe = spec.make_probe()
         self._created_at = time.time()
         #: Grows with every start and every stop, so that reports with an earlier number are ignored as stale.
         self.generation: int = 0
@@ -285,7 +288,9 @@ class Child:
         if worker is None or status not in AT_WORK:
             return ProbeResult(healthy=False, message=f"is {status}")
         generation = self.generation
-        result = await _answer(worker, self.spec.probe_timeout)
+        # A suspended worker cannot answer.
+        extra = self._probe if status == Status.RUNNING else None
+        result = await _answer(worker, extra, self.spec.probe_timeout)
         if self.generation == generation and result != self._health:
             self._health, self._changed_at = result, time.time()
         return result
@@ -312,13 +317,17 @@ async def probe_all(children: Iterable[Child]) -> ProbeResult:
     return ProbeResult(not ill, "; ".join(ill))
 
 
-async def _answer(worker: Any, timeout: float) -> ProbeResult:
+async def _answer(worker: Any, extra: Probe | None, timeout: float) -> ProbeResult:
+    """Return the result of the worker's own probe or, if it is healthy, that of ``extra``."""
     probe = getattr(worker, "probe", None)
-    if probe is None:
-        return ProbeResult(healthy=True)
+    answer: Any = ProbeResult(healthy=True)
     try:
         async with asyncio.timeout(timeout):
-            answer = await probe()
+            if probe is not None:
+                answer = await probe()
+            if extra is not None and isinstance(answer, ProbeResult) and answer.healthy:
+                checked = await answer_of(extra)
+                answer = answer if checked.healthy else checked
     except TimeoutError:
         return ProbeResult(healthy=False, message=f"no answer within {timeout:g} s")
     except asyncio.CancelledError:
