@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lifecycle import CommandEvent, LineEvent, NotHandled, SignalEvent, SuspendHandler
+from lifecycle import CommandEvent, LineEvent, NotHandled, QueueSource, SignalEvent, SuspendHandler
 from lifecycle import new_interactive_router as new
 from lifecycle.errors import RouteConflict
 from lifecycle.events import (
@@ -273,7 +273,7 @@ async def test_suspend_and_resume_print_their_results(clock: Clock, said: Any) -
     await router.dispatch(ResumeEvent())
     assert said().splitlines() == [
         "already running",
-        "suspended; `resume` continues, Ctrl+C quits",
+        "suspended",
         "already suspended; `resume` continues",
         "resumed",
     ]
@@ -324,13 +324,14 @@ async def test_help_lists_names_and_the_first_line_of_the_docstring(said: Any) -
 
 async def test_status_shows_program_router_and_suspension(clock: Clock, said: Any) -> None:
     router = new(suspend=Part(), input=False, signals=False)
+    router.add_source(QueueSource(asyncio.Queue()))
     await router.dispatch(SuspendEvent())
     said()
     await router.dispatch(CommandEvent("status"))
     text = said()
     assert "program    no lifetime" in text
     assert "state      suspended" in text
-    assert f"router     {len(router.routes())} routes, 0 sources" in text
+    assert f"router     {len(router.routes())} routes, 1 source\n" in text
 
 
 @pytest.mark.parametrize("name", ["suspend", "s", "?", "quit", "help", "status", "x"])
@@ -407,7 +408,7 @@ async def test_lines_are_handled_one_after_the_other(monkeypatch: pytest.MonkeyP
     part = Part(takes=0.01)
     await typed(monkeypatch, "slow 1\nsuspend\nslow 2\nresume", suspend=part, commands={"slow": slow})
     assert calls == ["slow 1", "slow 2"]
-    assert said().splitlines() == ["suspended; `resume` continues, Ctrl+C quits", "resumed"]
+    assert said().splitlines() == ["suspended", "resumed"]
 
 
 async def test_lines_after_quit_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
 from lifecycle._steering.answers import reply
+from lifecycle._text import plural
 from lifecycle.control import Command, Router
 from lifecycle.control.commands import Commands, lifecycle_commands
 from lifecycle.errors import Dropped, NotHandled, RouteConflict, RouteNotFound
@@ -223,7 +224,7 @@ def status_text(lifetime: Lifetime | None, routers: Iterable[Router], *, suspend
     rows = [("program", _lifetime_text(lifetime)), *([("state", suspended)] if suspended else ())]
     for state in (router.state() for router in routers):
         rows += [
-            ("router", f"{state.routes} routes, {state.sources} sources"),
+            ("router", f"{plural(state.routes, 'route')}, {plural(state.sources, 'source')}"),
             (
                 "events",
                 f"{state.handled} handled, {state.failed} failed, {state.dropped} dropped, {state.unrouted} unrouted",
@@ -237,7 +238,7 @@ def _lifetime_text(lifetime: Lifetime | None) -> str:
         return "no lifetime"
     state = lifetime.state()
     status = f"stopping ({state.reason})" if state.stopping else "running"
-    return f"{status}, {len(state.tasks)} tasks, {len(state.workers)} workers"
+    return f"{status}, {plural(len(state.tasks), 'task')}, {plural(len(state.workers), 'worker')}"
 
 
 def _event_of(args: tuple[str, ...]) -> Topical:

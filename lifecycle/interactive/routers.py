@@ -52,7 +52,8 @@ def new_interactive_router(  # noqa: PLR0913  # one function wires a whole progr
     ``reload``, register a handler for ``lifecycle/reload``.
 
     ``quit``, SIGTERM, Ctrl+D and the end of a pipe quit: they shut the lifetime down, or stop the router if there is
-    none. A pipe without any line does not quit.
+    none. A pipe without any line does not quit. A command that fails or is unknown does not change the exit status; to
+    end with another one, keep the failure in your handler or ``unknown``, and call `sys.exit` after `run`.
 
     Ctrl+C clears a half-typed line, or else cancels running commands. Otherwise the first Ctrl+C suspends the program
     and the next one quits, until a resume. If nothing can be suspended, two within 2 seconds quit.
@@ -164,7 +165,8 @@ class _Actions:
             say("already suspended; `resume` continues")
             return
         await _reported("suspending", self.suspender(event))
-        say("suspended; `resume` continues, Ctrl+C quits")
+        at_terminal = self._keyboard is not None and self._keyboard.is_terminal
+        say("suspended; `resume` continues, Ctrl+C quits" if at_terminal else "suspended")
 
     async def resume(self, event: Topical) -> None:
         """Resume, and print the result."""

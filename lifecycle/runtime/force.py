@@ -92,13 +92,27 @@ class Alarm:
 
 
 def tell_terminal(line: str) -> None:
-    """Write ``line`` to stderr if that is a terminal."""
+    """Write ``line`` to stderr if that is a terminal whose keys reach this process."""
     try:
         is_terminal = sys.stderr.isatty()
     except (AttributeError, OSError, ValueError):  # None, or closed
         return
-    if is_terminal:
+    if is_terminal and not _in_background():
         _write_stderr(f"{line}\n")
+
+
+def _in_background() -> bool:
+    """Return whether stderr is a terminal of other processes: another session, or the shell of a background job."""
+    if sys.platform == "win32":
+        return False
+    try:
+        fd = sys.stderr.fileno()
+    except (OSError, ValueError):  # an object in memory
+        return False
+    try:
+        return os.tcgetpgrp(fd) != os.getpgrp()
+    except OSError:
+        return True
 
 
 def dump_stacks(loop: asyncio.AbstractEventLoop, headline: str) -> None:

@@ -420,7 +420,7 @@ class _Listeners:
         """
         now = set(_listening(self._port))
         if now and now <= self._before:
-            return "the listener on that port already existed before the start"
+            return f"another process already listens on port {self._port}"
         return ""
 
 

@@ -399,7 +399,7 @@ def test_commands_from_a_pipe_run_one_by_one() -> None:
     said = re.sub(r"\d+", "N", said)
     assert said.split("\n")[1:] == [
         "part suspends",
-        "suspended; `resume` continues, Ctrl+C quits",
+        "suspended",
         "program    running, N tasks, N workers",
         "state      suspended",
         "router     N routes, N sources",

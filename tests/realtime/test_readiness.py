@@ -175,7 +175,7 @@ def stranger(port: int) -> Iterator[socket.socket]:
 async def test_another_process_on_the_port_does_not_count_as_ready(port: int) -> None:
     worker = python(SLEEP, ready=f"port:{port}", start_timeout=1000)
     start = asyncio.create_task(worker.start())
-    await until(lambda: news(worker) == "the listener on that port already existed before the start")
+    await until(lambda: news(worker) == f"another process already listens on port {port}")
     assert worker.status == "starting"
     await worker.stop()
     with pytest.raises(WorkerFailed):
@@ -273,7 +273,7 @@ async def test_an_answer_of_another_process_does_not_count_as_ready() -> None:
     try:
         worker = python(SLEEP, ready=f"http://localhost:{server.server_port}/", start_timeout=1000)
         start = asyncio.create_task(worker.start())
-        await until(lambda: "already existed before the start" in news(worker))
+        await until(lambda: "another process already listens on port" in news(worker))
         await worker.stop()
         with pytest.raises(WorkerFailed):
             await start

@@ -340,6 +340,26 @@ def test_ctrl_c_at_a_terminal_prints_how_to_force_the_exit() -> None:
         os.close(fd)
 
 
+def test_a_program_without_keys_does_not_print_how_to_force_the_exit() -> None:
+    ours, theirs = pty.openpty()
+    code = """
+    async def main():
+        on_shutdown(lambda: print("hook", file=sys.stderr, flush=True))
+        say("up")
+        await asyncio.Event().wait()
+    run(main)
+    """
+    try:
+        with program(code, stderr=theirs, start_new_session=True) as process:
+            says(process, "up")
+            process.send_signal(SIGTERM)
+            assert read_until(ours, "hook\r\n") == "hook\r\n"
+            assert process.wait(LIMIT) == 0
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
 def test_a_route_for_hangup_keeps_a_program_at_a_terminal_running() -> None:
     pid, fd = on_a_terminal("""
     from lifecycle import Router, SignalSource
