@@ -163,7 +163,7 @@ async def test_an_object_whose_call_is_async_is_awaited(clock: Clock) -> None:
     [{"interval": 0}, {"timeout": -1}, {"failures": 0}, {"successes": 0}, {"trigger": "sometimes"}, {"name": "a/b"}],
 )
 def test_invalid_settings_raise(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"give|leave out"):
+    with pytest.raises(ValueError, match=r"give|leave out|must be"):
         HealthCheckSource(**{"name": "db", "check": answers([True]), **wrong})
 
 
