@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from lifecycle.workers.base import Worker
     from lifecycle.workers.model import Exit
-    from lifecycle.workers.probes import Probe
     from lifecycle.workers.stdio import Output
 
 __all__ = [
@@ -222,10 +221,6 @@ class Spec:
             return TaskWorker(self.name, cast("Any", self.child), **self._grace())
         return cast("Callable[[], object]", self.child)()
 
-    def make_probe(self) -> Probe | None:
-        """Create the health check of the child, or None if it has none."""
-        return None if self.probe is None else parse_probe(self.probe, self)
-
     def _of_process(self) -> dict[str, Any]:
         given = {name: getattr(self, name) for name in _OF_PROCESSES}
         return {name: value for name, value in given.items() if value is not None}
@@ -270,7 +265,8 @@ class Spec:
             self.make()
         elif callable(child) and required_arguments(child) != 0:
             raise TypeError(f"{name_of(child)} cannot create {self.name!r}: it must have no required arguments")
-        self.make_probe()
+        if self.probe is not None:
+            parse_probe(self.probe, self)
         if not self.is_command and (given := next(iter(self._of_process()), None)):
             raise ValueError(f"{given} of {self.name!r} needs a list of arguments as the child; give it to the worker")
 

@@ -21,7 +21,7 @@ from lifecycle.backoff import Intensity
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers.base import ATTEMPT, PREV_EXIT, RESUME_ID, BaseWorker, Worker, previous_exit
 from lifecycle.workers.model import AT_WORK, ProbeResult, Status, WorkerState, as_failure, failed, stopped_early
-from lifecycle.workers.probes import answer_of
+from lifecycle.workers.probes import answer_of, parse_probe
 from lifecycle.workers.specs import FirstStart, Restart
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Child:
         self.spec = spec
         # Constant during the life of the spec, unlike the workers.
         self._resume_id = str(uuid4())
-        self._probe = spec.make_probe()
+        self._probe = None if spec.probe is None else parse_probe(spec.probe, spec)
         self._created_at = time.time()
         #: Grows with every start and every stop, so that reports with an earlier number are ignored as stale.
         self.generation: int = 0
