@@ -82,7 +82,8 @@ examples:
   lifecycle run shop.app:create --factory
 
 environment:
-  NO_COLOR  print without colours
+  LIFECYCLE_DEBUG  1: print the traceback of an expected failure
+  NO_COLOR         print without colours
 """
 _SEND = """\
 example:

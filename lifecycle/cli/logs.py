@@ -43,8 +43,13 @@ def console_for(log_format: LogFormat | None, prefix: str = PREFIX) -> Console:
 
 
 def print_failure(console: Console, error: BaseException) -> None:
-    """Print an error of the user's program with its traceback."""
-    if isinstance(console, JsonConsole):
+    """Print an error of the user's program: an expected failure as one line, any other with its traceback."""
+    from lifecycle.runtime.failures import is_debugging, one_line  # the runtime needs a terminal of POSIX
+
+    line = None if is_debugging() else one_line(error)
+    if line is not None:
+        console.error(line)
+    elif isinstance(console, JsonConsole):
         console.log(_record(logging.ERROR, str(error), exc_info=(type(error), error, error.__traceback__)))
     else:
         traceback.print_exception(error)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from lifecycle.cli.logs import console_for, print_failure, program_logging
-from lifecycle.cli.output import DONE, FAILED, UsageError, shell_status
+from lifecycle.cli.output import DONE, FAILED, CliError, UsageError, shell_status
+from lifecycle.runtime.failures import one_line
 from lifecycle.runtime.mains import Auxiliary
 
 if TYPE_CHECKING:
@@ -37,7 +38,14 @@ def run_target(target: str, *, factory: bool, log_format: LogFormat | None = Non
     sys.path.insert(0, str(Path.cwd()))
     console = console_for(log_format)
     with program_logging(console):
-        return _run(target, load(target, factory=factory), console)
+        try:
+            components = load(target, factory=factory)
+        except Exception as error:
+            if isinstance(error, CliError) or one_line(error) is None:
+                raise
+            print_failure(console, error)
+            return FAILED
+        return _run(target, components, console)
 
 
 def _run(target: str, components: tuple[Any, ...], console: Console) -> int:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lifecycle._async import is_async
 from lifecycle._util import reason_of
 from lifecycle.errors import Interrupted
+from lifecycle.runtime.failures import one_line, print_one_line_from
 from lifecycle.runtime.lifetimes import Life, Lifetime, Reason, Settings, current_life
 from lifecycle.runtime.mains import as_main
 from lifecycle.runtime.signals import receiving_signals, signal_registry
@@ -77,6 +78,10 @@ def run(  # keyword settings of a program
         exit_timeout: Seconds from the start of the shutdown until the process is forced to exit with status 1.
         loop_factory: Creates the event loop, as for `asyncio.Runner`.
 
+    If nothing catches the error that it raises, an expected failure is printed as one line: a port that is taken, a
+    server that is away, a missing environment variable, or a worker that was restarted too often. LIFECYCLE_DEBUG=1
+    prints the traceback.
+
     Returns:
         The return value of the async function, or None.
 
@@ -104,7 +109,15 @@ def run(  # keyword settings of a program
         held.enter_context(_reaping_orphans(runner.get_loop()))
         held.enter_context(notifying(life))
         held.enter_context(runner)
+        held.push(_noting_failure)
         return _drive(life, _Program(life, program).live())
+
+
+def _noting_failure(_kind: object, error: BaseException | None, _traceback: object) -> None:
+    """Prepare the message for an expected failure, which may be the end of the whole program."""
+    if error is not None and one_line(error) is not None:
+        _log.debug("the program failed", exc_info=error)
+        print_one_line_from(run.__code__)
 
 
 def _drive(life: Life, work: Coroutine[Any, Any, _T]) -> _T:

@@ -1,0 +1,67 @@
+"""Expected failures, such as a port that is taken: one line in place of a traceback.
+
+`run` raises them as any other error. If nothing catches them, they end the program with that line and status 1.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import TYPE_CHECKING, Final
+
+from lifecycle._util import error_text, message_of, program_name
+from lifecycle.errors import BridgeError, JournalError, RestartLimitReached, SourceFailed, UsageError, WorkerFailed
+
+if TYPE_CHECKING:
+    from types import CodeType, TracebackType
+
+__all__ = ["is_debugging", "one_line", "print_one_line_from"]
+
+#: Failures of the environment, rather than errors in the program.
+_EXPECTED: Final = (BridgeError, JournalError, RestartLimitReached, SourceFailed, UsageError, WorkerFailed)
+
+#: Raises the KeyError of a missing environment variable.
+_ENVIRON: Final = type(os.environ).__getitem__.__code__
+
+
+def is_debugging() -> bool:
+    """Whether LIFECYCLE_DEBUG asks for whole tracebacks."""
+    return os.environ.get("LIFECYCLE_DEBUG", "0") not in ("", "0")
+
+
+def one_line(error: BaseException) -> str | None:
+    """Return the line for an expected failure, or None for an error in the program, which needs a traceback."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return message_of(error)
+    if isinstance(error, KeyError) and _was_raised_by(error, _ENVIRON):
+        return f"the environment variable {error.args[0]} is not set"
+    if not isinstance(error, _EXPECTED):
+        return None
+    cause = error.__cause__
+    if cause is not None and not isinstance(error, RestartLimitReached) and one_line(cause) is None:
+        return None
+    return error_text(error)
+
+
+def _was_raised_by(error: BaseException, code: CodeType) -> bool:
+    frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and frames[-1] is code
+
+
+def print_one_line_from(code: CodeType) -> None:
+    """Print expected failures that leave the function with this code, and that nothing catches, as one line.
+
+    It does nothing if the program has its own ``sys.excepthook``, or for debugging.
+    """
+    if sys.excepthook is not sys.__excepthook__ or is_debugging():
+        return
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        line = one_line(error)
+        if line is None or all(frame.f_code is not code for frame, _ in traceback.walk_tb(trace)):
+            sys.__excepthook__(kind, error, trace)
+        elif sys.stderr is not None:
+            sys.stderr.write(f"{program_name()}: {line}\n")
+
+    sys.excepthook = hook
