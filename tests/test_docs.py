@@ -810,7 +810,7 @@ INTERNAL = {
     "PostgresStore": "holds_flows",
     "PromptSource": "is_terminal use_commands",
     "Route": "add_middleware alone busy call debouncer is_direct is_fallback is_plain is_removed is_tap lane latest"
-    " successor",
+    " shared_lane successor",
     "Run": "abandon adopt be_followed close given proceed refused wait_at_rest",
     "SignalSource": "close",
     "Task": "copy function kind priority",

@@ -15,6 +15,7 @@ from lifecycle._async import was_cancelled
 from lifecycle._util import error_text, name_of
 from lifecycle.control.debouncing import Debounce, Debouncer
 from lifecycle.control.deliveries import Delivery, current, emits_stored
+from lifecycle.control.keyed_lanes import KeyedLane
 from lifecycle.control.lanes import Lane
 from lifecycle.control.patterns import Pattern
 from lifecycle.control.routing import Route
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Hashable, Iterator, Sequence
 
     from lifecycle.control.routing import Match, RouteTable
-    from lifecycle.control.types import Handler, Middleware
+    from lifecycle.control.types import Handler, LaneKey, Middleware
     from lifecycle.events import Topical
 
 __all__ = ["Dispatcher", "Relayed", "Reporter"]
@@ -57,8 +58,8 @@ class Dispatcher:
         self.tasks: set[asyncio.Task[None]] = set()
         #: The lane of each route. It is created for the route's first event, because many routes never receive one.
         self.lanes: dict[Route, Lane] = {}
-        # Shared lanes by name.
-        self._shared: dict[str, Lane] = {}
+        # Shared lanes by name, and keyed lanes by their function.
+        self._shared: dict[str | LaneKey | None, Lane] = {}
         #: The route of events that no other route takes.
         self.fallback: Route | None = None
         # Routes that were removed and still have events.
@@ -68,8 +69,10 @@ class Dispatcher:
 
     # -- routes and their lanes ------------------------------------------------------------------------------------
 
-    def add(self, route: Route, debounce: float | Debounce | None, lane: str | None, *, replace: bool) -> None:
-        """Register ``route`` with its debounce and its shared lane.
+    def add(
+        self, route: Route, debounce: float | Debounce | None, lane: str | LaneKey | None, *, replace: bool
+    ) -> None:
+        """Register ``route`` with its debounce and its shared or keyed lane.
 
         Raises:
             RouteConflict: if its pattern is taken and ``replace`` is false.
@@ -95,17 +98,25 @@ class Dispatcher:
 
         debouncer = route.debouncer = Debouncer(settings, deliver)
 
-    def _share_lane(self, route: Route, name: str) -> None:
-        lane = self._shared.get(name)
+    def _share_lane(self, route: Route, shared: str | LaneKey) -> None:
+        route.shared_lane = shared
+        if isinstance(shared, str):
+            route.lane = shared
+        lane = self._shared.get(shared)
         if lane is None:
-            lane = self._shared[name] = Lane(name, route.concurrency, self._buffer, self)
+            lane = self._shared[shared] = self._new_lane(route)
         if lane.concurrency != route.concurrency:
             raise ValueError(
-                f"lane {name!r} has a concurrency of {lane.concurrency}, but {route.text!r} sets {route.concurrency}; "
-                "give all its routes the same concurrency"
+                f"lane {lane.name!r} has a concurrency of {lane.concurrency}, but {route.text!r} sets "
+                f"{route.concurrency}; give all its routes the same concurrency"
             )
         self.lanes[route] = lane
-        route.lane = name
+        route.lane = lane.name
+
+    def _new_lane(self, route: Route) -> Lane:
+        if callable(key := route.shared_lane):
+            return KeyedLane(route.lane, route.concurrency, self._buffer, self, key)
+        return Lane(route.lane, route.concurrency, self._buffer, self)
 
     def lane_of(self, route: Route) -> Lane:
         """Return the lane of ``route``. Create it for the first event."""
@@ -114,11 +125,11 @@ class Dispatcher:
             return lane
         # If a route was removed and forgotten while an event was being passed to it, it has no entry, but may have a
         # lane.
-        shared = self._shared.get(route.lane) if route.is_removed else None
+        shared = self._shared.get(route.shared_lane) if route.is_removed else None
         if shared is not None and shared.concurrency == route.concurrency:
             lane = self.lanes[route] = shared
         else:
-            lane = self.lanes[route] = Lane(route.lane, route.concurrency, self._buffer, self)
+            lane = self.lanes[route] = self._new_lane(route)
         if route.is_removed:
             self._keep_removed(route, lane)
         return lane
@@ -159,8 +170,8 @@ class Dispatcher:
                 continue
             self.lanes.pop(route, None)
             # A shared lane is forgotten with the last of its routes.
-            if lane is not None and self._shared.get(lane.name) is lane and lane not in self.lanes.values():
-                del self._shared[lane.name]
+            if lane is not None and self._shared.get(route.shared_lane) is lane and lane not in self.lanes.values():
+                del self._shared[route.shared_lane]
             counts = (route.routed, route.handled, route.failed, route.dropped)
             self._past_counts = [old + new for old, new in zip(self._past_counts, counts, strict=True)]
             # If another event still arrives at the route, it is counted when the route is forgotten again.
@@ -289,8 +300,10 @@ class Dispatcher:
             self.lane_of(route).put(delivery)
             return
         if route.debouncer is None:
-            # The route drops or restarts, so this cannot raise LaneFull.
-            self.lane_of(route).offer(delivery, route.busy)
+            try:
+                self.lane_of(route).offer(delivery, route.busy)
+            except LaneFull as error:  # only of a keyed lane, for an event whose key is idle
+                self.report.drop(delivery, str(error))
             return
         try:
             delivery.merge_into(route.debouncer.add(delivery.event, delivery))

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Lane", "LaneInfo"]
 
-#: Number of events after which a lane task yields to the loop, even if its handlers never wait.
-_TURN = 500
-
 
 @dataclass(frozen=True, slots=True)
 class LaneInfo:
@@ -43,6 +40,8 @@ class LaneInfo:
     limit: int
     #: Maximum number of handlers that run at the same time.
     concurrency: int
+    #: Number of keys that have events. None unless the lane is keyed.
+    keys: int | None = None
 
 
 class Lane:
@@ -60,6 +59,9 @@ class Lane:
         "name",
         "queue",
     )
+
+    #: Number of events after which a lane task yields to the loop, even if its handlers never wait.
+    _turn = 500
 
     def __init__(self, name: str, concurrency: int, buffer: int, dispatcher: Dispatcher) -> None:
         self.name: str = name
@@ -90,6 +92,11 @@ class Lane:
     def is_full(self) -> bool:
         """True if the next event would have to wait for capacity."""
         return len(self.queue) >= self.limit
+
+    @property
+    def slots(self) -> int:
+        """Number of lane tasks that could make capacity."""
+        return self.concurrency
 
     def info(self) -> LaneInfo:
         """Return the state of the lane."""
@@ -144,13 +151,16 @@ class Lane:
         }
         if running:
             task = running[min(running)]
-            self._cancelled.add(task)
-            task.cancel("a newer event restarts the handler")
+            self._cancel_task(task)
             return
         waiting = next((each for each in self.queue if each.route is route), None)
         if waiting is not None:
             self.queue.remove(waiting)
             self._dispatcher.report.drop(waiting, "superseded by a newer event", superseded=True)
+
+    def _cancel_task(self, task: asyncio.Task[None]) -> None:
+        self._cancelled.add(task)
+        task.cancel("a newer event restarts the handler")
 
     def refusal(self, delivery: Delivery) -> str:
         """Return the error message for missing capacity."""
@@ -173,19 +183,19 @@ class Lane:
         if emitter is not None and not emitter.done and emitter.route is not None:
             home = self._dispatcher.lanes.get(emitter.route)
         if emitter is None or home is None:
-            await self._wait_until_free(delivery)
+            await self._wait_until_free(delivery, is_handler=False)
             return
         home.blocked_on.append((emitter, self))
         try:
-            if _is_stuck(self):
-                raise LaneFull(f"{self.refusal(delivery)}, and the emitting handler would wait for itself")
-            await self._wait_until_free(delivery)
+            await self._wait_until_free(delivery, is_handler=True)
         finally:
             home.blocked_on.remove((emitter, self))
 
-    async def _wait_until_free(self, delivery: Delivery) -> None:
+    async def _wait_until_free(self, delivery: Delivery, *, is_handler: bool) -> None:
         place = len(self._waiting)
         while self.is_full:
+            if is_handler and _is_stuck(self):
+                raise LaneFull(f"{self.refusal(delivery)}, and the emitting handler would wait for itself")
             if not self._dispatcher.working:
                 raise LaneFull(f"{self.refusal(delivery)}, and the router is not running")
             await self._wait_turn(place)
@@ -222,6 +232,18 @@ class Lane:
             if self._waiting.popleft()():
                 return
 
+    def wake_stuck(self) -> None:
+        """Wake every waiter if no handler can make capacity any more. The waiting handlers then get `LaneFull`."""
+        if self._waiting and self.is_full and _is_stuck(self):
+            # Each waiter that remains goes to the front again, so the last is woken first.
+            self._wake_all(reverse=True)
+
+    def _wake_all(self, *, reverse: bool = False) -> None:
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        for wake in reversed(waiting) if reverse else waiting:
+            wake()
+
     # -- calling handlers ------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:  # noqa: C901  # hot: one branch for each way in which a handler ends
@@ -232,7 +254,7 @@ class Lane:
         # Each hook keeps one dictionary of receivers for its lifetime. It is empty if the hook has no receivers.
         started, finished = hooks.handler_started.receivers, hooks.handler_finished.receivers
         ended = hooks.delivery_ended.receivers
-        dispatcher, report, enter, turn = self._dispatcher, self._dispatcher.report, current.set, _TURN
+        dispatcher, report, enter, turn = self._dispatcher, self._dispatcher.report, current.set, self._turn
         _clear_context()
         self._running += 1
         self.limit -= 1
@@ -266,8 +288,8 @@ class Lane:
                     break
                 turn -= 1
                 if not turn:
-                    turn = _TURN
-                    tasks[task] = None
+                    turn = self._turn
+                    self._rest(task)
                     await asyncio.sleep(0)
         finally:
             self._running -= 1
@@ -275,6 +297,10 @@ class Lane:
             if not self.is_full:
                 self._notify()
             self._ended(task)
+
+    def _rest(self, task: asyncio.Task[None]) -> None:
+        """Mark ``task`` as being between two events."""
+        self._tasks[task] = None
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
@@ -309,10 +335,7 @@ class Lane:
         """
         queued = list(self.queue)
         self.queue.clear()
-        waiting = list(self._waiting)
-        self._waiting.clear()
-        for wake in waiting:
-            wake()
+        self._wake_all()
         return queued
 
 
@@ -327,7 +350,7 @@ def _is_stuck(lane: Lane) -> bool:
             for emitter, wanted in each.blocked_on:
                 waits[each].setdefault(emitter, set()).add(wanted)
                 pending.append(wanted)
-    stuck = {each for each, waiting in waits.items() if len(waiting) >= each.concurrency}
+    stuck = {each for each, waiting in waits.items() if len(waiting) >= each.slots}
     while moving := {each for each in stuck if any(stuck.isdisjoint(wanted) for wanted in waits[each].values())}:
         stuck -= moving
     return lane in stuck

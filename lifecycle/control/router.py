@@ -14,6 +14,7 @@ from lifecycle._util import name_of
 from lifecycle.backoff import Backoff
 from lifecycle.control.commands import Command, Commands, Completer, help_of
 from lifecycle.control.dispatcher import Dispatcher
+from lifecycle.control.keyed_lanes import check_key
 from lifecycle.control.patterns import Pattern, quoted
 from lifecycle.control.routing import Busy, Route, RouteTable, as_pattern, caller
 from lifecycle.control.running import Lifespan
@@ -23,7 +24,7 @@ from lifecycle.errors import NotHandled, RouteNotFound
 from lifecycle.events import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Hashable, Iterable
 
     from lifecycle.control.debouncing import Debounce
     from lifecycle.control.deliveries import Delivery
@@ -63,7 +64,7 @@ class _RouteSettings(TypedDict, total=False):
     debounce: float | Debounce | None
     busy: Busy | Literal["queue", "drop", "restart"]
     concurrency: int
-    lane: str | None
+    lane: str | Callable[[Any], Hashable] | None
     middleware: Iterable[Middleware]
     replace: bool
 
@@ -105,7 +106,7 @@ class Router:
         debounce: float | Debounce | None = None,
         busy: Busy | Literal["queue", "drop", "restart"] = Busy.QUEUE,
         concurrency: int = 1,
-        lane: str | None = None,
+        lane: str | Callable[[Any], Hashable] | None = None,
         middleware: Iterable[Middleware] = (),
         replace: bool = False,
     ) -> Route:
@@ -120,8 +121,13 @@ class Router:
                 route.
             concurrency: Maximum number of handlers that run at the same time in the lane. With 1, events keep their
                 order.
-            lane: Name of a shared lane. Routes with the same lane share its queue and must have the same
-                ``concurrency``. By default, the route has its own lane.
+            lane: Name of a shared lane, or a function from an event to its key, such as ``lambda event: event.topic``.
+                Routes with the same name or function share the lane's queue and must have the same ``concurrency``. By
+                default, the route has its own lane. With a function, the events of one key are handled in order, one at
+                a time, ``concurrency`` is the number of keys that are handled at the same time, and ``busy`` applies to
+                each key separately. The function gets the event after ``debounce``. If it raises or returns an
+                unhashable key, the delivery fails. All keys share one queue. If it is full, an event whose key is idle
+                waits with ``busy="queue"`` and is dropped otherwise.
             middleware: Functions that wrap the handler. The first is the outermost. Middleware from `use` wraps these.
             replace: If true, replace an existing route with this pattern instead of raising `RouteConflict`.
 
@@ -131,13 +137,12 @@ class Router:
         Raises:
             InvalidPattern: if the pattern cannot be parsed.
             RouteConflict: if the pattern is registered and ``replace`` is false.
-            TypeError: if ``handler`` is not a callable of one argument, or ``lane`` is not a string.
+            TypeError: if ``handler`` is not a callable of one argument, or ``lane`` is neither a string nor a
+                function of one argument.
             ValueError: if ``concurrency`` is below 1 or differs from that of the shared lane, or ``busy`` is unknown.
         """
-        if lane is not None and not isinstance(lane, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # users may pass any object
-            raise TypeError(
-                f"expected the name of a lane as a string, got lane={lane!r}; all events of a route use the same lane"
-            )
+        if lane is not None and not isinstance(lane, str):
+            check_key(lane)
         route = Route(as_pattern(pattern), handler, middleware, concurrency)
         self._table.check_free(route, replace=replace)
         route.busy = Busy(busy)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 
     from lifecycle.control.debouncing import Debouncer
-    from lifecycle.control.types import AsyncHandler, Handler, Middleware
+    from lifecycle.control.types import AsyncHandler, Handler, LaneKey, Middleware
     from lifecycle.events import Topical
 
 __all__ = ["MAX_TOPIC", "Busy", "Match", "Route", "RouteInfo", "RouteTable", "as_async", "as_pattern", "caller"]
@@ -210,6 +210,7 @@ class Route:
         "pattern",
         "place",
         "routed",
+        "shared_lane",
         "successor",
         "text",
     )
@@ -231,6 +232,8 @@ class Route:
         self._match: Match | None = None
         # Name of the lane. Routes with the same name share the lane.
         self.lane: str = self.text
+        # The name or the function that was given as the lane.
+        self.shared_lane: str | LaneKey | None = None
         self.busy: Busy = Busy.QUEUE
         self.concurrency: int = concurrency
         self.debouncer: Debouncer | None = None

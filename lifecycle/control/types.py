@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-__all__ = ["AsyncHandler", "Handler", "Middleware", "Wrapper"]
+__all__ = ["AsyncHandler", "Handler", "LaneKey", "Middleware", "Wrapper"]
 
 _E = TypeVar("_E")
 
@@ -20,6 +20,9 @@ AsyncHandler: TypeAlias = Callable[[Any], Awaitable[Any]]
 
 #: A function that takes a handler and returns the wrapped handler.
 Middleware: TypeAlias = Callable[[AsyncHandler], Handler]
+
+#: A function from an event to the key of its lane.
+LaneKey: TypeAlias = Callable[[Any], Hashable]
 
 
 class Wrapper(Protocol):

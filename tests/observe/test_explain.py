@@ -81,6 +81,19 @@ async def test_an_explanation_shows_debounce_and_lane(clock: Clock) -> None:
     assert full == "waits for space in lane 'queue', which is full (1 running, 1 waiting)"
 
 
+async def test_an_explanation_of_a_keyed_lane_names_the_condition(clock: Clock) -> None:
+    router = Router()
+    router.handle("wide", slow, lane=lambda event: event.data, concurrency=2)
+    router.handle("drop", slow, lane=lambda event: event.data, busy="drop")
+    async with EventLog() as log, running(router):
+        for topic in ("wide", "drop"):
+            await router.emit(Event(topic, "a"))
+        await clock.advance(0.1)
+        wide, drop = (log.explain(topic).matches[0].would for topic in ("wide", "drop"))
+    assert wide == "is handled when its key is idle"
+    assert drop == ("waits in lane 'drop' (1 running, 0 waiting), unless its key is busy: then busy='drop' applies")
+
+
 async def test_an_explanation_has_the_last_events_of_the_topic(clock: Clock) -> None:
     async def fails(_event: Event) -> None:
         raise ValueError("no disk")

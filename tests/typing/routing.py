@@ -60,6 +60,10 @@ def answer(event: MailEvent) -> str:
 async def order(event: OrderEvent) -> None: ...
 
 
+@router.on("order/*", lane=lambda event: event.topic, concurrency=4)
+async def by_key(event: OrderEvent) -> None: ...
+
+
 @router.command
 async def deploy(event: CommandEvent) -> None:
     """Deploy the branch."""

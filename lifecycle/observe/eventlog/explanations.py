@@ -22,6 +22,7 @@ from lifecycle.observe.eventlog.entries import describe
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from lifecycle.control.lanes import LaneInfo
     from lifecycle.control.routing import RouteInfo
     from lifecycle.control.source_runner import SourceInfo
     from lifecycle.observe.eventlog.entries import Entry
@@ -201,15 +202,21 @@ class _View:
         if not self.state.running:
             return f"waits in lane {info.lane!r}, because the router is not running"
         if lane is None or lane.running + lane.waiting < lane.concurrency:
-            return "is handled immediately"
+            return "is handled immediately" if lane is None or not lane.keys else "is handled when its key is idle"
         busy = f"{lane.running} running, {lane.waiting} waiting"
-        if info.busy == "drop":
-            return f"is dropped, because lane {lane.name!r} is busy ({busy})"
-        if info.busy == "restart":
-            return f"cancels the handler that is running in lane {lane.name!r}, and takes its place"
+        if info.busy != "queue":
+            return _when_busy(info, lane, busy)
         if lane.waiting >= lane.limit:
             return f"waits for space in lane {lane.name!r}, which is full ({busy})"
         return f"waits in lane {lane.name!r} ({busy})"
+
+
+def _when_busy(info: RouteInfo, lane: LaneInfo, busy: str) -> str:
+    if lane.keys is not None:
+        return f"waits in lane {lane.name!r} ({busy}), unless its key is busy: then busy={info.busy!r} applies"
+    if info.busy == "drop":
+        return f"is dropped, because lane {lane.name!r} is busy ({busy})"
+    return f"cancels the handler that is running in lane {lane.name!r}, and takes its place"
 
 
 def _view_of(router: Any) -> _View | None:

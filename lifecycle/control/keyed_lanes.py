@@ -1,0 +1,229 @@
+"""Keyed lanes: bounded queues in which each key has at most one running handler, and its events keep their order.
+
+A key takes memory only while it has events, so the size of the queue also bounds the number of keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import deque
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from lifecycle._util import name_of
+from lifecycle.control.lanes import Lane, LaneInfo
+from lifecycle.control.routing import Busy
+from lifecycle.errors import LaneFull
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+
+    from lifecycle.control.deliveries import Delivery
+    from lifecycle.control.dispatcher import Dispatcher
+    from lifecycle.control.routing import Route
+    from lifecycle.control.types import LaneKey
+
+__all__ = ["KeyedLane", "check_key"]
+
+
+def check_key(function: LaneKey) -> None:
+    """Check the function that returns the key of an event.
+
+    Raises:
+        TypeError: if it is not a plain callable of one argument.
+    """
+    if not callable(function):
+        raise TypeError(
+            f"expected the name of a lane, or a function from an event to its key, got lane={function!r}; "
+            "give lane='builds' or lane=lambda event: event.topic"
+        )
+    name = name_of(function)
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise TypeError(f"lane={name} is an async or generator function; give a plain function that returns the key")
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        raise TypeError(f"lane={name} must be callable with one argument, the event") from None
+    except ValueError:  # some callables written in C have no signature
+        return
+
+
+class _KeyQueue:
+    """Events by key. Its length counts all events. It is true if the next event of a key can start.
+
+    Keys take turns: a key whose handler has ended goes behind the other keys that can start.
+    """
+
+    __slots__ = ("_held", "_size", "ready", "running", "waiting")
+
+    def __init__(self) -> None:
+        self._size = 0
+        self.waiting: dict[Hashable, deque[Delivery]] = {}
+        #: The keys that have events and no running handler, in the order of their turns.
+        self.ready: deque[Hashable] = deque()
+        #: The lane task that is handling an event of the key.
+        self.running: dict[Hashable, asyncio.Task[Any]] = {}
+        self._held: dict[asyncio.Task[Any], Hashable] = {}
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __bool__(self) -> bool:
+        return bool(self.ready)
+
+    def __iter__(self) -> Iterator[Delivery]:
+        return chain.from_iterable(self.waiting.values())
+
+    def append(self, delivery: Delivery, key: Hashable) -> None:
+        """Append an event of ``key``."""
+        self._size += 1
+        if key in self.waiting:
+            self.waiting[key].append(delivery)
+            return
+        self.waiting[key] = deque((delivery,))
+        if key not in self.running:
+            self.ready.append(key)
+
+    def popleft(self) -> Delivery:
+        """Take the next event for the current task, which holds its key until `release`."""
+        task = asyncio.current_task()
+        assert task is not None
+        key = self._held[task] = self.ready.popleft()
+        self.running[key] = task
+        delivery = self.waiting[key].popleft()
+        self._removed(key)
+        return delivery
+
+    def release(self, task: asyncio.Task[Any]) -> None:
+        """Release the key that ``task`` holds, if any."""
+        if task in self._held:
+            key = self._held.pop(task)
+            del self.running[key]
+            if key in self.waiting:
+                self.ready.append(key)
+
+    def remove(self, delivery: Delivery, key: Hashable) -> None:
+        """Remove a waiting event of ``key``."""
+        self.waiting[key].remove(delivery)
+        self._removed(key)
+        if key not in self.waiting and key in self.ready:
+            self.ready.remove(key)
+
+    def _removed(self, key: Hashable) -> None:
+        self._size -= 1
+        if not self.waiting[key]:
+            del self.waiting[key]
+
+    def clear(self) -> None:
+        """Remove all waiting events."""
+        self.waiting.clear()
+        self.ready.clear()
+        self._size = 0
+
+
+class KeyedLane(Lane):
+    """A lane that handles the events of one key in order, one at a time, and of ``concurrency`` keys side by side."""
+
+    __slots__ = ("_function",)
+
+    queue: _KeyQueue  # type: ignore[assignment]  # has the methods that Lane calls
+
+    # A key is released after each event, so that the keys take turns.
+    _turn = 1
+
+    def __init__(self, name: str, concurrency: int, buffer: int, dispatcher: Dispatcher, function: LaneKey) -> None:
+        super().__init__(name, concurrency, buffer, dispatcher)
+        self.queue = _KeyQueue()  # pyright: ignore[reportIncompatibleVariableOverride]  # see above
+        self._function = function
+
+    @property
+    def slots(self) -> int:
+        """Number of lane tasks that could make capacity: fewer than the concurrency if too few keys have events."""
+        return max(1, len(self._tasks))
+
+    def info(self) -> LaneInfo:
+        """Return the state of the lane."""
+        queue = self.queue
+        keys = len(queue.waiting.keys() | queue.running.keys())
+        return LaneInfo(self.name, len(queue), self._running, self.limit, self.concurrency, keys)
+
+    # -- accepting events ------------------------------------------------------------------------------------------
+
+    def put(self, delivery: Delivery) -> None:
+        """Queue an event, even beyond the limit. If its key cannot be determined, its delivery fails."""
+        try:
+            key = self._key_of(delivery)
+        except Exception as error:  # noqa: BLE001  # of the lane function: reported like an error of the handler
+            self._fail(delivery, error)
+        else:
+            self._append(delivery, key)
+
+    def offer(self, delivery: Delivery, busy: Busy) -> None:
+        """Accept an event, as ``busy`` defines for the events of its key.
+
+        Raises:
+            LaneFull: if the event must be queued and the lane is full.
+        """
+        if busy is Busy.QUEUE:
+            super().offer(delivery, busy)
+            return
+        try:
+            key = self._key_of(delivery)
+        except Exception as error:  # noqa: BLE001  # see `put`
+            self._fail(delivery, error)
+            return
+        if busy is Busy.DROP and (key in self.queue.running or key in self.queue.waiting):
+            self._dispatcher.report.drop(delivery, f"the lane already has an event of the key {key!r:.80}")
+        elif self._supersede(delivery.route, key) or not self.is_full:
+            self._append(delivery, key)
+        else:
+            raise LaneFull(self.refusal(delivery))
+
+    def _key_of(self, delivery: Delivery) -> Hashable:
+        key = self._function(delivery.event)
+        hash(key)
+        return key
+
+    def _fail(self, delivery: Delivery, error: Exception) -> None:
+        assert delivery.route is not None
+        self._dispatcher.report.end_failed(delivery, delivery.route, error)
+
+    def _append(self, delivery: Delivery, key: Hashable) -> None:
+        self.queue.append(delivery, key)
+        self.start()
+
+    def start(self) -> None:
+        """Start a lane task for each key that can start, up to the concurrency, if the router runs."""
+        tasks = self._tasks
+        while self._dispatcher.working and len(tasks) < self.concurrency:
+            # A task without an event is about to take one.
+            if len(self.queue.ready) <= sum(event is None for event in tasks.values()):
+                return
+            super().start()
+
+    def _supersede(self, route: Route | None, key: Hashable) -> bool:
+        """Cancel or drop an event of ``route`` and ``key`` in favour of a newer one. Returns False if it has none."""
+        task = self.queue.running.get(key)
+        running = None if task is None else self._tasks.get(task)
+        if task is not None and running is not None and running.route is route and task not in self._cancelled:
+            self._cancel_task(task)
+            return True
+        waiting = next((each for each in self.queue.waiting.get(key, ()) if each.route is route), None)
+        if waiting is not None:
+            self.queue.remove(waiting, key)
+            self._dispatcher.report.drop(waiting, "superseded by a newer event", superseded=True)
+        return waiting is not None
+
+    # -- ends of events --------------------------------------------------------------------------------------------
+
+    def _rest(self, task: asyncio.Task[None]) -> None:
+        super()._rest(task)
+        self.queue.release(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self.queue.release(task)
+        super()._ended(task)
+        # The other handlers of this lane may now all wait for each other.
+        for lane in {wanted for _, wanted in self.blocked_on}:
+            lane.wake_stuck()
