@@ -1,1 +1,1 @@
-"""Ratios to peers and limits, each measured in one run: ``make bench``."""
+"""Measurements of lifecycle relative to other libraries and to hand-written code: ``make bench``."""

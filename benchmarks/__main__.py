@@ -1,9 +1,9 @@
-"""All benchmarks, one after the other: ``python -m benchmarks [--write | --check] [module ...]``.
+"""The command that runs the benchmarks: ``python -m benchmarks [--write | --check] [module ...]``.
 
-Without an option, it prints the figures. ``--write`` also stores them, in ``benchmarks/figures.json`` and on the page
-``docs/reference/performance.md``; figures of modules that are not named are kept. ``--check`` compares them with the
-stored ones, and exits with 1 if one is worse twice in a row by more than the noise of the machine. It ignores figures
-that are only printed.
+Without an option, it prints the figures. ``--write`` also stores them in ``benchmarks/figures.json`` and on the page
+``docs/reference/performance.md``. It keeps the stored figures of modules that you do not name. ``--check`` compares
+the figures with the stored ones. It exits with 1 if a figure is worse in two consecutive runs by more than the noise of
+the machine. It ignores figures without a limit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MODULES = ("startup", "router", "webhook", "watch", "supervision", "pool", "flow
 
 
 def main() -> int:
-    """Measure the given modules, or all."""
+    """Run the given benchmark modules, or all of them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure lifecycle against peers.")
     parser.add_argument("modules", nargs="*", choices=[[], *MODULES], default=[], metavar="module")
     then = parser.add_mutually_exclusive_group()
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def _measured(name: str) -> dict[str, Any]:
-    """Return the figures of one module, run in a separate process. Prints the reasons for missing figures on stderr."""
+    """Run one module in a separate process and return its figures. Print the reasons for missing figures on stderr."""
     load = round(os.getloadavg()[0], 1)
     ran = subprocess.run([sys.executable, "-m", f"benchmarks.{name}", "--json"], text=True, capture_output=True)  # noqa: PLW1510  # looked at below
     if ran.returncode:
@@ -73,7 +73,7 @@ def _check(found: Mapping[str, Any]) -> int:
 
 
 def _confirmed(name: str, suspects: Iterable[str], before: Mapping[str, Any]) -> list[str]:
-    """Return those of ``suspects`` that are also worse in a second run, one line each."""
+    """Measure again, and return the figures in ``suspects`` that are still worse, one line per figure."""
     again, kept = _measured(name)["figures"], before["figures"]
     worse = set(suspects) & set(regressions(name, again, kept))
     return [f"{name}: {figure} is {again[figure]}, was {kept[figure]}" for figure in sorted(worse)]

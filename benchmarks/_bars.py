@@ -1,4 +1,4 @@
-"""Limits of figures, parsed from their text."""
+"""Limits for figures, parsed from text."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Literal
 
 __all__ = ["SLACK", "Bar"]
 
-#: How much worse than the stored figure a new one may be. On an idle machine, runs differ by up to a fifth, and ratios
-#: that involve a disk by a little more.
+#: Accepted deterioration of a new figure compared with the stored one. On an idle machine, two runs differ by up to a
+#: fifth. Ratios that involve a disk differ slightly more.
 SLACK = 1.3
 
 _WORDS = re.compile(r"(at most|at least|under) ([\d.,]+)(?P<more> .*)?")
@@ -17,7 +17,7 @@ _WORDS = re.compile(r"(at most|at least|under) ([\d.,]+)(?P<more> .*)?")
 
 @dataclass(frozen=True)
 class Bar:
-    """A limit and the better direction. ``limit`` is None for a figure that is only printed."""
+    """A limit, and whether higher or lower is better. ``limit`` is None for a figure without a limit."""
 
     better: Literal["less", "more"] | None
     limit: float | None
@@ -26,7 +26,7 @@ class Bar:
     def read(cls, words: str) -> Bar:
         """Parse ``at most 1.8``, ``at least 0.7``, ``under 0.5``, ``0`` or ``printed``. A remark may follow ``;``.
 
-        A limit that is a sum, such as ``at most 500 + 3 x spawn_ms``, is not evaluated.
+        A limit with an expression, such as ``at most 500 + 3 x spawn_ms``, is not evaluated.
         """
         if words in {"0", "none"}:
             return cls("less", 0.0)
@@ -37,7 +37,7 @@ class Bar:
         return cls("more" if found[1] == "at least" else "less", limit)
 
     def met(self, figure: float) -> bool | None:
-        """Return whether ``figure`` is within the limit, or None without a limit."""
+        """Return whether ``figure`` is within the limit, or None if there is no limit."""
         if self.limit is None:
             return None
         return figure >= self.limit if self.better == "more" else figure <= self.limit
@@ -46,5 +46,5 @@ class Bar:
         """Return whether ``figure`` is worse than ``stored`` by more than the noise of the machine."""
         if self.better == "more":
             return figure < stored / SLACK
-        # If the expected figure is 0, any other is wrong.
+        # If the stored figure is 0, any other value is wrong.
         return self.better == "less" and figure > stored * SLACK

@@ -1,10 +1,11 @@
-"""Both ends of a bus, each a process: ``python -m benchmarks._bridge_peers PEER ROLE URL COUNT RATE``.
+"""The publisher and consumer processes of a bus: ``python -m benchmarks._bridge_peers PEER ROLE URL COUNT RATE``.
 
-``lifecycle`` sends from router to router. ``raw`` does the same with nats-py by hand: the same messages, each
-publication awaited, each event acknowledged after its handler. ``lean`` is ``raw`` with an id and no other header.
-``faststream`` is the example of its documentation. A consumer prints that it is up, and at the end the seconds from the
-first event to the last, and the latencies in order. A publisher prints the seconds until the server has acknowledged
-everything.
+``lifecycle`` sends events from one router to another. ``raw`` uses nats-py directly. It sends the same messages, awaits
+each publication, and acknowledges each event after its handler. ``lean`` is ``raw`` with an id as the only header.
+``faststream`` is the example from the faststream documentation. A consumer prints that it is up. After the last event,
+it prints the seconds since the first event and the sorted latencies. A publisher prints the seconds until the server
+has
+acknowledged all events.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ LIMIT = 60.0
 
 
 class Latencies:
-    """The latencies that a consumer measured."""
+    """The latencies measured by a consumer."""
 
     def __init__(self, count: int) -> None:
         self._left = count
@@ -63,7 +64,7 @@ class Latencies:
 
 
 async def _paced(count: int, rate: float, send: Callable[[dict[str, Any]], Awaitable[Any]]) -> None:
-    """Send ``count`` events: ``IN_FLIGHT`` at a time, or ``rate`` per second."""
+    """Send ``count`` events, either ``IN_FLIGHT`` at the same time or ``rate`` per second."""
     numbers = iter(range(count))
     began = time.perf_counter()
 
@@ -92,12 +93,12 @@ _FIXED = {
 
 
 async def raw_publish(url: str, count: int, rate: float) -> None:
-    """Publish with nats-py alone the messages that a bridge sends."""
+    """Publish the same messages as a bridge, with nats-py alone."""
     await _publish(url, count, rate, _as_a_cloud_event)
 
 
 async def lean_publish(url: str, count: int, rate: float) -> None:
-    """Publish with nats-py alone, with only an id in addition to the data."""
+    """Publish the data with an id as the only header, with nats-py alone."""
     await _publish(url, count, rate, lambda own: {"Nats-Msg-Id": own})
 
 
@@ -228,7 +229,7 @@ async def faststream_consume(url: str, count: int) -> None:
 
 
 def main() -> None:
-    """Run one end."""
+    """Run the publisher or the consumer."""
     peer, role, url, count, rate = sys.argv[1:]
     end: Callable[..., Awaitable[None]] = globals()[f"{peer}_{role}"]
     arguments: list[Any] = [url, int(count)] + ([float(rate)] if role == "publish" else [])

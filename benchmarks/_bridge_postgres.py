@@ -1,8 +1,9 @@
 """Flows and jobs on PostgreSQL compared with hand-written SQL: ``python -m benchmarks._bridge_postgres [--json]``.
 
-The server is real and waits for its disk. A flow of sequential tasks is compared with as many transactions, each with
-the rows that such a task writes. Jobs are claimed and completed, eight at a time and without flows. They are compared
-with the same claims and completions by hand, each in a separate transaction, on as many connections as ours uses.
+The server is real and waits for its disk. A flow of sequential tasks is compared with the same number of transactions,
+each with the rows that one task writes. Jobs are claimed and completed, eight at the same time and without flows. They
+are compared with hand-written claims and completions, each in a separate transaction. Both use the same number of
+connections.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ WHERE number = (
     ORDER BY rank, number LIMIT 1 FOR UPDATE SKIP LOCKED
 ) RETURNING id, epoch
 """
-# Expired claims end and due jobs become ready before a claim, in the same transaction.
+# Before each claim, the same transaction releases expired claims and makes due jobs ready.
 _LAPSE = b"""
 UPDATE lifecycle_jobs SET state = 'UNCLAIMED' WHERE number IN (
     SELECT number FROM lifecycle_jobs WHERE state = 'CLAIMED' AND until <= %s FOR UPDATE SKIP LOCKED)
@@ -59,7 +60,7 @@ UPDATE lifecycle_jobs SET state = 'COMPLETE', outcome = 'SUCCESS', ended = %s WH
 
 
 def figures() -> dict[str, object]:
-    """Return the ratios and their absolute figures, or nothing without a server."""
+    """Return the ratios and the absolute figures, or an empty dictionary without a server."""
     if postgres.program("postgres") is None:
         return {}
     server = postgres.Postgres(fsync="on", full_page_writes="on", shared_buffers="128MB")
@@ -105,7 +106,7 @@ def _raw_tasks(server: postgres.Postgres) -> float:
 
 
 def _batch(number: int) -> Batch:
-    """Store the end of a task, and the start of the next one."""
+    """Store the end of one task and the start of the next."""
     seq = 2 * number
     steps = [
         StepRow(f"t{number}", "task", "SUCCESS", "EXECUTE", 1, 1, "1"),

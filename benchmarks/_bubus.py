@@ -1,6 +1,6 @@
-"""One figure: the time of an awaited event through bubus ÷ ours.
+"""One figure: the time to await an event with bubus, divided by our time.
 
-The process that measures it is killed, because bubus does not let it end.
+The process that measures it is killed, because bubus prevents it from exiting.
 """
 
 from __future__ import annotations

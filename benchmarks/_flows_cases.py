@@ -1,6 +1,7 @@
 """Our flows, and SQLite alone: ``python -m benchmarks._flows_cases CASE TASKS FILE``, one process per case.
 
-It prints wall and CPU seconds of one flow. The time from `Flows.start` to the end includes checking and planning.
+It prints the wall time and CPU time of one flow in seconds. The time starts at `Flows.start`, so it includes checking
+and planning.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ SLEEP = 0.1
 
 
 def main(cases: Mapping[str, Case]) -> None:
-    """Run the case that the command line names."""
+    """Run the case named on the command line."""
     _, name, tasks, file = sys.argv
     print(json.dumps(cases[name](int(tasks), file)))
 
 
 @contextmanager
 def timed() -> Iterator[list[float]]:
-    """Measure wall and CPU seconds of a block, without garbage from before it."""
+    """Measure wall and CPU seconds of a block. Garbage is collected before the measurement."""
     gc.collect()
     figures: list[float] = []
     began, used = time.perf_counter(), time.process_time()
@@ -81,7 +82,7 @@ async def _sleep() -> int:
 
 
 def _raw_commits(rows: int, file: str) -> tuple[float, float]:
-    """Commit one row per transaction, and do nothing else."""
+    """Commit one row per transaction. This is the baseline."""
     with closing(sqlite3.connect(file, isolation_level=None)) as db:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")

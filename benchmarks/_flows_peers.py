@@ -1,7 +1,7 @@
 """TaskFlow and DBOS for benchmarks.flows: ``python -m benchmarks._flows_peers CASE TASKS FILE``, one process per case.
 
-Each runs as its documentation shows, with its defaults. Preparations are not measured: TaskFlow's engine is compiled
-and prepared before, and DBOS has its tables and has run a workflow.
+Each library is used as in its documentation, with its defaults. Preparation is not measured: TaskFlow's engine is
+already compiled and prepared. DBOS has created its tables and has run a workflow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PEERS", "missing"]
 
-#: The distributions that each peer needs, by import name.
+#: Distributions required by each peer, by import name.
 _NEEDED = {"taskflow": ("taskflow", "sqlalchemy", "alembic"), "dbos": ("dbos",)}
 
 
@@ -71,7 +71,7 @@ def _taskflow_backend(file: str) -> Any:
 
 
 def _dbos(tasks: int, file: str) -> tuple[float, float]:
-    """Run async steps in a workflow. The file was set to WAL before, which DBOS does not do."""
+    """Run async steps in a workflow. The benchmark sets the file to WAL mode first, because DBOS does not."""
     from dbos import DBOS
 
     with closing(sqlite3.connect(file)) as db:

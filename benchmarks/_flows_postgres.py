@@ -1,9 +1,9 @@
 """Jobs on PostgreSQL compared with procrastinate: ``python -m benchmarks._flows_postgres [WORKER URL]``.
 
 Without arguments it prints the figures. The server is real and waits for its disk. A job is one task that returns its
-argument. Each worker is a separate process that takes eight jobs at a time. The time runs from the start signal to the
-connected workers until the last job ends. Each of our jobs is a flow with stored steps; procrastinate calls a function
-and stores its end. Only the first round may begin after 50 seconds.
+argument. Each worker is a separate process that runs eight jobs at the same time. Time is measured from the start
+signal, which is sent to connected workers, until the last job ends. Each of our jobs is a flow with stored steps.
+procrastinate calls a function and stores its end. After 50 seconds, no further round starts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BARS = {
 
 
 def missing() -> str:
-    """Return the reason why nothing can be measured, or an empty text."""
+    """Return the reason why the measurement is impossible, or an empty string."""
     for module in ("psycopg", "pytest", "procrastinate"):
         if importlib.util.find_spec(module) is None:
             return f"{module} cannot be imported, for jobs on PostgreSQL; `make bench` installs it"
@@ -55,7 +55,7 @@ def missing() -> str:
 
 
 def figures(*, jobs: int = JOBS, rounds: int = ROUNDS) -> dict[str, object]:
-    """Return the ratio for each number of processes; None, with the reason on stderr, if it cannot be measured."""
+    """Return the ratio for each number of processes, or None with the reason on stderr if it cannot be measured."""
     if reason := missing():
         print(reason, file=sys.stderr)
         return dict.fromkeys(BARS)
@@ -137,7 +137,7 @@ def _tell(workers: list[subprocess.Popen[str]]) -> None:
 
 
 async def _until_signal(work: Callable[[], Awaitable[None]]) -> None:
-    """Work from one signal to the next."""
+    """Start at one signal, and stop at the next."""
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     working = asyncio.ensure_future(work())
@@ -186,7 +186,7 @@ async def _work_theirs(url: str) -> None:
         await _until_signal(lambda: app.run_worker_async(concurrency=AT_ONCE, install_signal_handlers=False))
 
 
-#: For each library: enqueue jobs, run a worker, and count the remaining jobs.
+#: Functions for each library: enqueue jobs, run a worker, and count the remaining jobs.
 _WAYS: dict[str, tuple[Callable[[str, int], Any], Callable[[str], Any], bytes]] = {
     "ours": (_enqueue, _work, b"SELECT count(*) FROM lifecycle_jobs WHERE state != 'COMPLETE'"),
     "procrastinate": (

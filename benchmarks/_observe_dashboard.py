@@ -1,8 +1,8 @@
-"""The cost of an open page for a program in which a thousand workers change a thousand times per second.
+"""The cost of one open dashboard page for a program with a thousand workers and a thousand changes per second.
 
-``python -m benchmarks._observe_dashboard [SECONDS]``. The share of a core is measured in rounds with and without a
-page, in turn. Memory is measured over the given seconds with one open page; 600 are the ten minutes over which it must
-stay constant. Every worker's history is full before the measurement begins.
+``python -m benchmarks._observe_dashboard [SECONDS]``. CPU usage is measured in alternating rounds with and without a
+page. Memory is measured with one open page over the given number of seconds. The requirement is constant memory over
+ten minutes, so use 600 to check it. Every worker's history is full before the measurement starts.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _WORKERS, _CHANGES = 1000, 1000
 _ROUND, _ROUNDS, _LOOK = 5.0, 4, 1.0
 #: Number of bursts of changes per second.
 _BURSTS = 50
-#: Changes of each worker before the measurement: more than the length of its history.
+#: Changes per worker before the measurement. This exceeds the length of a history.
 _BEFORE = 40
 
-#: Reads and discards the data of a page in a separate process, so that its CPU time does not count.
+#: Reads and discards the page's data in a separate process, so that its CPU time does not count.
 _READER = """
 import socket, sys
 with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as there:
@@ -50,9 +50,9 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as there:
 
 
 def dashboard_cpu(seconds: float = 20.0) -> dict[str, float]:
-    """Return the share of one core that a page costs, the rate of changes, and the growth of memory in ``seconds``.
+    """Return a page's share of one core, the rate of changes, and the growth of memory in ``seconds``.
 
-    Memory is in MiB: the median of the last third minus that of the first.
+    Memory growth is in MiB: the median of the last third minus the median of the first third.
     """
     return asyncio.run(_measured(seconds))
 
@@ -81,7 +81,7 @@ async def _measured(seconds: float) -> dict[str, float]:
 
 
 async def _sizes(seconds: float) -> list[float]:
-    """Collect the memory of this process in MiB, periodically."""
+    """Record this process's memory in MiB at regular intervals."""
     process = psutil.Process()
     sizes: list[float] = []
     end = time.perf_counter() + seconds
@@ -93,7 +93,7 @@ async def _sizes(seconds: float) -> list[float]:
 
 @asynccontextmanager
 async def _attached() -> AsyncGenerator[None]:
-    """Open a page that follows the program, and wait for its first bytes."""
+    """Open a page that follows the program, and wait for the first bytes."""
     async with Dashboard() as dashboard:
         port = dashboard.url.rpartition(":")[2]
         reader = await asyncio.create_subprocess_exec(
@@ -102,7 +102,7 @@ async def _attached() -> AsyncGenerator[None]:
         assert reader.stdout is not None
         await reader.stdout.readline()
         try:
-            # Only the first message contains the whole state.
+            # The first message contains the whole state. Later ones contain only changes.
             await asyncio.sleep(1)
             yield
         finally:
@@ -111,14 +111,14 @@ async def _attached() -> AsyncGenerator[None]:
 
 
 async def _share() -> float:
-    """Return the share of one core that this process used in a round."""
+    """Return this process's share of one core during one round."""
     began, used = time.perf_counter(), time.process_time()
     await asyncio.sleep(_ROUND)
     return (time.process_time() - used) / (time.perf_counter() - began)
 
 
 class _Load:
-    """A thousand workers with functions to change them, each change with an event."""
+    """A thousand workers, and functions that change them. Each change emits an event."""
 
     def __init__(self) -> None:
         self.changes = 0
@@ -137,7 +137,7 @@ class _Load:
         return Spec(f"worker-{number}", lambda: TaskWorker(f"worker-{number}", work))
 
     async def prepare(self) -> None:
-        """Change each worker more often than the length of its history."""
+        """Change each worker often enough to fill its history."""
         for number in range(_BEFORE * _WORKERS):
             await self._change(number % _WORKERS)
 

@@ -23,7 +23,7 @@ __all__ = ["lane_over_without", "scrape_over_plain"]
 
 
 def lane_over_without(rounds: int, events: int) -> float:
-    """Measure a delivery through a lane with `PrometheusMetrics` ÷ one without."""
+    """Return the time of a delivery through a lane with `PrometheusMetrics`, divided by the time without it."""
 
     async def with_metrics() -> float:
         async with PrometheusMetrics():
@@ -59,7 +59,7 @@ async def _handle(_event: Any) -> None:
 
 
 def scrape_over_plain(rounds: int, workers: int) -> float:
-    """Measure a scrape of many workers, each restarted once, ÷ one of as many plain series."""
+    """Return the time to scrape many restarted workers, divided by the time for the same number of plain series."""
     return asyncio.run(_scrape_over_plain(rounds, workers))
 
 
@@ -84,7 +84,7 @@ async def _idle() -> None:
 
 
 def _plain(number: int) -> CollectorRegistry:
-    """Return as many series of a counter, each with its creation time, as a program would define by hand."""
+    """Return a registry with ``number`` series: the values of a counter, and a creation time for each value."""
     from prometheus_client import CollectorRegistry, Counter
 
     registry = CollectorRegistry()

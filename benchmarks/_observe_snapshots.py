@@ -22,7 +22,7 @@ _WORKERS, _ROUNDS = 1000, 31
 
 
 async def snapshot_over_dumps() -> dict[str, float]:
-    """Measure ``snapshot().to_dict()`` of a thousand workers ÷ ``json.dumps`` of the result, and the former in ms."""
+    """Measure ``snapshot().to_dict()`` for a thousand workers, relative to ``json.dumps`` of the result and in ms."""
     specs = [Spec(f"worker-{number}", _forever) for number in range(_WORKERS)]
     async with lifetime(signals=False), Supervisor("top", *specs):
         plain = snapshot().to_dict()

@@ -1,4 +1,4 @@
-"""Writes ``docs/reference/performance.md`` from the figures of the last complete run."""
+"""Generates ``docs/reference/performance.md`` from the figures of the last complete run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NOT_MEASURED = """\
 - Restart times of watchexec, watchfiles and `uvicorn --reload`.
 """
 
-#: Figures that are stored but not shown: details of other figures.
+#: Figures that are stored but not shown, because they are details of other figures.
 HIDDEN = (
     "sizes",
     "cpu_microseconds_each",
@@ -44,7 +44,7 @@ HIDDEN = (
     "raw_events_a_second",
 )
 
-#: Packages whose versions are stored but not shown: those that are neither measured nor compared.
+#: Packages that are neither measured nor compared. Their versions are stored but not shown.
 UNMEASURED = (
     "aiodocker",
     "alembic",
@@ -70,7 +70,7 @@ def stored() -> dict[str, Any]:
 
 
 def render(run: Mapping[str, Any]) -> str:
-    """Return the page about ``run``."""
+    """Return the page text for ``run``."""
     parts = [HEAD, *(_section(name, module) for name, module in run["modules"].items()), NOT_MEASURED, *_absent(run)]
     return "\n".join([*parts, *_surroundings(run)])
 
@@ -101,7 +101,7 @@ def _shown(value: object) -> str:
             return ", ".join(f"{name} {_shown(each)}" for name, each in value.items())
         case []:
             return "none"
-        case float() | int() if abs(value) >= 1000:  # if digits need grouping
+        case float() | int() if abs(value) >= 1000:  # if the digits need grouping
             return f"{value:,.0f}"
         case float():
             return f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""The cost of a call through a running pool: alone, among many, and as an item of a stream."""
+"""The cost of a call through a running pool: a single call, many concurrent calls, and an item of a stream."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["calls"]
 
 ROUNDS = 21
-#: Each figure is the best of this many attempts, which are so short that some run undisturbed on a busy machine.
+#: Number of attempts, of which the best counts. Attempts are short, so some run undisturbed even on a busy machine.
 TRIES = 7
 CALLS = 96
 ITEMS = 1000
@@ -35,7 +35,7 @@ VALUE = b"x" * 1000
 
 
 def calls(runner: asyncio.Runner) -> dict[str, object]:
-    """Return all figures of calls."""
+    """Return all figures for calls."""
     samples = _samples(runner)
     return {
         "roundtrip_over_pipe": ratio(samples, "pool", "pipe"),
@@ -64,7 +64,7 @@ def _seconds(runner: asyncio.Runner, case: Case) -> float:
 
 
 async def _everyone(stack: AsyncExitStack) -> dict[str, Case]:
-    """Start all cases. Each runs a round and returns the seconds per call or item."""
+    """Start all cases. Each case is a function that runs a round and returns the seconds per call or item."""
     pipe = await stack.enter_async_context(Pipe())
     alone = await _started(stack, "Target", 1)
     queued = await _started(stack, "Target", WORKERS)

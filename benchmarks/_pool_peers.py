@@ -1,4 +1,4 @@
-"""The peers of the pool: an echo written by hand, the standard library's executor, a bare interpreter."""
+"""Alternatives to the pool: a hand-written echo, the standard library's executor, and a bare interpreter."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ while header := read(4):
 
 
 class Pipe:
-    """A length-prefixed echo over the pipes of a child, written by hand with asyncio's streams."""
+    """A hand-written length-prefixed echo over the pipes of a child process, with asyncio streams."""
 
     _process: asyncio.subprocess.Process
     _writer: asyncio.StreamWriter
@@ -44,7 +44,7 @@ class Pipe:
         return self
 
     async def echo(self, value: bytes) -> bytes:
-        """Send ``value``, and wait until it has come back."""
+        """Send ``value``, and wait until it is returned."""
         self._writer.write(len(value).to_bytes(4, "big") + value)
         await self._writer.drain()
         return await self._reader.readexactly(int.from_bytes(await self._reader.readexactly(4), "big"))
@@ -55,7 +55,7 @@ class Pipe:
 
 
 def executor(processes: int) -> ProcessPoolExecutor:
-    """The standard library's executor with spawned processes, which share no memory with the parent, as ours."""
+    """The standard library's executor with spawned processes. Like ours, they share no memory with the parent."""
     return ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"))
 
 
@@ -68,7 +68,7 @@ async def executor_first_result(value: bytes) -> float:
 
 
 def bare_rss() -> int:
-    """Return the resident bytes of an idle interpreter."""
+    """Return the resident memory of an idle interpreter in bytes."""
     argv = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

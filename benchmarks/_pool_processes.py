@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 __all__ = ["GRACE", "processes"]
 
 ROUNDS = 15
-#: The number of attempts that last as long as the grace period.
+#: Number of attempts for measurements that include the grace period.
 KILLS = 5
 #: Seconds that a call runs before it is cancelled.
 RUN = 0.05
 #: Seconds that a cancelled call may take before its worker is killed.
 GRACE = 0.5
-#: Seconds after its first output, after which it certainly holds the interpreter lock.
+#: Seconds to wait after the call's first output. By then it certainly holds the interpreter lock.
 HOLD = 0.1
-#: The number of workers in the pool, one of which is killed.
+#: Number of workers in the pool, one of which is killed.
 SIZE = 2
 VALUE = b"x" * 1000
 _TARGET = "benchmarks._pool_targets:Target"
@@ -45,7 +45,7 @@ LIMIT = 60.0
 
 
 def processes(runner: asyncio.Runner) -> dict[str, object]:
-    """Return all figures of processes."""
+    """Return all figures for worker processes."""
 
     def figure(measured: Coroutine[Any, Any, float]) -> float:
         return runner.run(asyncio.wait_for(measured, LIMIT))
@@ -85,7 +85,7 @@ def _pool(size: int) -> Pool:
 
 
 def _spawn_to_hello() -> float:
-    """Measure the time from starting a worker's command by hand to the first bytes of its Hello."""
+    """Measure the time from starting a worker's command without a pool to the first bytes of its Hello message."""
     began = time.perf_counter()
     with subprocess.Popen(
         Target.read("benchmark", _TARGET).argv,
@@ -113,7 +113,7 @@ async def _first_result() -> float:
 
 
 async def _rss() -> float:
-    """Return the resident memory of a worker that has answered."""
+    """Return the resident memory of a worker that has completed a call."""
     async with _pool(1) as pool:
         await pool.call("echo", VALUE)
         return float(psutil.Process(await pool.call("pid")).memory_info().rss)
@@ -133,11 +133,11 @@ async def _recovery() -> float:
 
 
 async def _kill_and_replace(fifo: str) -> float:
-    """Measure the time from cancelling a call that ignores it until the pool is full again."""
+    """Measure the time from cancelling a call that ignores the cancellation until the pool is full again."""
     async with _pool(1) as pool:
         victim = await pool.call("pid")
         call = await _under_way(pool, "hold", fifo)
-        # Until it holds the lock, it would react to the cancellation.
+        # Before the call holds the lock, it would react to the cancellation.
         await asyncio.sleep(HOLD)
         began = time.perf_counter()
         await _cancelled(call)
@@ -146,7 +146,7 @@ async def _kill_and_replace(fifo: str) -> float:
 
 
 async def _full_without(pool: Pool, victim: int) -> None:
-    """Wait until the pool has its number of ready workers, without ``victim``."""
+    """Wait until the pool has all its workers ready, not counting ``victim``."""
     size, changed = len(pool.members()), asyncio.Event()
 
     def note(_: object, **__: object) -> None:
@@ -163,7 +163,7 @@ async def _full_without(pool: Pool, victim: int) -> None:
 
 
 async def _cancel(name: str, fifo: str) -> float:
-    """Measure the time from cancelling a call until its worker, which is kept, has answered another call."""
+    """Measure the time from cancelling a call until the same worker has completed a second call."""
     async with _pool(1) as pool:
         kept = await pool.call("pid")
         call = await _under_way(pool, name, fifo)
@@ -174,7 +174,7 @@ async def _cancel(name: str, fifo: str) -> float:
 
 
 async def _under_way(pool: Pool, name: str, fifo: str) -> asyncio.Task[object]:
-    """Return a call that has run for a moment."""
+    """Return a call that has already been running for a moment."""
     fd = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     began = asyncio.Event()
     loop = asyncio.get_running_loop()

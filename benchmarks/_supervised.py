@@ -1,4 +1,4 @@
-"""Keeps commands running, as a user would write it: ``python -m benchmarks._supervised COUNT COMMAND…``."""
+"""A program that keeps commands running: ``python -m benchmarks._supervised COUNT COMMAND…``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__: list[str] = []
 
 
 def main(count: int, *command: str) -> None:
-    """Keep ``count`` copies of ``command`` running until it is stopped."""
+    """Keep ``count`` copies of ``command`` running until the program is stopped."""
     at_once = Backoff(initial=0)
     run(Supervisor("benchmark", *(Spec(f"child{number}", command, backoff=at_once) for number in range(count))))
 

@@ -1,4 +1,4 @@
-"""The cost of supervised processes: restart, stop, and memory among many."""
+"""The cost of supervised processes: restart time, stop time, and memory with many children."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ __all__ = ["idle_cpu_percent", "restarts", "rss_over_supervisord", "stop_over_ki
 
 COUNT = 100
 ROUNDS = 9
-#: Circus checks every five seconds.
+#: Fewer rounds, because circus checks its children only every five seconds.
 CIRCUS_ROUNDS = 3
 #: Seconds after which a missing child counts as failed.
 LIMIT = 60.0
-#: Seconds that a child runs before it is killed. runsv and supervisord do not count an end within the first second as a
-#: crash.
+#: Seconds that a child runs before it is killed. runsv and supervisord do not treat an exit within the first second as
+#: a crash.
 SETTLED = 1.2
 #: Seconds until newly started processes are idle.
 REST = 0.5
@@ -44,7 +44,7 @@ SLEEP = ("sleep", "100000")
 
 
 def restarts() -> dict[str, float]:
-    """Measure seconds from a child's crash to its replacement's first output; for "spawn", from a bare `Popen`."""
+    """Measure seconds from a child's crash to its replacement's first output, or for "spawn", from a bare `Popen`."""
     kinds = [kind for kind in ("ours", "runit", "supervisord", "circus") if kind not in missing()]
     samples: dict[str, list[float]] = {kind: [] for kind in ("spawn", *kinds)}
     with TemporaryDirectory() as directory, ExitStack() as stack:
@@ -64,18 +64,18 @@ def restarts() -> dict[str, float]:
 
 
 class _Trivial:
-    """A child that prints its pid when it is up, and then sleeps."""
+    """A child that prints its PID when it is up, and then sleeps."""
 
     def __init__(self, fifo: Path, command: tuple[str, ...]) -> None:
         self.command = command
-        # Opened for reading and writing, so that it does not end with a writer.
+        # Opened for reading and writing, so that reads do not reach end of file when a writer exits.
         self._fd = os.open(fifo, os.O_RDWR)
         self._pid = 0
 
     @classmethod
     @contextmanager
     def at(cls, place: Path, name: str) -> Iterator[_Trivial]:
-        """Return a supervisor whose files are in ``place``."""
+        """Return a supervisor that keeps its files in ``place``."""
         fifo, script = place / f"{name}.fifo", place / f"{name}.sh"
         os.mkfifo(fifo)
         script.write_text(f"echo $$ > {fifo}\nexec {' '.join(SLEEP)}\n")
@@ -99,7 +99,7 @@ class _Trivial:
         return time.perf_counter() - began
 
     def spawned(self) -> float:
-        """Start the child by hand, and return the seconds until it is up."""
+        """Start the child without a supervisor, and return the seconds until it is up."""
         began = time.perf_counter()
         with subprocess.Popen(self.command, start_new_session=True) as process:
             self.up()
@@ -112,7 +112,7 @@ class _Trivial:
 
 
 def stop_over_killpg() -> float:
-    """Measure a supervisor's stop of all children, over signalling their groups and reaping them by hand."""
+    """Measure stopping all children with a supervisor, relative to signalling and reaping them directly."""
     return statistics.median(asyncio.run(_stopped()) / _killed() for _ in range(ROUNDS))
 
 
@@ -120,7 +120,7 @@ async def _stopped() -> float:
     specs = (Spec(f"sleep{number}", SLEEP) for number in range(COUNT))
     supervisor = Supervisor("processes", *specs, stop_order="parallel")
     await supervisor.start()
-    # Let work that the starts caused finish first.
+    # Let pending work from the starts finish first.
     await asyncio.sleep(REST)
     with _undisturbed():
         began = time.perf_counter()
@@ -155,7 +155,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def rss_over_supervisord() -> float:
-    """Return the resident memory of a supervisor of sleeping processes and its helpers, ours over supervisord's."""
+    """Return our resident memory with sleeping processes, including helpers, divided by that of supervisord."""
     figures: dict[str, int] = {}
     with TemporaryDirectory() as directory:
         for kind in ("ours", "supervisord"):
@@ -165,7 +165,7 @@ def rss_over_supervisord() -> float:
 
 
 def idle_cpu_percent(seconds: float = 10.0) -> float:
-    """Return the share of one core, in percent, that ours uses while its children sleep."""
+    """Return the CPU usage of our supervisor while its children sleep, in percent of one core."""
     with TemporaryDirectory() as directory, _keeping("ours", Path(directory)) as processes:
         before, began = _cpu(processes), time.monotonic()
         time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""The cost of a task that runs as a worker: memory, state and stop."""
+"""The cost of a task that runs as a worker: memory, reading its state, and stopping."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROUNDS = 15
 
 
 async def _work() -> None:
-    """Wait until cancelled, with minimal work."""
+    """Wait until cancelled."""
     await asyncio.get_running_loop().create_future()
 
 
@@ -32,7 +32,7 @@ def _supervisor(count: int = COUNT) -> Supervisor:
 
 
 async def state_over_record() -> float:
-    """Measure `Supervisor.state` of all tasks, per task, over one record built by hand."""
+    """Measure `Supervisor.state` with all tasks, per task, relative to creating one record directly."""
     async with _supervisor() as supervisor:
 
         def ours() -> object:
@@ -66,7 +66,7 @@ def _record(name: str) -> WorkerState:
 
 
 async def stop_over_gather() -> float:
-    """Measure a supervisor's stop of all tasks, over `cancel` and `gather` of as many bare ones."""
+    """Measure stopping all tasks with a supervisor, relative to `cancel` and `gather` for the same number of tasks."""
     quotients: list[float] = []
     for _ in range(ROUNDS):
         supervisor = _supervisor()
@@ -88,7 +88,7 @@ def _cancelling(tasks: list[asyncio.Task[None]]) -> Callable[[], Coroutine[Any, 
 
 
 async def bytes_per_task_worker() -> int:
-    """Return the memory of one more running task in a supervisor: spec, child, worker, task and coroutine."""
+    """Return the memory for each additional task in a supervisor: spec, child, worker, task and coroutine."""
     supervisor = _supervisor(0)
     async with supervisor:
         await supervisor.add(Spec("first", _work))

@@ -1,4 +1,4 @@
-"""Supervisors as programs, each started with its defaults to keep some commands running: ours and its peers."""
+"""Supervisor programs, ours and its peers. Each is started with its defaults and keeps some commands running."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "missing", "started"]
 
-#: Ends its children within its default time.
+#: Seconds within which a supervisor must end. By default, each ends its children sooner.
 _ENDS = 30.0
 
 _SUPERVISORD = """
@@ -69,7 +69,7 @@ def _runsv(place: Path, command: Sequence[str], count: int) -> list[str]:
     return ["runsv", str(place)]
 
 
-#: The command of each supervisor, after its configuration was written to a directory.
+#: Commands that start each supervisor, after its configuration was written to a directory.
 KINDS: dict[str, Callable[[Path, Sequence[str], int], list[str]]] = {
     "ours": _ours,
     "supervisord": _supervisord,
@@ -79,7 +79,7 @@ KINDS: dict[str, Callable[[Path, Sequence[str], int], list[str]]] = {
 
 
 def missing() -> dict[str, str]:
-    """Return the supervisors that are not installed, with the reasons."""
+    """Return the supervisors that are not installed, each with the reason."""
     reasons: dict[str, str] = {}
     for kind, module in (("supervisord", "supervisor"), ("circus", "circus")):
         if importlib.util.find_spec(module) is None:
@@ -91,7 +91,7 @@ def missing() -> dict[str, str]:
 
 @contextmanager
 def started(kind: str, place: Path, command: Sequence[str], count: int = 1) -> Iterator[psutil.Process]:
-    """Run a supervisor of that kind, which keeps ``count`` copies of ``command``, words without spaces, running."""
+    """Run a supervisor of this kind that keeps ``count`` copies of ``command`` running. Words contain no spaces."""
     place.mkdir()
     silent = subprocess.DEVNULL
     with subprocess.Popen(KINDS[kind](place, command, count), stdout=silent, stderr=silent) as process:

@@ -1,4 +1,4 @@
-"""The receiver that Debian packages as `webhook` (github.com/adnanh/webhook), which runs a command for each request."""
+"""The receiver packaged by Debian as `webhook` (github.com/adnanh/webhook), which runs a command for each request."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _HOOKS = [
 
 
 def missing() -> str:
-    """Return the reason why it cannot be measured here, or an empty text."""
+    """Return the reason why the receiver cannot be measured here, or an empty string."""
     if shutil.which("webhook") is None:
         return "webhook is not installed; `make engines` installs it (Debian: apt-get install webhook)"
     return ""
@@ -44,7 +44,7 @@ def missing() -> str:
 
 @contextmanager
 def started() -> Iterator[tuple[str, psutil.Process]]:
-    """Yield its URL, and the source of its CPU time."""
+    """Run the receiver. Yield its URL, and a function that returns its CPU time."""
     with tempfile.TemporaryDirectory() as directory:
         hooks = Path(directory, "hooks.json")
         hooks.write_text(json.dumps(_HOOKS))
@@ -57,7 +57,7 @@ def started() -> Iterator[tuple[str, psutil.Process]]:
 
 
 def _port(process: subprocess.Popen[bytes]) -> int:
-    """Return the port on which it listens. It does not print the port, so the kernel is the source."""
+    """Return the receiver's port. The receiver does not print the port, so it is read from the kernel."""
     while process.poll() is None:
         for connection in psutil.Process(process.pid).net_connections("tcp"):
             if connection.status == psutil.CONN_LISTEN:

@@ -1,4 +1,4 @@
-"""The servers that ``benchmarks.webhook`` measures: ``python -m benchmarks._webhook_server NAME`` prints its URL."""
+"""Servers for ``benchmarks.webhook``: ``python -m benchmarks._webhook_server NAME`` starts one and prints its URL."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def _handled(_event: Any) -> None:
 
 
 async def _serve_ours(verify: Verifier | None, inbox: Inbox | None = None) -> None:
-    # Every request of the load has the same delivery id, and must be handled.
+    # All requests have the same delivery id, so deduplication is off: each request must be handled.
     router, source = Router(), WebhookSource(port=0, verify=verify, inbox=inbox, dedupe=0.0)
     router.add_source(source)
     router.handle("webhook/deploy", _handled)

@@ -1,7 +1,7 @@
 """The cost of a bridge, compared with plain nats-py.
 
-Two processes exchange events of 1 KB, 64 at a time, with acknowledgements. ``lean`` sends only an id as header. Latency
-is measured at 500 events per second. The PostgreSQL figures are compared with plain SQL.
+Two processes exchange events of 1 KB, 64 at the same time, with acknowledgements. ``lean`` sends an id as its only
+header. Latency is measured at 500 events per second. The PostgreSQL figures are compared with plain SQL.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BARS = {
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure all figures and print them."""
     peers = ["raw", "lean", "lifecycle"]
     if importlib.util.find_spec("faststream") is None:
         print("faststream is not installed; `pip install --group bench` installs it", file=sys.stderr)
@@ -64,13 +64,13 @@ def main() -> None:
 
 
 def _e2e(peer: str, directory: str) -> float:
-    """Return the events per second at the slower end."""
+    """Return the events per second of the slower process."""
     publisher, consumer = _ends(peer, directory, EVENTS, 0.0)
     return EVENTS / max(publisher["seconds"], consumer["seconds"])
 
 
 def _latencies(directory: str) -> Samples:
-    """Return the p50 of both, and our p99."""
+    """Return the p50 latency of both cases, and our p99."""
     samples: Samples = {"raw": [], "lifecycle": [], "lifecycle p99": []}
     for _ in range(ROUNDS):
         for peer in ("raw", "lifecycle"):
@@ -82,7 +82,7 @@ def _latencies(directory: str) -> Samples:
 
 
 def _ends(peer: str, directory: str, count: int, rate: float) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the output of publisher and consumer, with a new server."""
+    """Return the output from the publisher and the consumer, with a new server."""
     with tempfile.TemporaryDirectory(dir=directory) as own, NatsProcess(Path(own)) as server:
         _make_stream(server.url)
         arguments = [server.url, str(count), str(rate)]
@@ -101,7 +101,7 @@ def _started(peer: str, role: str, arguments: list[str]) -> subprocess.Popen[str
 
 
 def _make_stream(url: str) -> None:
-    """Create the stream as a bridge does, the same for all cases."""
+    """Create the same stream as a bridge would, so that all cases use equal streams."""
     import asyncio
 
     from lifecycle.bridges.connection import Connection, NatsServer
@@ -115,7 +115,7 @@ def _make_stream(url: str) -> None:
 
 
 def _postgres() -> dict[str, object]:
-    """Return the figures of PostgreSQL, if it is installed."""
+    """Return the figures for PostgreSQL, if it is installed."""
     if importlib.util.find_spec("benchmarks._bridge_postgres") is None:
         return {}
     found: dict[str, object] = importlib.import_module("benchmarks._bridge_postgres").figures()

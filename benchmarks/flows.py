@@ -1,8 +1,8 @@
 """The cost of flows and jobs, compared with TaskFlow, DBOS, procrastinate and plain SQLite.
 
 - ``linear``: TaskFlow runs 250 tasks and ours 1,000, because TaskFlow's time per task grows. Only our time includes
-  preparing the flow. DBOS uses WAL.
-- ``fanout``: a thousand tasks that sleep 0.1 s. ``jobs``: claimed and completed, eight at a time.
+  the preparation of the flow. DBOS uses WAL mode.
+- ``fanout``: a thousand tasks that sleep 0.1 s. ``jobs``: jobs are claimed and completed, eight at the same time.
 - ``postgres_jobs_over_procrastinate_N``: N processes with eight jobs each. Ours stores each step, procrastinate
   only the end.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BARS", "SIZES", "main", "results"]
 
-#: Tasks, steps, rows or jobs of each case.
+#: Number of tasks, steps, rows or jobs in each case.
 SIZES = {
     "linear_memory": 1000,
     "taskflow_memory": 1000,
@@ -73,11 +73,11 @@ _MODULES = {
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure all figures and print them."""
     for reason in _flows_peers.missing().values():
         print(reason, file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".flows-") as directory:
-        # TaskFlow takes its ten seconds a turn.
+        # Few slow rounds, because TaskFlow takes ten seconds per round.
         measured = results(SIZES, directory, slow_rounds=3, rounds=5, imports=21)
     report("flows", {**measured, **_flows_postgres.figures()}, BARS)
 
@@ -85,7 +85,7 @@ def main() -> None:
 def results(
     sizes: Mapping[str, int], directory: str, *, slow_rounds: int, rounds: int, imports: int
 ) -> dict[str, object]:
-    """Return all figures for this many tasks per case and rounds. Files are made in ``directory``."""
+    """Return all figures for these numbers of tasks and rounds. Temporary files are in ``directory``."""
     absent = _flows_peers.missing()
     used: Samples = {}
 
@@ -116,7 +116,7 @@ def results(
 
 
 def _import_ms() -> float:
-    """Bytecode is kept between rounds, as for any program that is started twice."""
+    """Keep bytecode between rounds, as for any program that is started more than once."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return float(subprocess.check_output([sys.executable, "-c", IMPORTED], env=kept)) * 1000
 
@@ -126,7 +126,7 @@ def _over(samples: Samples, over: str, under: str) -> float | None:
 
 
 def _a_second(name: str, size: int, directory: str, used: Samples) -> float:
-    """Return the rate per second of one case in a separate process, and add its CPU time to ``used``."""
+    """Run one case in a separate process and return its rate per second. Add its CPU time to ``used``."""
     module = next(module for module, cases in _MODULES.items() if name in cases)
     with tempfile.TemporaryDirectory(dir=directory) as files:
         argv = [sys.executable, "-m", module, name, str(size), f"{files}/flows.db"]

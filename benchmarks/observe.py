@@ -1,8 +1,8 @@
 """The cost of observation.
 
 - ``snapshot``: the state of 1,000 workers as data, compared with ``json.dumps``.
-- ``dashboard``: one open page while 1,000 workers change 1,000 times per second, as the share of a core.
-- ``metrics_scrape``: compared with the same number of series in prometheus_client.
+- ``dashboard``: the share of one core used by an open page while 1,000 workers change 1,000 times per second.
+- ``metrics_scrape``: a scrape, compared with the same number of series in prometheus_client.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def results() -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure all figures and print them."""
     logging.getLogger("lifecycle").setLevel(logging.ERROR)
     found = results()
     report("observe", {name: found[name] for name in BARS}, BARS)

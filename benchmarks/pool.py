@@ -1,17 +1,17 @@
 """The cost of a pool, compared with a spawned ``ProcessPoolExecutor`` and bare pipes.
 
-Calls carry and return a kilobyte.
+Each call sends and returns a kilobyte.
 
-- ``pipe``: an echo without encoding, deadline or cancellation.
-- ``pipelined``: 16 callers, 2 processes, 8 async calls per process. ``queued``: one call per process.
-- ``stream``: compared with the same number of calls.
-- ``cancel``: from the cancellation to the worker's next answer. ``kill_replace``: the same if the call holds the
-  interpreter lock, with a grace of 0.5 s.
-- ``recovery``: from SIGKILL until all workers are ready. ``spawn``: a worker without a pool.
+- ``pipe``: an echo without encoding, deadlines or cancellation.
+- ``pipelined``: 16 callers, 2 processes, and 8 async calls per process. ``queued``: one call per process.
+- ``stream``: a stream of items, compared with the same number of calls.
+- ``cancel``: the time from the cancellation to the worker's next response. ``kill_replace``: the same for a call that
+  holds the interpreter lock, with a grace period of 0.5 s.
+- ``recovery``: the time from SIGKILL until all workers are ready. ``spawn``: the start of a worker without a pool.
 """
 
-# The executor's processes import this module again, as they do with every program that starts them. So it has here what
-# a program has that awaits calls, asyncio, and none of what is only there to measure.
+# The executor's processes import this module again, as they import any program's main module. It therefore imports
+# asyncio, which a real program needs as well, and defers imports that only the measurement needs.
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ BARS = {
 
 
 def main() -> None:
-    """Measure and print."""
-    # Bytecode is kept between rounds, as for any program that is started twice.
+    """Measure all figures and print them."""
+    # Bytecode is kept between rounds, as for any program that is started more than once.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     from benchmarks._measure import report
     from benchmarks._pool_calls import calls

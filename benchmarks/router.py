@@ -1,6 +1,6 @@
 """The cost of routing one event, compared with a bare ``await handler(event)``.
 
-For blinker, pyee and bubus, the figure is their time divided by ours (`exact`).
+The figures for blinker, pyee and bubus are their time divided by our time (`exact`).
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ async def handler(_event: Any) -> None:
 
 
 async def ratio(ours: Case, base: Case, *, events: int = EVENTS, rounds: int = ROUNDS) -> float:
-    """Return the median of ours ÷ base over rounds that take turns."""
+    """Return the median of our time divided by the base, over alternating rounds."""
     return (await ratios({"ours": ours}, base, events=events, rounds=rounds))["ours"]
 
 
 async def ratios(cases: dict[str, Case], base: Case, *, events: int = EVENTS, rounds: int = ROUNDS) -> dict[str, float]:
-    """Return the median of each case ÷ base, all measured in the same rounds."""
+    """Return the median of each case divided by the base, all measured in the same rounds."""
     quotients: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(rounds):
         unit = await _timed(base, events)
@@ -93,7 +93,7 @@ def dispatching(router: Router, topic: str = "job/done") -> Case:
 
 
 def dispatching_new_topics(router: Router, routes: int) -> Case:
-    """Dispatch topics that one of ``routes`` matches, each seen once and created before the measurement."""
+    """Return a case that dispatches each topic once. Every topic matches one of ``routes``."""
     numbers = count()
 
     async def case(_events: int) -> None:
@@ -139,7 +139,7 @@ async def pass_through(router: Router) -> None:
 
 
 def queue_loop() -> Case:
-    """A hand-written equivalent of a lane: one task puts, another gets and awaits the handler."""
+    """A hand-written equivalent of a lane: one task puts events into a queue, and a second one awaits their handler."""
 
     async def case(events: int) -> None:
         queue: asyncio.Queue[Event | None] = asyncio.Queue(100)
@@ -189,7 +189,7 @@ def window() -> Case:
 
 
 async def hit_rate_under_flood() -> float:
-    """Return the share of hot topics that the cache still answers while nine tenths of the topics come once."""
+    """Return the cache's hit rate for frequent topics while nine tenths of all topics occur only once."""
     router = with_globs(10_000)
     hot = [Event(f"svc{each}/hot/x") for each in range(100)]
     hits = asked = 0
@@ -254,7 +254,7 @@ def pyee_peer() -> Case:
 
 
 async def measure() -> dict[str, float | int]:
-    """Return all figures; each name states the ratio."""
+    """Return all figures. The name of each figure states its ratio."""
     exact = Router()
     exact.handle("job/done", handler)
     tapped = Router()
@@ -288,7 +288,7 @@ async def measure() -> dict[str, float | int]:
     if importlib.util.find_spec("pyee"):
         figures["pyee_over_exact"] = await ratio(pyee_peer(), dispatching(exact), events=2000)
     if importlib.util.find_spec("bubus"):
-        # In a separate process, because its bus does not let a loop end.
+        # In a separate process, because bubus prevents the loop from ending.
         output = subprocess.run(  # noqa: ASYNC221  # nothing else is measured meanwhile
             [sys.executable, "-m", "benchmarks._bubus"], check=True, stdout=subprocess.PIPE
         )
@@ -303,7 +303,7 @@ async def _passing(_event: Any) -> None:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure all figures and print them."""
     report("router", asyncio.run(measure()), BARS)
 
 

@@ -1,4 +1,4 @@
-"""The cost of importing: the wall time of one interpreter minus that of another."""
+"""The cost of importing: the wall time of an interpreter with the import minus the time without it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HEAVY = ("aiohttp", "watchfiles", "prompt_toolkit")
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure all figures and print them."""
     samples = interleaved({name: partial(_seconds, code) for name, code in PROGRAMS.items()}, rounds=ROUNDS, warmup=3)
     results = {
         "import_ms": difference(samples, "lifecycle", "bare") * 1000,
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def _seconds(code: str) -> float:
-    """Keep bytecode between rounds, as for any program that is started twice."""
+    """Keep bytecode between rounds, as for any program that is started more than once."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     began = time.perf_counter()
     subprocess.run([sys.executable, "-c", code], check=True, env=kept)
@@ -53,7 +53,7 @@ def _seconds(code: str) -> float:
 
 
 def _heavy_modules() -> list[str]:
-    """Return the libraries that must be imported only when needed, but were loaded by the router's import."""
+    """Return libraries that the router's import loads although they should be imported only when needed."""
     code = f"import json, sys; {ROUTER}; print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
     loaded: list[str] = json.loads(subprocess.check_output([sys.executable, "-c", code]))
     return loaded

@@ -2,9 +2,9 @@
 
 All supervisors run with their defaults.
 
-- ``restart``: from SIGKILL of a child to the first output of its replacement. ``spawn`` is a bare ``Popen``.
-- ``bytes_per_task_worker``: the memory that tracemalloc counts for one more task.
-- ``rss``: a program with a hundred sleeping children, with our guard.
+- ``restart``: the time from SIGKILL of a child to the first output of its replacement. ``spawn`` is a bare ``Popen``.
+- ``bytes_per_task_worker``: the memory for one more task, as reported by tracemalloc.
+- ``rss``: the memory of a program with a hundred sleeping children, including our guard process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BARS = {
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure all figures and print them."""
     for reason in missing().values():
         print(reason, file=sys.stderr)
     results: dict[str, object] = {

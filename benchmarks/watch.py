@@ -1,4 +1,4 @@
-"""The latency from a file change to its handler, the changes lost in a burst, and the CPU use while idle."""
+"""The delay between a file change and its handler, the changes lost in a burst, and the CPU usage while idle."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from lifecycle.events import FileEvent
 
-    #: Watches a directory, calling a function for each change.
+    #: Functions that watch a directory and call a function for each change.
     Watching = Callable[[Path, Callable[[Path], None]], AbstractAsyncContextManager[None]]
 
 BARS = {
@@ -42,7 +42,7 @@ BURST = 10_000
 # Seconds after which an unreported change counts as lost.
 PATIENCE = 10.0
 
-# Creates files as fast as it can: the first half in new directories, the second half in one place.
+# Creates files as fast as possible: the first half in new directories, the second half in one directory.
 WRITER = """
 import os, sys
 root, count = sys.argv[1], int(sys.argv[2])
@@ -58,7 +58,7 @@ for number in range(count // 2):
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure all figures and print them."""
     watchers: dict[str, Watching] = {"awatch": _awatch, "event": _router}
     cases = {name: partial(_median_latency, watching) for name, watching in watchers.items()}
     samples = interleaved(cases, rounds=ROUNDS)
@@ -81,14 +81,15 @@ def _median_latency(watching: Watching) -> float:
 
 
 async def _latency(watching: Watching, directory: Path) -> float:
-    """Return the median of the seconds from before a write to its report, for some writes at random moments."""
+    """Return the median seconds between a write and its report, for several writes at random moments."""
     file = directory / "file"
     file.write_bytes(b"")
     reported = asyncio.Event()
     taken: list[float] = []
     async with watching(directory, lambda _: reported.set()):
         for number in range(WRITES):
-            # The previous write has been reported completely, and the next comes at a random moment of a step.
+            # The previous write has been fully reported. The next one happens at a random moment within the watcher's
+            # step.
             await asyncio.sleep(0.02 + random.random() * STEP)
             reported.clear()
             began = time.perf_counter()
@@ -132,7 +133,7 @@ async def _router(directory: Path, tell: Callable[[Path], None], *, step: float 
 
 
 def _burst_lost() -> int:
-    """Return how many files of a burst are never reported, at the step of the figure above and at the default one."""
+    """Return the number of unreported files in a burst, with the step used for the delay and with the default step."""
     return sum(asyncio.run(_lost(step)) for step in (STEP, 0.05))
 
 

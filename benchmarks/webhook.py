@@ -1,6 +1,8 @@
-"""The requests per CPU second of a webhook, compared with a bare aiohttp handler.
+"""Requests that a webhook handles per CPU second, compared with a bare aiohttp handler.
 
-``wrk`` sends signed POSTs of 1 KB over 32 connections. Ours include limits, event, lane and handler.
+``wrk`` sends signed POST requests of 1 KB over 32 connections. Our server applies limits and uses an event, a lane and
+a
+handler.
 
 - ``adnanh_webhook``: the CPU time of Debian's ``webhook``, which starts a command per request.
 - ``inbox``: accepted requests per second, limited by the disk, compared with single-row commits in SQLite.
@@ -60,7 +62,7 @@ wrk.headers["X-Hub-Signature-256"] = "sha256={signature}"
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure all figures and print them."""
     wrk = shutil.which("wrk")
     if wrk is None:
         sys.exit("wrk is not installed; `make engines` installs it (Debian: apt-get install wrk)")
@@ -100,7 +102,7 @@ def _script() -> Iterator[str]:
 
 @contextmanager
 def _server(name: str, file: str) -> Iterator[tuple[str, psutil.Process]]:
-    """Run a server in a separate process. Returns its URL, and the source of its CPU time."""
+    """Run a server in a separate process. Yield its URL, and a function that returns its CPU time."""
     argv = [sys.executable, "-m", "benchmarks._webhook_server", name, file]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -133,7 +135,7 @@ def _load(wrk: str, script: str, url: str) -> tuple[int, float, float]:
 
 
 def _inbox_rounds(wrk: str, script: str, urls: Mapping[str, str], directory: str) -> Samples:
-    """Accepted requests, and raw commits, a second; and the latencies, taken in turn."""
+    """Return accepted requests per second, raw commits per second, and latencies, measured in alternating rounds."""
     samples: Samples = {name: [] for name in ("plain", "inbox", "raw", "plain_p99", "inbox_p99")}
     for _ in range(ROUNDS):
         for name, url in urls.items():
@@ -145,7 +147,7 @@ def _inbox_rounds(wrk: str, script: str, urls: Mapping[str, str], directory: str
 
 
 def _raw_commits(file: str) -> float:
-    """Return how many rows of the size of a request SQLite commits per second, one at a time."""
+    """Return the number of request-sized rows that SQLite commits per second, with one row per transaction."""
     with closing(sqlite3.connect(file, isolation_level=None)) as db:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")

@@ -1,1 +1,1 @@
-"""Complete programs of under eighty lines each. The suite runs them."""
+"""Complete programs of under eighty lines each. The test suite runs them."""

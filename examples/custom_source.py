@@ -16,13 +16,13 @@ from lifecycle.control import Emit
 
 
 async def countdown() -> AsyncIterator[Event]:
-    """Yield events. This is the simplest source; it ends with the generator."""
+    """Yield events. This is the simplest source. It ends when the generator ends."""
     for number in (3, 2, 1):
         yield Event("countdown", number)
 
 
 class CommandOutput:
-    """The lines of a command's output. If the command cannot be started, `run` raises `SourceFailed` with its name."""
+    """The output lines of a command. If it cannot be started, `run` raises `SourceFailed` with the source's name."""
 
     def __init__(self, *argv: str) -> None:
         self.name = f"output of {argv[0]}"
@@ -51,7 +51,7 @@ class CommandOutput:
 
 
 def main(*argv: str) -> None:
-    """Print the countdown and the lines, then end."""
+    """Print the countdown and the command's lines, then end."""
     router = Router()
     router.add_source(countdown)
     router.add_source(CommandOutput(*argv))

@@ -1,7 +1,7 @@
-"""One build per burst of changes. A change during a build restarts it; two builds never overlap.
+"""One build per burst of changes. A change during a build restarts it. Two builds never overlap.
 
-It needs no files and ends by itself: ``python examples/debounce.py``. The source simulates `FileWatchSource`, and the
-``await asyncio.sleep`` of the build simulates a compiler.
+The example needs no files and ends without input: ``python examples/debounce.py``. The source simulates
+`FileWatchSource`, and ``await asyncio.sleep`` in the build simulates a compiler.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ unbuilt: dict[Path, None] = {}
 
 
 async def edits() -> AsyncIterator[FileEvent]:
-    """Save three files at once, and one of them again during the build."""
+    """Simulate saving three files at the same time, and one of them again during the build."""
     for name in ("a.py", "b.py", "c.py"):
         yield FileEvent("modified", Path(name))
     await building.wait()

@@ -1,6 +1,7 @@
 """`make demo`: the interactive hot reloader on examples/site, with a signed webhook and a dashboard.
 
-It prints a command line of `lifecycle watch` with things to try, and runs it next to a `Dashboard`.
+The demo prints the command line of `lifecycle watch` and some things to try. It runs that command next to a
+`Dashboard`.
 """
 
 import os
@@ -32,7 +33,7 @@ $ {line}
 
 
 def free_port(wanted: int) -> int:
-    """Return ``wanted``, or any free port if that one is taken."""
+    """Return the port ``wanted``, or any free port if that one is in use."""
     for port in (wanted, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -45,7 +46,7 @@ def free_port(wanted: int) -> int:
 
 
 def signature(secret: str) -> str:
-    """Return a shell command that computes the body's signature, or the signature if openssl is missing."""
+    """Return a shell command that computes the body's signature, or the signature itself if openssl is missing."""
     if shutil.which("openssl"):
         return f"$(printf %s {BODY} | openssl dgst -sha256 -hmac {secret} -r | cut -d' ' -f1)"
     return digest(secret.encode(), BODY.encode(), sha256).hex()

@@ -1,8 +1,8 @@
-"""A deployment that resumes after a crash: build, migrate, switch, and back in reverse if a step fails.
+"""A deployment that resumes after a crash: build, migrate, switch. If a step fails, earlier steps are reverted.
 
-Run ``python examples/deploy_flow.py v1``, then ``v2``, then ``v3-broken``. All data is in ``./deployed``. End it with
-Ctrl+C or ``kill -9`` and start it again with the same argument: it continues at the interrupted step. To repeat a
-reverted deployment, run ``lifecycle flows retry deployed/flows.db v3-broken`` first.
+Run ``python examples/deploy_flow.py v1``, then ``v2``, then ``v3-broken``. All data is in ``./deployed``. Stop the
+program with Ctrl+C or ``kill -9`` and start it again with the same argument: it continues at the interrupted step. To
+repeat a reverted deployment, run ``lifecycle flows retry deployed/flows.db v3-broken`` first.
 """
 
 import asyncio
@@ -17,35 +17,35 @@ HOME = Path(os.environ.get("DEPLOYED", "deployed"))
 
 
 async def write(name: str, text: str) -> None:
-    """Write the whole file or nothing. It can be repeated, because any step of a flow may run twice."""
+    """Write the whole file or nothing. Repeating the call is safe, because any step of a flow may run twice."""
     print(current_task().name, "back" if current_task().reverting else "", flush=True)
     (new := HOME / f".{name}").write_text(text)
     new.replace(HOME / name)
-    await asyncio.sleep(float(os.environ.get("PACE", "1")))  # gives you time to end the program
+    await asyncio.sleep(float(os.environ.get("PACE", "1")))  # gives you time to stop the program
 
 
 @task
 def before() -> dict[str, str]:
-    """Record the old state in a step of its own, which stays valid when the later steps run twice."""
+    """Record the old state in a separate step. The record stays valid when later steps run twice."""
     return {path.name: path.read_text() for path in HOME.iterdir() if path.name in ("schema", "live")}
 
 
 @task
 async def build(ref: str) -> str:
-    """Build into a new directory, which leaves nothing to undo."""
+    """Build into a new directory, so there is nothing to revert."""
     await write(f"app-{ref}", f"the program as of {ref}\n")
     return f"app-{ref}"
 
 
 @task
 async def migrate(ref: str, before: dict[str, str]) -> None:
-    """Add a line to the recorded schema. Adding it to the current one could add it twice."""
+    """Add a line to the recorded schema. Adding it to the current schema could add it twice."""
     await write("schema", f"{before.get('schema', '')}{ref} was here\n")
 
 
 @migrate.revert
 async def migrate_back(before: dict[str, str]) -> None:
-    """Undo the migration, even if it failed half-way."""
+    """Revert the migration, even if it failed half-way."""
     await write("schema", before.get("schema", ""))
 
 

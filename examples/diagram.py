@@ -1,6 +1,7 @@
-"""A program that draws itself: ``python examples/diagram.py > program.mmd``, for Mermaid or a Markdown file.
+"""A program that prints a diagram of itself: ``python examples/diagram.py > program.mmd``, for Mermaid or Markdown.
 
-It ends when the supervisor has given up the failing worker. That worker is red in the diagram, with the reason.
+The program ends when the supervisor has given up the failing worker. The diagram shows that worker in red, with the
+reason.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ async def serve() -> None:
 
 
 async def load() -> None:
-    """Fail, every time."""
+    """Fail every time."""
     raise OSError("no such table")
 
 
@@ -34,12 +35,12 @@ app = Supervisor(
     Spec("importer", load, backoff=Backoff(0.01, max_restarts=2)),
 )
 given_up = asyncio.Event()
-# A receiver is called with the sender and the hook's arguments, which are not needed here.
+# A receiver gets the sender and the hook's arguments, which this example does not need.
 hooks.circuit_opened.connect(lambda *_, **__: given_up.set())
 
 
 async def draw() -> str:
-    """Draw the whole program after the worker has failed."""
+    """Print a diagram of the whole program after the worker has failed."""
     await given_up.wait()
     parts = [current().state(), router.state(), router.sources(), router.routes(), app.state()]
     return mermaid.system(parts, label="what runs")

@@ -13,18 +13,18 @@ from lifecycle import Debounce, FileBatch, FileWatchSource, ProcessWorker, Route
 
 
 class App:
-    """Runs the command again and again, never twice at the same time."""
+    """Runs the command again after each change, never twice at the same time."""
 
     def __init__(self, *argv: str) -> None:
         self.argv = argv
         self.worker: ProcessWorker | None = None
 
     async def run(self) -> None:
-        """Start the command when the program begins. The lifetime stops the last run."""
+        """Start the command when the program starts. The lifetime stops the last run."""
         await self.restart()
 
     async def restart(self) -> None:
-        """Stop the process with all its children, and start a new one: a worker runs only once."""
+        """Stop the process and its children, and start a new worker, because a worker runs only once."""
         if self.worker is not None:
             await self.worker.stop()
         self.worker = ProcessWorker("app", *self.argv, output=lambda line, _stream: print("|", line, flush=True))

@@ -1,8 +1,8 @@
-"""A model that stays loaded, a conversation that stays with one process, and a call that can be cancelled.
+"""A model that stays loaded, a conversation that stays in one process, and a call that can be cancelled.
 
-It needs no setup and ends by itself: ``python examples/model_pool.py``. The list in ``Model.__init__`` represents
-weights that take a minute to load. The pool's processes import this module by name, so the program starts only under
-``if __name__ == "__main__"``.
+The example needs no setup and ends without input: ``python examples/model_pool.py``. The list in ``Model.__init__``
+represents weights that take a minute to load. The pool's processes import this module by name, so the program starts
+only under ``if __name__ == "__main__"``.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from lifecycle.workers.pool import Process
 
 
 class Model:
-    """The object in each process of the pool. It is created once and serves every call to that process."""
+    """The object in each process of the pool. It is created once and handles every call to that process."""
 
     def __init__(self, size: int) -> None:
         self._weights = [number * number % 97 for number in range(size)]
@@ -23,7 +23,7 @@ class Model:
         return sum(self._weights[ord(letter)] for letter in text)
 
     def reply(self, user: str, text: str) -> str:
-        """Reply using earlier calls, so calls of the same user must reach the same process."""
+        """Reply using earlier calls. All calls from the same user must therefore reach the same process."""
         said = self._said.setdefault(user, [])
         said.append(text)
         return f"{user} has said {' and '.join(said)}"
@@ -40,7 +40,7 @@ class Model:
 
 async def main() -> None:
     """Call two processes, each of which has loaded the model."""
-    # A cancelled call has five seconds to end, in case the machine is busy. Then its process would be killed.
+    # A cancelled call has five seconds to end, in case the machine is busy. After that, its process would be killed.
     process = Process(grace=5.0)
     async with Pool("model", "model_pool:Model", init=(1000,), size=(2, 2), process=process) as pool:
         print("scores:", [score async for score in pool.map("score", ["a", "few", "texts"])], flush=True)

@@ -1,7 +1,7 @@
 """Events for code without a router: `notify` puts them into a queue and never waits.
 
-It ends by itself: ``python examples/notify_bridge.py``. The consumer is slower than the ticker, so the queue is
-sometimes full. Events that do not fit are dropped and counted, and the ticker continues.
+The example ends without input: ``python examples/notify_bridge.py``. The consumer is slower than the ticker, so the
+queue is sometimes full. Events that do not fit are dropped and counted, and the ticker continues.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ router.handle("tick/*", notify(queue))
 
 
 async def consumer() -> str:
-    """Consume three events with plain asyncio. The program is complete when this returns."""
+    """Consume three events with plain asyncio. The program ends when this function returns."""
     for _ in range(3):
         event = await queue.get()
         print(f"tick {event.count}", flush=True)

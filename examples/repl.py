@@ -10,7 +10,7 @@ from lifecycle import CommandEvent, new_interactive_router, run
 
 
 class Counter:
-    """Counts until it is suspended, and continues after the resume."""
+    """Counts until it is suspended, and continues when it is resumed."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -26,7 +26,7 @@ class Counter:
             await asyncio.sleep(0.1)
 
     def suspend(self) -> None:
-        """Stop counting; the count is kept."""
+        """Stop counting, and keep the count."""
         self._may_count.clear()
         print(f"the counter is at {self.count}")
 
@@ -56,7 +56,7 @@ def step(event: CommandEvent) -> None:
 
 @repl.command
 async def wait(event: CommandEvent) -> None:
-    """Wait for SECONDS; Ctrl+C cancels it."""
+    """Wait for SECONDS. Ctrl+C cancels the wait."""
     await asyncio.sleep(float(event.args[0]) if event.args else 5)
     print("waited")
 

@@ -1,7 +1,7 @@
 """An HTTP service that stops cleanly: on SIGTERM it reports that it is not ready, and finishes open requests.
 
-Try it: run ``PORT=8000 python examples/service.py``, then ``curl http://127.0.0.1:8000/slow &``, and press Ctrl+C. The
-answer still arrives. Kubernetes requests ``/readyz`` at the port PROBES; see "Stop cleanly in Kubernetes" in the docs.
+Run ``PORT=8000 python examples/service.py``, then ``curl http://127.0.0.1:8000/slow &``, and press Ctrl+C. The response
+still arrives. Kubernetes requests ``/readyz`` on the port in PROBES. See "Stop cleanly in Kubernetes" in the docs.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from lifecycle import ProbeServer, on_shutdown, run
 
 HOST = os.environ.get("HOST", "127.0.0.1")
 
-#: Seconds between "not ready" and the end of listening, so that load balancers can react.
+#: Seconds from reporting "not ready" until the server stops listening, so that load balancers can react.
 NOTICE = float(os.environ.get("NOTICE", "0"))
 
 #: Seconds for open requests to finish.
@@ -24,7 +24,7 @@ probes = ProbeServer(HOST, int(os.environ.get("PROBES", "0")), drain_delay=NOTIC
 
 
 async def slow(request: web.Request) -> web.StreamResponse:
-    """Send the first half of the answer immediately, and the second after SECONDS."""
+    """Send the first half of the response immediately, and the second after SECONDS."""
     response = web.StreamResponse()
     await response.prepare(request)
     await response.write(b"begun, ")
@@ -50,7 +50,7 @@ async def serve() -> None:
 
 
 async def main() -> None:
-    """Flush and close resources. Hooks run after every main has ended."""
+    """Flush and close resources. Hooks run after every main function has ended."""
     on_shutdown(lambda: print("closed", flush=True))
     await serve()
 

@@ -1,4 +1,4 @@
-r"""Reload a configuration when a signed webhook or SIGHUP requests it. An invalid one changes nothing.
+r"""Reload a configuration when a signed webhook or SIGHUP requests it. An invalid configuration changes nothing.
 
 Try it::
 
@@ -21,7 +21,7 @@ from lifecycle import GitHub, ReloadHandler, Router, WebhookSource, run
 
 
 class Settings:
-    """The settings in the file, replaced completely or not at all."""
+    """The settings in the file. A reload replaces all of them or none."""
 
     def __init__(self, file: Path) -> None:
         self.file = file

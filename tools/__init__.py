@@ -1,1 +1,1 @@
-"""Tools for developers of lifecycle: measurements of the code, the release. They are not shipped."""
+"""Developer tools for lifecycle: code measurements and the release. They are not part of the package."""

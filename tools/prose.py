@@ -1,10 +1,10 @@
-"""Report phrases that make readers stop: ``python -m tools.prose [PATH...]``, by default the whole repository.
+"""Report phrases that make text hard to read: ``python -m tools.prose [PATH...]``, by default in the whole repository.
 
-It reads Markdown without its code, and the docstrings, comments and messages of Python files. The exit status is 1 if
-it reports anything.
+It reads the text of Markdown files without code blocks, and the docstrings, comments and messages of Python files. The
+exit status is 1 if it reports anything.
 
-An exception is an entry of ``[[tool.prose.exceptions]]`` in pyproject.toml, with the reason. An exception that no text
-needs is reported too.
+Exceptions are entries in ``[[tool.prose.exceptions]]`` in pyproject.toml, each with a reason. Unused exceptions are
+reported too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PATHS = (
 )
 SKIPPED = {"_build", "vendor", "node_modules"}
 
-# The name of each rule, its phrases, and the advice that is printed.
+# Rules: the name, the phrases, and the advice to print.
 RULES = [
     ("person", r"\b(?:who|whom|whoever|himself|his|him)\b", "name the component, and use it, its, which"),
     ("nobody", r"\b(?:nobody|somebody|anybody|everybody)\b", "name the actor, or write no process, a caller"),
@@ -109,7 +109,7 @@ def _excepts(exception: dict[str, str], finding: Finding) -> bool:
 
 
 def check(path: Path) -> Iterator[Finding]:
-    """Yield the findings in a Markdown or Python file."""
+    """Yield the findings for a Markdown or Python file."""
     name, text = path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
     for line, piece in _markdown(text) if path.suffix == ".md" else _python(text):
         for sentence in _sentences(piece):
@@ -150,7 +150,7 @@ def _python(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _messages(call: ast.Call) -> Iterator[tuple[int, str]]:
-    """Yield the texts that a call prints or logs, and its help."""
+    """Yield the texts and the help that a call prints or logs."""
     name = getattr(call.func, "attr", getattr(call.func, "id", ""))
     for argument in call.args if name in MESSAGES else ():
         yield from _strings(argument)
@@ -168,7 +168,7 @@ def _strings(node: ast.expr) -> Iterator[tuple[int, str]]:
 
 
 def _comments(text: str) -> Iterator[tuple[int, str]]:
-    """Yield each comment, with the following lines of the same comment."""
+    """Yield each comment. Consecutive comment lines are one comment."""
     first, lines, last = 0, list[str](), -1
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type != tokenize.COMMENT or token.string.startswith("# --"):

@@ -1,8 +1,8 @@
 """Repeat the suite to find unstable tests: ``python -m tools.repeats [runs]``, by default 20.
 
-During the last two runs, one busy loop per core runs as well. At the end it prints failures with their number and
-texts, and the slowest tests by their median. It exits with 1 if anything failed. Arguments after the number are passed
-to pytest: ``python -m tools.repeats 5 tests/realtime``.
+During the last two runs, one busy loop per core runs as well. After the last run, the tool prints each failure with its
+count and text, and the tests with the highest median duration. It exits with 1 if any test failed. Arguments after the
+number are passed to pytest: ``python -m tools.repeats 5 tests/realtime``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _cases(arguments: list[str], *, loaded: bool) -> Iterator[tuple[str, float, str]]:
-    """Yield each test of one run, its seconds, and how it failed."""
+    """Yield each test in one run, with its duration in seconds and its failure."""
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         report = Path(directory, "report.xml")
         for _ in range((os.cpu_count() or 1) if loaded else 0):

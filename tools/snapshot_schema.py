@@ -42,7 +42,7 @@ _PLAIN: dict[Any, _Schema] = {
 
 
 def _of(hint: Any, definitions: dict[str, _Schema]) -> _Schema:
-    """Return the schema of a type, and add those of records to ``definitions``."""
+    """Return the schema for a type, and add the schemas of its records to ``definitions``."""
     origin, args = get_origin(hint), get_args(hint)
     if hint in _PLAIN:
         return dict(_PLAIN[hint])
@@ -55,7 +55,7 @@ def _of(hint: Any, definitions: dict[str, _Schema]) -> _Schema:
     if issubclass(hint, Enum):
         return {"enum": [each.value for each in hint]}
     if hint.__name__ not in definitions:
-        # Before its fields, because a record may contain itself.
+        # Register the record before its fields, because a record may contain itself.
         definitions[hint.__name__] = {}
         definitions[hint.__name__] = _of_record(hint, definitions)
     return {"$ref": f"#/$defs/{hint.__name__}"}

@@ -1,4 +1,4 @@
-"""A router and a supervised worker inside Django, whose settings, URLs and views are in this file.
+"""A router and a supervised worker inside Django. The settings, URLs and views are in this file.
 
 pip install django uvicorn
 uvicorn examples.embed.with_django:application
@@ -21,7 +21,7 @@ router = Router("jobs")
 
 @router.on("mail/send")
 async def send(event: Event) -> None:
-    """Work after the response, in the order of the requests."""
+    """Run after the response is sent, in the order of the requests."""
     await asyncio.sleep(0.1)
     print("sent mail to", event.data, flush=True)
 
@@ -49,7 +49,7 @@ django = get_asgi_application()
 
 
 async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    """Handle the ASGI lifespan, which Django does not, and leave requests to Django."""
+    """Handle the ASGI lifespan, which Django does not support, and pass requests to Django."""
     if scope["type"] != "lifespan":
         await django(scope, receive, send)
         return

@@ -19,7 +19,7 @@ router = Router("jobs")
 
 @router.on("mail/send")
 async def send(event: Event) -> None:
-    """Work after the response, in the order of the requests."""
+    """Run after the response is sent, in the order of the requests."""
     await asyncio.sleep(0.1)
     print("sent mail to", event.data, flush=True)
 

@@ -11,7 +11,7 @@ COLOUR = "#1f6feb"
 
 
 async def index(_: web.Request) -> web.Response:
-    """Answer with the template as it was when this process started."""
+    """Respond with the template that was read when this process started."""
     page = PAGE.replace("{colour}", COLOUR).replace("{pid}", str(os.getpid()))
     return web.Response(text=page, content_type="text/html")
 

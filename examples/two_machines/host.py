@@ -1,6 +1,6 @@
-"""One of two machines: ``deploy VERSION`` on either reloads both, and one of them runs the job.
+"""One of two machines. ``deploy VERSION`` on either machine reloads both, and one of them runs the job.
 
-README.md in this directory has the commands.
+The commands are in README.md in this directory.
 """
 
 import sys
@@ -12,7 +12,7 @@ name, url = (*sys.argv[1:], "nats://127.0.0.1:4222")[:2]
 
 router = new_interactive_router()
 
-# Each machine has its own group, so each gets every deployment, including its own.
+# Each machine has its own group, so each receives every deployment, including its own.
 router.add_source(NatsBridge(url, group=name, publish="deploy/*", subscribe="deploy/*"))
 
 # A short lease makes the takeover visible quickly. The default is 15 seconds.
@@ -41,7 +41,7 @@ async def job(_: TickEvent) -> None:
         return
     try:
         count = int(await leader.get("count") or 0) + 1
-        # Refused if another machine has led since, even if this one has not noticed.
+        # The write is refused if another machine has become leader since, even if this machine has not noticed.
         await leader.put("count", str(count).encode(), token=token)
     except BridgeError as error:
         print(f"{name}: no run: {error}", flush=True)

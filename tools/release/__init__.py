@@ -1,5 +1,5 @@
 """Build and check the release: ``python -m tools.release``. Nothing is uploaded.
 
-``contents`` defines what may be in the two files, ``environments`` installs them in clean environments, ``programs``
-contains the programs that run there, and ``bill`` writes the bill of materials.
+``contents`` defines the files allowed in the wheel and the sdist. ``environments`` installs both in clean environments.
+``programs`` contains the programs that run there, and ``bill`` writes the bill of materials.
 """

@@ -1,7 +1,7 @@
-"""Build the release, run all checks, and print a table of the results. The exit status is 1 if any failed.
+"""Build the release, run all checks, and print a table of results. The exit status is 1 if a check failed.
 
-``python -m tools.release [python ...]`` tries the given Pythons, by default every version from 3.11 that is found. The
-files stay in ``dist/``.
+``python -m tools.release [python ...]`` uses the given Python interpreters, by default every installed version from
+3.11. The files stay in ``dist/``.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from tools.release.programs import EXTRAS, SMOKE, WITHOUT
 
 DIST = Path("dist")
 
-#: The part of the suite for the lowest versions: it is quick, and uses most of the dependencies' interfaces.
+#: Tests that run with the lowest versions. They are quick, and use most interfaces of the dependencies.
 QUICK = ("sources", "observe", "bridges", "cli")
 
-#: Raises if something is wrong; otherwise its result is printed.
+#: A check raises if something is wrong. Otherwise its result is printed.
 Check: TypeAlias = Callable[[], str]
 
 
 def main(names: list[str]) -> int:
-    """Run all checks in order. Skip checks that need something that could not be built."""
+    """Build the release and run all checks in order. If the build fails, skip the checks."""
     table = Table()
     if not table.row("build", "sdist and wheel", build):
         return table.show()
@@ -56,7 +56,7 @@ def main(names: list[str]) -> int:
 
 
 class Table:
-    """The checks and their results."""
+    """The checks and their results so far."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[str, str, str, str]] = []
@@ -85,14 +85,14 @@ class Table:
 
 
 def build() -> str:
-    """Build both files, the wheel from the sdist, as users who install the sdist do."""
+    """Build the sdist, and build the wheel from the sdist, as users of the sdist do."""
     shutil.rmtree(DIST, ignore_errors=True)
     said("build")
     return ", ".join(f"{each.name} ({each.stat().st_size // 1024} kB)" for each in sorted(DIST.iterdir()))
 
 
 def said(module: str, *words: str | Path) -> str:
-    """Return the last line that a tool of this environment prints."""
+    """Return the last line of output from a tool in this environment."""
     done = subprocess.run(
         [sys.executable, "-m", module, *map(str, words)],
         check=True,
@@ -104,13 +104,13 @@ def said(module: str, *words: str | Path) -> str:
 
 
 def smoke(room: Environment, archive: Path) -> str:
-    """Without any extra, it can be imported, answers, and runs a small program."""
+    """Check that, without any extra, the package can be imported, prints its version, and runs a small program."""
     room.install(str(archive))
     version = room.run("-m", "lifecycle", "--version")
     assert archive.name.startswith(version.replace("lifecycle ", "lifecycle_control-")), version
     assert room.command("lifecycle", "--help") == room.command("lifecycle-control", "--help")
     words = room.run("-W", "error", "-c", SMOKE)
-    # Features of an extra that is not installed are missing; each error names the extra.
+    # Without an extra, its features are missing. Each error must name the extra.
     for name, program in EXTRAS.items():
         printed = room.run("-c", program, fails=None)
         assert WITHOUT.get(name, f"lifecycle-control[{name}]") in printed, f"without {name}: {printed}"
@@ -118,7 +118,7 @@ def smoke(room: Environment, archive: Path) -> str:
 
 
 def extra(room: Environment, wheel: Path, name: str) -> str:
-    """With one extra alone, its features work. With all of them, everything works."""
+    """Check that the features of each extra work without other extras, and that all extras work together."""
     room.install(f"{wheel.resolve()}[{name}]")
     for each in EXTRAS if name == "all" else [name]:
         printed = room.run("-c", EXTRAS[each])

@@ -18,7 +18,7 @@ __all__ = ["write_bill"]
 
 
 def write_bill(room: Environment, wheel: Path) -> str:
-    """Write the packages in ``room`` and the page's third-party files, next to ``wheel``.
+    """Write the bill next to ``wheel``: the packages in ``room``, and the page's third-party files.
 
     Raises:
         AssertionError: if the result does not match the format.

@@ -1,4 +1,4 @@
-"""The contents of a wheel and of an sdist: the tracked files meant for it, and nothing else."""
+"""The expected contents of a wheel and an sdist: the tracked files intended for each, and nothing else."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 __all__ = ["VENDOR", "check_sdist", "check_wheel"]
 
-#: Third-party files of the page.
+#: Third-party files in the dashboard page.
 VENDOR = Path("lifecycle/observe/page/vendor")
 
-#: The wheel includes these files, and the licences of what they contain.
+#: Files in the wheel. Licences of third-party files are included as well.
 NEEDED = frozenset(
     {
         "lifecycle/py.typed",
@@ -25,21 +25,21 @@ NEEDED = frozenset(
     }
 )
 
-#: In the metadata of a wheel, next to ``licenses/``.
+#: In the wheel's metadata, next to ``licenses/``.
 METADATA = frozenset({"METADATA", "WHEEL", "RECORD", "entry_points.txt"})
 
-#: The licences of the package, and of the third-party files in it.
+#: Licences of the package and of the third-party files in it.
 LICENSES = frozenset({"LICENSE", "THIRD_PARTY.md"})
 
-#: For developers only, in the repository.
+#: Files in the repository that only developers need.
 AT_HOME = frozenset({".ci/run", "uv.lock"})
 
 
 def check_wheel(wheel: Path) -> str:
-    """Check for every tracked file of the package, the metadata with the licences, and nothing else.
+    """Check that the wheel contains the package's tracked files, its metadata and licences, and nothing else.
 
     Raises:
-        AssertionError: with files that are missing or should not be there.
+        AssertionError: if files are missing or should not be there; the message lists them.
     """
     with zipfile.ZipFile(wheel) as archive:
         there = frozenset(name for name in archive.namelist() if not name.endswith("/"))
@@ -51,10 +51,10 @@ def check_wheel(wheel: Path) -> str:
 
 
 def check_sdist(sdist: Path) -> str:
-    """Check for all tracked files, and those that the builder adds.
+    """Check that the sdist contains its tracked files and the files that the builder adds, and nothing else.
 
     Raises:
-        AssertionError: with files that are missing or should not be there.
+        AssertionError: if files are missing or should not be there; the message lists them.
     """
     root = sdist.name.removesuffix(".tar.gz") + "/"
     with tarfile.open(sdist) as archive:

