@@ -31,7 +31,7 @@ from lifecycle.errors import FlowError, JournalError
 from lifecycle.flows import Flows
 from lifecycle.flows.definition import Flow, Task
 from lifecycle.flows.outbox import SENT
-from lifecycle.flows.records import Failure
+from lifecycle.flows.records import Failure, FlowRow
 from lifecycle.flows.run import run_info, step_view
 from lifecycle.flows.states import ENDS, FlowState, JobState
 from lifecycle.flows.stores.base import RESTARTABLE, clock_of, reset_failed
@@ -40,10 +40,10 @@ from lifecycle.flows.stores.presence import RECOVER, RESUME, SUSPEND
 from lifecycle.flows.stores.sqlite import FLOW_TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 
-    from lifecycle.flows import Change, FlowRow, Snapshot, StepRow, Store
-    from lifecycle.flows.records import RunInfo
+    from lifecycle.flows import Change, Snapshot, StepRow, Store
+    from lifecycle.flows.records import JobRow, RunInfo
 
 __all__ = ["flows"]
 
@@ -51,6 +51,8 @@ _RUNS = (FlowState.RUNNING, FlowState.SUSPENDING, FlowState.RESUMING)
 
 #: Number of changes of a flow that are shown; JSON contains all.
 _RECENT = 20
+#: The states of a task whose change has an error.
+_FAILED = ("FAILURE", "REVERT_FAILURE")
 _DEAD = ("kind", "id", "name", "attempts", "error")
 
 
@@ -125,8 +127,9 @@ async def _carry_out(subcommand: Callable[[_Selection], Awaitable[int]], selecti
 
 
 async def _list(selection: _Selection) -> int:
-    """Print one line per flow, the oldest first."""
+    """Print one line per flow, the oldest first, then one per job that has not run yet."""
     rows = [(row, await selection.process(row)) for row in await selection.rows()]
+    rows += [(row, "") for row in ([] if selection.ids else await _waiting(selection, {row.id for row, _ in rows}))]
     if rows or selection.json:
         print_result(sys.stdout, _flows_json(rows) if selection.json else _flows_table(rows))
     else:
@@ -134,9 +137,19 @@ async def _list(selection: _Selection) -> int:
     return DONE
 
 
+async def _waiting(selection: _Selection, known: Collection[str]) -> list[FlowRow]:
+    """Return the jobs without a flow in ``known``, in the form of flows with the state of the job."""
+    store = selection.flows.store
+    jobs = await store.jobs(selection.flows.presence).rows(JobState.UNCLAIMED, now=clock_of(store)())
+    return [FlowRow(job.id, job.flow, state=job.state, at=job.enqueued) for job in jobs if job.id not in known]
+
+
 async def _show(selection: _Selection) -> int:
     """Print all details of each flow."""
-    shown = [(*await _read(selection, row.id), await selection.process(row)) for row in await selection.rows()]
+    shown = [
+        (*await _read(selection, row.id), await selection.process(row), await _job(selection, row.id))
+        for row in await selection.rows()
+    ]
     print_result(sys.stdout, _format_flows(shown, json=selection.json))
     return DONE
 
@@ -212,6 +225,11 @@ async def _retry(selection: _Selection) -> int:
     return DONE
 
 
+async def _job(selection: _Selection, id: str) -> JobRow | None:  # noqa: A002  # what it is
+    store = selection.flows.store
+    return await store.jobs(selection.flows.presence).get(id, now=clock_of(store)())
+
+
 async def _is_of_complete_job(selection: _Selection, row: FlowRow) -> bool:
     """Return whether a worker ran the flow for a job that is complete, so that no worker would run the flow again."""
     store = selection.flows.store
@@ -265,6 +283,11 @@ async def _letters(selection: _Selection) -> list[int]:
     if list(selection.ids) == ["dead"]:
         return [row.number for row in letters]
     if missing := set(selection.ids) - {row.id for row in letters}:
+        if await _job(selection, min(missing)) is not None:
+            raise CliError(
+                f"{min(missing)!r} is a job; replay and drop take sent events. Enqueue the job again with a new id, "
+                "and call JobQueue.purge to remove complete jobs"
+            )
         raise CliError(f"sent event {min(missing)!r} is not a dead letter; `lifecycle flows dead` lists them")
     return [row.number for row in letters if row.id in selection.ids]
 
@@ -342,15 +365,16 @@ def _json(value: object) -> str:
 # -- one flow -----------------------------------------------------------------------------------------------
 
 
-def _format_flows(shown: Sequence[tuple[Snapshot, Sequence[Change], str]], *, json: bool) -> str:
+def _format_flows(shown: Sequence[tuple[Snapshot, Sequence[Change], str, JobRow | None]], *, json: bool) -> str:
     """Format all details of flows."""
     if json:
         return _json([_flow_json(*each) for each in shown])
     return "\n".join(_format_flow(*each) for each in shown)
 
 
-def _flow_json(snapshot: Snapshot, changes: Sequence[Change], runner: str) -> dict[str, Any]:
+def _flow_json(snapshot: Snapshot, changes: Sequence[Change], runner: str, job: JobRow | None) -> dict[str, Any]:
     return _record(snapshot.flow, runner) | {
+        "error": _error(snapshot, changes, job) or None,
         "given": masked_values(_value(snapshot.flow.store)),
         "tasks": [_task_json(row) for row in snapshot.steps.values()],
         "changes": [
@@ -381,7 +405,17 @@ def _value(text: str | None) -> Any:
         return text
 
 
-def _format_flow(snapshot: Snapshot, changes: Sequence[Change], runner: str) -> str:
+def _error(snapshot: Snapshot, changes: Sequence[Change], job: JobRow | None) -> str:
+    """Return the error of a job or flow that has not succeeded: that of the job, or else the last one of a task."""
+    if snapshot.flow.state == FlowState.SUCCESS:
+        return ""
+    if error := (job.error if job is not None else "") or snapshot.flow.error:
+        return masked(error)
+    failures = [each.text for each in changes if each.text is not None and each.new in _FAILED]
+    return masked(str(Failure.decode(failures[-1]))) if failures else ""
+
+
+def _format_flow(snapshot: Snapshot, changes: Sequence[Change], runner: str, job: JobRow | None) -> str:
     flow = snapshot.flow
     known = [
         ("flow", flow.name),
@@ -391,6 +425,11 @@ def _format_flow(snapshot: Snapshot, changes: Sequence[Change], runner: str) -> 
         ("process", runner or "none"),
         ("given", _given(flow.store)),
     ]
+    if job is not None:
+        attempts = f"{job.attempts} of {job.max_attempts} attempts"
+        known.append(("job", f"{job.outcome or job.state}, {attempts}"))
+    if error := _error(snapshot, changes, job):
+        known.append(("error", error))
     text = "".join(f"{name:<10}{printable(value)}\n" for name, value in known)
     steps = snapshot.steps.values()
     rows = [(row.name, row.kind, row.state, row.intention, str(row.attempt), _outcome(row)) for row in steps]
@@ -428,7 +467,7 @@ def _history(changes: Sequence[Change]) -> str:
 
 
 def _why(change: Change) -> str:
-    if change.text is not None and change.new in ("FAILURE", "REVERT_FAILURE"):
+    if change.text is not None and change.new in _FAILED:
         return shorten(masked(str(Failure.decode(change.text))))
     return masked(change.reason)
 

@@ -6,6 +6,7 @@ A job is a flow for any process to run. `worker` contains the loop that claims j
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from lifecycle.flows.stores.base import JobStore
 
 __all__ = ["JOBS_TO_CLAIM", "Job", "JobQueue", "JobQueueState", "jobs_of"]
+
+_log = logging.getLogger("lifecycle.flows")
 
 #: Message: there may be jobs of any flow to claim.
 JOBS_TO_CLAIM = "jobs"
@@ -440,6 +443,8 @@ class JobQueue:
             if found.owner != owner:
                 raise ClaimLost(f"job {found.id!r} is claimed by {found.owner}, not by {owner}; use that owner")
             job.see(found)
+        if job.outcome == DISCARDED:
+            _log_discarded(job.row)
         self.flows.presence.notify(_end_of(job.id) if job.state is JobState.COMPLETE else jobs_of(job.flow))
 
     async def _write(self, job: Job, owner: str, row: JobRow) -> bool:
@@ -457,6 +462,15 @@ class JobQueue:
         if row is None:
             raise FlowError(f"there is no job {id!r} in this store; give the id that it was enqueued with")
         return row
+
+
+def _log_discarded(row: JobRow) -> None:
+    from lifecycle._masking import masked  # few jobs are discarded
+
+    tries = f"{row.attempts} attempt{'s'[: row.attempts != 1]}"
+    _log.warning(
+        "job %r of flow %r is discarded after %s: %s", row.id, row.flow, tries, masked(row.error) or "no error given"
+    )
 
 
 def _rank_of(priority: str) -> int:

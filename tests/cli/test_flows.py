@@ -453,6 +453,41 @@ def test_dead_letters_are_listed_replayed_and_dropped(tmp_path: Path, info: Said
     assert event.split()[:4] == ["event", "m-1/work/1/1", "mail/out", "100"]
     assert "\x1b" not in event
     assert [each["kind"] for each in json.loads(info("dead", file, "--json")[0])] == ["job", "event"]
+    assert "'j-1' is a job; replay and drop take sent events" in info("drop", file, "j-1", status=FAILED)[1]
     assert "sent event 'other' is not a dead letter" in info("replay", file, "other", status=FAILED)[1]
     assert "1 event will be delivered again" in info("replay", file, "m-1/work/1/1")[1]
     assert "0 events removed" in info("drop", file, "dead")[1]
+
+
+async def _with_jobs(path: Path) -> None:
+    async with Flows(path) as flows:
+        queue = JobQueue(flows, max_attempts=1)
+        worker = asyncio.create_task(queue.work({"deploy": DEPLOY}))
+        assert await (await queue.enqueue("deploy", id="no-values")) == "discarded"
+        with pytest.raises(OSError, match="route"):
+            await flows.start(DEPLOY, id="bad", ref="bad\x1b[2J", token="hush")
+        worker.cancel()
+        await asyncio.wait([worker])
+        await queue.enqueue("typo", id="waits")
+
+
+def test_jobs_that_wait_are_listed_with_their_flow(tmp_path: Path, info: Said) -> None:
+    file = tmp_path / "app.db"
+    asyncio.run(_with_jobs(file))
+    rows = [row.split()[:3] for row in info("list", file)[0].splitlines()[1:]]
+    assert rows[-1] == ["waits", "typo", "UNCLAIMED"]
+    assert [row[0] for row in rows].count("waits") == 1
+    assert json.loads(info("list", file, "--json")[0])[-1]["flow"] == "typo"
+
+
+def test_show_has_the_error_of_a_flow_and_of_its_job(tmp_path: Path, info: Said) -> None:
+    file = tmp_path / "app.db"
+    asyncio.run(_with_jobs(file))
+    out = info("show", file, "bad")[0]
+    assert "error     OSError: no\\x1b]0;route\\x07\n" in out
+    assert "job       " not in out
+    out = info("show", file, "no-values")[0]
+    assert "job       discarded, 1 of 1 attempts\n" in out
+    assert "error     MissingDependencies: " in out
+    [shown] = json.loads(info("show", file, "no-values", "--json")[0])
+    assert shown["error"].startswith("MissingDependencies: ")

@@ -256,7 +256,9 @@ async def test_changes_of_state_follow_the_table_and_are_announced(queue: JobQue
 # -- attempts ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_job_that_fails_comes_back_later_each_time_until_it_is_discarded(queue: JobQueue, clock: Clock) -> None:
+async def test_a_job_that_fails_comes_back_later_each_time_until_it_is_discarded(
+    queue: JobQueue, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     job = await queue.enqueue("vm")
     for attempt, wait in enumerate([10, 20], 1):
         claimed = await queue.claim()
@@ -272,6 +274,8 @@ async def test_a_job_that_fails_comes_back_later_each_time_until_it_is_discarded
     await queue.release(last, error="still no room")
     assert await job == "discarded"
     assert (job.state, job.error, job.attempts) == ("COMPLETE", "still no room", 3)
+    [message] = [record.getMessage() for record in caplog.records if record.name == "lifecycle.flows"]
+    assert message == f"job {job.id!r} of flow 'vm' is discarded after 3 attempts: still no room"
 
 
 async def test_release_takes_the_delay_after_which_the_job_is_due(queue: JobQueue, clock: Clock) -> None:
