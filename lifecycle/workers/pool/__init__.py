@@ -1,14 +1,14 @@
-"""A pool of worker processes that answer calls.
+"""A pool of worker processes that serve calls.
 
-Workers keep loaded data between calls. A call can be cancelled, streamed and killed, and a process that dies fails only
-its own calls. `Pool` is a worker, and so is each of its processes.
+Workers keep loaded data between calls. A call can be cancelled, can stream its results, and can be killed. A process
+that dies fails only its own calls. `Pool` is a worker, and so is each of its processes.
 
 The path of a call:
 
 1. `Pool.call` creates a `CallSpec`, and `CallDispatcher.call` turns it into a `PendingCall`.
 2. `PendingCall.begin` gets a worker with a free slot from `Scheduler.take`, or waits in the queue of the `Scheduler`.
-3. `Connection.call` encodes the call and writes it to the pipe of the worker. ``child/runtime.py`` executes it there.
-4. `Connection._receive` reads the answer and sets the result. `WorkerManager.give_back_slot` triggers the next call.
+3. `Connection.call` encodes the call and writes it to the worker's pipe. ``child/runtime.py`` executes the call there.
+4. `Connection._receive` reads the response and sets the result. `WorkerManager.give_back_slot` starts the next call.
 5. If the worker dies, the connection fails its calls, and `WorkerManager` starts a replacement.
 """
 

@@ -1,9 +1,8 @@
-"""One call of a pool, from the request to the moment when it no longer runs anywhere.
+"""One call to a pool, from the request until the function has stopped running.
 
-A call waits for a slot. It is sent to the worker in the same step in which it gets the slot, and it gives the slot back
-in the same step in which the worker has answered. No other task needs to run in between, and the caller may be
-cancelled at any time. Cancellation has two steps: the worker is requested to stop the call, and is killed if the call
-does not stop within the grace period.
+A call waits for a slot and is sent to the worker as soon as it gets one. It gives the slot back as soon as the
+response arrives. Neither step waits for another task, so the caller may be cancelled at any time. Cancellation has two
+steps: the worker is asked to stop the call. If the call does not stop within the grace period, the worker is killed.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _LAST = 1000
 
 
 class CallDispatcher:
-    """The calls of a running pool, and the state that they share.
+    """All calls to a running pool, and the state that they share.
 
     Args:
         pool: the sender of hooks.
@@ -50,12 +49,12 @@ class CallDispatcher:
         self.manager: Final = WorkerManager(pool, settings)
         self.scheduler: Final = self.manager.scheduler
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        #: The location of a call without a worker, for messages.
+        #: Error messages use this text as the location of a call that has no worker yet.
         self.queued: str = f"queued in {pool.name!r}"
         self._count = 0
         self._waits: deque[float] = deque(maxlen=_LAST)
         self._runs: deque[float] = deque(maxlen=_LAST)
-        # For each session, its last call that waits for the encoding of its arguments.
+        # For each session, a future for the latest call whose arguments are still being encoded.
         self._encoding: Final[dict[str | None, asyncio.Future[None]]] = {}
 
     async def call(self, spec: CallSpec, *, idempotent: bool = False) -> Any:
@@ -73,7 +72,7 @@ class CallDispatcher:
             lost = error
             reason, worker = call.worker.end_cause or "exited", call.worker.id
             hooks.pool_recovered.announce(self.pool, action="retry", member=worker, reason=reason, error=error)
-        # The deadline stays, but the waiting time of the second run does not include the first run.
+        # The deadline stays the same, but the waiting time of the second run must not include the first run.
         spec.began = self.loop.time()
         try:
             return await PendingCall(self, spec).outcome()
@@ -82,14 +81,15 @@ class CallDispatcher:
                 error.__cause__ = lost
             raise
         finally:
-            # Its traceback refers to this frame, and such a cycle would keep the arguments alive.
+            # The traceback of ``lost`` refers to this frame. This cycle would keep the arguments alive.
             del lost
 
     def prepare(self, spec: CallSpec) -> bool:
-        """Prepare the payload of ``spec``. Return whether it can be sent now, without encoding in a thread.
+        """Prepare the payload of ``spec``. Return True if it can be sent without encoding it in a thread.
 
-        This is possible if the arguments are small and no earlier call of the session waits. Plain arguments become the
-        payload here, because they need no separate encoding.
+        This is the case if the arguments are small and no earlier call in the session is waiting. Plain arguments
+        become
+        the payload here, because they need no separate encoding.
         """
         args, kwargs = spec.args, spec.kwargs
         if spec.session in self._encoding:
@@ -102,10 +102,10 @@ class CallDispatcher:
         return size_of(args) + size_of(kwargs.values()) < LARGE
 
     async def encode(self, spec: CallSpec) -> None:
-        """Encode large arguments in a thread, because this would block the loop.
+        """Encode large arguments in a thread, because encoding them here would block the loop.
 
-        Returns after the earlier calls of the session have been sent or queued. The caller does the same with this call
-        in the same step.
+        Returns after all earlier calls in the session have been sent or queued. To keep the order, the caller must send
+        or queue this call without awaiting anything in between.
 
         Raises:
             TypeError, ValueError: if the arguments cannot be sent.
@@ -133,7 +133,7 @@ class CallDispatcher:
             if before is None or before.done():
                 self._encoded(session, made)
             else:
-                # This call was abandoned, but later ones still wait for the calls before it.
+                # This call was abandoned, but the later calls must still wait for the earlier ones.
                 before.add_done_callback(lambda _: self._encoded(session, made))
 
     def _encoded(self, session: str | None, made: asyncio.Future[None]) -> None:
@@ -142,7 +142,7 @@ class CallDispatcher:
             del self._encoding[session]
 
     async def acquire(self, spec: CallSpec) -> Permit:
-        """Take a slot for several calls, in order of arrival. The deadline of ``spec`` limits the wait."""
+        """Take a slot that several calls can use. Wait for it in order of arrival, until the deadline of ``spec``."""
         worker = self.scheduler.take(spec.session)
         if worker is None:
             worker = await self._wait_for_slot(spec)
@@ -164,7 +164,7 @@ class CallDispatcher:
         try:
             return await future
         except asyncio.CancelledError:
-            # It may have received a slot in the same step in which it was cancelled.
+            # The permit may have received a slot in the same step in which the task was cancelled.
             if future.done() and not future.cancelled() and future.exception() is None:
                 self.manager.give_back_slot(future.result(), spec.session)
             raise
@@ -176,7 +176,7 @@ class CallDispatcher:
     # -- statistics -------------------------------------------------------------------------------------------------
 
     def count(self, waited: float, ran: float) -> None:
-        """Record a call that has ended, with its seconds of waiting and running."""
+        """Record a finished call and the seconds that it waited and ran."""
         self._count += 1
         self._waits.append(waited)
         self._runs.append(ran)
@@ -240,26 +240,30 @@ class PendingCall:
         self, dispatcher: CallDispatcher, spec: CallSpec, permit: Permit | None = None, *, window: int = 0
     ) -> None:
         self.spec: CallSpec = spec
-        #: The worker of the call, and the call on its connection. None while the call waits.
+        #: The worker that runs the call. None while the call waits.
         self.worker: PoolWorker | None = None
+        #: The call on the worker's connection. None while the call waits.
         self.wire: WireCall | None = None
-        #: The W3C traceparent, which is sent with the call. Receivers of ``call_started`` may change it.
+        #: The W3C traceparent that is sent with the call. Receivers of ``call_started`` may change it.
         self.traceparent: str = current_span.get()
         self._dispatcher = dispatcher
         self._permit = permit
         self._window = window
         self._future: asyncio.Future[Any] = dispatcher.loop.create_future()
         self._waiter: Waiter | None = None
-        # The time at which the call was sent, and the time at which it no longer ran.
-        self._began = self._ended = 0.0
-        # The reason for the cancellation, and a future that completes when the call has stopped.
+        # The time at which the call was sent.
+        self._began = 0.0
+        # The time at which the call stopped running.
+        self._ended = 0.0
+        # The reason for the cancellation; None if the call was not cancelled.
         self._reason: Reason | None = None
+        # A future that completes when a cancelled call has stopped.
         self._stopped: asyncio.Future[None] | None = None
-        # The timer for the deadline, which is cancelled when the call has ended.
+        # The timer for the deadline. It is cancelled when the call ends.
         self._timer: asyncio.TimerHandle | None = None
 
     async def outcome(self) -> Any:
-        """Begin the call. Return its result, or raise its error, when it no longer runs."""
+        """Begin the call. After it has stopped running, return its result or raise its error."""
         self.begin()
         try:
             result = await self.translate(self._future)
@@ -273,7 +277,7 @@ class PendingCall:
         """Send the call if a slot is free. Otherwise, queue it.
 
         Raises:
-            TypeError, ValueError: if the arguments cannot be sent. Nothing was sent then.
+            TypeError, ValueError: if the arguments cannot be sent. In this case, nothing was sent.
             PoolBusy, PoolClosed, PoolFailed, SessionLost: if the call cannot get a worker.
         """
         spec, dispatcher = self.spec, self._dispatcher
@@ -288,7 +292,7 @@ class PendingCall:
             self._timer = dispatcher.loop.call_at(spec.until, self._deadline_passed)
 
     async def translate(self, answer: Awaitable[Any]) -> Any:
-        """Await ``answer``, and translate the errors of the connection into those of the pool."""
+        """Await ``answer``, and translate connection errors into pool errors."""
         try:
             result = await answer
         except asyncio.CancelledError:
@@ -296,7 +300,8 @@ class PendingCall:
             raise
         except ConnectionClosed:
             assert self.worker is not None, "the call had a connection"
-            # Check this now, so that a deadline that passes while the dead worker is reaped does not hide the loss.
+            # Read the reason before waiting. Otherwise, a deadline that passes during the wait would hide the lost
+            # worker.
             timed_out = self._reason == "timeout"
             end = await self.worker.wait()
             if timed_out:
@@ -315,7 +320,7 @@ class PendingCall:
         return result
 
     def cancel(self, reason: Reason) -> asyncio.Future[None]:
-        """Stop the call, if necessary by killing its worker. The returned future completes when it has stopped."""
+        """Stop the call, and kill its worker if necessary. The returned future completes when the call has stopped."""
         assert self.wire is not None, "the call was sent"
         if self._stopped is None:
             self._reason = reason
@@ -393,7 +398,7 @@ class PendingCall:
             )
 
     def _on_end(self) -> None:
-        """Give the slot back, because the call no longer runs."""
+        """Give the slot back after the call has stopped running."""
         assert self.worker is not None, "the call was sent"
         self._ended = self._dispatcher.loop.time()
         if not self.worker.connection.closed:
@@ -404,9 +409,9 @@ class PendingCall:
             self._permit.end_call()
 
     async def _caller_cancelled(self) -> None:
-        """Stop the call because its caller was cancelled, and return when the call no longer runs."""
+        """Stop the call after its caller was cancelled, and return when the call no longer runs."""
         if self._future.done() and not self._future.cancelled():
-            # Mark the exception as retrieved.
+            # Mark the exception as retrieved to avoid a warning.
             self._future.exception()
         if self.wire is None:
             self._leave_queue()
@@ -422,7 +427,7 @@ class PendingCall:
         return self.spec.timed_out(self._dispatcher.queued if worker is None else f"running on {worker.id!r}")
 
     def _kill_unless(self, stopped: asyncio.Future[None]) -> None:
-        """Kill the worker unless the call has ``stopped`` within the grace period. First, dump the worker's stacks."""
+        """Kill the worker if ``stopped`` is not done within the grace period. Before the kill, dump its stacks."""
         assert self.worker is not None, "the call was sent"
         loop, grace = self._dispatcher.loop, self._dispatcher.settings.process.grace
         timers = [loop.call_later(grace / 2, self.worker.dump_stacks), loop.call_later(grace, self._kill)]
@@ -459,7 +464,7 @@ class PendingCall:
 
 
 class Permit:
-    """A slot for several calls. It is given back after `close`, when no call uses it."""
+    """A slot that several calls can use. It is given back when the permit is closed and its last call has ended."""
 
     __slots__ = ("_closed", "_manager", "_running", "_session", "worker")
 
@@ -471,7 +476,7 @@ class Permit:
         self._closed = False
 
     def close(self) -> None:
-        """Allow no more calls. Idempotent."""
+        """Close the permit, so that it allows no more calls. Idempotent."""
         if not self._closed:
             self._closed = True
             self._release()
@@ -480,14 +485,14 @@ class Permit:
         """Count a call that uses the slot.
 
         Raises:
-            PoolClosed: if the permit is closed, because another call may have the slot by now.
+            PoolClosed: if the permit is closed. Its slot may already belong to a different call.
         """
         if self._closed:
             raise PoolClosed(f"this lease of {self.worker.id!r} has ended; use it within 'async with pool.lease()'")
         self._running += 1
 
     def end_call(self) -> None:
-        """Count the end of a call that used the slot."""
+        """Record the end of a call that used the slot."""
         self._running -= 1
         self._release()
 

@@ -1,4 +1,4 @@
-"""The parent's side of one worker process, which exchanges calls and answers as frames over standard streams.
+"""The parent's side of one worker process. It exchanges calls and results with the worker as frames over pipes.
 
 ``docs/reference/pool-protocol.md`` defines the frames.
 """
@@ -43,37 +43,38 @@ _CHUNK: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """The answer of a worker to a ping."""
+    """A worker's response to a ping."""
 
-    #: The id of the oldest running call and its age in seconds; None and 0 without a call.
+    #: The ID of the oldest running call; None if no call runs.
     busy_id: int | None
+    #: Age of the oldest running call in seconds; 0 if no call runs.
     busy_seconds: float
     #: Bytes of resident memory; 0 if unknown.
     rss: int
 
 
 class ConnectionClosed(Exception):
-    """The worker closed its output, or violated the protocol. In that case, the cause is the `ProtocolError`."""
+    """Raised if the worker closed its output or violated the protocol (its cause is then a `ProtocolError`)."""
 
 
 class CallCancelled(Exception):
-    """The worker confirmed that a cancelled call no longer runs. It can accept calls again."""
+    """Raised if the worker confirmed that a cancelled call no longer runs. The worker can accept calls again."""
 
 
 # -- calls -----------------------------------------------------------------------------------------------------------
 
 
 class WireCall:
-    """A call that was sent to a worker. The frame with the answer ends it.
+    """A call that was sent to a worker. The response frame ends the call.
 
     Args:
-        number: the id of the call.
+        number: the ID of the call.
         until: the deadline on the loop's clock.
         window: the maximum number of unacknowledged chunks; 0 for a call with one result.
         send: sends a frame.
         codec: decodes payloads.
         future: receives the outcome. By default, a new future is created.
-        on_end: called when the call no longer runs, right after its outcome is known.
+        on_end: called right after the outcome is set, when the call no longer runs.
     """
 
     __slots__ = (
@@ -106,31 +107,33 @@ class WireCall:
     ) -> None:
         self.number: int = number
         self.until: float = until
-        #: The result (None for a stream), `RemoteError`, `CallCancelled` or `ConnectionClosed`.
+        #: Completes with the result (None for a stream), `RemoteError`, `CallCancelled` or `ConnectionClosed`.
         self.future: asyncio.Future[Any] = future or asyncio.get_running_loop().create_future()
-        #: True if the cancellation was requested.
+        #: True if cancellation was requested.
         self.cancelled: bool = False
         self._on_end = on_end
         self._send = send
         self._codec = codec
         self._window = window
         self._chunks: deque[Any] = deque()
-        # Consumed chunks without a credit yet, and chunks that the worker may still send.
+        # Number of consumed chunks for which no credit was sent yet.
         self._consumed = 0
+        # Number of chunks that the worker may still send.
         self._granted = window
         self._more: asyncio.Future[None] | None = None
-        # True after the answer has arrived. The future does not show this if its waiter was cancelled.
+        # True after the response has arrived. The future cannot be used for this, because a cancelled waiter cancels it
+        # too.
         self._ended = False
-        # Done when a cancelled call no longer runs.
+        # Completes when a cancelled call no longer runs.
         self._stopped: asyncio.Future[None] | None = None
 
     @property
     def streams(self) -> bool:
-        """True if the answer consists of chunks."""
+        """True if the result arrives in chunks."""
         return self._window > 0
 
     def cancel(self, reason: str) -> asyncio.Future[None]:
-        """Request the cancellation. The returned future completes when the worker has confirmed it or answered."""
+        """Request cancellation. The returned future completes when the worker has confirmed it or sent the result."""
         if self._stopped is None:
             self._stopped = asyncio.get_running_loop().create_future()
             if self._ended:
@@ -147,7 +150,7 @@ class WireCall:
         Raises:
             StopAsyncIteration: after the last chunk.
             RemoteError, CallCancelled, ConnectionClosed: the outcome, after all earlier chunks.
-            RemoteError: for a chunk that cannot be decoded. The generator continues to run.
+            RemoteError: if a chunk cannot be decoded. The generator continues to run.
         """
         while not self._chunks:
             if self.future.done():
@@ -159,7 +162,7 @@ class WireCall:
             finally:
                 self._more = None
         self._consumed += 1
-        # Half a window at a time, so that there are few credits and they arrive before the worker needs them.
+        # Grant half a window at a time. This needs few frames, and the credits arrive before the worker needs them.
         if self._consumed * 2 >= self._window and not self.future.done():
             self._send(["credit", self.number, self._consumed])
             self._granted += self._consumed
@@ -173,7 +176,7 @@ class WireCall:
         """Add a chunk that has arrived.
 
         Raises:
-            ProtocolError: if the worker had no credit for it.
+            ProtocolError: if the worker sent more chunks than it was granted.
         """
         if not self._granted:
             raise ProtocolError(f"call {self.number} sent more chunks than it was granted")
@@ -196,7 +199,7 @@ class WireCall:
             self.finish(result)
 
     def finish(self, result: Any = None, *, error: BaseException | None = None) -> None:
-        """Set the outcome. The waiter may have been cancelled."""
+        """Set the outcome, unless the waiter was cancelled."""
         if error is not None:
             fail(self.future, error)
         elif not self.future.done():
@@ -231,7 +234,7 @@ class WireCall:
 
 
 def _is_large(value: Any) -> bool:
-    """Return whether ``value`` is an encoded payload that is so large that a thread should decode it."""
+    """Return True if ``value`` is an encoded payload so large that a thread should decode it."""
     return type(value) is bytes and len(value) >= LARGE
 
 
@@ -239,7 +242,7 @@ def _decoded(decode: Callable[[Any], Any], value: Any) -> Any:
     """Return ``decode(value)``.
 
     Raises:
-        RemoteError: for any error, even SystemExit, because the code of a value must not end this program.
+        RemoteError: for any exception. This includes SystemExit, because a decoded value must not end this program.
     """
     try:
         return decode(value)
@@ -250,7 +253,7 @@ def _decoded(decode: Callable[[Any], Any], value: Any) -> Any:
 
 
 def fail(future: asyncio.Future[Any], error: BaseException) -> None:
-    """Set ``error`` on ``future`` unless it is done. No warning follows if the error is never retrieved."""
+    """Set ``error`` on ``future`` unless it is done. Python does not warn if this error is never retrieved."""
     if not future.done():
         future.set_exception(error)
         future.exception()
@@ -266,10 +269,10 @@ class Connection:
         name: the name of the worker.
         settings: the settings of the pool.
         on_protocol_error: called once if the worker violates the protocol.
-        on_close: called once, before ``on_protocol_error``, when no more calls are possible.
+        on_close: called once, before ``on_protocol_error``, when the connection accepts no more calls.
 
     Raises:
-        TypeError, ValueError: if the codec cannot carry the arguments of the target.
+        TypeError, ValueError: if the codec cannot encode the arguments for the target.
     """
 
     def __init__(
@@ -281,20 +284,20 @@ class Connection:
         on_close: Callable[[], object] = lambda: None,
     ) -> None:
         codec = self._codec = settings.codec
-        #: The standard streams, as a `Stdio` for `ProcessWorker`.
+        #: The pipes of the worker, passed to `ProcessWorker`.
         self.pipes: Final = WorkerPipes(name, codec.name, self._receive, removed=settings.removed_variables())
         self._setup = setup_frame(codec, settings.setup())
         self._on_protocol_error = on_protocol_error
         self._on_close = on_close
         self._decoder = Decoder(codec, FROM_WORKER)
-        # Calls without an answer, by their ids, which begin with 1.
+        # Unfinished calls by ID. The first ID is 1.
         self._calls: dict[int, WireCall] = {}
         self._call_count = 0
         self._pings: dict[int, asyncio.Future[Pong]] = {}
         self._ping_count = 0
         self._greeted = False
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # The reason why no more calls are possible; None while they are possible.
+        # The reason why the connection accepts no more calls. None while it accepts them.
         self._closed: ConnectionClosed | None = None
         self._handlers: dict[str, Callable[..., None]] = {
             "hello": self._on_hello,
@@ -308,20 +311,20 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        """True if no more calls are possible."""
+        """True if the connection accepts no more calls."""
         return self._closed is not None
 
     @property
     def busy_until(self) -> float:
-        """The latest deadline of the running calls on the loop's clock; 0 without a call."""
+        """The latest deadline of the running calls on the loop's clock; 0 if no call runs."""
         return max((call.until for call in self._calls.values()), default=0.0)
 
     async def ready(self) -> None:
         """Wait until the worker accepts calls.
 
         Raises:
-            RemoteError: if the target could not be imported or created.
-            ProtocolError: if the worker violates the protocol, or uses another version of it.
+            RemoteError: if the worker could not import or create the target.
+            ProtocolError: if the worker violates the protocol, or uses a different version of it.
             ConnectionClosed: if the worker ended.
         """
         await asyncio.shield(self._ready)
@@ -345,7 +348,7 @@ class Connection:
             on_end: called when the call no longer runs, possibly before this method returns.
 
         Raises:
-            TypeError, ValueError: if the codec cannot carry the arguments. Nothing was sent then.
+            TypeError, ValueError: if the codec cannot encode the arguments. In this case, nothing was sent.
         """
         number, encode_payload = self._call_count + 1, self._codec.encode_payload
         args, kwargs = spec.payload or (encode_payload(spec.args), encode_payload(spec.kwargs))
@@ -362,9 +365,10 @@ class Connection:
         return call
 
     def ping(self) -> asyncio.Future[Pong]:
-        """Request a `Pong`. The worker answers even during a call, unless the call blocks the interpreter.
+        """Send a ping, and return a future for the `Pong`.
 
-        The returned future fails with `ConnectionClosed` if the worker ends.
+        The worker responds even during a call, unless the call blocks the interpreter. The future fails with
+        `ConnectionClosed` if the worker ends.
         """
         future: asyncio.Future[Pong] = asyncio.get_running_loop().create_future()
         if self._closed is not None:
@@ -376,7 +380,7 @@ class Connection:
         return future
 
     def bye(self, grace: float) -> None:
-        """Request the end of the worker after its running calls, which have ``grace`` seconds. Idempotent."""
+        """Ask the worker to exit after its running calls, within ``grace`` seconds. Idempotent."""
         self.send(["bye", grace])
         self.pipes.end()
 
@@ -387,10 +391,10 @@ class Connection:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def _receive(self, data: bytes) -> None:
-        """Process data from the worker's stdout.
+        """Process data from the worker's stdout. Empty ``data`` means the end of the file.
 
-        ``data`` is empty at the end of the file. If another process keeps the pipe open, this happens when
-        `ProcessWorker` closes the pipes after the end of the process. Every call therefore gets an outcome.
+        If a different process keeps the pipe open, the end of the file is reported when `ProcessWorker` closes the
+        pipes after the worker has exited. Every call therefore gets an outcome.
         """
         if self._closed is not None:
             return
@@ -449,19 +453,19 @@ class Connection:
             return
         call = self._find(number)
         del self._calls[number]
-        # A worker that ends on request also cancels its running calls without a request.
+        # A worker that is asked to exit also cancels running calls that the parent has not cancelled.
         confirmed = cancelled and call.cancelled
         call.finish(error=CallCancelled() if confirmed else RemoteError(kind, message, traceback))
 
     def _on_pong(self, number: int, busy_id: int | None, busy_seconds: float, rss: int) -> None:
         if not 0 < number <= self._ping_count:
             raise ProtocolError(f"it answered ping {number}, which was not sent")
-        # Its waiter may have been cancelled.
+        # The future may be done, because its waiter was cancelled.
         if (future := self._pings.pop(number, None)) is not None and not future.done():
             future.set_result(Pong(busy_id, busy_seconds, rss))
 
     def _remove(self, number: int, *, stream: bool) -> WireCall:
-        """Remove and return a call that ends, before its end has any effect."""
+        """Remove the call ``number`` before its outcome is set, and return it."""
         call = self._find(number)
         if call.streams is not stream:
             what = "ended as a stream, but is not one" if stream else "returned a result, but is a stream"
@@ -480,10 +484,10 @@ class Connection:
 
 
 class WorkerPipes(Pipes):
-    """One pipe each for stdin, stdout and stderr of a worker, which has its own session.
+    """Pipes for stdin, stdout and stderr of a worker, which runs in a session of its own.
 
-    Writing never waits. Data that the pipe does not accept is kept, and its size is limited by the number of calls.
-    Reading never stops. The amount is limited by the credits of streams, so that a pong never waits behind chunks.
+    Writing never waits. Data that the pipe does not accept is buffered. The number of calls limits the size of the
+    buffer. Reading never stops. The credits of streams limit the amount of data, so a pong never waits behind chunks.
 
     Args:
         name: the name of the worker. Its stderr is logged to ``lifecycle.workers.<name>``.
@@ -521,7 +525,7 @@ class WorkerPipes(Pipes):
         super().close()
 
     def write(self, data: bytes) -> None:
-        """Write ``data``. Data before the start and after `end` is ignored."""
+        """Write ``data``. Data is dropped before the start and after `end`."""
         if self._writer is not None:
             self._writer.write(data)
 
@@ -532,19 +536,19 @@ class WorkerPipes(Pipes):
 
 
 class _PipeWriter:
-    """A non-blocking writer that owns its descriptor. Data is written in order, and lost if the reader is gone."""
+    """A non-blocking writer that owns its descriptor. It writes data in order, and drops it without a reader."""
 
     def __init__(self, fd: int) -> None:
         # None after the descriptor is closed.
         self._fd: int | None = fd
         self._loop = asyncio.get_running_loop()
-        # Data that the pipe did not accept, oldest first. The loop watches the pipe while there is any.
+        # Data that the pipe has not accepted yet, oldest first. While this is not empty, the loop watches the pipe.
         self._buffer: deque[bytes | memoryview] = deque()
         self._ending = False
         os.set_blocking(fd, False)
 
     def write(self, data: bytes | memoryview) -> None:
-        """Write ``data``. Data after `end` and `close` is ignored."""
+        """Write ``data``. Data is dropped after `end` and `close`."""
         if self._fd is None or self._ending:
             return
         if not self._buffer:
@@ -585,11 +589,11 @@ class _PipeWriter:
 
     @staticmethod
     def _try_write(fd: int, data: bytes | memoryview) -> int:
-        """Write as many bytes as the pipe accepts, and return their number."""
+        """Write as many bytes as the pipe accepts, and return the number of bytes."""
         try:
             return os.write(fd, data)
         except BlockingIOError:
             return 0
         except OSError:
-            # The worker no longer reads, but its output must still be read.
+            # The worker no longer reads its input. Its output must still be read.
             return len(data)

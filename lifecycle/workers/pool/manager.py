@@ -1,7 +1,7 @@
-"""The manager of a pool's workers: it starts, checks, recycles, replaces and stops them.
+"""The manager of a pool's workers. It starts, checks, recycles, replaces and stops them.
 
-Each worker has one task from its creation to its end. Everything else is a plain function that reacts to an event.
-Nothing is polled.
+Each worker has one task from its creation to its end. All other work is done by plain functions that react to events,
+without polling.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _log = logging.getLogger("lifecycle.workers")
 
 #: Maximum number of workers that start at the same time.
 _STARTS: Final = 2 * (os.cpu_count() or 2)
-#: Factor for the time between health checks of an unhealthy worker: 5 s instead of 2 s.
+#: Factor by which the time between health checks of an unhealthy worker is longer: 5 s instead of 2 s.
 _UNHEALTHY_FACTOR: Final = 2.5
-#: Seconds until a worker that has closed its streams must have ended.
+#: Seconds until a worker that has closed its streams must have exited.
 _EXIT_TIME: Final = 1.0
 
 
 class WorkerManager:
-    """The owner of a pool's workers, from the start of the pool to its end.
+    """Owner of a pool's workers while the pool exists.
 
     Args:
         pool: the sender of hooks.
@@ -66,14 +66,14 @@ class WorkerManager:
         self._budget = Budget(settings.name, settings.intensity)
         self._numbers = count(1)
         self._tasks: set[asyncio.Task[None]] = set()
-        # Done when no more workers are started.
+        # Completes when no more workers will be started.
         self._closed: asyncio.Future[None] = self._loop.create_future()
-        # A function that returns the error of a pool that has failed; otherwise None.
+        # A function that returns the error of a failed pool. None if the pool has not failed.
         self._failure: Callable[[], PoolFailed] | None = None
-        # Whether a worker has ever been ready, or the pool was filled without one.
+        # True if a worker was ever ready, or if the pool needed none to start.
         self._has_started = False
         self._kill_timer: asyncio.TimerHandle | None = None
-        # Set while workers may reach their maximum idle time.
+        # The next check for idle workers. None if no check is scheduled.
         self._idle_timer: asyncio.TimerHandle | None = None
         # Notified when a worker is ready or has ended, and when the pool is closed.
         self._changed = Condition()
@@ -81,7 +81,7 @@ class WorkerManager:
     # -- the pool ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Keep the pool at its size until it is closed, and return when no worker is left.
+        """Keep the pool at its size until it is closed. Return when no worker is left.
 
         Raises:
             PoolFailed: if the pool failed.
@@ -92,7 +92,7 @@ class WorkerManager:
             while self._tasks:
                 await asyncio.wait(self._tasks)
         except asyncio.CancelledError:
-            # The loop is being closed. The task of each worker kills its process.
+            # The loop is being closed. Each worker's task kills its process.
             warn_unstopped(self._pool)
             raise
         finally:
@@ -124,7 +124,7 @@ class WorkerManager:
         await self.wait_filled()
 
     def close(self, error: Callable[[], Exception]) -> None:
-        """End all workers, each after its calls. Waiting and new calls fail with ``error()``."""
+        """End all workers, each after its calls. Queued and new calls fail with ``error()``."""
         self.scheduler.refuse(error)
         if not self._closed.done():
             self._closed.set_result(None)
@@ -152,7 +152,7 @@ class WorkerManager:
                 self._start()
 
     def _start(self, attempt: int = 0) -> None:
-        """Create a worker. ``attempt`` is the number of consecutive failed workers before it."""
+        """Create a worker. ``attempt`` is the number of consecutive workers that failed before it."""
         worker = PoolWorker(
             f"{self._settings.name}-{next(self._numbers)}",
             self._settings,
@@ -169,7 +169,7 @@ class WorkerManager:
         task.add_done_callback(self._tasks.discard)
 
     async def _live(self, worker: PoolWorker) -> None:
-        # The worker may have been drained before this task began.
+        # The worker may have been drained before this task began to run.
         if worker.attempt > 1 and worker.status in UNSTARTED:
             worker.mark_pending()
             with suppress(TimeoutError):
@@ -188,14 +188,14 @@ class WorkerManager:
             finally:
                 checks.cancel()
                 await asyncio.wait({checks})
-        # An abandoned start may still be ending.
+        # If the start was abandoned, the process may not have exited yet.
         await worker.wait()
 
     def _worker_ready(self, worker: PoolWorker) -> None:
         self._has_started = True
         recycle = self._settings.recycle
         worker.ready_at = worker.idle_since = self._loop.time()
-        # Rounding up keeps small numbers of calls exact.
+        # Rounding up leaves small limits unchanged.
         worker.max_calls = math.inf if recycle.calls is None else math.ceil(recycle.calls * _jitter())
         worker.max_rss = math.inf if recycle.rss is None else recycle.rss * _jitter()
         if recycle.age is not None:
@@ -209,7 +209,7 @@ class WorkerManager:
         self._changed.notify_all()
 
     def _status_changed(self, worker: PoolWorker, _old: Status, new: Status) -> None:
-        """Update the pool in the step of the change, so that its statistics are always consistent."""
+        """Update the pool immediately on each status change, so that its statistics are always consistent."""
         if new is Status.STOPPING or new in FINAL:
             self.scheduler.remove(worker)
         if new in FINAL:
@@ -224,7 +224,7 @@ class WorkerManager:
     # -- loss and replacement ---------------------------------------------------------------------------------------
 
     def kill(self, worker: PoolWorker, reason: Reason, fault: str, *, counted: bool = False) -> None:
-        """Kill ``worker`` because of ``fault``, and replace it. A ``counted`` loss spends the intensity of the pool."""
+        """Kill ``worker`` because of ``fault``, and replace it. A ``counted`` loss counts toward the intensity."""
         if worker.phase.alive:
             worker.fault = fault
             worker.request_stop(reason, 0)
@@ -241,18 +241,19 @@ class WorkerManager:
             self.kill(worker, "error", f"it violated the protocol: {error}", counted=True)
 
     def _degrade(self, worker: PoolWorker, error: Exception) -> None:
-        """Give no calls to ``worker`` until it passes a health check."""
+        """Stop giving calls to ``worker`` until it passes a health check."""
         self.scheduler.hold(worker)
         self._announce("degrade", worker, "health_check_failed", error)
 
     def _replace(self, worker: PoolWorker, reason: Reason, error: Exception, *, counted: bool = True) -> None:
-        """Replace a lost worker if the pool needs it. If the intensity is exceeded, let the pool fail."""
+        """Replace a lost worker if the pool needs one. If the intensity is exceeded, fail the pool."""
         if self._closed.done():
             return
         if reason == "init_timeout":
             _log.warning("%s", error)
             if not self._has_started:
-                # Attempts that each take `start_timeout` may never reach the limit, and the start would never end.
+                # Do not retry: attempts that each last `start_timeout` may never reach the limit, so the start would
+                # never end.
                 self._announce("remove", worker, reason, error)
                 more = "if loading takes longer, set process=Process(start_timeout=…)"
                 self._give_up(f"{self._settings.name!r} cannot start: {error}; {more}", error)
@@ -266,7 +267,7 @@ class WorkerManager:
                 return
         needed = self.workers.wanted(self.scheduler.queue.anywhere) > self.workers.size
         if needed:
-            # The loss of a worker that has served well does not delay the next start.
+            # Start the replacement without delay if the lost worker had served well.
             good = worker.has_answered or self._loop.time() - worker.ready_at >= self._backoff.reset_after
             self._start(0 if good else worker.attempt + 1)
             self.restarts += 1
@@ -298,7 +299,7 @@ class WorkerManager:
         timeout = self._settings.heartbeat.timeout
         began = self._loop.time()
         reply = worker.connection.ping()
-        # A reply counts even if this loop was too busy to read it in time.
+        # The result is read after the wait, so a reply counts even if this loop was too busy to read it in time.
         await asyncio.wait({reply}, timeout=timeout)
         pong = reply.result() if reply.done() and reply.exception() is None else None
         closed, late = worker.connection.closed, f"no answer within {timeout:g} s"
@@ -306,7 +307,7 @@ class WorkerManager:
         now = self._loop.time()
         hooks.health_checked.announce(self._pool, member=worker.id, result=result, duration=now - began)
         if worker.status is not Status.RUNNING or closed:
-            # Other functions handle the end of the worker.
+            # The worker has ended, and other functions handle this.
             return
         if pong is not None:
             worker.mark_healthy(pong)
@@ -314,7 +315,7 @@ class WorkerManager:
             if worker.end_cause is None:
                 self.scheduler.queue.offer(worker)
         elif now >= worker.connection.busy_until:
-            # Before that, a call may block the interpreter, and only its deadline ends it.
+            # Before its deadline, a call may block the interpreter, which would delay the reply.
             self._check_failed(worker, f"{worker.id!r} gave {late}")
 
     def _check_failed(self, worker: PoolWorker, message: str) -> None:
@@ -331,7 +332,7 @@ class WorkerManager:
     # -- drain and recycle --------------------------------------------------------------------------------------------
 
     def drain(self, worker: PoolWorker, reason: Reason) -> None:
-        """Give no more calls to ``worker``, and end it after its last one. Start a replacement if the pool needs it."""
+        """Give no more calls to ``worker``, and end it after its last call. Replace it if the pool needs this."""
         if not worker.phase.alive:
             return
         worker.end_cause = reason
@@ -348,7 +349,7 @@ class WorkerManager:
     def give_back_slot(self, worker: PoolWorker, session: str | None) -> None:
         """Give back a slot that was taken for ``session``, whether or not its call was sent."""
         if worker.connection.closed:
-            # The worker is dead, although its exit may not be known yet. No other call may get the slot.
+            # The worker has died, although its exit may not be known yet. Do not give its slot to a different call.
             self.scheduler.end_call(session)
             return
         if worker.leases == 1:
@@ -386,19 +387,19 @@ class WorkerManager:
                 self._idle_timer = self._loop.call_at(due, self._drain_idle, idle)
                 return
             if self.scheduler.is_needed(worker):
-                # Check the worker again later, as if its last call had just ended.
+                # Check the worker again after a full idle period.
                 worker.idle_since = now
                 self._schedule_idle_check()
             else:
                 self.drain(worker, "idle_timeout")
 
     def _drain_outdated(self, *, replaced: bool = False) -> None:
-        """Drain workers of earlier generations: one if ``replaced``, and all if no more workers are starting."""
+        """Drain workers of earlier generations: all of them if no worker is starting, otherwise one if ``replaced``."""
         outdated = self.workers.outdated
         if not outdated:
             return
         starting = any(self.workers.stays(worker) and not worker.is_up for worker in self.workers)
-        # Workers that are not ready yet are drained immediately, and then those with the fewest calls.
+        # The order is: workers that are not ready, then those with the fewest calls.
         outdated.sort(key=_is_up_and_busy)
         most = sum(not worker.is_up for worker in outdated) or int(replaced)
         for worker in outdated[:most] if starting else outdated:
@@ -410,10 +411,10 @@ def _is_up_and_busy(worker: PoolWorker) -> tuple[bool, int]:
 
 
 def _jitter() -> float:
-    """Return a factor between 0.9 and 1, so that workers that started together do not end together."""
+    """Return a random factor between 0.9 and 1. It prevents workers that started together from ending together."""
     return 1 - 0.1 * random.random()  # noqa: S311  # not used for secrets
 
 
 def warn_unstopped(pool: object) -> None:
-    """Warn that ``pool`` was not stopped before its loop was closed."""
+    """Warn that the loop was closed before ``pool`` was stopped."""
     warnings.warn(f"{pool!r} was not stopped before its loop was closed", ResourceWarning, stacklevel=3, source=pool)

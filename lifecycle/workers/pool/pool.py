@@ -1,6 +1,6 @@
 """`Pool`, the public interface of a pool.
 
-`calls` runs its calls, `scheduler` assigns them to workers, and `manager` starts and stops the workers. The code that
+`calls` runs the calls, `scheduler` assigns them to workers, and `manager` starts and stops the workers. The code that
 runs in a worker process is in `child`.
 """
 
@@ -42,43 +42,44 @@ _INTENSITY = Intensity(5, 30.0)
 
 
 class Pool(BaseWorker):
-    """Worker processes that answer calls and keep their data in memory between calls.
+    """Worker processes that serve calls and keep data in memory between calls.
 
-    Each worker imports ``target`` once. If that is a class, the worker also creates an instance, with ``init``. A call
-    goes to a free worker, or waits for one; more workers are started while calls wait. A running call can be cancelled.
-    A worker that does not stop the call in time is killed and replaced. A worker that dies fails only its own calls.
+    Each worker imports ``target`` once. If that is a class, the worker also creates an instance, with ``init`` as its
+    arguments. A call goes to a free worker, or waits for one. While calls wait, the pool starts more workers, up to its
+    maximum size. A running call can be cancelled. A worker that does not stop the call in time is killed and replaced.
+    A worker that dies fails only its own calls.
 
-    A pool is a worker: ``async with pool`` starts the minimum number of workers and stops all of them, and a
-    `Supervisor` may own the pool. A stop refuses new calls, and gives running calls ``process.stop_timeout`` seconds to
+    A pool is a worker: ``async with pool`` starts the minimum number of workers and stops all workers on exit. A
+    `Supervisor` may own the pool. A stop rejects new calls, and gives running calls ``process.stop_timeout`` seconds to
     finish. While the pool is suspended, running calls finish and new ones wait.
 
     Args:
-        name: Name in messages and states. Workers are named after it.
+        name: Name in messages and states. Workers are named after the pool.
         target: ``"module:function"``, ``"module:Class"``, or the command of a program that speaks the protocol, as a
             list.
         size: Minimum and maximum number of workers.
-        init: Arguments of the class, or the first message to the program.
-        queue: Maximum number of calls that wait for a worker. More raise `PoolBusy`.
-        deadline: Default seconds per call, from the moment it is awaited to its result.
-        concurrency: Maximum number of calls per worker at the same time. Above 1, plain functions run in threads, and
-            async functions in one loop.
-        codec: Serialization of values. ``"pickle"`` (default for a module) carries everything that Python can pickle,
-            and trusts the workers, which run your code. ``"msgpack"`` (default for a command) and ``"json"`` carry
-            numbers, text, lists and dicts (msgpack also bytes), and refuse values that they would alter, such as a
-            tuple.
+        init: Arguments for the class, or the first message to the program.
+        queue: Maximum number of calls that wait for a worker. Further calls raise `PoolBusy`.
+        deadline: Default time per call in seconds, from when the call is awaited until its result arrives.
+        concurrency: Maximum number of simultaneous calls per worker. Above 1, plain functions run in threads, and
+            async functions run in one loop.
+        codec: Serialization format. ``"pickle"`` (default for a module) supports every value that Python can pickle,
+            and trusts the workers, which run your code. ``"msgpack"`` (default for a command) and ``"json"`` support
+            numbers, text, lists and dicts (msgpack also bytes). They reject values that they would alter, such as
+            tuples.
         recycle: When to replace workers because of age, calls or memory.
-        sessions: How calls of a session find the worker that has its state.
+        sessions: How calls in a session find the worker that has its state.
         heartbeat: How unhealthy workers are detected.
         process: How worker processes are started and ended.
-        intensity: Maximum number of lost workers within a time. If there are more, the pool ends FAILED.
+        intensity: Maximum number of lost workers within a period. If more are lost, the pool ends as FAILED.
 
     Raises:
-        ValueError, TypeError: if a setting cannot work. Nothing has been started.
+        ValueError, TypeError: if a setting is invalid. In this case, nothing was started.
         ModuleNotFoundError: if the codec is not installed.
     """
 
     kind: ClassVar[str] = "pool"
-    # Killed workers have one second each, all at the same time.
+    # All killed workers get the same second to exit.
     _last_wait: ClassVar[float] = 5.0
 
     def __init__(  # noqa: PLR0913  # part of the public API; each has a default
@@ -115,7 +116,7 @@ class Pool(BaseWorker):
             intensity=intensity,
         )
         self.stop_timeout: float = process.stop_timeout
-        # None until the start.
+        # None before the start.
         self._dispatcher: CallDispatcher | None = None
 
     def __del__(self) -> None:
@@ -138,27 +139,27 @@ class Pool(BaseWorker):
     ) -> Any:
         """Call ``function`` in a worker, and return its result.
 
-        If the caller is cancelled, the call in the worker is cancelled too. The caller waits up to ``process.grace``
-        seconds for its end, and then the worker is killed.
+        If the caller is cancelled, the call in the worker is cancelled too. The call then has ``process.grace`` seconds
+        to stop. If it does not stop, the worker is killed. The caller waits until then.
 
         Args:
-            function: Name of a method of the target, or of the target function. To call another function, use
+            function: Name of a method of the target, or of the target function. To call any other function, use
                 ``"module:function"`` or the function itself.
             args: Positional arguments.
-            session: Name of a session. The call goes to the worker of the session; see `Sessions`.
+            session: Name of a session. The call goes to the worker that has the session; see `Sessions`.
             deadline: Seconds from the call to its result. With `math.inf`, only a cancellation ends a call that hangs.
-            idempotent: Whether the call may run twice. If so, it is repeated once if its worker is lost.
+            idempotent: Whether the call may run twice. If True, the call is repeated once if its worker is lost.
             kwargs: Keyword arguments.
 
         Raises:
-            RemoteError: if the function raised.
+            RemoteError: if the function raised an exception.
             WorkerLost: if the worker ended during the call.
-            TimeoutError: if the deadline passed. The message contains the location of the call.
+            TimeoutError: if the deadline passed. The message states where the call was at that time.
             PoolBusy: if too many calls wait.
-            SessionLost: if the worker of the session has ended or, with ``Sessions(mode="fail")``, is busy.
-            PoolClosed: if the pool does not run.
-            PoolFailed: if the pool has failed. See the cause.
-            TypeError, ValueError: if the arguments cannot be sent. Nothing was sent then.
+            SessionLost: if the session's worker has ended or, with ``Sessions(mode="fail")``, is busy.
+            PoolClosed: if the pool is not running.
+            PoolFailed: if the pool has failed. Its cause is the reason.
+            TypeError, ValueError: if the arguments cannot be sent. In this case, nothing was sent.
         """
         spec = CallSpec(self._settings, function, args, kwargs, session=session, deadline=deadline)
         return await self._running().call(spec, idempotent=idempotent)
@@ -172,9 +173,9 @@ class Pool(BaseWorker):
         deadline: float | None = None,
         **kwargs: Any,
     ) -> Stream:
-        """Call the generator ``function`` in a worker, and return an async iterator of its values.
+        """Call the generator ``function`` in a worker, and return an async iterator over its values.
 
-        Arguments and errors are those of `call`. The iterator raises the errors.
+        Arguments are those of `call`. The iterator raises the errors of `call`.
         """
         spec = CallSpec(self._settings, function, args, kwargs, session=session, deadline=deadline)
         return Stream(self._running(), spec)
@@ -183,8 +184,8 @@ class Pool(BaseWorker):
         """Return a worker for several calls: ``async with pool.lease() as worker``, then ``await worker.call(…)``.
 
         Args:
-            session: Name of a session. Its worker is leased.
-            deadline: Maximum seconds to wait for the worker. Each call has its own deadline.
+            session: Name of a session. The worker that has the session is leased.
+            deadline: Maximum number of seconds to wait for the worker. Each call has a separate deadline.
         """
         return Lease(self._running(), CallSpec(self._settings, "lease", session=session, deadline=deadline))
 
@@ -196,15 +197,15 @@ class Pool(BaseWorker):
         ordered: bool = True,
         deadline: float | None = None,
     ) -> AsyncGenerator[Any, None]:
-        """Call ``function`` with each of ``rows``, and return an async iterator of the results.
+        """Call ``function`` with each of ``rows``, and return an async iterator over the results.
 
-        Rows are read as workers become free. Calls of a map may wait even if the queue is full. The first error ends
-        the iterator and is raised. To end the iterator early, use `contextlib.aclosing`.
+        Rows are read as workers become free. These calls may wait even if the queue is full. The first error ends the
+        iterator and is raised. If you may stop iterating early, use `contextlib.aclosing`.
 
         Args:
             function: As for `call`.
             rows: The arguments, one per call.
-            ordered: Whether to return results in the order of the rows, or as they arrive.
+            ordered: Whether to return results in the order of the rows. If False, they are returned as they arrive.
             deadline: Seconds per call.
         """
         return map_calls(self._running(), function_name(function), rows, ordered=ordered, deadline=deadline)
@@ -212,7 +213,7 @@ class Pool(BaseWorker):
     # -- the pool -----------------------------------------------------------------------------------------------------
 
     def members(self) -> tuple[PoolWorker, ...]:
-        """Return the workers that run or start, the oldest first."""
+        """Return the running and starting workers, oldest first."""
         workers = () if self._dispatcher is None else self._dispatcher.manager.workers
         return tuple(worker for worker in workers if worker.phase.alive)
 
@@ -221,9 +222,9 @@ class Pool(BaseWorker):
         return self._running().stats()
 
     async def refresh(self) -> None:
-        """Replace all workers, each when its successor is ready. Return when the last one has ended.
+        """Replace all workers, each when its successor is ready. Return when the last replaced worker has ended.
 
-        No call fails because of it.
+        The replacement does not cause any call to fail.
 
         Raises:
             PoolClosed, PoolFailed: if the pool ends before that.
@@ -233,14 +234,14 @@ class Pool(BaseWorker):
     async def resize(self, low: int, high: int) -> None:
         """Change the number of workers, and return when the minimum number is ready.
 
-        Surplus workers finish their calls first.
+        Surplus workers finish their calls before they end.
 
         Args:
             low: Minimum number of workers.
             high: Maximum number of workers.
 
         Raises:
-            TypeError, ValueError: if a number cannot work.
+            TypeError, ValueError: if a number is invalid.
             PoolClosed, PoolFailed: if the pool ends before that.
         """
         await self._running().manager.resize(*check_size(self.name, low, high))
@@ -249,14 +250,14 @@ class Pool(BaseWorker):
         """Suspend the pool: running calls finish, and new calls wait until `resume`. Idempotent.
 
         Raises:
-            InvalidTransition: if the pool does not run.
+            InvalidTransition: if the pool is not running.
         """
         if self.status is not Status.SUSPENDED:
             self._machine.to(Status.SUSPENDED)
             self._running().scheduler.queue.pause()
 
     async def resume(self) -> None:
-        """Resume the pool. Calls that have waited go first. Idempotent.
+        """Resume the pool. Waiting calls are served first. Idempotent.
 
         Raises:
             InvalidTransition: if the pool is neither suspended nor running.
@@ -265,7 +266,7 @@ class Pool(BaseWorker):
             self._running().scheduler.resume()
 
     async def probe(self) -> ProbeResult:
-        """Return the health of the pool: good if it runs and not all workers are unhealthy."""
+        """Return the health of the pool. A running pool is healthy unless all its workers are unhealthy."""
         if self.status not in AT_WORK:
             return ProbeResult(healthy=False, message=f"is {self.status}")
         now = self.stats()

@@ -1,8 +1,8 @@
-"""The wire format shared by a pool and its worker processes: codecs, frames and their checks.
+"""The wire format between a pool and its worker processes: codecs, frames and their validation.
 
-A frame is an array whose first item is its tag, preceded by its length in four bytes.
+A frame is an array that begins with a tag. Each frame is preceded by its length in four bytes.
 ``docs/reference/pool-protocol.md`` defines each frame and when it may be sent. Worker processes import this module, so
-it imports a library only in the codec that needs it.
+each codec imports the library that it needs itself.
 """
 
 from __future__ import annotations
@@ -41,41 +41,41 @@ __all__ = [
 VERSION = 1
 #: Maximum bytes in a frame, excluding its length.
 LIMIT = 64 * 1024 * 1024
-#: The environment variable of a worker process that names the codec.
+#: The environment variable that names the codec for a worker process.
 CODEC = "LIFECYCLE_POOL_CODEC"
 #: The frames that a worker sends, and the type of each item after the tag.
 FROM_WORKER: dict[str, tuple[Any, ...]] = {
     "hello": (int, int, str),  # version, pid, language
     "ready": (),
-    "result": (int, object),  # id, value
-    "error": (int, str, str, str, bool),  # id, type, message, traceback, whether it was cancelled
-    "chunk": (int, object),  # id, value
-    "end": (int,),  # id
-    "pong": (int, int | None, int | float, int),  # number, id of the running call, its age, bytes of memory
+    "result": (int, object),  # ID, value
+    "error": (int, str, str, str, bool),  # ID, type, message, traceback, whether it was cancelled
+    "chunk": (int, object),  # ID, value
+    "end": (int,),  # ID
+    "pong": (int, int | None, int | float, int),  # number, ID of the running call, its age, bytes of memory
 }
 #: The frames that the parent sends.
 FROM_PARENT: dict[str, tuple[Any, ...]] = {
     "setup": (dict,),
-    "trace": (int, str),  # id of the next call, traceparent
-    # id, function, args, kwargs, budget, window; pickled arguments are bytes
+    "trace": (int, str),  # ID of the next call, traceparent
+    # ID, function, args, kwargs, budget, window; pickled arguments are bytes
     "call": (int, str, (list, bytes), (dict, bytes), int | float | None, int),
-    "cancel": (int, str),  # id, reason
-    "credit": (int, int),  # id, number of chunks
+    "cancel": (int, str),  # ID, reason
+    "credit": (int, int),  # ID, number of chunks
     "ping": (int,),  # number
     "bye": (int | float,),  # seconds until the worker must end
 }
 
 
 class ProtocolError(Exception):
-    """The peer violated the protocol. Nothing more from it can be trusted."""
+    """Raised if the peer violated the protocol. No further data from the peer can be trusted."""
 
 
 def encode(codec: Codec, frame: list[Any]) -> bytes:
     """Encode ``frame``, preceded by its length.
 
     Raises:
-        TypeError: if the codec cannot carry a value. The message names its type.
-        ValueError: if the frame has more than 64 MiB, or the codec cannot carry a value.
+        TypeError: if the codec cannot encode a value. The message names its type.
+        ValueError: if the frame is larger than 64 MiB, or the codec cannot encode a value.
     """
     body = codec.dumps(frame)
     if len(body) > LIMIT:
@@ -84,7 +84,7 @@ def encode(codec: Codec, frame: list[Any]) -> bytes:
 
 
 class Decoder:
-    """An incremental decoder, which also checks tags and types.
+    """An incremental decoder that also checks tags and types.
 
     Args:
         codec: decodes the body of a frame.
@@ -95,15 +95,16 @@ class Decoder:
         self._loads = codec.loads
         self._codec = codec.name
         self._known = known
-        # The incomplete frame, and the number of bytes that it needs before the next attempt to decode it.
+        # The incomplete frame.
         self._buffer = bytearray()
+        # Minimum size of the buffer, in bytes, for the next attempt to decode it.
         self._needed = 4
 
     def feed(self, data: bytes) -> list[list[Any]]:
         """Return the frames that ``data`` completes.
 
         Raises:
-            ProtocolError: for anything except a valid frame. Do not use the decoder after that.
+            ProtocolError: for any data that is not a valid frame. Do not use the decoder after that.
         """
         if self._buffer:
             self._buffer += data
@@ -128,7 +129,7 @@ class Decoder:
 
     @property
     def midway(self) -> bool:
-        """True if a frame is incomplete."""
+        """True if the decoder holds an incomplete frame."""
         return bool(self._buffer)
 
     def _length(self, data: bytes) -> int:
@@ -157,26 +158,30 @@ class Decoder:
 
 
 def setup_frame(codec: Codec, setup: Mapping[str, Any]) -> bytes:
-    """Encode the answer to ``hello``. Raises TypeError or ValueError if the codec cannot carry a value."""
+    """Encode the setup message, which follows ``hello``.
+
+    Raises:
+        TypeError, ValueError: if the codec cannot encode a value.
+    """
     return encode(codec, ["setup", {**setup, "init": codec.encode_payload(setup["init"])}])
 
 
 # -- codecs ----------------------------------------------------------------------------------------------------------
 
-#: Bytes from which a value is encoded and decoded in a thread.
+#: Minimum size, in bytes, of a value that is encoded and decoded in a thread.
 LARGE = 256 * 1024
 
 
 class Codec:
-    """A serialization format, the same for a whole pool.
+    """A serialization format. A pool uses one format for all its workers.
 
-    The codec carries a value unchanged, or rejects it before anything is sent. The payload of a frame (arguments, a
+    The codec transfers a value unchanged, or rejects it before anything is sent. The payload of a frame (arguments, a
     result or a chunk) is checked or encoded separately. If a payload cannot be decoded, for example because its class
     cannot be imported, only one call fails. The rest of the frame stays readable.
 
     Args:
         name: ``"pickle"``, ``"msgpack"`` or ``"json"``.
-        dumps: encodes a frame. Raises TypeError or ValueError for a value that it cannot carry.
+        dumps: encodes a frame. Raises TypeError or ValueError for a value that it cannot encode.
         loads: decodes a frame. Raises ValueError if it cannot.
         encode_payload: checks or encodes a payload. Raises TypeError for a value that would be altered.
         decode_payload: returns the original value.
@@ -230,9 +235,9 @@ def codec(name: str) -> Codec:
 
 
 def size_of(values: Iterable[Any], depth: int = 6, looks: int = 8) -> int:
-    """Estimate the encoded size of ``values`` in bytes from the first items of each collection.
+    """Estimate the encoded size of ``values`` in bytes from the first items in each collection.
 
-    At most ``looks`` items per value and level are examined. The collections on one level share this number.
+    Examines at most ``looks`` items of a collection. Collections inside a collection share this number.
     """
     size = 0
     for value in values:
@@ -252,9 +257,9 @@ def size_of(values: Iterable[Any], depth: int = 6, looks: int = 8) -> int:
     return size
 
 
-#: `type`, without the type parameters that strict type checkers require.
+#: `type` without the type parameters that strict type checkers require.
 _type_of: Any = type
-#: Types that are decoded without importing or calling anything, and need no separate encoding.
+#: Types whose values need no separate encoding, because decoding them imports and calls nothing.
 PLAIN_TYPES = frozenset({type(None), bool, int, float, str, bytes})
 _SCALARS = frozenset({type(None), bool, int, float})
 _TEXTS = frozenset({str, bytes, bytearray})
@@ -265,7 +270,7 @@ _COLLECTIONS = frozenset({list, tuple, dict, set, frozenset})
 
 
 def _pickle() -> Codec:
-    import pickle  # only this codec needs it
+    import pickle  # imported here, because only this codec needs it
 
     yielding = _yielding_pickler(pickle)
     encode, decode, protocol = pickle.dumps, pickle.loads, pickle.HIGHEST_PROTOCOL
@@ -273,7 +278,7 @@ def _pickle() -> Codec:
     def dumps(value: object) -> bytes:
         try:
             return encode(value, protocol)
-        # A __reduce__ may raise anything.
+        # A ``__reduce__`` method may raise any exception.
         except Exception as error:
             raise TypeError(f"pickle cannot carry it: {error}") from error
 
@@ -283,12 +288,12 @@ def _pickle() -> Codec:
             # Wrap plain bytes, because they would look like an encoded payload.
             return (value,) if kind is bytes else value
         data = dumps(value)
-        # The name may only be part of a string, so the slower pickler decides.
+        # The bytes may come from a string that contains ``__main__``. The slower pickler checks the objects themselves.
         return yielding(value) if b"__main__" in data else data
 
     def loads(data: bytes) -> Any:
         try:
-            # The data comes from a process that runs our code.
+            # Unpickling is safe here, because the data comes from a process that runs our code.
             return decode(data)
         except Exception as error:
             raise ValueError(f"pickle cannot decode it: {type(error).__name__}: {error}") from error
@@ -316,17 +321,17 @@ def _pickle() -> Codec:
 
 
 def _yielding_pickler(pickle: Any) -> Callable[[Any], bytes]:
-    """Return a function that lets other threads run while it pickles, and rejects objects of ``__main__``."""
+    """Return a function that pickles a value while other threads run. It rejects objects from ``__main__``."""
     from io import BytesIO
 
     class Pickler(pickle.Pickler):  # type: ignore[misc]  # the module is imported where it is used
         """A pickler that calls Python code for each object, so that the interpreter can switch threads."""
 
         def persistent_id(self, _: object) -> None:
-            """Return None, so that the object itself is pickled."""
+            """Return None to pickle the object itself."""
 
         def reducer_override(self, obj: Any) -> Any:
-            """Reject classes and functions of ``__main__``, and instances of such classes."""
+            """Reject classes and functions from ``__main__``, and instances of such classes."""
             named = obj if hasattr(obj, "__qualname__") else _type_of(obj)
             if getattr(named, "__module__", None) == "__main__":
                 raise TypeError(
@@ -339,7 +344,7 @@ def _yielding_pickler(pickle: Any) -> Callable[[Any], bytes]:
         data = BytesIO()
         try:
             Pickler(data, pickle.HIGHEST_PROTOCOL).dump(value)
-        # A __reduce__ may raise anything.
+        # A ``__reduce__`` method may raise any exception.
         except Exception as error:
             raise TypeError(f"pickle cannot carry it: {error}") from error
         return data.getvalue()
@@ -348,7 +353,7 @@ def _yielding_pickler(pickle: Any) -> Callable[[Any], bytes]:
 
 
 class _YieldingReader:
-    """A file over bytes with methods in Python, so that the interpreter can switch threads."""
+    """A file that reads from bytes. Its methods are Python code, so that the interpreter can switch threads."""
 
     def __init__(self, data: bytes) -> None:
         self._data = memoryview(data)
@@ -361,19 +366,19 @@ class _YieldingReader:
         return piece
 
     def readinto(self, buffer: memoryview) -> int:
-        """Fill ``buffer``, and return the number of bytes."""
+        """Fill ``buffer``, and return the number of bytes read."""
         piece = self._data[self._at : self._at + len(buffer)]
         buffer[: len(piece)] = piece
         self._at += len(buffer)
         return len(piece)
 
     def readline(self) -> bytes:
-        """Return no line, because only protocol 0 has lines."""
+        """Return an empty line. Only pickle protocol 0 reads lines."""
         return b""
 
 
 class _WithoutCollection:
-    """A context without garbage collection, which blocks all threads when millions of objects are created."""
+    """Disable garbage collection in the block. It would stop all threads while millions of objects are created."""
 
     def __init__(self) -> None:
         self._lock = _thread.allocate_lock()
@@ -402,7 +407,7 @@ _without_collection = _WithoutCollection()
 
 def _msgpack() -> Codec:
     try:
-        from msgspec import msgpack  # only this codec needs it
+        from msgspec import msgpack  # imported here, because only this codec needs it
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             "codec='msgpack' needs msgspec, which is not installed; "
@@ -420,7 +425,7 @@ def _msgpack() -> Codec:
 
 
 def _json() -> Codec:
-    import json  # only this codec needs it
+    import json  # imported here, because only this codec needs it
 
     # The encoder escapes lone surrogates, and rejects NaN and infinity.
     encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
@@ -464,15 +469,16 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _only(name: str, scalars: frozenset[type], keys: frozenset[type]) -> Callable[[Any], Any]:
-    """Return a function that accepts only values of these types, lists and dicts, and raises TypeError for others.
+    """Return a function that accepts only lists, dicts and values of these types, and raises TypeError for others.
 
-    The libraries would turn a tuple into a list and a date into text, and the other side could not restore them.
+    The libraries would turn a tuple into a list, and a date into text. The receiver could not restore them.
     """
 
     def check(value: Any) -> Any:
         if type(value) in scalars:
             return value
-        # The list grows during the loop. The encoder rejects a list that contains itself.
+        # Values are appended during the loop. `seen` ends the loop for a list that contains itself, which the encoder
+        # rejects.
         found: list[Any] = [value]
         seen: set[int] = set()
         for each in found:
@@ -498,7 +504,7 @@ def _refusal(name: str, kind: Any, what: str) -> str:
     return f"{name} cannot carry a {what} of type {kind.__qualname__} unchanged; {_REMEDY}"
 
 
-#: The advice in errors about values that a codec cannot carry.
+#: Advice in errors about values that a codec cannot encode.
 _REMEDY = "give numbers, text, lists and dicts of them, or create the pool with codec='pickle'"
-#: The factory of each codec.
+#: Factories of the codecs, by name.
 CODECS = {"pickle": _pickle, "msgpack": _msgpack, "json": _json}

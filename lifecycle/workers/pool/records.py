@@ -1,4 +1,4 @@
-"""The records of a pool: requested calls, statistics, the phases of workers, and changes between phases."""
+"""The records of a pool: requested calls, statistics, worker phases, and changes between phases."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["CallSpec", "Health", "Phase", "PhaseChange", "PoolStats", "Reason", 
 
 
 class CallSpec:
-    """A requested call with its deadline, which begins at creation.
+    """A requested call with its deadline, which starts when this record is created.
 
     Args:
         settings: the settings of the pool.
         function: the function, or its name.
         args: the positional arguments.
         kwargs: the keyword arguments.
-        session: the session. The call goes to its worker.
+        session: the session. The call goes to the worker that has it.
         deadline: seconds from now to the result. By default, the deadline of the pool.
         patient: whether the call may wait even if the queue is full.
 
@@ -60,30 +60,30 @@ class CallSpec:
         self.session: str | None = session
         self.deadline: float = deadline
         self.patient: bool = patient
-        #: The arguments as they are sent, set by `CallDispatcher.prepare` or `encode`. While this is None, the
-        #: connection encodes the arguments when it sends the call.
+        #: The arguments in the form in which they are sent. `CallDispatcher.prepare` or `encode` sets it. While this is
+        #: None, the connection encodes the arguments when it sends the call.
         self.payload: tuple[Any, Any] | None = None
         self.start_clock()
 
     def start_clock(self) -> None:
-        """Begin the deadline now."""
+        """Start the deadline now."""
         self.began: float = asyncio.get_running_loop().time()
         #: The deadline on the loop's clock.
         self.until: float = self.began + self.deadline
 
     def unsendable(self, error: Exception) -> Exception:
-        """Return the error for arguments that the codec cannot carry."""
+        """Return the error for arguments that the codec cannot encode."""
         kind = TypeError if isinstance(error, TypeError) else ValueError
         return kind(f"{self.function!r} was not called, because its arguments cannot be sent: {error}")
 
     def timed_out(self, where: str) -> TimeoutError:
-        """Return the error for a missed deadline. ``where`` is the location of the call at that time."""
+        """Return the error for a missed deadline. ``where`` describes the location of the call at that time."""
         session = "" if self.session is None else f" of session {self.session!r}"
         return TimeoutError(f"{self.function!r}{session} did not finish within {self.deadline:g} s: it was {where}")
 
 
 class Health(StrEnum):
-    """The health of a pool worker, as far as it is known."""
+    """The known health of a pool worker."""
 
     UNKNOWN = "unknown"
     HEALTHY = "healthy"
@@ -102,12 +102,12 @@ class Phase(StrEnum):
 
     @property
     def alive(self) -> bool:
-        """True unless terminating or terminated."""
+        """True unless the worker is terminating or terminated."""
         return self is not Phase.TERMINATING and self is not Phase.TERMINATED
 
 
-#: The reason for a change of a worker's phase. The reference guarantees these names, including "cancel_unconfirmed" and
-#: "client_lost", which no worker currently uses.
+#: The reason for a change of a worker's phase. The reference guarantees these names. No worker currently uses
+#: "cancel_unconfirmed" and "client_lost".
 Reason: TypeAlias = Literal[
     "cancel_unconfirmed",
     "cancelled",
@@ -133,13 +133,14 @@ Reason: TypeAlias = Literal[
 ]
 
 
-# The possible reasons to end a worker in each phase, and the substitutes for reasons that a phase does not have.
+# The possible reasons for the end of a worker in each phase.
 _END_REASONS: Final[Mapping[Phase, frozenset[Reason]]] = {
     Phase.INITIALIZING: frozenset({"shutdown", "cancelled"}),
     Phase.READY: frozenset({"shutdown", "recycle", "idle_timeout", "health_limit", "replaced"}),
     Phase.BUSY: frozenset({"timeout", "cancelled", "error", "recycle", "shutdown", "health_limit", "client_lost"}),
     Phase.DEGRADED: frozenset({"health_limit", "shutdown", "recycle"}),
 }
+# Substitutes for reasons that are not possible in a phase.
 _INSTEAD: Final[Mapping[Reason, Reason]] = {
     "error": "health_limit",
     "timeout": "health_limit",
@@ -164,7 +165,7 @@ class PhaseChange:
 
 
 def phase_of(status: Status, *, leased: bool, healthy: bool) -> Phase:
-    """Return the phase of a worker. ``healthy`` means that it is not known to be unhealthy."""
+    """Return the phase of a worker. ``healthy`` is False only for a worker known to be unhealthy."""
     if status is Status.RUNNING:
         return Phase.BUSY if leased else Phase.READY if healthy else Phase.DEGRADED
     if status is Status.SUSPENDED:
@@ -175,7 +176,7 @@ def phase_of(status: Status, *, leased: bool, healthy: bool) -> Phase:
 
 
 def end_reason(wanted: Reason, phase: Phase) -> Reason:
-    """Return ``wanted``, or the closest reason that a worker in ``phase`` can end for."""
+    """Return ``wanted`` if a worker in ``phase`` can end for this reason, otherwise the closest possible reason."""
     while wanted not in _END_REASONS[phase]:
         wanted = _INSTEAD.get(wanted, "shutdown")
     return wanted
@@ -185,28 +186,31 @@ def end_reason(wanted: Reason, phase: Phase) -> Reason:
 class PoolStats:
     """Statistics of a pool."""
 
-    #: Workers that run or start: idle + busy + degraded + starting.
+    #: Running and starting workers: idle + busy + degraded + starting.
     size: int
-    #: Workers that are ready and have no call.
+    #: Ready workers without a call.
     idle: int
-    #: Workers that have a call.
+    #: Workers with a call.
     busy: int
-    #: Unhealthy workers, which get no calls until they recover.
+    #: Unhealthy workers. They get no calls until they recover.
     degraded: int
-    #: Workers that are not ready yet, including those that wait to be started.
+    #: Workers that are not ready yet. This includes workers whose start is queued.
     starting: int
-    #: Workers that finish their last call or end.
+    #: Workers that are ending or finishing their last call.
     stopping: int
     #: Calls that wait for a worker.
     queued: int
-    #: Share of occupied slots, relative to the maximum size of the pool.
+    #: Occupied slots as a fraction of the slots at the maximum size of the pool.
     saturation: float
     #: Calls that have ended, with any outcome.
     calls: int
     #: Workers that replaced a lost one.
     restarts: int
-    #: Seconds that calls waited for a worker, and seconds that they ran: percentiles of the last 1,000 calls.
+    #: Median waiting time of the last 1,000 calls in seconds.
     wait_p50: float
+    #: 95th percentile of the waiting times of the last 1,000 calls in seconds.
     wait_p95: float
+    #: Median running time of the last 1,000 calls in seconds.
     run_p50: float
+    #: 95th percentile of the running times of the last 1,000 calls in seconds.
     run_p95: float

@@ -1,7 +1,7 @@
-"""The assignment of calls to the workers of a pool: free slots, the queue for them, and the affinity of sessions.
+"""The assignment of calls to workers: free slots, the queue for slots, and the affinity of sessions to workers.
 
-A slot is assigned to the next waiting call in the same step in which it becomes free. It can therefore never be
-assigned to a caller that has already left.
+When a slot becomes free, it is immediately assigned to the next waiting call. It can therefore never be assigned to a
+caller that has already left.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ __all__ = ["Scheduler", "SlotQueue", "Waiter"]
 
 
 class Scheduler:
-    """The assignment of calls to the workers of a pool.
+    """The scheduler of a pool, which assigns calls to workers.
 
     Args:
         pool: the sender of hooks.
         settings: the settings of the pool.
         workers: the workers of the pool.
-        on_wait: called when a call begins to wait, because another worker may be needed.
+        on_wait: called when a call begins to wait, because the pool may need one more worker.
     """
 
     def __init__(self, pool: Any, settings: PoolSettings, workers: WorkerSet, *, on_wait: Callable[[], object]) -> None:
         self.queue: SlotQueue = SlotQueue(settings.concurrency)
-        #: A function that returns the error for refused calls; None while calls are accepted.
+        #: A function that returns the error for rejected calls. None while calls are accepted.
         self.refusal: Callable[[], Exception] | None = None
         self._sessions = SessionTable(settings.sessions, on_evict=self._evicted)
         self._pool = pool
@@ -47,7 +47,7 @@ class Scheduler:
         self._loop = asyncio.get_running_loop()
 
     def refuse(self, error: Callable[[], Exception]) -> None:
-        """Accept no more calls. Waiting and new calls fail with ``error()``."""
+        """Accept no more calls. Queued and new calls fail with ``error()``."""
         if self.refusal is None:
             self.refusal = error
             for waiter in self.queue.waiters():
@@ -56,11 +56,11 @@ class Scheduler:
     # -- calls ------------------------------------------------------------------------------------------------------
 
     def take(self, session: str | None) -> PoolWorker | None:
-        """Take a slot for a call of ``session``. Return its worker, or None if the call must wait.
+        """Take a slot for a call in ``session``. Return the worker, or None if the call must wait.
 
         Raises:
             PoolClosed, PoolFailed: if no more calls are accepted.
-            SessionLost: if the worker of the session is gone, or, in mode ``"fail"``, busy.
+            SessionLost: if the session's worker has ended or, in mode ``"fail"``, is busy.
         """
         if self.refusal is not None:
             raise self.refusal()
@@ -88,8 +88,9 @@ class Scheduler:
         Args:
             spec: the call.
             future: receives an error if the call gets no slot.
-            use: called with a worker when the call has got a slot there. Returns False if the call has failed. The slot
-                then goes to the next call.
+            use: called with a worker when the call gets a slot there. Returns False if the call has failed. In this
+                case,
+                the slot goes to the next call.
 
         Raises:
             PoolBusy: if the queue is full.
@@ -104,7 +105,7 @@ class Scheduler:
         if hooks.call_queued.receivers:
             hooks.call_queued.announce(self._pool, function=spec.function, session=session)
         wanted = None
-        # In mode "fail", a call waits for its worker only while the pool is suspended.
+        # In mode "fail", a call waits for the session's worker only while the pool is suspended.
         if session is not None and (self._mode == "strict" or (self._mode == "fail" and self.queue.paused)):
             wanted = self._bound(session, self._loop.time())
         self.queue.add(waiter, wanted)
@@ -112,17 +113,17 @@ class Scheduler:
         return waiter
 
     def release(self, worker: PoolWorker, session: str | None) -> None:
-        """Give a slot back after a call of ``session``."""
+        """Give a slot back after a call in ``session``."""
         self.end_call(session)
         self.queue.release(worker)
 
     def end_call(self, session: str | None) -> None:
-        """Unpin ``session`` after one of its calls. Nothing else is needed if its worker is gone."""
+        """Unpin ``session`` after one of its calls. If the worker has ended, only this is needed."""
         if session is not None:
             self._sessions.unpin(session, self._loop.time())
 
     def resume(self) -> None:
-        """Assign slots again after `SlotQueue.pause`.
+        """Resume the assignment of slots after `SlotQueue.pause`.
 
         In mode ``"fail"``, waiting calls whose worker is still busy fail, as new calls would.
         """
@@ -135,17 +136,17 @@ class Scheduler:
     # -- workers ----------------------------------------------------------------------------------------------------
 
     def hold(self, worker: PoolWorker) -> None:
-        """Give no calls to ``worker``, which is unhealthy, until it is offered again."""
+        """Give no calls to the unhealthy ``worker`` until it is offered again."""
         self.queue.withdraw(worker)
         if self._mode == "hint":
             self._sessions.drop(worker.id, self._loop.time())
 
     def is_needed(self, worker: PoolWorker) -> bool:
-        """Return whether the end of ``worker`` would lose a session that cannot move."""
+        """Return True if the end of ``worker`` would lose a session that cannot move."""
         return self._mode != "hint" and self._sessions.holds(worker.id, self._loop.time())
 
     def remove(self, worker: PoolWorker) -> None:
-        """Remove ``worker``, which ends, and its sessions. Idempotent."""
+        """Remove ``worker``, which is ending, and its sessions. Idempotent."""
         self.queue.withdraw(worker)
         now = self._loop.time()
         for session in self._sessions.drop(worker.id, now):
@@ -158,7 +159,7 @@ class Scheduler:
     # -- sessions -----------------------------------------------------------------------------------------------------
 
     def _claim(self, waiter: Waiter, session: str, worker: PoolWorker) -> bool:
-        """Return whether a call of ``session`` may use ``worker``. An earlier call may have bound the session since."""
+        """Return True if a call in ``session`` may use ``worker``. An earlier call may have bound the session since."""
         now = self._loop.time()
         try:
             bound = self._bound(session, now)
@@ -188,7 +189,7 @@ class Scheduler:
         )
 
     def _bound(self, session: str, now: float) -> PoolWorker | None:
-        """Return the worker of ``session``; None if it is not bound yet. Raises SessionLost if the session was lost."""
+        """Return the worker of ``session``, or None if it is not bound. Raises SessionLost if it was lost."""
         worker = self._sessions.find(session, now)
         if worker is not None:
             return self._workers.by_id[worker]
@@ -228,11 +229,11 @@ def _lost(session: str | None, worker: str) -> SessionLost:
 
 
 class Waiter:
-    """A call that waits for a slot of ``worker``, or of any worker if that is None.
+    """A call that waits for a slot of ``worker``. If ``worker`` is None, any worker can serve the call.
 
     Args:
         future: done when the call no longer waits.
-        use: called with a worker when the call has got a slot there. Returns False if the call does not use the slot.
+        use: called with a worker when the call gets a slot there. Returns False if the call does not use the slot.
         session: the session of the call.
     """
 
@@ -245,16 +246,17 @@ class Waiter:
         self.use: Callable[[PoolWorker], bool] = use
         self.session: str | None = session
         self.worker: PoolWorker | None = None
-        #: The position in the order of arrival.
+        #: The sequence number of the call in the order of arrival.
         self.number: int = -1
 
 
 class SlotQueue:
-    """The free slots of workers and the calls that wait for one, without a clock or I/O.
+    """The workers' free slots and the calls that wait for one, without a clock or I/O.
 
-    The next call goes to the worker with the fewest calls, and among those to the most recently used one. This way,
-    surplus workers become visibly idle. Calls are served in order of arrival. A call that waits for a particular worker
-    does not delay others. No call waits while a slot that it could use is free, unless the queue is paused.
+    The next call goes to the worker with the fewest calls. Among equals, it goes to the most recently used worker, so
+    that
+    surplus workers stay idle and can be ended. Calls are served in order of arrival. A call that waits for a particular
+    worker does not delay others. No call waits while it could use a free slot, unless the queue is paused.
 
     Args:
         slots: the number of slots per worker.
@@ -262,14 +264,15 @@ class SlotQueue:
 
     def __init__(self, slots: int = 1) -> None:
         self._slots = slots
-        #: True while no call gets a slot.
+        #: True while no slots are assigned.
         self.paused: bool = False
-        # Workers with a free slot, by the number of occupied slots. In each dict, the last worker is the most recently
-        # used.
+        # Workers with a free slot. The index is the number of occupied slots. The last worker in each dict is the most
+        # recently used one.
         self._free: tuple[dict[PoolWorker, None], ...] = tuple({} for _ in range(slots))
         self._offered: set[PoolWorker] = set()
-        # Calls that wait for any worker, and for a particular one, in order of arrival.
+        # Calls that wait for any worker, in order of arrival.
         self._anywhere: dict[Waiter, None] = {}
+        # Calls that wait for a particular worker, in order of arrival.
         self._strict: dict[PoolWorker, dict[Waiter, None]] = {}
         self._numbers = count()
 
@@ -283,11 +286,11 @@ class SlotQueue:
         return len(self._anywhere)
 
     def idle(self) -> Iterator[PoolWorker]:
-        """Return the workers without a call, beginning with the one that has been idle longest."""
+        """Return the workers without a call, longest idle first."""
         return iter(tuple(self._free[0]))
 
     def waiters(self, worker: PoolWorker | None = None) -> list[Waiter]:
-        """Return the calls that wait only for ``worker``, or all waiting calls if it is None."""
+        """Return the calls that wait only for ``worker``. If ``worker`` is None, return all waiting calls."""
         if worker is not None:
             return list(self._strict.get(worker, ()))
         return [*self._anywhere, *(waiter for row in self._strict.values() for waiter in row)]
@@ -295,7 +298,10 @@ class SlotQueue:
     # -- slots ------------------------------------------------------------------------------------------------------
 
     def take(self, session: str | None = None, worker: PoolWorker | None = None) -> PoolWorker | None:
-        """Take a slot of ``worker``, or of the best one. Return None if no slot is free. Overtakes no waiting call."""
+        """Take a slot of ``worker``, or of the best worker. Return None if no slot is free.
+
+        No waiting call is overtaken, because a slot is free only if no waiting call can use it.
+        """
         if self.paused:
             return None
         if worker is None:
@@ -311,12 +317,12 @@ class SlotQueue:
         return worker
 
     def release(self, worker: PoolWorker) -> None:
-        """Give a slot back. The next waiting call has it when this function returns."""
+        """Give a slot back, and assign it to the next waiting call before this function returns."""
         self._check_in(worker)
         self._serve(worker)
 
     def offer(self, worker: PoolWorker) -> None:
-        """Begin to give calls to ``worker``. Idempotent."""
+        """Begin to assign calls to ``worker``. Idempotent."""
         if worker not in self._offered:
             self._offered.add(worker)
             if worker.leases < self._slots:
@@ -324,7 +330,7 @@ class SlotQueue:
                 self._serve(worker)
 
     def withdraw(self, worker: PoolWorker) -> None:
-        """Give no more calls to ``worker``. Calls that wait for it continue to wait. Idempotent."""
+        """Stop assigning calls to ``worker``. Calls that wait for it continue to wait. Idempotent."""
         if worker in self._offered:
             self._offered.remove(worker)
             if worker.leases < self._slots:
@@ -333,7 +339,10 @@ class SlotQueue:
     # -- waiting ----------------------------------------------------------------------------------------------------
 
     def add(self, waiter: Waiter, worker: PoolWorker | None = None) -> None:
-        """Add ``waiter`` to the queue for ``worker``, or for any worker. If it has waited before, it keeps its rank."""
+        """Add ``waiter`` to the queue for ``worker``, or for any worker.
+
+        A waiter that is added again keeps its place in the order of arrival.
+        """
         if waiter.number < 0:
             waiter.number = next(self._numbers)
         waiter.worker = worker
@@ -350,7 +359,7 @@ class SlotQueue:
             self._strict.pop(waiter.worker, None)
 
     def dismiss(self, waiter: Waiter, error: Exception) -> None:
-        """Remove ``waiter``, and set ``error`` as its result."""
+        """Remove ``waiter``, and set ``error`` on its future."""
         self.leave(waiter)
         if not waiter.future.done():
             waiter.future.set_exception(error)
@@ -360,7 +369,7 @@ class SlotQueue:
         self.paused = True
 
     def resume(self) -> None:
-        """Assign slots again, first to the waiting calls."""
+        """Resume the assignment of slots. Waiting calls are served first."""
         self.paused = False
         for worker in [worker for row in self._free for worker in reversed(row)]:
             self._serve(worker)

@@ -1,6 +1,7 @@
 """The table of sessions, which maps each session to the worker that holds its state.
 
-The table has no clock and does no I/O: time is an argument. Every operation takes constant time per affected session.
+The table does no I/O and has no clock, so methods receive the time as an argument. Each operation takes constant time
+per affected session.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ __all__ = ["SessionTable"]
 class SessionTable:
     """The bindings of sessions to workers.
 
-    A session is bound to one worker. A worker can have any number of sessions. A binding is removed ``ttl`` seconds
-    after its last use, or together with its worker. Above ``limit``, the least recently used binding is evicted. While
-    a session has a running call, it is pinned: it neither expires nor is evicted.
+    A session is bound to one worker. A worker can have many sessions. A binding is removed when its worker ends, or
+    ``ttl`` seconds after its last use. When the table has more than ``limit`` bindings, the least recently used one is
+    evicted. While a session has a running call, it is pinned: it neither expires nor is evicted.
 
-    ``now`` is the time on one monotonic clock.
+    All ``now`` arguments must come from the same monotonic clock.
 
     Args:
         settings: the mode, the ttl and the limit.
@@ -36,22 +37,24 @@ class SessionTable:
         self._limit = settings.limit
         self._remembers_losses = settings.mode != "hint"
         self._on_evict = on_evict
-        # The number of running calls per session, bound or not. A session that was lost during a call may be bound
-        # again.
+        # The number of running calls per session. Sessions without a binding are counted too, because a session that
+        # was lost during a call may be bound again.
         self._calls: Counter[str] = Counter()
-        # Each binding is in one of the first two, and in the entry of its worker.
+        # Sessions with a running call and their workers. Each binding is either here or in `_idle`.
         self._pinned: dict[str, str] = {}
+        # Sessions without a running call and their workers.
         self._idle = _Expiring(settings.ttl)
+        # All bound sessions of each worker.
         self._by_worker: dict[str, dict[str, None]] = {}
-        # Sessions whose worker has ended, until the loss is reported.
+        # Sessions whose worker has ended. A session is removed when the loss is reported.
         self._lost = _Expiring(settings.ttl)
 
     def __len__(self) -> int:
-        """The number of bindings, including expired ones that are not removed yet."""
+        """The number of bindings, including expired ones that have not been removed yet."""
         return len(self._pinned) + len(self._idle)
 
     def find(self, session: str, now: float) -> str | None:
-        """Return the worker of ``session``; None if it is not bound, or no longer."""
+        """Return the worker of ``session``; None if the session is not bound or its binding has expired."""
         if (worker := self._pinned.get(session)) is not None:
             return worker
         if (worker := self._idle.get(session, now)) is None:
@@ -59,13 +62,13 @@ class SessionTable:
         return worker
 
     def take_loss(self, session: str, now: float) -> str | None:
-        """Return the ended worker of a lost ``session``, only once. Otherwise, and in mode ``"hint"``, return None."""
+        """Return the ended worker of a lost ``session``, once per loss. In other cases, return None."""
         worker = self._lost.get(session, now)
         self._lost.pop(session)
         return worker
 
     def bind(self, session: str, worker: str, now: float) -> None:
-        """Bind ``session`` to ``worker``, in place of any other worker, and evict other bindings above the limit."""
+        """Bind ``session`` to ``worker`` instead of any earlier worker. Evict other bindings above the limit."""
         self._forget(session)
         self._lost.pop(session)
         self._shrink(self._limit - 1, now)
@@ -76,14 +79,14 @@ class SessionTable:
             self._idle.put(session, worker, now)
 
     def pin(self, session: str, now: float) -> None:
-        """Record that a call of ``session`` begins, whether or not the session is bound."""
+        """Record the start of a call in ``session``, whether or not the session is bound."""
         self._calls[session] += 1
         if (worker := self._idle.get(session, now)) is not None:
             self._idle.pop(session)
             self._pinned[session] = worker
 
     def unpin(self, session: str, now: float) -> None:
-        """Record that a call of ``session`` has ended. After the last call, the ttl begins."""
+        """Record the end of a call in ``session``. The ttl starts after the last running call."""
         self._calls[session] -= 1
         if self._calls[session] > 0:
             return
@@ -93,11 +96,11 @@ class SessionTable:
             self._shrink(self._limit, now)
 
     def holds(self, worker: str, now: float) -> bool:
-        """Return whether ``worker`` has a session that has not expired."""
+        """Return True if ``worker`` has a session that has not expired."""
         return any(self.find(session, now) is not None for session in tuple(self._by_worker.get(worker, ())))
 
     def drop(self, worker: str, now: float) -> tuple[str, ...]:
-        """Remove the sessions of ``worker``, which ends. Return those that had not expired, in order of binding."""
+        """Remove the sessions of ``worker``. Return those that had not expired, in the order of binding."""
         bound = tuple(self._by_worker.get(worker, ()))
         lost = tuple(session for session in bound if self.find(session, now) is not None)
         for session in lost:
@@ -109,7 +112,7 @@ class SessionTable:
         return lost
 
     def expire(self, now: float) -> tuple[str, ...]:
-        """Remove the expired sessions, and return them, oldest first."""
+        """Remove the expired sessions and return them, oldest first."""
         expired = tuple(self._idle.expired(now))
         for session in expired:
             self._forget(session)
@@ -137,7 +140,7 @@ class SessionTable:
 
 
 class _Expiring:
-    """Sessions and their workers, in the order of last use."""
+    """Sessions and their workers, with an expiry time, in the order of last use."""
 
     def __init__(self, ttl: float) -> None:
         self._ttl = ttl
@@ -172,5 +175,5 @@ class _Expiring:
             yield session
 
     def _has_expired(self, since: float, now: float) -> bool:
-        # A timer for the end of the ttl computes exactly the same sum.
+        # Timers for the end of the ttl compute the same sum. Any other formula could differ by a rounding error.
         return now >= since + self._ttl

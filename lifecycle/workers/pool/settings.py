@@ -1,4 +1,4 @@
-"""The settings of a pool, which are checked immediately: the public records, and the target of the workers."""
+"""The settings of a pool: the public records and the target of the workers. They are checked when they are created."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
     "function_name",
 ]
 
-#: The handling of a call when the worker of its session is busy or gone.
+#: How a call is handled if its session's worker is busy or has ended.
 SessionMode: TypeAlias = Literal["hint", "strict", "fail"]
 
 _THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -50,10 +50,11 @@ _PROGRAM: Final = os.path.join(os.path.dirname(__file__), "child", "main.py")  #
 
 @dataclass(frozen=True, slots=True)
 class Recycle:
-    """When a worker is replaced because of its age or use. No call fails because of it.
+    """When a worker is replaced because of its age or use. The replacement does not cause any call to fail.
 
-    Each worker gets its own limits, up to a tenth below ``calls``, ``age`` and ``rss``, so that workers of the same age
-    are not replaced together. Small numbers of calls are exact.
+    Each worker gets individual limits, up to a tenth below ``calls``, ``age`` and ``rss``, so that workers of the same
+    age
+    are not replaced together. Small values of ``calls`` are not reduced.
 
     Args:
         calls: Maximum number of calls.
@@ -62,7 +63,7 @@ class Recycle:
         idle: Seconds without a call after which a worker above the minimum size ends. None disables this.
 
     Raises:
-        ValueError, TypeError: if a number cannot work. The message names it.
+        ValueError, TypeError: if a number is invalid. The message names it.
     """
 
     calls: int | None = None
@@ -79,18 +80,18 @@ class Recycle:
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """How calls of one session find the worker that holds its state.
+    """How calls in a session find the worker that holds the session's state.
 
     Args:
-        mode: ``"hint"``: calls go to the worker of the session if it is free, else to any worker. ``"strict"``: calls
+        mode: ``"hint"``: calls go to the session's worker if it is free, otherwise to any worker. ``"strict"``: calls
             wait for that worker, without delaying other calls. ``"fail"``: calls raise `SessionLost` if it is busy. If
-            the worker has ended, the next call of the session raises `SessionLost` (except with ``"hint"``), and the
-            one after that starts the session again on another worker.
+            the worker has ended, the next call in the session raises `SessionLost` (except with ``"hint"``), and the
+            one after that starts the session again on a different worker.
         ttl: Seconds without a call after which a session is forgotten.
-        limit: Maximum number of sessions. If there are more, the least recently used are forgotten.
+        limit: Maximum number of sessions. Above it, the least recently used sessions are forgotten.
 
     Raises:
-        ValueError, TypeError: if a setting cannot work. The message names it.
+        ValueError, TypeError: if a setting is invalid. The message names it.
     """
 
     mode: SessionMode = "hint"
@@ -110,14 +111,14 @@ class Heartbeat:
     """How a pool detects unhealthy workers.
 
     Args:
-        every: Seconds between two health checks, varied at random by a tenth.
-        timeout: Seconds that a worker has to answer.
-        misses: Consecutive failed checks after which a worker is killed. From the first one, the worker gets no calls
-            until it answers. A missing answer is excused during a call before its deadline, since that call may block
-            the interpreter.
+        every: Seconds between two health checks, varied at random by up to a tenth.
+        timeout: Seconds that a worker has to respond.
+        misses: Number of consecutive failed checks after which a worker is killed. After the first failed check, the
+            worker gets no calls until it responds. During a call, a missing response does not count until the call's
+            deadline has passed, because the call may block the interpreter.
 
     Raises:
-        ValueError, TypeError: if a number cannot work. The message names it.
+        ValueError, TypeError: if a number is invalid. The message names it.
     """
 
     every: float = 2.0
@@ -132,24 +133,23 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """How the process of a worker is started and ended.
+    """How a worker process is started and ended.
 
     Args:
         env: Environment variables in addition to those of this process, which are inherited, including secrets. None
             removes an inherited variable. The mapping is copied.
         cwd: Working directory. By default, that of this process.
         contain: Containment of the processes; see `ProcessWorker`.
-        grace: Seconds that a call has to end after it is cancelled or its deadline has passed. The worker is then
-            killed.
-        stop_timeout: Seconds that a worker has to end after a stop.
-        start_timeout: Seconds that a worker has to become ready, with its target imported and constructed. A worker
-            that takes longer is killed. If no worker was ready before, the pool fails to start. Otherwise, another
-            worker is started.
+        grace: Seconds that a call has to stop after it is cancelled or its deadline has passed. After that, the worker
+            is killed.
+        stop_timeout: Seconds that a worker has to exit after a stop.
+        start_timeout: Seconds that a worker has to import and construct its target. A worker that takes longer is
+            killed. If no worker was ready before, the pool fails to start. Otherwise, the pool starts a new worker.
         threads: Number of threads for numeric libraries (OMP, MKL, OpenBLAS, numexpr) in each worker, unless ``env``
             sets them. By default, the libraries decide.
 
     Raises:
-        ValueError, TypeError: if a setting cannot work. The message names it.
+        ValueError, TypeError: if a setting is invalid. The message names it.
     """
 
     env: Mapping[str, str | None] | None = None
@@ -205,7 +205,7 @@ class PoolSettings:
     """The checked arguments of a pool.
 
     Raises:
-        TypeError, ValueError: for settings that cannot work. The message names them.
+        TypeError, ValueError: if a setting is invalid. The message names it.
     """
 
     name: str
@@ -230,7 +230,7 @@ class PoolSettings:
         for what, kind in _RECORDS.items():
             if not isinstance(given := getattr(self, what), kind):
                 raise TypeError(f"{what}={given!r} of {self.name!r} is not of type {kind.__name__}; give one")
-        # Reject unsendable arguments here, before any worker is started.
+        # Reject arguments that cannot be sent before any worker is started.
         try:
             setup_frame(self.codec, self.setup())
         except (TypeError, ValueError) as error:
@@ -263,13 +263,13 @@ class PoolSettings:
         )
 
     def with_env(self, env: Mapping[str, str]) -> PoolSettings:
-        """Return the same settings with ``env`` in the environment of the workers, which overrides other values."""
+        """Return a copy of the settings. ``env`` is added to the workers' environment and overrides other values."""
         return replace(self, process=replace(self.process, env={**(self.process.env or {}), **env})) if env else self
 
     def setup(self) -> dict[str, Any]:
-        """Return the setup message, which a worker receives in answer to its greeting.
+        """Return the setup message, which is the response to a worker's greeting.
 
-        A worker searches for modules in the ``sys.path`` that this process has at the time of this call.
+        The message contains the current ``sys.path`` of this process, in which the worker searches for modules.
         """
         return {
             "target": self.target.name,
@@ -300,10 +300,10 @@ _RECORDS = {
 
 
 def check_size(name: str, low: int, high: int) -> tuple[int, int]:
-    """Return the minimum and maximum number of workers of the pool ``name``.
+    """Return the minimum and maximum number of workers for the pool ``name``.
 
     Raises:
-        TypeError, ValueError: for numbers that cannot work.
+        TypeError, ValueError: if a number is invalid.
     """
     if any(isinstance(each, bool) or not isinstance(each, int) for each in (low, high)):
         raise TypeError(f"size={(low, high)!r} of {name!r} is not a pair of whole numbers; give a tuple such as (1, 4)")
@@ -315,7 +315,7 @@ def check_size(name: str, low: int, high: int) -> tuple[int, int]:
 
 
 def check_deadline(name: str, deadline: float) -> None:
-    """Raise TypeError or ValueError if ``deadline`` cannot be the deadline of a call of the pool ``name``."""
+    """Raise TypeError or ValueError if ``deadline`` is not a valid deadline for a call to the pool ``name``."""
     if isinstance(deadline, bool) or not isinstance(deadline, int | float):
         raise TypeError(f"deadline={deadline!r} of {name!r} is not a number of seconds; give more than 0, or math.inf")
     if not deadline > 0:
@@ -327,7 +327,7 @@ def check_deadline(name: str, deadline: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The command of each worker of a pool, and the name of the object that it serves."""
+    """The command that starts each worker of a pool, and the name of the object that the worker serves."""
 
     argv: tuple[str, ...]
     #: ``module:qualname``, or None for a program in another language.
@@ -372,7 +372,7 @@ def function_name(function: str | Callable[..., Any]) -> str:
 
 
 def _instead(target: Any) -> str:
-    """Return the advice for an object that was passed as a target."""
+    """Return advice for an object that was passed as a target."""
     if (why := _why_not(target)) is not None:
         return f"a worker finds its target by name, and {why}"
     return f"give its name, {f'{target.__module__}:{target.__qualname__}'!r}, by which each worker imports it"
@@ -393,7 +393,7 @@ def _why_not(target: Any) -> str | None:
 
 
 def _why_no_name(module: str, qualname: str) -> str | None:
-    """Return the reason why no other process can find that name; None if it may."""
+    """Return the reason why no other process can find that name; None if other processes may find it."""
     if "<lambda>" in qualname:
         return "a lambda has none; define a function in a module"
     if "<locals>" in qualname:

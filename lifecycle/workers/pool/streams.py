@@ -1,4 +1,4 @@
-"""Streams, leases, and calls for many rows: operations of a pool with more than one value or call."""
+"""Streams, leases and maps: operations with more than one value or call."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _WINDOW: Final = 32
 
 
 class Stream:
-    """The values of a generator in a worker, as an async iterator.
+    """Async iterator over the values of a generator in a worker.
 
     The call begins when the first value is requested. The generator waits while its values are not consumed. It ends,
-    and runs its ``finally`` blocks, after `aclose`, at the end of ``async with stream``, or when an unfinished stream
-    is garbage-collected. The deadline covers the whole stream, from the first requested value.
+    and runs its ``finally`` blocks, after `aclose`, on exit from ``async with stream``, or when an unfinished stream is
+    garbage-collected. The deadline covers the whole stream, from the first requested value.
     """
 
     def __init__(self, dispatcher: CallDispatcher, spec: CallSpec, permit: Permit | None = None) -> None:
         self._dispatcher = dispatcher
         self._spec = spec
-        # The permit of a lease, which outlives the stream. If None, the stream takes its own permit.
+        # The permit of the lease that the stream belongs to. If None, the stream takes a permit.
         self._permit = permit
         self._call: PendingCall | None = None
         self._waiting = False
@@ -49,7 +49,7 @@ class Stream:
         Raises:
             RemoteError, WorkerLost, TimeoutError, PoolBusy, PoolClosed, PoolFailed, SessionLost: as for a call. Values
             that arrived earlier are returned first, except after the deadline.
-            RuntimeError: if another caller waits for the next value.
+            RuntimeError: if a different caller waits for the next value.
         """
         if self._over:
             raise StopAsyncIteration
@@ -88,7 +88,7 @@ class Stream:
         await self.aclose()
 
     def __del__(self) -> None:
-        # This may run in another thread.
+        # Use call_soon_threadsafe, because this method may run in a different thread.
         if self._call is not None and not self._over and not self._dispatcher.loop.is_closed():
             self._dispatcher.loop.call_soon_threadsafe(_abandon, self._call)
 
@@ -125,9 +125,9 @@ def _abandon(call: PendingCall) -> None:
 
 
 class Lease:
-    """A worker for several calls, from ``async with pool.lease() as worker``. `call` and `stream` go to that worker.
+    """A worker for several calls, from ``async with pool.lease() as worker``. `call` and `stream` use that worker.
 
-    The block ends when its last call has ended, and returns the worker to the pool. If the worker is lost, further
+    The exit from the block waits for the last call and returns the worker to the pool. If the worker is lost, further
     calls raise `WorkerLost`.
     """
 
@@ -139,13 +139,13 @@ class Lease:
 
     @property
     def member(self) -> PoolWorker:
-        """The worker."""
+        """The leased worker."""
         return self._held().worker
 
     async def call(
         self, function: str | Callable[..., Any], /, *args: Any, deadline: float | None = None, **kwargs: Any
     ) -> Any:
-        """Call ``function`` in this worker; see `Pool.call`."""
+        """Call ``function`` in the leased worker; see `Pool.call`."""
         spec = self._call_spec(function, args, kwargs, deadline)
         if not self._dispatcher.prepare(spec):
             self._held()
@@ -156,11 +156,11 @@ class Lease:
     def stream(
         self, function: str | Callable[..., Any], /, *args: Any, deadline: float | None = None, **kwargs: Any
     ) -> Stream:
-        """Call the generator ``function`` in this worker; see `Pool.stream`."""
+        """Call the generator ``function`` in the leased worker; see `Pool.stream`."""
         return Stream(self._dispatcher, self._call_spec(function, args, kwargs, deadline), self._held())
 
     def discard(self) -> None:
-        """Replace the worker at the end of this lease, for instance because its state is corrupt."""
+        """Replace the worker at the end of the lease, for instance because its state is corrupt."""
         self._dispatcher.manager.drain(self._held().worker, "error")
 
     async def __aenter__(self) -> Self:
@@ -193,11 +193,11 @@ async def map_calls(
 ) -> AsyncGenerator[Any, None]:
     """Call ``function`` for each of ``rows``, which are read on demand, and yield the results.
 
-    The first error is raised. After an error, and when the generator is closed, the running calls are cancelled and
-    awaited.
+    The first error is raised. After an error, and when the generator is closed, the running calls are cancelled. The
+    generator waits for their end.
     """
     workers = dispatcher.manager.workers
-    # Twice the slots, so that the next call of each slot is already waiting.
+    # Twice the number of slots, so that the next call for each slot is already waiting.
     limit = 2 * workers.high * workers.concurrency
     remaining = iter(rows)
     tasks: deque[asyncio.Task[Any]] = deque()
@@ -221,7 +221,7 @@ async def map_calls(
 
 
 async def _next_result(tasks: deque[asyncio.Task[Any]], *, ordered: bool) -> Any:
-    """Wait for the first of ``tasks``, or if not ``ordered`` for any of them. Remove it, and return its result."""
+    """Wait for the first of ``tasks``, or for any if not ``ordered``. Remove the task, and return its result."""
     if not ordered:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         task = next(task for task in tasks if task in done)

@@ -41,17 +41,17 @@ _MIB: Final = 1024 * 1024
 
 
 class PoolWorker(ProcessWorker):
-    """One process of a pool. It answers as many calls at a time as the concurrency of the pool allows.
+    """A process in a pool. It serves as many simultaneous calls as the pool's concurrency allows.
 
     The pool starts and stops the worker. Applications only read its attributes.
 
     Args:
-        name: the name of the pool and a number. It is also the id of the worker.
+        name: the pool's name and a number. This is also the ID of the worker.
         settings: the settings of the pool.
         pool: the sender of hooks.
-        generation: the generation of the pool at the creation of the worker.
+        generation: the pool's generation when the worker is created.
         on_close: called with the worker when it accepts no more calls.
-        on_protocol_error: called with the worker and the error when it violates the protocol.
+        on_protocol_error: called with the worker and the error if the worker violates the protocol.
     """
 
     kind: ClassVar[str] = "member"
@@ -81,32 +81,33 @@ class PoolWorker(ProcessWorker):
             contain=process.contain,
             stdio=self.connection.pipes,
         )
-        #: Unique among all workers of the pool, past and future.
+        #: A unique ID among all past and future workers of the pool.
         self.id = name
         self.generation = generation
         #: Number of running calls.
         self.leases: int = 0
         #: Number of calls that were sent to the worker.
         self.calls = 0
-        #: Bytes of resident memory in the last report; None before the first.
+        #: Resident memory in bytes, from the latest report. None before the first report.
         self.rss: int | None = None
         self.health: Health = Health.UNKNOWN
         #: Number of consecutive failed health checks.
         self.failures: int = 0
         #: The reason why the pool drains, stops or kills the worker. If it is set, the worker gets no more calls.
         self.end_cause: Reason | None = None
-        #: The reason for a kill as text, if the exit code does not show it.
+        #: Description of the reason for a kill. Empty if the exit code already shows the reason.
         self.fault = ""
-        #: Number of consecutive workers that failed before this one replaced them.
+        #: Number of consecutive workers that failed before this one was started as a replacement.
         self.attempt = 0
-        #: True after the worker has answered a call.
+        #: True after the worker has completed a call.
         self.has_answered = False
         #: Time at which the worker became ready, on the loop's clock.
         self.ready_at: float = math.inf
         #: Time at which the last call ended, on the loop's clock.
         self.idle_since: float = 0.0
-        #: Limits above which the worker is recycled.
+        #: Number of calls after which the worker is recycled.
         self.max_calls: float = math.inf
+        #: Bytes of resident memory above which the worker is recycled.
         self.max_rss: float = math.inf
         self.timers: list[asyncio.TimerHandle] = []
         self._pool = pool
@@ -115,14 +116,14 @@ class PoolWorker(ProcessWorker):
         self._is_python = settings.target.name is not None
         self._loop = asyncio.get_running_loop()
         self._phase_since = self._loop.time()
-        # Tuples instead of records, newest first, because each call adds two changes and few are ever read.
+        # Stored as plain tuples, newest first, because each call adds two changes and few are ever read.
         self._changes: deque[tuple[Phase, Phase, Reason, float, float, Mapping[str, object]]] = deque(maxlen=32)
         self._start_failure: Reason = "init_failed"
         self.on_change(self._status_changed)
 
     @property
     def pid(self) -> int | None:
-        """The process id; None before the process exists."""
+        """The PID of the process; None before the process exists."""
         return self._pid
 
     @property
@@ -161,13 +162,13 @@ class PoolWorker(ProcessWorker):
     # -- calls ------------------------------------------------------------------------------------------------------
 
     def check_out(self, session: str | None) -> None:
-        """Take a slot of the worker for a call of ``session``."""
+        """Take a slot of the worker for a call in ``session``."""
         self.leases += 1
         if self.leases == 1:
             self._record(Phase.READY, Phase.BUSY, "checkout", {} if session is None else {"session": session})
 
     def check_in(self) -> None:
-        """Give a slot back."""
+        """Give a slot of the worker back."""
         self.leases -= 1
         if self.leases == 0 and self._machine.state is Status.RUNNING:
             if self.healthy:
@@ -178,7 +179,7 @@ class PoolWorker(ProcessWorker):
     # -- health -----------------------------------------------------------------------------------------------------
 
     def mark_healthy(self, pong: Pong) -> None:
-        """Record the answer to a health check."""
+        """Record the response to a health check."""
         before = self.phase
         self.rss = pong.rss
         self.failures, self.health = 0, Health.HEALTHY
@@ -193,7 +194,7 @@ class PoolWorker(ProcessWorker):
             self._record(before, self.phase, "health_check_failed")
 
     def dump_stacks(self) -> None:
-        """Request that the worker write its stacks to its stderr. This works even while a call blocks the interpreter.
+        """Ask the worker to write its stacks to its stderr. This works even while a call blocks the interpreter.
 
         The request is skipped if the signal would reach a process that does not handle it.
         """
@@ -203,11 +204,11 @@ class PoolWorker(ProcessWorker):
     # -- start and end ----------------------------------------------------------------------------------------------
 
     def mark_pending(self) -> None:
-        """Record that the worker waits for its start."""
+        """Record that the worker's start is queued."""
         self._machine.to(Status.PENDING)
 
     def request_stop(self, reason: Reason, timeout: float | None = None) -> None:
-        """Request the end of the worker. The first reason is reported."""
+        """Request the end of the worker. If this is called more than once, the first reason is reported."""
         if self.phase.alive:
             self.end_cause = reason
         self.ask_to_stop(timeout)
@@ -215,7 +216,8 @@ class PoolWorker(ProcessWorker):
     def kill_orphaned(self) -> None:
         """Kill the process group of a worker whose loop was closed."""
         with suppress(OSError):
-            # The pid of an unreaped child cannot belong to another process, even if the child has ended.
+            # A child keeps its PID until it is reaped, even if it has ended. The signal therefore cannot hit a
+            # different process.
             if self._pid is not None and os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 os.killpg(self._pid, signal.SIGKILL)
 
@@ -242,13 +244,13 @@ class PoolWorker(ProcessWorker):
 
     def _terminate(self, *, force: bool) -> None:
         if force or self.fault:
-            # A worker with a fault may not answer a request to stop.
+            # A worker with a fault may not handle a stop request.
             super()._terminate(force=True)
         elif self._started_at is None:
-            # Before the worker is ready, it may be importing its target, and reads no frames.
+            # Use a signal: the worker may still be importing its target, and reads no frames until it is ready.
             super()._terminate(force=False)
         else:
-            # The worker exits on its own after its cleanup.
+            # The worker cleans up and exits.
             self.connection.bye(self.stop_timeout)
 
     # -- phases -----------------------------------------------------------------------------------------------------
@@ -266,7 +268,7 @@ class PoolWorker(ProcessWorker):
             self.health = Health.UNKNOWN
 
     def _reason(self, before: Phase, after: Phase) -> Reason:
-        """Return the reason for a change of phase that a change of status caused."""
+        """Return the reason for a phase change that was caused by a status change."""
         if after is Phase.TERMINATED:
             if before is Phase.INITIALIZING:
                 return self._start_failure
@@ -292,11 +294,11 @@ class PoolWorker(ProcessWorker):
     # -- errors -----------------------------------------------------------------------------------------------------
 
     def lost_during(self, function: str, end: Exit) -> WorkerLost:
-        """Return the error for the caller of ``function``, which ran when this worker ended."""
+        """Return the error for the caller of ``function``, which was running when this worker ended."""
         return self.lost_error(f"{self.id!r} was lost while it worked on {function!r}", end)
 
     def end_error(self) -> Exception:
-        """Return the error that ended the worker, or the error of its target if that was the cause."""
+        """Return the error that ended the worker, or the error from its target if the target caused the end."""
         end = self._exit
         if end is None or not isinstance(end.error, Exception):
             return self.lost_error(f"{self.id!r} ended by itself")
@@ -307,7 +309,7 @@ class PoolWorker(ProcessWorker):
         return end.error
 
     def lost_error(self, message: str, end: Exit | None = None) -> WorkerLost:
-        """Return the error for the loss of the worker, with details of ``end`` unless it is None."""
+        """Return the error for the loss of the worker. It includes details from ``end`` unless that is None."""
         if end is None:
             return WorkerLost(message, rss=self.rss, stderr=self.connection.pipes.tail())
         if self.fault:
@@ -342,7 +344,7 @@ class WorkerSet:
         self.high: int = size[1]
         self.concurrency = concurrency
         self.generation = 0
-        #: The workers by their ids, oldest first.
+        #: The workers by ID, oldest first.
         self.by_id: dict[str, PoolWorker] = {}
 
     def __iter__(self) -> Iterator[PoolWorker]:
@@ -352,38 +354,38 @@ class WorkerSet:
         return len(self.by_id)
 
     def stays(self, worker: PoolWorker) -> bool:
-        """Return whether ``worker`` stays in the pool, that is, whether it is neither drained nor outdated."""
+        """Return True if ``worker`` stays in the pool, that is, if it is neither drained nor outdated."""
         return worker.end_cause is None and worker.generation == self.generation
 
     @property
     def size(self) -> int:
-        """The number of workers that stay, including those that are starting."""
+        """The number of workers that stay in the pool, including those that are starting."""
         return sum(map(self.stays, self.by_id.values()))
 
     @property
     def ready(self) -> int:
-        """The number of ready workers that stay."""
+        """The number of ready workers that stay in the pool."""
         return sum(self.stays(worker) and worker.is_up for worker in self.by_id.values())
 
     @property
     def free_capacity(self) -> int:
-        """The number of slots of workers that can still be started or become ready."""
+        """The number of slots that are added if the pool grows to its maximum size and all workers are ready."""
         return self.concurrency * (self.high - self.ready)
 
     @property
     def outdated(self) -> list[PoolWorker]:
-        """Workers of an earlier generation that are not drained yet."""
+        """Workers from an earlier generation that are not drained yet."""
         return [worker for worker in self if worker.generation != self.generation and worker.end_cause is None]
 
     def wanted(self, waiting: int) -> int:
-        """Return the number of workers that are needed while ``waiting`` calls wait."""
+        """Return the number of workers that the pool needs while ``waiting`` calls wait."""
         usable = [worker for worker in self if worker.end_cause is None]
         calls = waiting + sum(worker.leases for worker in usable)
         unhealthy = sum(not worker.healthy for worker in usable)
         return min(self.high, max(self.low, unhealthy + math.ceil(calls / self.concurrency)))
 
     def in_excess(self) -> list[PoolWorker]:
-        """Return the workers above the maximum size, the least useful first."""
+        """Return the workers above the maximum size, least useful first."""
         staying = sorted(filter(self.stays, self), key=_usefulness)
         return staying[: max(0, self.size - self.high)]
 

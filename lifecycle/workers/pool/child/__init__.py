@@ -1,6 +1,6 @@
-"""The code of a worker process, at the other end of its pipes.
+"""The code that runs in a worker process and communicates with the pool through pipes.
 
-Workers start often, so these modules import little. The only module of the parent that they import is `protocol`.
+These modules import little, because workers start often. `protocol` is the only parent module that they import.
 """
 
 __all__: list[str] = []

@@ -1,8 +1,9 @@
-"""The execution of calls in a worker process: find the function, run it, interrupt it, answer.
+"""The execution of calls in a worker process: find the function, run it, interrupt it, and send the response.
 
-A call is *open* while `Cancelled` may be raised in it. It is closed while the code of this package runs, so that no
-frame is cut in half. Executors differ in where calls run and how an open call is interrupted. In the main thread, a
-signal interrupts it. In another thread, an asynchronous exception does. For async functions, see `loop_executor`.
+A call is *open* while `Cancelled` may be raised in it. It is closed while code of this package runs, so that an
+interrupt never leaves a frame half written. Executors differ in where they run calls and how they interrupt an open
+call. In the main thread, they use a signal. In any other thread, they use an asynchronous exception. For async
+functions, see `loop_executor`.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ __all__ = [
     "under_span",
 ]
 
-#: The signal with which the parent requests a stack dump of the threads that run calls.
+#: The signal with which the parent requests a stack dump from the threads that run calls.
 STACK_DUMP = signal.SIGUSR2
 #: Prefix of the modules whose frames are left out of tracebacks.
 _OURS = "lifecycle.workers.pool.child."
-#: Code flags of ``async def``, without and with ``yield``. Importing inspect would slow the start.
+#: Code flags of ``async def`` without and with ``yield``. They are copied, because importing inspect slows the start.
 _ASYNC = 0x0080 | 0x0200
 
 
@@ -54,7 +55,7 @@ _ASYNC = 0x0080 | 0x0200
 
 
 class Target:
-    """The target of the pool: a function and its module, or a class and its one instance.
+    """The target of the pool: either a function and its module, or a class and the single instance of it.
 
     Args:
         name: ``module:qualname``.
@@ -64,12 +65,12 @@ class Target:
         self._name = name
         self._given = _resolve(name)
         self._object: Any = None
-        # Functions that were requested as ``module:qualname``.
+        # Functions that calls requested as ``module:qualname``.
         self._found: dict[str, Callable[..., Any]] = {}
 
     @property
     def is_async(self) -> bool:
-        """True for an async function, or a class with a public async method."""
+        """True if the target is an async function or a class with a public async method."""
         if not isinstance(self._given, type):
             return is_async(self._given)
         return any(is_async(getattr(self._given, name, None)) for name in dir(self._given) if name[0] != "_")
@@ -88,7 +89,7 @@ class Target:
             raise TypeError(f"init={init!r:.200} was given, but {self._name!r} is a function; init is for a class")
 
     def find(self, function: str) -> Callable[..., Any]:
-        """Return the function or method called ``function``. ``module:qualname`` is imported.
+        """Return the function or method called ``function``. A name of the form ``module:qualname`` is imported.
 
         Raises:
             AttributeError: if the function or method does not exist.
@@ -108,7 +109,7 @@ class Target:
 
 
 def is_async(function: object) -> bool:
-    """Return whether ``function`` is an ``async def``, with or without a ``yield``."""
+    """Return True if ``function`` is an ``async def``, with or without ``yield``."""
     return bool(getattr(getattr(function, "__code__", None), "co_flags", 0) & _ASYNC)
 
 
@@ -124,14 +125,14 @@ def _resolve(name: str) -> Any:
 
 
 class Cancelled(BaseException):
-    """Raised in the function of a cancelled call. ``except Exception`` does not catch it."""
+    """Exception that is raised in the function of a cancelled call. ``except Exception`` does not catch it."""
 
 
 class Call:
     """A pending call.
 
     Args:
-        number: the id of the call.
+        number: the ID of the call.
         function: the name of the function.
         args: the encoded positional arguments.
         kwargs: the encoded keyword arguments.
@@ -153,7 +154,7 @@ class Call:
 
     def __init__(
         self, number: int, function: str, args: list[Any], kwargs: dict[str, Any], window: int
-    ) -> None:  # the items of a frame, in order
+    ) -> None:  # in the order of the items in the frame
         self.number: int = number
         self.function: str = function
         self.args: list[Any] = args
@@ -162,29 +163,29 @@ class Call:
         self.began: float | None = None
         self.cancelled: bool = False
         self.open: bool = False
-        # The W3C traceparent of the caller's span.
+        # The W3C traceparent for the caller's span.
         self.traceparent: str = ""
-        # Credits beyond the first window. A signal can wake a thread that waits on a SimpleQueue.
+        # Credits beyond the first window. This is a SimpleQueue, because a signal can wake a thread that waits on one.
         self.credits: SimpleQueue[int] = SimpleQueue()
 
     @property
     def age(self) -> float:
-        """Seconds since the start of the call; 0 before."""
+        """Seconds since the start of the call; 0 before the start."""
         return 0.0 if self.began is None else monotonic() - self.began
 
     def enter(self) -> None:
-        """Open the call for interruption."""
+        """Allow the call to be interrupted."""
         self.open = True
         if self.cancelled:
             raise Cancelled
 
     def leave(self) -> None:
-        """Close the call for interruption. Idempotent."""
+        """Stop allowing the call to be interrupted. Idempotent."""
         self.open = False
 
 
 def _perform(call: Call, find: Callable[[str], Any], channel: Channel) -> list[Any]:
-    """Run ``call``, send its chunks, and return the frame with the answer."""
+    """Run ``call``, send its chunks, and return the response frame."""
     if not call.traceparent:
         return _outcome(call, find, channel)
     with under_span(call.traceparent):
@@ -210,7 +211,7 @@ def _outcome(call: Call, find: Callable[[str], Any], channel: Channel) -> list[A
         finally:
             call.leave()
     except Cancelled:
-        # The exception may have been raised just before leave() took effect.
+        # The exception may have been raised just before the call was closed.
         call.leave()
         return ["error", call.number, "Cancelled", "the call was cancelled", "", True]
     except BaseException as error:  # noqa: BLE001  # reported to the caller
@@ -219,7 +220,7 @@ def _outcome(call: Call, find: Callable[[str], Any], channel: Channel) -> list[A
 
 
 def refuse_generator(call: Call, value: object) -> None:
-    """Raise TypeError for a generator that was not called as a stream."""
+    """Raise TypeError if ``call`` returned a generator but was not made as a stream."""
     if hasattr(value, "gi_frame") or hasattr(value, "ag_frame"):
         raise TypeError(f"{call.function!r} is a generator; use stream() for its values")
 
@@ -254,7 +255,7 @@ def send_outcome(channel: Channel, call: Call, frame: list[Any]) -> None:
 
 def error_frame(number: int, error: BaseException) -> list[Any]:
     """Return the frame that reports ``error`` for the call ``number``."""
-    import traceback  # many workers never need it
+    import traceback  # imported here, because many workers never need it
 
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
@@ -266,13 +267,13 @@ def error_frame(number: int, error: BaseException) -> list[Any]:
 
 
 def _encodable(text: str) -> str:
-    """Replace lone surrogates in ``text``, which not every codec can carry."""
+    """Replace lone surrogates in ``text``, which some codecs cannot encode."""
     return text.encode(errors="replace").decode()
 
 
 def under_span(traceparent: str) -> ExitStack:
-    """Enter the caller's span in this library, and in OpenTelemetry if installed. The returned stack leaves it."""
-    from contextlib import ExitStack  # few calls are traced
+    """Enter the caller's span here, and in OpenTelemetry if it is installed. Closing the stack leaves the span."""
+    from contextlib import ExitStack  # imported here, because few calls are traced
 
     held = ExitStack()
     held.callback(current_span.reset, current_span.set(traceparent))
@@ -289,12 +290,12 @@ def under_span(traceparent: str) -> ExitStack:
 
 
 class MainExecutor:
-    """Runs one call at a time in the main thread, where a signal can interrupt even a sleep.
+    """Executor that runs one call at a time in the main thread, where a signal can interrupt even a sleep.
 
     Args:
         find: returns the function for a name.
         channel: sends chunks.
-        done: called with each call and the frame with its answer.
+        done: called with each call and its response frame.
         reader: reads frames while no call runs.
     """
 
@@ -317,7 +318,7 @@ class MainExecutor:
         self._thread = _thread.get_ident()
 
     def run(self, start: Callable[[], None]) -> None:
-        """Call ``start``, and then run submitted calls until `close`."""
+        """Call ``start``, then run submitted calls until `close`."""
         signal.signal(signal.SIGUSR1, self._interrupt)
         start()
         self._reader.share()
@@ -332,10 +333,10 @@ class MainExecutor:
         self._waiting.put(call)
 
     def cancel(self, call: Call) -> None:
-        """Interrupt ``call`` if it is open. The answer then confirms the cancellation."""
+        """Interrupt ``call`` if it is open. Its response then confirms the cancellation."""
         call.cancelled = True
         call.credits.put(0)
-        # When the signal arrives, the handler checks that this call is still the current one.
+        # The signal handler checks that this call is still running when the signal arrives.
         signal.pthread_kill(self._thread, signal.SIGUSR1)
 
     def credit(self, call: Call, number: int) -> None:
@@ -343,7 +344,7 @@ class MainExecutor:
         call.credits.put(number)
 
     def close(self) -> None:
-        """Accept no more calls. `run` returns when all submitted calls are done."""
+        """Accept no more calls. `run` returns when all submitted calls have finished."""
         self._waiting.put(None)
 
     def _run_next(self) -> bool:
@@ -353,7 +354,7 @@ class MainExecutor:
         if call is None:
             return False
         if call.window:
-            # A stream needs its credits immediately, so the second thread must read them.
+            # Credits must arrive while the stream runs, so the second thread must read them.
             self._reader.release()
         else:
             self._reader.unpark()
@@ -366,7 +367,7 @@ class MainExecutor:
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
         call = self._current
         if call is not None and call.open and call.cancelled:
-            # Interrupt it only once, so that its cleanup is not interrupted.
+            # Interrupt a call only once. A second interrupt would break its cleanup.
             call.open = False
             raise Cancelled
 
@@ -375,10 +376,10 @@ class MainExecutor:
 
 
 class ThreadCall(Call):
-    """A call in its own thread.
+    """A call that runs in its own thread.
 
-    Python raises an asynchronous exception some time after the request. A pending request is therefore withdrawn when
-    the call is left. One lock protects both.
+    Python raises an asynchronous exception some time after it is requested. Closing the call therefore withdraws a
+    request that is still pending. One lock protects both operations.
     """
 
     __slots__ = ("_lock", "_thread")
@@ -389,13 +390,13 @@ class ThreadCall(Call):
         self._thread: int | None = None
 
     def enter(self) -> None:
-        """Open the call for interruption."""
+        """Allow the call to be interrupted."""
         with self._lock:
             self._thread = _thread.get_ident()
         super().enter()
 
     def leave(self) -> None:
-        """Close the call for interruption, and withdraw an exception that was requested but not yet raised."""
+        """Stop allowing interrupts, and withdraw an exception that was requested but not yet raised."""
         super().leave()
         with self._lock:
             if self._thread is not None and self.cancelled:
@@ -403,7 +404,7 @@ class ThreadCall(Call):
             self._thread = None
 
     def interrupt(self) -> None:
-        """Request that `Cancelled` be raised in the call, if it is open."""
+        """Request that Python raise `Cancelled` in the call, if it is open."""
         with self._lock:
             if self.cancelled:
                 return
@@ -414,13 +415,14 @@ class ThreadCall(Call):
 
 
 class ThreadExecutor:
-    """Runs several calls at a time, each in a thread. The arguments are those of `MainExecutor`."""
+    """Executor that runs each call in its own thread. The arguments are those of `MainExecutor`."""
 
     kind: type[Call] = ThreadCall
 
     def __init__(self, find: Callable[[str], Any], channel: Channel, done: Callable[[Call, list[Any]], None]) -> None:
-        # A worker with one call at a time does not need threading. Import it here, in the main thread: before Python
-        # 3.13, it treats the importing thread as the main thread, and the process would hang at exit.
+        # Import threading only here, because a worker with one call at a time does not need it. The import must happen
+        # in the main thread: before Python 3.13, threading treats the importing thread as the main thread, and the
+        # process would hang at exit.
         import threading
 
         self._threading = threading
@@ -431,7 +433,7 @@ class ThreadExecutor:
         self._threads: set[threading.Thread] = set()
 
     def run(self, start: Callable[[], None]) -> None:
-        """Call ``start``, and then wait for `close` and for running calls."""
+        """Call ``start``, then wait for `close` and for running calls."""
         start()
         block_stack_dumps()
         self._closed.get()
@@ -449,7 +451,7 @@ class ThreadExecutor:
         thread.start()
 
     def cancel(self, call: Call) -> None:
-        """Interrupt ``call`` if it is open. The answer then confirms the cancellation."""
+        """Interrupt ``call`` if it is open. Its response then confirms the cancellation."""
         assert isinstance(call, ThreadCall)
         call.interrupt()
 
@@ -458,7 +460,7 @@ class ThreadExecutor:
         call.credits.put(number)
 
     def close(self) -> None:
-        """Accept no more calls. `run` returns when all submitted calls are done."""
+        """Accept no more calls. `run` returns when all submitted calls have finished."""
         self._closed.put(None)
 
     def _work(self, call: Call) -> None:
@@ -468,11 +470,12 @@ class ThreadExecutor:
 
 
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    from ctypes import c_ulong, py_object, pythonapi  # a worker with one call at a time does not need it
+    # imported here, because a worker with one call at a time does not need it
+    from ctypes import c_ulong, py_object, pythonapi
 
     pythonapi.PyThreadState_SetAsyncExc(c_ulong(thread), error and py_object(error))
 
 
 def block_stack_dumps() -> None:
-    """Exclude this thread, which runs no calls, from stack dumps."""
+    """Exclude the current thread from stack dumps, because it runs no calls."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {STACK_DUMP})

@@ -1,4 +1,4 @@
-"""The execution of calls in a worker process with an async target. Only such workers import asyncio."""
+"""The execution of calls in a worker process with an async target. Only these workers import asyncio."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["LoopExecutor"]
 
 
 class LoopExecutor:
-    """Runs any number of async functions in an event loop in the main thread, and plain functions in threads.
+    """Executor that runs async functions in an event loop in the main thread, and plain functions in threads.
 
     The arguments are those of `MainExecutor`.
     """
@@ -40,11 +40,11 @@ class LoopExecutor:
         self._runner = asyncio.Runner()
         self._loop = self._runner.get_loop()
         self._closed = asyncio.Event()
-        # Calls that run as tasks, each with its remaining credits.
+        # Calls that run as tasks, each with the number of chunks that it may still send.
         self._tasks: dict[Call, tuple[asyncio.Task[None], asyncio.Semaphore]] = {}
 
     def run(self, start: Callable[[], None]) -> None:
-        """Call ``start`` in the loop, and run the loop until `close` was called and all calls are done."""
+        """Call ``start`` in the loop. Run the loop until `close` was called and all calls have finished."""
         with self._runner:
             self._runner.run(self._serve(start))
         self._threads.join()
@@ -62,7 +62,7 @@ class LoopExecutor:
         self._loop.call_soon_threadsafe(self._grant, call, number)
 
     def close(self) -> None:
-        """Accept no more calls. `run` returns when all submitted calls are done."""
+        """Accept no more calls. `run` returns when all submitted calls have finished."""
         self._loop.call_soon_threadsafe(self._closed.set)
 
     async def _serve(self, start: Callable[[], None]) -> None:
@@ -86,7 +86,7 @@ class LoopExecutor:
     def _cancel(self, call: Call) -> None:
         if call in self._tasks:
             call.cancelled = True
-            # A task that is cancelled before its first step would never run, and could not answer.
+            # A task that is cancelled before its first step would never run, and so could not send a response.
             if call.began is not None:
                 self._tasks[call][0].cancel()
         else:
@@ -102,7 +102,7 @@ class LoopExecutor:
     async def _work(self, call: Call, function: Callable[..., Any], credit: asyncio.Semaphore) -> None:
         call.began = monotonic()
         if call.traceparent:
-            # The task has its own context, which ends with the call.
+            # The task has its own context, so the span ends with the call.
             under_span(call.traceparent)
         try:
             frame = await self._perform(call, function, credit)
@@ -120,7 +120,7 @@ class LoopExecutor:
             refuse_generator(call, value)
             return ["result", call.number, await value]
         if not hasattr(value, "__aiter__"):
-            # Otherwise, Python would warn about a coroutine that was never awaited.
+            # Close the coroutine. Otherwise, Python would warn that it was never awaited.
             value.close()
             raise TypeError(f"{call.function!r} is not a generator; use call() for its result")
         try:

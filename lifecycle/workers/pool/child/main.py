@@ -1,7 +1,7 @@
-"""The program of a Python worker process. ``ps`` shows its path.
+"""The program that a Python worker process runs. ``ps`` shows the path of this file.
 
-It runs as a file, with ``-P``, so that modules next to it or in the working directory are not imported by mistake. It
-imports this library from the same place as the parent. The rest of the code is in `runtime`.
+The file is run with ``-P``, so that modules in its directory or in the working directory are not imported by mistake.
+It imports this library from the same location as the parent. The rest of the code is in `runtime`.
 """
 
 import gc
@@ -12,15 +12,15 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the worker until its end."""
-    # Modules that are imported now never become garbage, and collecting would slow the start.
+    """Run the worker until it exits."""
+    # Collecting garbage during the imports would slow the start, and imported modules never become garbage.
     gc.disable()
     root = os.path.abspath(__file__)  # noqa: PTH100  # pathlib would slow the start
     for _ in range(5):
         root = os.path.dirname(root)  # noqa: PTH120  # as above
     sys.path.insert(0, root)
 
-    from lifecycle.workers.pool.child.runtime import serve  # needs the path above
+    from lifecycle.workers.pool.child.runtime import serve  # needs the import path that is set above
 
     serve()
 

@@ -1,8 +1,8 @@
-"""The runtime of a worker process: frames in and out, signals, and the death of the parent.
+"""The runtime of a worker process: its frames, its signals, and what it does when its parent dies.
 
 A second thread reads frames, so that pings and cancellations are handled while a call runs. While no call runs, the
-main thread reads (see `SharedReader`). The end of the input means that the parent is gone. Running calls are then
-cancelled and have one second to end. After that, the whole process group is killed.
+main thread reads (see `SharedReader`). The end of the input means that the parent has ended. The worker then cancels
+its running calls and gives them one second to finish. After that, it kills its whole process group.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from lifecycle.workers.pool.protocol import Codec
 
     class Executor(Protocol):
-        """Runs calls in the main thread, in threads, or in an event loop."""
+        """Interface of the executors, which run calls in the main thread, in threads, or in an event loop."""
 
         kind: type[Call]
 
@@ -54,11 +54,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Channel", "Runtime", "SharedReader", "serve"]
 
-#: Seconds that cancelled calls have to end when the parent is gone.
+#: Seconds that cancelled calls have to finish after the parent has ended.
 _LAST_SECONDS = 1.0
 #: Bytes per read.
 _CHUNK = 64 * 1024
-#: Seconds between the checks of the second thread whether the main thread still accepts calls.
+#: Seconds between the checks in which the second thread tests whether the main thread still accepts calls.
 _CHECK_INTERVAL = 0.002
 #: The signal that wakes the main thread. Its handler does nothing else.
 _WAKE = signal.SIGURG
@@ -67,8 +67,8 @@ _WAKE_AGAIN = 0.02
 
 
 def serve() -> None:
-    """Greet the parent, import the target, answer calls, and exit."""
-    # The parent handles Ctrl+C at the terminal.
+    """Send the greeting to the parent, import the target, serve calls, and exit."""
+    # Ignore Ctrl+C, because the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = Channel(codec(os.environ[CODEC]))
     runtime = Runtime(channel)
@@ -79,13 +79,13 @@ def serve() -> None:
     # Each thread dumps only its own stack, because walking the stack of another running thread may crash the process.
     # Threads that run no calls block the signal.
     faulthandler.register(STACK_DUMP, all_threads=False)
-    # Register this first, because the first registered function is called last.
+    # Register this function first, because atexit calls it last.
     atexit.register(runtime.end)
     sys.exit(runtime.run())
 
 
 class Runtime:
-    """One worker process: its pending calls and the executor that runs them."""
+    """A worker process with its pending calls and the executor that runs them."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -94,17 +94,18 @@ class Runtime:
         self._reader = SharedReader(self._read, self._received)
         # Pending calls, oldest first.
         self._calls: dict[int, Call] = {}
-        # The span of the next call.
+        # The traceparent for the next call.
         self._traceparent = ""
-        # The grace period in seconds from ``bye``; None if the input ended without ``bye``.
+        # The grace period from the ``bye`` frame, in seconds. None if the input ended without ``bye``.
         self._grace: float | None = None
         self._orphaned = False
-        # True if no more calls are accepted, and True if this process has cancelled running calls.
+        # True if no more calls are accepted.
         self._closing = False
+        # True if this process itself has cancelled its running calls.
         self._cancelling = False
         # The signal that ended this process, or None.
         self._signal: int | None = None
-        # Held until the main thread is done.
+        # A lock that is held until the main thread has finished.
         self._busy = _thread.allocate_lock()
         self._busy.acquire()
         self._handlers: dict[str, Callable[..., None]] = {
@@ -120,7 +121,7 @@ class Runtime:
     # -- the main thread ------------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Wait for the setup, answer calls, and return the exit status."""
+        """Wait for the setup, serve calls, and return the exit status."""
         setup = self._setups.get()
         try:
             if setup is not None:
@@ -134,7 +135,7 @@ class Runtime:
 
     def _serve(self, setup: dict[str, Any]) -> None:
         sys.path[:] = setup["path"]
-        # User code runs from here on.
+        # User code runs from this line on.
         gc.enable()
         target = Target(setup["target"])
         executor = self._executor_type(target.is_async, setup["concurrency"])(target.find, self._channel, self._done)
@@ -152,7 +153,8 @@ class Runtime:
 
     def _executor_type(self, is_async: bool, concurrency: int) -> Callable[..., Executor]:
         if is_async:
-            from lifecycle.workers.pool.child.loop_executor import LoopExecutor  # asyncio would slow other starts
+            # imported here, because asyncio would slow other starts
+            from lifecycle.workers.pool.child.loop_executor import LoopExecutor
 
             return LoopExecutor
         return ThreadExecutor if concurrency > 1 else partial(MainExecutor, reader=self._reader)
@@ -160,19 +162,20 @@ class Runtime:
     def _done(self, call: Call, frame: list[Any]) -> None:
         del self._calls[call.number]
         if self._cancelling and frame[0] == "error" and frame[-1]:
-            # The parent did not cancel the call. It notices the end when this process exits.
+            # The parent did not cancel the call, so send no response. The parent sees the failure when this process
+            # exits.
             return
         send_outcome(self._channel, call, frame)
 
     def _terminated(self, number: int, _frame: FrameType | None) -> None:
-        """End the process with the signal, after the running functions have cleaned up."""
+        """End the process with the received signal, after the running functions have cleaned up."""
         self._signal = number
         self._close()
         self._cancel_all()
         self._reader.interrupt()
 
     def end(self) -> None:
-        """End the process with the signal that was received. If the parent is gone, kill the process group."""
+        """End the process with the signal that it received. If the parent has ended, kill the process group."""
         if self._signal is not None:
             signal.signal(self._signal, signal.SIG_DFL)
             os.kill(os.getpid(), self._signal)
@@ -223,7 +226,7 @@ class Runtime:
         self._traceparent = traceparent
 
     def _cancel(self, number: int, _reason: str) -> None:
-        # The call may have been answered in the meantime.
+        # The call may have finished before the frame arrived.
         if self._executor is not None and (call := self._calls.get(number)) is not None and not call.cancelled:
             self._executor.cancel(call)
 
@@ -232,7 +235,7 @@ class Runtime:
             self._executor.credit(call, chunks)
 
     def _ping(self, number: int) -> None:
-        # Copy the values in one atomic step, because other threads add and remove calls.
+        # list() copies the values in one atomic step. Other threads add and remove calls.
         call = next(iter(list(self._calls.values())), None)
         busy, age = (None, 0.0) if call is None else (call.number, call.age)
         self._channel.send(["pong", number, busy, age, _resident_memory()])
@@ -242,14 +245,14 @@ class Runtime:
         self._close()
 
     def _input_ended(self) -> None:
-        """End the process, from this thread if the main thread does not end it."""
+        """Wait for the main thread to end the process. If it does not, end the process from this thread."""
         self._orphaned = self._grace is None
         self._close()
         until = time.monotonic() + (self._grace or 0)
         if not self._busy.acquire(timeout=self._grace or 0):
             self._cancel_all()
             self._busy.acquire(timeout=_LAST_SECONDS)
-        # Leave time for functions registered with atexit.
+        # Allow time for functions that are registered with atexit.
         time.sleep(max(_LAST_SECONDS, until - time.monotonic()))
         _kill_group()
 
@@ -285,10 +288,10 @@ def _kill_group() -> None:
 
 
 class Channel:
-    """Frames over private copies of descriptors 0 and 1. User code that prints or reads cannot corrupt them.
+    """Frames over private copies of file descriptors 0 and 1, which user code cannot corrupt by printing or reading.
 
-    From then on, standard input is empty, and standard output is redirected to standard error. A process forked by user
-    code has neither copy, so it cannot answer for this one.
+    From then on, standard input is empty, and standard output is redirected to standard error. A process that user code
+    forks has neither copy, so it cannot respond in place of this process.
     """
 
     def __init__(self, codec: Codec) -> None:
@@ -297,7 +300,7 @@ class Channel:
         self.decode_payload: Callable[[Any], Any] = codec.decode_payload
         self._decoder = Decoder(codec, FROM_PARENT)
         self._in, self._out = os.dup(0), os.dup(1)
-        # One writer at a time, so that frames are not mixed.
+        # Allows one writer at a time, so that frames are not mixed.
         self._writing = _thread.allocate_lock()
         self._redirect(os.O_RDONLY, 0)
         os.dup2(2, 1)
@@ -312,19 +315,19 @@ class Channel:
         return self._decoder.feed(data)
 
     def send(self, frame: list[Any]) -> None:
-        """Write one whole frame, unless the parent is gone.
+        """Write one whole frame, unless the parent has ended.
 
         Raises:
-            TypeError, ValueError: if a value cannot be sent. Nothing was written then.
+            TypeError, ValueError: if a value cannot be sent. In this case, nothing was written.
         """
         data: bytes | memoryview = encode(self._codec, frame)
         with self._writing:
             try:
-                # Only a signal can cut a write short.
+                # Write the rest, because a signal can interrupt a write.
                 while (written := os.write(self._out, data)) < len(data):
                     data = memoryview(data)[written:]
             except OSError:
-                return  # the parent is gone; the reader notices this
+                return  # the parent has ended; the reader detects this
 
     def _forked(self) -> None:
         self._redirect(os.O_RDWR, self._in, self._out)
@@ -337,15 +340,19 @@ class Channel:
 
 
 class _Interrupted(BaseException):
-    """Raised in the main thread to stop it from reading."""
+    """Exception that is raised in the main thread to stop it from reading."""
 
 
 class SharedReader:
     """A reader that two threads share. Only one of them reads at a time.
 
-    The main thread reads while it is idle, so a call that arrives runs immediately. Passing the call from one thread to
-    another would take longer than the rest of the call. If a call runs for more than a moment, the second thread reads,
-    so that pings and cancellations are handled. It passes the next call and the reading back to the main thread.
+    The main thread reads while it is idle, so that it can run the next call immediately. Passing the call from one
+    thread
+    to another would take longer than all other steps of a call. If a call runs for more than a moment, the second
+    thread
+    reads, so that pings and cancellations are handled. When the next call arrives, the second thread passes the call to
+    the
+    main thread, and with it the task of reading.
 
     Args:
         read: waits for bytes and returns them, or b"" at the end of the input.
@@ -355,18 +362,22 @@ class SharedReader:
     def __init__(self, read: Callable[[], bytes], receive: Callable[[bytes], bool]) -> None:
         self._read = read
         self._receive = receive
-        # True if the main thread reads when it is idle, and True if it is its turn now.
+        # True if the main thread reads whenever it is idle.
         self._shared = False
+        # True if only the main thread may read now.
         self._main_turn = False
-        # True if the main thread is reading, the number of its reads, and True if it is waiting for bytes now.
+        # True while the main thread reads.
         self._reading = False
+        # Number of reads by the main thread.
         self._reads = 0
+        # True while the main thread waits for bytes.
         self._waiting = False
         self._interrupted = False
         self._over = False
-        # Guards the turn and `_reading`. Signal handlers never take it, because the main thread might hold it.
+        # Guards `_main_turn` and `_reading`. Signal handlers never take this lock, because the main thread might hold
+        # it.
         self._lock = _thread.allocate_lock()
-        # True if the second thread sleeps until it is woken.
+        # True while the second thread sleeps until it is woken.
         self._parked = False
         self._wakes: SimpleQueue[None] = SimpleQueue()
 
@@ -381,7 +392,7 @@ class SharedReader:
                 return
 
     def hand_over(self) -> None:
-        """Give the turn to the main thread, which is about to get a call, if the main thread reads at all."""
+        """If the main thread shares the reading, let it read after the call that it is about to receive."""
         self._main_turn = self._shared
 
     def _wait_for_turn(self) -> None:
@@ -391,7 +402,7 @@ class SharedReader:
             with self._lock:
                 if before != (self._reading, self._reads):
                     continue
-                # During the whole interval, the main thread was either waiting for bytes or busy with a call.
+                # The main thread spent the whole interval either waiting for bytes or running one call.
                 self._parked = self._reading
                 if not self._reading:
                     self._main_turn = False
@@ -409,7 +420,7 @@ class SharedReader:
         self._shared = True
 
     def read_once(self) -> bool:
-        """Read once. Return False if it is the other thread's turn."""
+        """Read once. Return False if the other thread must read now."""
         with self._lock:
             if not self._main_turn:
                 return False
@@ -436,20 +447,20 @@ class SharedReader:
             self._waiting = False
 
     def unpark(self) -> None:
-        """Wake the second thread, so that it takes over if this one does not read again soon."""
+        """Wake the second thread. It takes over if the main thread does not read again soon."""
         if self._parked:
             self._parked = False
             self._wakes.put(None)
 
     def release(self) -> None:
-        """Give the turn to the second thread."""
+        """Let the second thread read."""
         with self._lock:
             self._main_turn = False
             self._parked = False
         self._wakes.put(None)
 
     def interrupt(self) -> None:
-        """Stop the main thread from waiting for bytes, now and later. Called by a signal handler."""
+        """Stop the main thread from waiting for bytes, now and in the future. Called by a signal handler."""
         self._interrupted = True
         if self._waiting:
             self._waiting = False
@@ -460,19 +471,21 @@ class SharedReader:
 
 
 class _SignalRelay:
-    """Wakes the main thread for each signal, even if another thread received it.
+    """A thread that wakes the main thread for each signal, even if the system delivered the signal to another thread.
 
-    Python runs signal handlers in the main thread. However, it does not wake that thread if another one received the
-    signal, or if the signal arrived just before the main thread began to wait. Create the relay in the main thread.
+    Python runs signal handlers in the main thread. However, Python does not wake the main thread if another thread
+    received the signal, or if the signal arrived just before the main thread began to wait. Create the relay in the
+    main
+    thread.
     """
 
     def __init__(self) -> None:
         self._main = _thread.get_ident()
-        # Released when the main thread is awake.
+        # A lock that is released when the main thread is awake.
         self._awake = _thread.allocate_lock()
 
     def start(self) -> None:
-        """Start the relay in this process, but not in processes that user code forks."""
+        """Start the relay in this process. Processes that user code forks have no relay."""
         receive, send = os.pipe()
         os.set_blocking(send, False)
         signal.signal(_WAKE, self._woken)
@@ -482,14 +495,14 @@ class _SignalRelay:
 
     def _relay(self, receive: int) -> None:
         block_stack_dumps()
-        # User code may close descriptors that it does not own.
+        # User code may have closed the descriptor, although it does not own it.
         with suppress(OSError):
             while numbers := os.read(receive, 4096):
                 if set(numbers) != {_WAKE}:
                     self._wake()
 
     def _woken(self, *_: object) -> None:
-        """Record that the main thread is awake. Runs after the handlers of all earlier signals."""
+        """Record that the main thread is awake. Runs after the handlers for all earlier signals."""
         if self._awake.locked():
             self._awake.release()
 
