@@ -1,10 +1,11 @@
-"""`Engine`: runs one flow in phases. Each decision of the scheduler is stored, then announced, then carried out.
+"""`Engine`: runs one flow in phases. Each decision by the scheduler is stored, then announced, then carried out.
 
-The phases are RESUMING, then SCHEDULING, WAITING and ANALYZING in turn. A change is stored before it is announced, and
-before a function is called for it. A phase that calls nothing shares one transaction with the next phase: RESUMING with
-the first SCHEDULING, ANALYZING with the next SCHEDULING, and the last ANALYZING with the SUCCESS of the flow. A flow of
-one task takes two transactions. If the flow is suspended before a change of a SCHEDULING was announced, the SCHEDULING
-is taken back: its changes are deleted from the store, and nothing has started. Decisions belong in `decisions`.
+The first phase is RESUMING. SCHEDULING, WAITING and ANALYZING follow and repeat. A change is stored before it is
+announced, and before it causes a function call. A phase that calls no function shares a transaction with the next
+phase: RESUMING with the first SCHEDULING, ANALYZING with the next SCHEDULING, and the last ANALYZING with the flow's
+SUCCESS. A flow with one task needs two transactions. If the flow is suspended before the changes from a SCHEDULING
+phase are announced, those changes are deleted from the store and none of their steps starts. The module `decisions`
+makes the decisions.
 """
 
 from __future__ import annotations
@@ -44,19 +45,19 @@ __all__ = ["STOP_MARGIN", "THREADS", "Engine", "current_task", "send"]
 
 _log = logging.getLogger("lifecycle.flows")
 
-#: Replaces the result of a function that the engine has cancelled.
+#: The result of a function that the engine has cancelled.
 _CANCELLED: Any = object()
-#: Seconds that a cancelled function has to end.
+#: Seconds to wait for a cancelled function to end.
 _CANCEL_TIMEOUT = 5.0
-#: Maximum plain functions that run at the same time, each in a thread.
+#: Maximum number of plain functions that run at the same time, each in a thread.
 THREADS = 32
-#: Maximum seconds until a flow stops after its tasks were cancelled: for tasks that do not end, and for writing
-#: results.
+#: Maximum seconds until a flow stops after its tasks are cancelled. They include the wait for tasks that do not end,
+#: and the time to write results.
 STOP_MARGIN = _CANCEL_TIMEOUT + 2.0
 
 
 class Engine:
-    """Runs ``plan`` from the state in ``snapshot``; nothing happens before `prepare` and `run`."""
+    """Runs ``plan`` from the state in ``snapshot``. Call `prepare`, then `run`."""
 
     plan: Plan
 
@@ -75,28 +76,29 @@ class Engine:
         self.id: str = snapshot.flow.id
         self.scheduler: Final = Scheduler(plan, snapshot, codec, options)
         self._work = self.scheduler.work
-        #: Notified when changes are stored and announced.
+        #: Notified after changes are stored and announced.
         self.changed: Condition = Condition()
-        #: Called with each change once it is stored, in order; an error of a listener ends the engine.
+        #: Called with each change after it is stored, in order. An error raised by a listener stops the engine.
         self.listeners: list[Callable[[Change], object]] = []
-        #: Called with each state of the engine, before its phase.
+        #: Called with each state of the engine, before the phase for that state runs.
         self.watchers: list[Callable[[EngineState], object]] = []
-        #: Called when an event that a task has sent is stored.
+        #: Called after events that tasks have sent are stored.
         self.on_sent: Callable[[], object] | None = None
         self._sender = self if sender is None else sender
-        # The stored states, one machine each, which move when the change is announced.
+        # The state machine for the flow. It changes state when the change is announced.
         self.flow: Machine[FlowState] = FLOWS.machine(self.id, self.scheduler.state)
+        # The state machines for the steps, by name.
         self.steps: dict[str, Machine[StepState]] = {
             node.name: node.table.machine(node.name, node.state) for node in self.scheduler.steps
         }
         self.machine: Machine[EngineState] = ENGINES.machine(self.id)
-        # The threads for plain functions; the engine's own if none are given.
+        # The threads that run plain functions. The engine creates and closes them if none are given.
         self._threads, self._own_threads = threads or LoopThreads(f"flow {self.id}", THREADS), threads is None
         self._executor = self._new_executor()
         self._clock: Callable[[], float] = store.time
 
     async def prepare(self, *, write: bool = True) -> None:
-        """Move a loaded flow to a state from which it can run; without ``write``, `run` writes the new rows.
+        """Change the state of a loaded flow so that it can run. With ``write=False``, `run` stores the new rows.
 
         Raises:
             ClaimLost: if another process has taken the flow.
@@ -118,11 +120,11 @@ class Engine:
         await self._flush()
 
     async def run(self) -> FlowState:
-        """Run until no step can run, and return the state of the flow.
+        """Run the flow until no more steps can run, and return its state.
 
         Raises:
-            MissingDependencies: if a step would lack an argument; nothing has started.
-            InvalidState: if the flow cannot run from its state.
+            MissingDependencies: if an argument for a step is missing. No step has started.
+            InvalidState: if the flow cannot run from its current state.
             ClaimLost: if another process has taken the flow; all running functions are cancelled.
             JournalError: if the store cannot be written; all running functions are cancelled.
         """
@@ -143,9 +145,10 @@ class Engine:
         return Executor(self.id, self._codec, self._threads, self._sender)
 
     def suspend(self, *, cancel_after: float | None = None) -> bool:
-        """Start no more steps from now on, and return False if nothing runs.
+        """Start no further steps. Return False if the flow cannot be suspended from its state.
 
-        Running functions continue to their end, or are cancelled after ``cancel_after`` seconds.
+        Running functions continue until they finish. If ``cancel_after`` is given, they are cancelled after that many
+        seconds.
         """
         self._work.now = time.time()
         moved = self._work.move_flow(FlowState.SUSPENDING)
@@ -154,11 +157,11 @@ class Engine:
         return moved
 
     def error(self) -> BaseException | None:
-        """Return the error that the flow failed with, one or a group, or None if it did not fail."""
+        """Return the error or exception group that the flow failed with, or None if it did not fail."""
         return self.scheduler.error()
 
     def view(self) -> dict[str, StepView]:
-        """Describe the tasks and retries, by name."""
+        """Return the current data of all tasks and retries, by name."""
         return {
             node.name: StepView(
                 node.kind,
@@ -187,7 +190,7 @@ class Engine:
             scheduling = self.scheduler.may_schedule
 
     async def _schedule(self) -> bool:
-        """Store the starts together with earlier changes, and return False if no more steps are to start."""
+        """Start steps that can run, after storing their changes. Return False if the flow was suspended."""
         limit = self._options.concurrency
         before = self._work.pending
         self.scheduler.now = self._clock()
@@ -215,8 +218,8 @@ class Engine:
         if self._work.is_open:
             await self._flush()
         if self._executor and self._executor.finished:
-            # Some steps had nothing to do. Steps that end as quickly are analyzed with them, and written in one
-            # transaction.
+            # Some steps finished immediately because they had nothing to do. Two loop iterations give other fast steps
+            # the chance to finish, so that all of them are written in one transaction.
             for _ in range(2):
                 await asyncio.sleep(0)
         while self._executor and not self._executor.finished:
@@ -237,14 +240,14 @@ class Engine:
         self.scheduler.find_ready()
         if self.scheduler.may_schedule:
             return
-        # A SUCCESS is written together with the end of the flow, but not a REVERTED. A flow that runs again after it
-        # ended as REVERTED begins from the start, so a crash before the last revert was announced would revert the flow
-        # twice.
+        # The changes of a SUCCESS are written together with the end of the flow. Those of a REVERTED flow are written
+        # before it. A REVERTED flow that runs again begins from the start, so without this extra write, a crash could
+        # cause a second revert.
         if self._executor.is_busy or self.scheduler.ending() is not FlowState.SUCCESS:
             await self._flush()
 
     async def _end(self) -> FlowState:
-        """Store the end of the flow together with earlier changes, and return its state."""
+        """Store the end of the flow together with earlier changes, and return the flow's state."""
         before = self._work.pending
         state = self.scheduler.end()
         changes = await self._commit()
@@ -265,10 +268,11 @@ class Engine:
             return Failure.of(error)
 
     async def _encode_large(self, call: Call, outcome: Any) -> StepResult | Failure:
-        """Encode in a thread; decode a copy only if a listener needs it."""
+        """Encode a large result in a thread. Decode a copy only if the value is needed in memory."""
         try:
             text = await self._threads.call(partial(self._codec.encode, outcome))
-            # A retry needs its values in memory, and a custom codec may fail to decode.
+            # Listeners and retries need the value in memory. A custom codec may fail to decode, which must be detected
+            # here.
             decodes = self._has_listeners or call.node.kind == "retry" or type(self._codec) is not JSON
             value = await self._threads.call(partial(self._codec.decode, text)) if decodes else NOTHING
         except Exception as error:  # noqa: BLE001  # as above
@@ -285,14 +289,14 @@ class Engine:
                 watcher(state)
 
     async def _flush(self) -> None:
-        """Store all changes, then announce them; a listener may cause further changes."""
+        """Store all changes, then announce them. Repeat if listeners cause further changes."""
         while changes := await self._commit():
             for change in changes:
                 self._announce(change)
             self.changed.notify_all()
 
     async def _commit(self) -> Sequence[Change]:
-        """Store all changes, and return those to announce, in order."""
+        """Store all changes, and return the changes to announce, in order."""
         changes: list[Change] = []
         while not changes and (batch := self._work.drain()) is not None:
             await self._store.commit(batch)
@@ -303,7 +307,7 @@ class Engine:
 
     @property
     def _has_listeners(self) -> bool:
-        """Whether anything listens to changes and their results."""
+        """True if any listener or hook receives changes."""
         return bool(self.listeners or hooks.flow_changed.receivers or hooks.state_changed.receivers)
 
     def _announce(self, change: Change) -> None:
@@ -318,26 +322,26 @@ class Engine:
 
 
 class _Running:
-    """A running function: its context, and the events that it sends."""
+    """The context of a running function, and the events that the function sends."""
 
     def __init__(self, flow: str, call: Call, codec: Codec) -> None:
         self.context = _context(flow, call)
         self._prefix = _key(flow, call, call.node.round)
         self._codec, self._rows = codec, call.sent
-        #: Whether the function has ended.
+        #: True after the function has ended.
         self.over: bool = False
 
     def send(self, topic: str, data: Any) -> str:
-        """Add an event, and return its id."""
+        """Add an event to send, and return the event's id."""
         if self.over:
-            raise FlowError(f"send({topic!r}) came after {self._prefix} had ended; send before the task returns")
+            raise FlowError(f"send({topic!r}) was called after {self._prefix} ended; call it before the task returns")
         row = OutboxRow(f"{self._prefix}/{len(self._rows) + 1}", topic, keep(self._codec, data)[0])
         self._rows.append(row)
         return row.id
 
 
 _RUNNING: ContextVar[_Running] = ContextVar("lifecycle_flow_task")
-#: Maximum characters of a topic, the same as in a router.
+#: Maximum number of characters in a topic, the same as in a router.
 _LONGEST_TOPIC = 1024
 
 
@@ -350,30 +354,31 @@ def current_task() -> TaskContext:
     try:
         return _RUNNING.get().context
     except LookupError:
-        raise LookupError("no task of a flow runs here; call current_task() inside a task") from None
+        raise LookupError("current_task() was called outside a task; call it inside a task of a flow") from None
 
 
 def send(topic: str, data: Any = None) -> str:
     """Send an event from a task or its revert; `Flows.outbox` delivers it.
 
-    The event is stored in the same transaction as the task's success: a task that fails or is interrupted sends
+    The event is stored in the same transaction as the task's success, so a task that fails or is interrupted sends
     nothing. The event may be delivered more than once, always with the same id. The id consists of the flow's id, the
-    task's name, the number of times the task was started from the beginning, and the event's number within the task.
+    task's name, a number that increases when the task starts from the beginning, and the event's number within the
+    task.
 
     Returns:
-        The id.
+        The event's id.
 
     Raises:
         LookupError: outside a task.
         InvalidTopic: if the topic is empty, too long, or not a string.
-        FlowError: if the data cannot be stored, or the task has ended.
+        FlowError: if the data cannot be stored, or if the task has ended.
     """
     try:
         running = _RUNNING.get()
     except LookupError:
-        raise LookupError("no task of a flow runs here; call send() inside a task") from None
+        raise LookupError("send() was called outside a task; call it inside a task of a flow") from None
     if not _is_topic(topic):
-        raise InvalidTopic(f"send({topic!r}) has no topic that a router takes; give 1 to {_LONGEST_TOPIC} characters")
+        raise InvalidTopic(f"a topic must be a string of 1 to {_LONGEST_TOPIC} characters, got {topic!r}")
     return running.send(topic, data)
 
 
@@ -382,21 +387,22 @@ def _is_topic(topic: object) -> bool:
 
 
 class Executor:
-    """The running functions of one flow, each in its own task, and the finished ones."""
+    """Runs the functions of one flow, each in its own task, and collects their results."""
 
     def __init__(self, flow: str, codec: Codec, threads: LoopThreads, sender: object = None) -> None:
         self._flow, self._codec, self._threads = flow, codec, threads
-        # The sender of hooks.
+        # The sender passed to hooks.
         self._sender = sender
         self._running: dict[asyncio.Task[Any], Call] = {}
-        #: Finished calls that are not analyzed yet, with their results, which may be a `Failure` or `_CANCELLED`.
+        #: Finished calls that are not analyzed yet, each with its result, a `Failure` or `_CANCELLED`.
         self.finished: list[tuple[Call, Any]] = []
-        #: Set when a function has finished, or the flow is suspended.
+        #: Set when a function finishes or the flow is suspended.
         self.changed: Final = asyncio.Event()
-        # Set when the flow is suspended: it ends the wait of a retry for its next attempt.
+        # Set when the flow is suspended. A step that waits for its next attempt then stops waiting.
         self._suspended = asyncio.Event()
-        # Whether the tasks were cancelled; and the tasks that did not end, whose results no longer count.
+        # True after the tasks were cancelled.
         self._cancelling = False
+        # The tasks that did not end. Their results are ignored.
         self._abandoned: set[asyncio.Task[Any]] = set()
         self._timers: list[asyncio.TimerHandle] = []
 
@@ -405,7 +411,7 @@ class Executor:
 
     @property
     def is_busy(self) -> bool:
-        """Whether functions are running, or finished and not analyzed."""
+        """True if functions are running, or have finished and are not analyzed yet."""
         return bool(self._running or self.finished)
 
     def start(self, call: Call) -> None:
@@ -423,7 +429,7 @@ class Executor:
             task.add_done_callback(self._done)
 
     async def _announced(self, call: Call) -> Any:
-        """Run ``call``, and announce its start and end."""
+        """Run ``call``, and call the hooks for its start and end."""
         task = _context(self._flow, call)
         hooks.flow_task_started.announce(self._sender, task=task)
         failure: BaseException | None = None
@@ -444,7 +450,7 @@ class Executor:
                 await wait_within(call.pause, self._suspended)
             function = _function(call)
             if function.in_thread:
-                # The task's timeout does not include the wait for a thread. `_call` releases the thread.
+                # The task's timeout does not include the wait for a thread. `_call` releases the slot.
                 await self._threads.slots.acquire()
             if call.node.step is None or call.reverting or call.node.step.timeout is None:
                 return await self._call(function, call.arguments)
@@ -476,7 +482,7 @@ class Executor:
                 raise
             raise _too_long(step.name, seconds) from None
         if step.function.in_thread and limit.expired():
-            # A thread cannot be stopped, so its result came too late.
+            # A thread cannot be stopped, so a result can arrive after the timeout.
             raise _too_long(step.name, seconds)
         return result
 
@@ -485,7 +491,8 @@ class Executor:
         if call is None:
             self._abandoned.discard(task)
             if not task.cancelled():
-                # This marks the error as retrieved: the step was abandoned, and will run again.
+                # Mark the error as retrieved, so that asyncio does not log it. The step was abandoned, so the error is
+                # ignored.
                 task.exception()
             return
         if task.cancelled():
@@ -502,9 +509,9 @@ class Executor:
     # -- stopping -----------------------------------------------------------------------------------------------------
 
     def suspend(self, cancel_after: float | None) -> None:
-        """End all waits for a next attempt, and cancel the running functions after ``cancel_after`` seconds, if given.
+        """Stop waiting for next attempts, and cancel running functions after ``cancel_after`` seconds if it is given.
 
-        The result of a function that does not end a few seconds after that no longer counts.
+        If a cancelled function does not end within a few seconds, its result is ignored.
         """
         self._suspended.set()
         self.changed.set()
@@ -528,15 +535,15 @@ class Executor:
 
     def _give_up_overdue(self, task: asyncio.Task[Any], seconds: float) -> None:
         if (call := self._running.get(task)) is not None:
-            _log.warning("flow %s: %s is abandoned: it did not end at its timeout", self._flow, call.node.name)
+            _log.warning("flow %s: %s did not end at its timeout; it is abandoned", self._flow, call.node.name)
             self._abandon(task, Failure.of(_too_long(call.node.name, seconds)))
 
     def _abandon(self, task: asyncio.Task[Any], outcome: Any) -> None:
-        """Finish the call of ``task`` with ``outcome``, and ignore the task's own result."""
+        """Finish the call that ``task`` runs with ``outcome``, and ignore the task's own result."""
         call = self._running.pop(task)
         self._abandoned.add(task)
         if _function(call).in_thread:
-            # The task still waits for its thread; a second cancellation ends that wait.
+            # The task is still waiting for its thread. A second cancellation ends that wait.
             task.cancel()
         self._finish(call, outcome)
 

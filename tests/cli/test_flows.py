@@ -425,7 +425,7 @@ def test_wrong_server_url_is_refused_without_its_password(tmp_path: Path, info: 
         assert "postgresql://" in stderr
         assert "geheim" not in stderr
     _, stderr = info("list", f"postgresql://me:geheim@/x?host={tmp_path}", status=FAILED)
-    assert "is the server running" in stderr
+    assert "check that the server is running" in stderr
     assert "geheim" not in stderr
 
 

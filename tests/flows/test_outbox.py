@@ -132,12 +132,12 @@ async def test_data_that_cannot_be_stored_fails_the_sending_task(flows: Flows) -
 
 @pytest.mark.parametrize("topic", ["", "x" * 1025, 5, None])
 async def test_a_topic_that_no_router_takes_is_refused(flows: Flows, topic: Any) -> None:
-    with pytest.raises(InvalidTopic, match="has no topic that a router takes"):
+    with pytest.raises(InvalidTopic, match="a topic must be a string of 1 to 1024"):
         await flows.start(linear("f", task(lambda: send(topic), name="a")))
 
 
 def test_outside_of_a_task_nothing_can_be_sent() -> None:
-    with pytest.raises(LookupError, match="no task of a flow runs here"):
+    with pytest.raises(LookupError, match="called outside a task"):
         send("x")
 
 
@@ -152,7 +152,7 @@ async def test_sending_after_the_task_has_ended_is_refused(flows: Flows) -> None
         late.append(asyncio.create_task(lag()))
 
     await flows.start(linear("f", task(work, name="a")), id="one")
-    with pytest.raises(FlowError, match="came after one/a/1 had ended"):
+    with pytest.raises(FlowError, match="was called after one/a/1 ended"):
         await late[0]
 
 

@@ -38,7 +38,7 @@ async def opened(url: str) -> None:
 
 async def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path: Path) -> None:
     url = f"postgresql://me:geheim@/jobs?host={tmp_path}"
-    with pytest.raises(JournalError, match=r"postgresql://me@.*/jobs: is the server running, and is this") as caught:
+    with pytest.raises(JournalError, match=r"postgresql://me@.*/jobs: check that the server is running") as caught:
         await opened(url)
     assert "geheim" not in str(caught.value)
     # One traceback, without those of the thread and of psycopg.
@@ -55,22 +55,22 @@ async def test_a_wrong_password_is_reported_and_not_shown(server: postgres.Postg
 
 
 async def test_a_database_that_is_not_there_is_named(server: postgres.Postgres) -> None:
-    with pytest.raises(JournalError, match=r'create it, or name another .*"nowhere" does not exist'):
+    with pytest.raises(JournalError, match=r'create it, or use an existing one .*"nowhere" does not exist'):
         await opened(f"postgresql://lifecycle@/nowhere?host={server.home}")
 
 
 async def test_a_missing_schema_is_reported(server: postgres.Postgres) -> None:
-    with pytest.raises(JournalError, match="no schema of the search_path can be used"):
+    with pytest.raises(JournalError, match="no schema in the search_path can be used"):
         await opened(f"{server.admin}&options=-csearch_path%3Dnowhere")
 
 
 async def test_a_role_that_may_not_create_tables_gets_an_error_naming_the_right(server: postgres.Postgres) -> None:
     server.role("nobody")
     url = server.url().replace("//lifecycle@", "//nobody@")
-    with pytest.raises(JournalError, match=r"let the role of the URL use it \(GRANT USAGE"):
+    with pytest.raises(JournalError, match=r"let the role in the URL use it \(GRANT USAGE"):
         await opened(url)
     server.execute(f"GRANT USAGE ON SCHEMA {url.rpartition('%3D')[2]} TO nobody")
-    with pytest.raises(JournalError, match=r"denied; grant it to the role of the URL \(CREATE on the schema"):
+    with pytest.raises(JournalError, match=r"denied; grant the role in the URL CREATE on the schema"):
         await opened(url)
 
 
@@ -94,7 +94,7 @@ def test_the_number_of_connections_must_be_positive() -> None:
 
 def test_a_server_that_is_too_old_is_refused() -> None:
     check_version("here", 150000)
-    with pytest.raises(JournalError, match="here is PostgreSQL 14; 15 or newer is needed"):
+    with pytest.raises(JournalError, match="here runs PostgreSQL 14; version 15 or newer is required"):
         check_version("here", 140011)
 
 

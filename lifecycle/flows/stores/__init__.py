@@ -1,4 +1,4 @@
-"""Stores of flows, jobs and sent events: in memory, in a SQLite file, on a PostgreSQL server.
+"""Stores for flows, jobs and sent events: in memory, in an SQLite file, or on a PostgreSQL server.
 
 ``base`` defines the store protocols. ``sql`` holds the statements that both databases share, and ``sqlite`` and
 ``postgres`` add the parts that differ. ``presence`` detects which other processes have the store open.

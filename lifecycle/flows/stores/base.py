@@ -2,10 +2,10 @@
 
 Every method is one transaction. Its arguments and results are rows of text.
 
-A flow belongs to the process that took it last: `Store.take` raises its epoch, and a write with an older epoch fails
-with `ClaimLost`. A claim of a job is a lease. It ends when its time is over or, if `Presence` can detect that, when its
-process ends. If a claim ends without being released, the same transaction raises the epoch of the flow, so a late write
-by the previous owner fails too.
+A flow belongs to the process that took it last. `Store.take` increments the flow's epoch, and a write with an older
+epoch fails with `ClaimLost`. A claim on a job is a lease. The claim ends when the lease expires or, if `Presence` can
+detect it, when the owner's process ends. If a claim ends without being released, the same transaction increments the
+flow's epoch. A late write by the previous owner then fails too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = [
 
 
 class Store(Protocol):
-    """An asynchronous context manager that stores flows; enter it before you use it."""
+    """An asynchronous context manager that stores flows. Enter the store before you use it."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -60,11 +60,11 @@ class Store(Protocol):
     ) -> None: ...
 
     async def create(self, flow: FlowRow) -> bool:
-        """Insert a new flow, or write nothing and return False if its id is taken."""
+        """Insert a new flow. If its id is already used, write nothing and return False."""
         ...
 
     async def load(self, id: str) -> Snapshot:  # noqa: A002  # what it is
-        """Return a flow with its steps.
+        """Return a flow and its steps.
 
         Raises:
             FlowError: if there is no flow with that id.
@@ -72,7 +72,7 @@ class Store(Protocol):
         ...
 
     async def take(self, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # what it is
-        """Assign the flow whose epoch is ``seen`` to ``owner``, raise its epoch by one, and return it.
+        """Assign a flow to ``owner`` if its epoch is still ``seen``, increment the epoch, and return the flow.
 
         Raises:
             ClaimLost: if the epoch differs because another process took the flow first.
@@ -81,23 +81,26 @@ class Store(Protocol):
         ...
 
     async def commit(self, batch: Batch) -> None:
-        """Write all changes of one phase of the engine, or none.
+        """Write all changes from one phase of the engine in one transaction.
 
         Raises:
-            ClaimLost: if another process has taken the flow since.
+            ClaimLost: if another process has taken the flow in the meantime.
         """
         ...
 
     async def flows(self, *, name: str | None = None, states: Collection[str] = ()) -> list[FlowRow]:
-        """Return the flows with that name and in one of those states, oldest first; without arguments, all flows."""
+        """Return the flows, oldest first; filter them by ``name`` and ``states`` if given."""
         ...
 
     async def changes(self, id: str, *, after: int = 0, limit: int = 500) -> list[Change]:  # noqa: A002  # what it is
-        """Return up to ``limit`` changes of a flow, those with numbers above ``after``; their results are text only."""
+        """Return up to ``limit`` changes to a flow, starting after the change number ``after``.
+
+        A change holds its result as text only; the result is not decoded.
+        """
         ...
 
     async def delete(self, id: str) -> bool:  # noqa: A002  # what it is
-        """Delete a flow, and return False if it does not exist."""
+        """Delete a flow. Return False if the flow does not exist."""
         ...
 
     def presence(self) -> Presence:
@@ -105,37 +108,40 @@ class Store(Protocol):
         ...
 
     def time(self) -> float:
-        """Return seconds since the epoch, by one clock for all processes with this store open; it never jumps."""
+        """Return seconds since the epoch, by a clock that never jumps and that all processes with this store share."""
         ...
 
     def outbox(self) -> OutboxStore:
-        """Return the events that tasks have sent and that are not delivered yet."""
+        """Return the store of events that tasks have sent and that are not delivered yet."""
         ...
 
     def jobs(self, presence: Presence) -> JobStore:
-        """Return the jobs stored together with the flows; ``presence`` detects which of their owners are alive."""
+        """Return the store of jobs; ``presence`` detects which processes with claimed jobs are alive."""
         ...
 
 
 class OutboxStore(Protocol):
-    """Events that wait to be delivered, oldest first. Every method is one transaction."""
+    """Events that are waiting for delivery, oldest first. Every method is one transaction."""
 
     async def take(self, limit: int, *, now: float, until: float) -> list[OutboxRow]:
-        """Lease the first ``limit`` free events until ``until``; an earlier lease that expired counts as a failure."""
+        """Lease the first ``limit`` events that are not leased, until ``until``.
+
+        If an earlier lease of an event expired, the expiry counts as a failed delivery.
+        """
         ...
 
     async def hold(self, numbers: Collection[int], *, until: float) -> None:
-        """Move the end of those leases to ``until``; 0 frees the events."""
+        """Set the end of the leases on these events to ``until``; 0 ends the leases."""
         ...
 
     async def forget(self, numbers: Collection[int]) -> None:
-        """Delete events that were delivered, or dead letters."""
+        """Delete delivered events or dead letters."""
         ...
 
     async def settle(
         self, *, delivered: Collection[int], freed: Collection[int], failed: Sequence[FailedDelivery]
     ) -> None:
-        """Write the results of deliveries in one transaction; the ``freed`` events can be taken again immediately."""
+        """Write the results of several deliveries; the ``freed`` events can be taken again immediately."""
         ...
 
     async def dead(self) -> list[OutboxRow]:
@@ -143,38 +149,39 @@ class OutboxStore(Protocol):
         ...
 
     async def revive(self, numbers: Collection[int]) -> None:
-        """Make dead letters deliverable again, with their failures reset to 0."""
+        """Queue dead letters for delivery again, and reset their failure counts to 0."""
         ...
 
 
 class JobStore(Protocol):
     """Jobs in order: highest priority first, then oldest first. Every method is one transaction.
 
-    Each method first ends the claims that have expired. The flow of a job is the flow with the job's id and with the
-    name that the job was enqueued for. Discarding a job ends its flow as FAILURE in the same transaction, unless the
-    flow has already ended. A flow that has not begun stays PENDING, with an error, and is not recovered.
+    Methods that depend on claims first end the claims that have expired. The flow of a job has the same id as the job,
+    and the name that was given when the job was enqueued. Discarding a job ends its flow as FAILURE in the same
+    transaction, unless the flow has already ended. A flow that has not started stays PENDING, with an error, and is not
+    recovered.
     """
 
     async def add(self, row: JobRow) -> JobRow:
-        """Insert ``row`` unless its id exists, and return the stored job."""
+        """Insert ``row`` unless a job with its id exists, and return the stored job."""
         ...
 
     async def get(self, id: str, *, now: float) -> JobRow | None:  # noqa: A002  # what it is
-        """Return one job, or None."""
+        """Return the job with this id, or None."""
         ...
 
     async def rows(
         self, *states: str, now: float, after: tuple[int, int] | None = None, limit: int | None = None
     ) -> list[JobRow]:
-        """Return at most ``limit`` jobs in those states, in order, beginning ``after`` a rank and a number."""
+        """Return up to ``limit`` jobs in these states, in order, that follow the rank and number in ``after``."""
         ...
 
     async def take(self, flows: Collection[str] | None, claim: Claim, limit: int) -> list[JobRow]:
-        """Claim up to ``limit`` due jobs of those ``flows``, or of any flow if ``flows`` is None."""
+        """Claim up to ``limit`` due jobs for the flows named in ``flows``, or for any flow if ``flows`` is None."""
         ...
 
     async def begin(self, flows: Collection[str], claim: Claim, limit: int) -> list[tuple[JobRow, Snapshot | None]]:
-        """Claim jobs and adopt their flows in one transaction; None in place of a flow that `adopt` would refuse."""
+        """Claim jobs and take their flows in one transaction. A flow that `adopt` would reject is returned as None."""
         ...
 
     async def compare_and_set(self, old: JobRow, new: JobRow, *, now: float) -> bool:
@@ -182,28 +189,28 @@ class JobStore(Protocol):
         ...
 
     async def renew(self, rows: Sequence[JobRow], *, now: float, until: float) -> list[JobRow]:
-        """Extend those claims until ``until``, and return the claims that are lost."""
+        """Extend the claims on these jobs to ``until``, and return the jobs whose claims are lost."""
         ...
 
     async def adopt(self, row: JobRow, *, now: float) -> Snapshot:
-        """Take the flow of a claimed job, or create the flow.
+        """Take the flow of a claimed job, creating the flow if necessary.
 
         Raises:
             ClaimLost: if the claim is lost.
-            FlowError: if a flow with another name has the id; that flow is not changed.
+            FlowError: if the id belongs to a flow with a different name. That flow is not changed.
         """
         ...
 
     async def next(self, *, now: float) -> float | None:
-        """Return when the next job is due or the next claim may expire, or None if neither is pending."""
+        """Return the time at which the next job is due or the next claim expires, or None if there is neither."""
         ...
 
     async def unfinished(self, ids: Collection[str]) -> set[str]:
-        """Return the ids from ``ids`` that belong to incomplete jobs."""
+        """Return the ids in ``ids`` that belong to incomplete jobs."""
         ...
 
     async def purge(self, *, before: float) -> int:
-        """Delete the jobs that were completed before ``before``, with their flows, and return the number of jobs."""
+        """Delete the jobs completed before ``before`` and their flows, and return the number of deleted jobs."""
         ...
 
     async def counts(self) -> dict[str, int]:
@@ -211,18 +218,18 @@ class JobStore(Protocol):
         ...
 
     def doubt(self) -> None:
-        """Request a check, before the next operation, that every owner is alive."""
+        """Before the next operation, check that every process with a claim is alive."""
         ...
 
 
 # -- what becomes of the row of a job: pure, for the store in memory and for the queue ---------------------------------
 
-# States in which a flow has done its work, even if its owner died before it completed the job.
+# States in which a flow's work is done, even if its owner died before completing the job.
 _DONE = (FlowState.SUCCESS, FlowState.REVERTED)
 
 
 def claimed(row: JobRow, claim: Claim) -> JobRow:
-    """Return the row after ``claim``."""
+    """Return ``row`` as changed by ``claim``."""
     return row._replace(
         state=JobState.CLAIMED,
         owner=claim.owner,
@@ -240,18 +247,18 @@ def flow_of(row: JobRow) -> FlowRow:
 
 
 def released(row: JobRow, error: str) -> JobRow:
-    """Return the row after its claim ended without completing the job."""
+    """Return ``row`` after a claim that ended without completing the job."""
     return row._replace(state=JobState.UNCLAIMED, owner="", token="", until=0.0, error=storable(error))
 
 
 def completed(row: JobRow, outcome: str, error: str, *, now: float) -> JobRow:
-    """Return the row after its job was completed."""
+    """Return ``row`` after its job is completed."""
     error = storable(error)
     return row._replace(state=JobState.COMPLETE, owner="", token="", until=0.0, outcome=outcome, error=error, ended=now)
 
 
 def expired(row: JobRow, *, now: float, flow: str = "") -> JobRow:
-    """Return the row after a claim that its owner did not release; ``flow`` is the state of its flow, if any."""
+    """Return ``row`` after a claim that its owner did not release; ``flow`` is the state of the job's flow, if any."""
     error = f"{row.owner} claimed it and ended before completing it"
     if row.attempts < row.max_attempts:
         return released(row, error)
@@ -261,7 +268,7 @@ def expired(row: JobRow, *, now: float, flow: str = "") -> JobRow:
 
 
 def discarded(row: JobRow) -> str:
-    """Return the error of a flow whose job was discarded."""
+    """Return the error text for a flow whose job was discarded."""
     return f"its job was discarded: {row.error}" if row.error else "its job was discarded"
 
 
@@ -269,26 +276,26 @@ def discarded(row: JobRow) -> str:
 
 
 def lost_job(row: JobRow) -> ClaimLost:
-    """Return the error for a process that no longer has the job."""
+    """Return the error for a process that no longer has a claim on the job."""
     return ClaimLost(
-        f"{row.owner} has lost job {row.id!r}: the claim of epoch {row.epoch} has ended; its writes are refused"
+        f"{row.owner} has lost job {row.id!r}: its claim (epoch {row.epoch}) has ended, so its writes are refused"
     )
 
 
 def other_flow(row: JobRow, name: str) -> FlowError:
-    """Return the error for a job whose id belongs to a flow called ``name``."""
+    """Return the error for a job whose id belongs to a different flow, called ``name``."""
     return FlowError(
         f"job {row.id!r} is for flow {row.flow!r}, but its id belongs to a flow {name!r}; enqueue it with another id"
     )
 
 
 def unknown(id: str) -> FlowError:  # noqa: A002  # what it is
-    """Return the error for an id without a flow."""
+    """Return the error for an id that no flow has."""
     return FlowError(f"no flow has the id {id!r} in this store; give the id that it was started with")
 
 
 def lost(id: str, epoch: int) -> ClaimLost:  # noqa: A002  # what it is
-    """Return the error for a process that has lost a flow."""
+    """Return the error for a process that no longer owns the flow."""
     return ClaimLost(
         f"flow {id!r} was taken by another process after this one took it (epoch {epoch}); the writes of "
         "this process are refused"
@@ -300,7 +307,7 @@ def id_for(given: str | None) -> str:
 
     Raises:
         TypeError: if the id is not a string.
-        FlowError: if the id contains half a surrogate pair, which no store can keep.
+        FlowError: if the id contains half a surrogate pair, which no store can save.
     """
     if given is not None and not isinstance(given, str):
         raise TypeError(f"an id must be a string, got {given!r}; convert it with str(…)")
@@ -319,16 +326,16 @@ def is_storable(text: str) -> bool:
 
 
 def storable(text: str) -> str:
-    """Return the text of an error with NUL and halves of surrogate pairs escaped, so that every store can keep it."""
+    """Return an error text with NUL and halves of surrogate pairs escaped, so that every store can save the text."""
     return text.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
 
 
-#: Seconds between the loop's clock and the system's clock from which on the loop's clock counts as virtual.
+#: Minimum difference in seconds between the clocks of the loop and the system for the loop's clock to count as virtual.
 _APART = 5.0
 
 
 def clock_of(store: Store) -> Callable[[], float]:
-    """Return the clock to use: that of the running loop if it is virtual, as in tests, otherwise that of ``store``."""
+    """Return the running loop's clock if it is virtual, as in tests, and the clock of ``store`` otherwise."""
     loop = asyncio.get_running_loop()
     return store.time if abs(loop.time() - time.monotonic()) < _APART else loop.time
 
@@ -340,10 +347,10 @@ RESTARTABLE = (FlowState.FAILURE, FlowState.REVERTED)
 
 
 async def reset_failed(store: Store, id: str) -> None:  # noqa: A002  # what it is
-    """Reset the flow ``id`` in the store only; its program starts the flow again when it recovers its flows.
+    """Reset the flow ``id`` in the store. Its program starts the flow again when it next recovers its flows.
 
-    As with `Run.reset`, the results of the flow's tasks are deleted, but their attempt counts are kept. A process that
-    has the flow in memory loses it.
+    The results of the flow's tasks are deleted, but their attempt counts are kept, as with `Run.reset`. A process that
+    has loaded the flow can no longer write to it.
 
     Raises:
         InvalidState: unless the flow is FAILURE or REVERTED.

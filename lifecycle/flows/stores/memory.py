@@ -1,6 +1,6 @@
 """`MemoryStore`: flows, jobs and sent events in dictionaries, for the lifetime of the process.
 
-It is four times as fast as SQLite in memory, and the tests compare the other stores with it.
+This store is four times as fast as SQLite in memory. The tests compare the other stores with it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["MemoryStore"]
 
 
 class MemoryStore(Store):
-    """A `Store` made of dictionaries; it keeps its rows when you leave it, and loses them with the object."""
+    """A `Store` in dictionaries. Its rows last as long as the object, even after you leave its context."""
 
     def __init__(self) -> None:
         self._flows: dict[str, FlowRow] = {}
@@ -108,7 +108,7 @@ class MemoryStore(Store):
 
     async def changes(self, id: str, *, after: int = 0, limit: int = 500) -> list[Change]:  # noqa: A002  # what it is
         changes = self._changes.get(id, [])
-        # Numbers ascend, with gaps only where a commit failed.
+        # Change numbers ascend. They have gaps only where a commit failed.
         start = next((place for place in range(min(after, len(changes)), 0, -1) if changes[place - 1].seq <= after), 0)
         return [change._replace(result=None) for change in changes[start : start + limit]]
 
@@ -133,7 +133,7 @@ class MemoryStore(Store):
         """Assign the flow with that id and name to ``owner``, so that its previous owner cannot write.
 
         Returns:
-            The state of the flow, or an empty string if there is no such flow.
+            The flow's state, or an empty string if there is no such flow.
         """
         flow = self._flows.get(id)
         if flow is None or flow.name != name:
@@ -142,7 +142,7 @@ class MemoryStore(Store):
         return flow.state
 
     def discard(self, id: str, error: str, *, name: str) -> None:  # noqa: A002  # what it is
-        """End the flow with that id and name as FAILURE, unless it has ended; a PENDING flow only gets the error."""
+        """End the flow with that id and name as FAILURE, unless it has ended. A PENDING flow only gets the error."""
         flow = self._flows.get(id)
         if flow is not None and flow.name == name and flow.state not in ENDS:
             state = flow.state if flow.state == FlowState.PENDING else FlowState.FAILURE
@@ -157,8 +157,9 @@ class MemoryJobs(JobStore):
         self._flows = flows
         self._rows: dict[str, JobRow] = {}
         self._count = 0
-        # The jobs that can be claimed, in order, and the ids of the claimed jobs.
+        # The unclaimed jobs, in order, including jobs that are not due yet.
         self._waiting: list[tuple[int, int, str]] = []
+        # The ids of the claimed jobs.
         self._claimed: set[str] = set()
 
     async def add(self, row: JobRow) -> JobRow:
@@ -261,7 +262,7 @@ class MemoryJobs(JobStore):
         return {"UNCLAIMED": len(self._waiting), "CLAIMED": len(self._claimed)}
 
     def doubt(self) -> None:
-        """Do nothing: this process is the only owner."""
+        """Do nothing, because no other process can own a job."""
 
     def _expire(self, now: float) -> None:
         """End the claims that have expired."""
@@ -278,8 +279,9 @@ class _Outbox(OutboxStore):
     """An `OutboxStore` in a dictionary."""
 
     def __init__(self) -> None:
-        # The rows in the order of their numbers, and the ends of their leases.
+        # The rows, ordered by number.
         self._rows: dict[int, OutboxRow] = {}
+        # The ends of the leases, by row number.
         self._until: dict[int, float] = {}
         self._dead: dict[int, OutboxRow] = {}
         self._count = 0

@@ -1,4 +1,4 @@
-"""`PostgresStore`: the `SQLStore` on a PostgreSQL server, which workers on many machines can share."""
+"""`PostgresStore`: an `SQLStore` on a PostgreSQL server, which workers on many machines can share."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ POSTGRES = Dialect(
     locks=True,
     among="= ANY (:{name})",
     number="number",
-    # A flow that was taken since has another epoch. A write that is sent twice has an older stamp when it arrives after
-    # its first copy or after a later write.
+    # A flow that was taken in the meantime has a different epoch. A write that is sent twice does nothing when the
+    # second copy arrives, because the stored stamp is no longer older.
     guard="""
     UPDATE lifecycle_flows SET at = CASE WHEN state = :state THEN at ELSE :at END, state = :state, error = :error,
         store = coalesce(:store, store), stamp = :stamp
     WHERE id = :flow AND epoch = :epoch AND stamp < :stamp RETURNING id
     """,
     types={
-        # Rows are updated often: free space in their pages avoids updates of the indexes.
+        # Rows are updated often. Free space in their pages avoids index updates.
         "serial": "number bigint GENERATED ALWAYS AS IDENTITY,\n        ",
         "flow_key": "PRIMARY KEY",
         "key": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
@@ -66,21 +66,21 @@ _NUMBERS = {
 
 @functools.cache
 def _text(text: str) -> bytes:
-    """Return ``text`` with its ``:names`` as psycopg placeholders."""
+    """Convert the ``:names`` in ``text`` to psycopg placeholders."""
     return re.sub(r"(?<!:):(\w+)", r"%(\1)s", text).encode()
 
 
 @functools.cache
 def _guarded(guard: str, then: tuple[str, ...]) -> str:
-    """Return one statement that runs ``then`` in order if ``guard`` returns a row."""
-    # The server runs the parts that nothing reads from last to first.
+    """Return one statement that runs the statements in ``then``, in order, if ``guard`` returns a row."""
+    # The server runs parts whose results are not used from last to first.
     parts = ", ".join(f"then{place} AS ({each})" for place, each in enumerate(reversed(then)))
     return f"WITH held AS ({guard}), {parts} SELECT 1 FROM held" if then else guard  # noqa: S608  # our own statements
 
 
 @functools.cache
 def _insert(table: str, columns: tuple[str, ...], key: str) -> str:
-    """Return the statement that inserts the rows given as JSON in the parameter ``table``."""
+    """Return the statement that inserts the rows in the JSON parameter named after ``table``."""
     types = ", ".join(f"{name} {_NUMBERS.get(name, 'text')}" for name in columns)
     names = ", ".join(columns)
     text = (
@@ -94,7 +94,7 @@ def _insert(table: str, columns: tuple[str, ...], key: str) -> str:
 
 
 def query_of(work: Statement | Guarded) -> Query:
-    """Return ``work`` as one query."""
+    """Convert ``work`` to one query."""
     if not isinstance(work, Guarded):
         return Query(_text(work.text), work.values, work.asked)
     values: dict[str, Any] = dict(work.guard.values)
@@ -110,7 +110,7 @@ def query_of(work: Statement | Guarded) -> Query:
 
 
 class _Tables:
-    """The `Database` of tables on ``server``."""
+    """The `Database` on ``server``."""
 
     dialect = POSTGRES
 
@@ -122,7 +122,7 @@ class _Tables:
         return await self._server.run(*map(query_of, works), done=tuple(map(query_of, done)))
 
     async def read(self, *statements: Statement) -> list[list[Row]]:
-        """Run statements that only read."""
+        """Run read-only statements."""
         return await self._server.run(*map(query_of, statements))
 
 
@@ -135,7 +135,7 @@ TABLES = Schema(
         (
             """ALTER TABLE lifecycle_flow_atoms ADD COLUMN undone integer NOT NULL DEFAULT 0,
                 ADD COLUMN due float8 NOT NULL DEFAULT 0""",
-            # Each round had its own key before.
+            # In earlier versions, each round had its own key.
             """UPDATE lifecycle_flow_atoms SET undone = CASE WHEN state IN ('PENDING', 'REVERTED') THEN round
                 ELSE greatest(round - 1, 0) END WHERE round > 0""",
             """CREATE TABLE lifecycle_clock (
@@ -143,7 +143,7 @@ TABLES = Schema(
                 correction float8 NOT NULL DEFAULT 0,
                 seen float8 NOT NULL DEFAULT 0
             )""",
-            # This index finds the unfinished flows of a name without reading the finished ones.
+            # This index finds the unfinished flows with a given name without reading the finished ones.
             "DROP INDEX lifecycle_flows_by_name",
             "CREATE INDEX lifecycle_flows_by_name ON lifecycle_flows (name, state)",
             """ALTER TABLE lifecycle_outbox ADD COLUMN failures integer NOT NULL DEFAULT 0,
@@ -171,8 +171,8 @@ TABLES = Schema(
     ),
     (
         *map(POSTGRES.text, (*CREATE_FLOWS, *CREATE_JOBS, *CREATE_OUTBOX)),
-        # The correction is added to the server's clock, so that the time does not jump. ``seen`` is the server's time
-        # at the last reading.
+        # ``correction`` is added to the server's clock, so that the store's time does not jump. ``seen`` is the reading
+        # of the server's clock that was last stored.
         """CREATE TABLE lifecycle_clock (
             one boolean PRIMARY KEY DEFAULT true CHECK (one),
             correction float8 NOT NULL DEFAULT 0,
@@ -182,10 +182,10 @@ TABLES = Schema(
 )
 
 _ALONE = "SELECT pg_advisory_xact_lock(hashtext('lifecycle tables'), hashtext(current_schema()))"
-# Lock all tables in one statement, in the order that most transactions use.
+# Locks all tables in the order that most transactions use.
 _STILL = """LOCK TABLE lifecycle_jobs, lifecycle_flows, lifecycle_flow_atoms, lifecycle_flow_changes, lifecycle_outbox
     IN ACCESS EXCLUSIVE MODE"""
-#: Maximum attempts to migrate the tables.
+#: Maximum number of attempts to migrate the tables.
 _TRIES = 10
 _VERSIONS = "CREATE TABLE IF NOT EXISTS lifecycle_schemas (name text PRIMARY KEY, version integer NOT NULL)"
 _FOUND = """SELECT current_schema(),
@@ -195,18 +195,18 @@ _KEEP = "INSERT INTO lifecycle_schemas VALUES (%s, %s) ON CONFLICT (name) DO UPD
 
 
 def prepare(db: psycopg.Connection[Row]) -> None:
-    """Migrate the tables; of several processes that connect at the same time, one migrates.
+    """Create or migrate the tables. If several processes connect at the same time, only one of them migrates.
 
     Raises:
         JournalError: if the tables have a newer version than this program supports, or belong to another program.
     """
     import psycopg
 
-    # Usually the tables are up to date: then neither a lock nor the right to create tables is needed.
+    # The tables are usually up to date. In that case, neither a lock nor the right to create tables is needed.
     if _version(db) == len(TABLES.steps):
         return
     for _ in range(_TRIES - 1):
-        # Processes of the previous version may be running, and take locks in another order.
+        # Processes that run an earlier version of this library may take locks in a different order.
         with suppress(psycopg.errors.DeadlockDetected):
             _migrate(db)
             return
@@ -231,14 +231,14 @@ def _version(db: psycopg.Connection[Row]) -> int:
     ((place, there),) = db.execute(_FOUND)
     if place is None:
         raise JournalError(
-            "no schema of the search_path can be used; create it, and let the role of the URL use it (GRANT USAGE)"
+            "no schema in the search_path can be used; create one, and let the role in the URL use it (GRANT USAGE)"
         )
     row = db.execute(_VERSION, (TABLES.name,)).fetchone() if there else None
     found, known = (row[0] if row else 0), len(TABLES.steps)
     if found > known:
         raise JournalError(
             f"the tables {TABLES.name!r} have version {found}, but this program supports versions up to {known}; "
-            "use the newer program that wrote them, or another schema"
+            "use the newer program that wrote them, or a different schema"
         )
     return found
 
@@ -257,16 +257,18 @@ def _make(db: psycopg.Connection[Row], statement: str) -> None:
 
 # -- the processes that have the store open ----------------------------------------------------------------------------
 
-#: Seconds to collect messages before they are sent: each notification takes a lock that is global to the server.
+#: Seconds to collect messages before they are sent, because each notification takes a server-wide lock.
 _GATHER = 0.005
-#: Maximum bytes of one notification (the server's limit is 8000), and maximum waiting messages; further ones are lost.
-_LONGEST, _MOST = 7900, 1000
+#: Maximum bytes per notification. The server's limit is 8000.
+_LONGEST = 7900
+#: Maximum number of messages that wait to be sent. Further messages are dropped.
+_MOST = 1000
 
 
 class _Channel:
     """Notifications on the channel ``name``, which the loop reads without a thread or a task.
 
-    It calls ``hear`` with each line, and ``lost`` when the connection is lost.
+    The channel calls ``hear`` with each received line, and calls ``lost`` if the connection is lost.
     """
 
     def __init__(
@@ -279,17 +281,19 @@ class _Channel:
     ) -> None:
         self._db, self._name, self._hear, self._lost = db, name, hear, lost
         self._loop = asyncio.get_running_loop()
-        # The lines to send, in order; the timer that sends them; and whether the server is still processing earlier
-        # lines.
+        # The lines to send, in order.
         self._news: dict[bytes, None] = {}
+        # The timer that sends the lines.
         self._timer: asyncio.TimerHandle | None = None
+        # True while the server processes earlier lines.
         self._busy = False
+        # True after the channel stopped listening.
         self._over = False
         self._file = db.fileno()
         self._loop.add_reader(self._file, self._readable)
 
     def send(self, line: str) -> None:
-        """Send ``line`` soon, together with others; lines beyond the limits are lost."""
+        """Send ``line`` soon, together with other lines; lines beyond the limits are dropped."""
         if len(self._news) < _MOST and len(line) < _LONGEST:
             self._news[line.encode()] = None
         if self._timer is None and not self._busy:
@@ -319,13 +323,13 @@ class _Channel:
                 self._hear(line)
 
     def _guarded(self, use: Callable[[], None]) -> bool:
-        """Call ``use``, and return False if the connection is lost."""
+        """Call ``use``. Return False if the connection is lost."""
         import psycopg
 
         try:
             use()
         except psycopg.Error:
-            # Report the loss only once: `release` may notice it again.
+            # Report the loss only once, because `release` may detect it again.
             if not self._over:
                 self._forget()
                 self._db.close()
@@ -344,13 +348,13 @@ class _Channel:
     def _forget(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        # Remove the reader by its file number: a lost connection no longer has one.
+        # Use the stored file descriptor, because a lost connection no longer has one.
         self._loop.remove_reader(self._file)
         self._over = True
 
 
 def _together(news: dict[bytes, None]) -> bytes:
-    """Remove as many lines from ``news`` as fit into one notification, and return them."""
+    """Remove the first lines from ``news``, up to the limit for one notification, and return them."""
     lines: list[bytes] = []
     room = _LONGEST
     while news and room >= len(first := next(iter(news))):
@@ -361,12 +365,14 @@ def _together(news: dict[bytes, None]) -> bytes:
 
 
 _PAUSE = Backoff(initial=0.05, maximum=2.0)
-#: Seconds that an owner may be missing before it counts as ended, and seconds between two checks.
-_GRACE, _AGAIN = 5.0, 0.25
-# The names under which this process has stores open.
+#: Seconds that a process may be missing before it counts as ended.
+_GRACE = 5.0
+#: Seconds between two checks of a missing process.
+_AGAIN = 0.25
+# The presence names of the stores that are open in this process.
 _HERE: set[str] = set()
 
-# With keepalives the server detects a machine that vanished; a Unix socket needs none.
+# With keepalives, the server detects a lost machine. A Unix socket ignores these settings.
 _KEEPALIVE = """SELECT set_config(name, value, false) FROM
     (VALUES ('tcp_keepalives_idle', '10'), ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3'))
     AS settings (name, value)"""
@@ -379,39 +385,40 @@ _LIVES = """SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1
 class ServerPresence(Presence):
     """Processes, on any machine, that have the tables of one server open.
 
-    Each process has a connection that listens and holds a lock. The server releases the lock when the connection ends:
-    when the process ends for any reason, or when keepalives show that its machine is gone. Messages are notifications
-    of the server, several in one. They are hints that can be lost with a connection, so each process also polls.
+    Each process has a connection that listens and holds a lock. The server releases the lock when the connection ends.
+    The connection ends when the process ends for any reason, or when keepalives detect that the machine is lost.
+    Messages are sent as PostgreSQL notifications, each of which can hold several messages. A message can be lost with a
+    connection, so each process also polls.
     """
 
     def __init__(self, server: Server) -> None:
         super().__init__()
         self._server = server
         self._present = False
-        # When each process was first and last found missing, by the clock of the loop.
+        # When each missing process was first and last found missing, in loop time.
         self._missing: dict[str, tuple[float, float]] = {}
         self._channel: _Channel | None = None
-        # The task that connects again after the connection was lost.
+        # The task that reconnects after the connection was lost.
         self._reconnecting: asyncio.Task[None] | None = None
-        # The task that reads the server's clock at the request of another process.
+        # The task that reads the server's clock when a different process requests it.
         self._reading: asyncio.Task[None] | None = None
 
     @property
     def token(self) -> str:
-        """The string by which other processes identify this one in `lives`."""
+        """The string that identifies this process in `lives`; empty while the store is closed."""
         return self.name if self._present else ""
 
     def open(self) -> None:
-        """Do nothing: entering the store opens the connection."""
+        """Do nothing, because entering the store opens the connection."""
 
     def close(self) -> None:
-        """Do nothing: leaving the store closes the connection."""
+        """Do nothing, because leaving the store closes the connection."""
 
     async def appear(self) -> None:
-        """Become visible to the other processes, and listen to them.
+        """Become visible to the other processes, and listen for their messages.
 
         Raises:
-            JournalError: if the server can no longer be reached.
+            JournalError: if the server is unreachable.
         """
         self.name: str = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(6).hex()}"
         try:
@@ -422,7 +429,7 @@ class ServerPresence(Presence):
         _HERE.add(self.name)
 
     async def vanish(self) -> None:
-        """Disconnect; to the other processes, this one has ended."""
+        """Disconnect. Other processes then treat this process as ended."""
         self._present = False
         _HERE.discard(self.name)
         tasks = [task for task in (self._reconnecting, self._reading) if task is not None]
@@ -436,8 +443,8 @@ class ServerPresence(Presence):
             await self._disconnect(channel.release())
 
     async def _disconnect(self, db: psycopg.Connection[Row]) -> None:
-        """Close the connection and wait for the server to notice, unless the server does not answer."""
-        # Either the thread or the loop removes the connection from the list, and closes it.
+        """Close the connection, and wait for a limited time until the server has released the lock."""
+        # The thread or the loop closes the connection. Whichever removes it from the list first closes it.
         left, cord = [db], Cord(db)
         try:
             async with asyncio.timeout(FAREWELL):
@@ -457,7 +464,7 @@ class ServerPresence(Presence):
     def _introduce(self, db: psycopg.Connection[Row]) -> str:
         """Take the lock of this process, and return the name of the channel that the connection listens on."""
         db.execute(_KEEPALIVE)
-        # Messages are hints that need not wait for the disk.
+        # Messages may be lost, so sending them need not wait for the disk.
         db.execute("SET synchronous_commit = off")
         ((channel,),) = db.execute(CHANNEL)
         db.execute(f'LISTEN "{channel}"'.encode())
@@ -483,23 +490,24 @@ class ServerPresence(Presence):
                 return
 
     async def lives(self, token: str) -> bool:
-        """Return whether the process with ``token``, on any machine, still has the store open."""
+        """Return True if the process with ``token``, on any machine, still has the store open."""
         if token == self.token:
             return True
         key = _key(token)
         return key is not None and (await self._server.run(sql(_LIVES, key=key))) != [[]]
 
     async def is_gone(self, token: str) -> bool:
-        """Wait until it is certain, and return whether the process with ``token`` has ended.
+        """Return True if the process with ``token`` has ended; this may take several seconds.
 
-        A process that lost its connection connects again soon. It has ended if it stays missing for some seconds, or if
-        it is known to have ended on this machine.
+        A process that lost its connection soon reconnects. A process counts as ended if it stays missing for several
+        seconds, or if it ran on this machine and no longer exists.
         """
         loop = asyncio.get_running_loop()
         while not await self.lives(token):
             first, last = self._missing.get(token, (0.0, -math.inf))
             now = loop.time()
-            # After a gap between two checks the process may have been connected and lost its connection again.
+            # If the previous check is too old, the process may have reconnected since, so its missing time starts
+            # again.
             first = first if now - last < _AGAIN * 4 else now
             self._missing[token] = (first, now)
             if now - first >= _GRACE or _has_ended(token):
@@ -509,7 +517,7 @@ class ServerPresence(Presence):
         return False
 
     def alive(self, token: str) -> bool:
-        """Return whether ``token`` belongs to this process; use `lives` for others."""
+        """Return True if ``token`` belongs to this process; use `lives` for other processes."""
         return token == self.token
 
     def _send(self, news: str) -> None:
@@ -533,7 +541,7 @@ class ServerPresence(Presence):
 
 
 def _close(db: psycopg.Connection[Row]) -> None:
-    """Release the lock, then close the connection: the server may notice a closed connection only a moment later."""
+    """Release the lock, then close the connection, because the server may detect the close only a moment later."""
     import psycopg
 
     with suppress(psycopg.Error):
@@ -544,7 +552,7 @@ def _close(db: psycopg.Connection[Row]) -> None:
 
 
 def _has_ended(token: str) -> bool:
-    """Return True if the token is known to belong to an ended process or a closed store on this machine."""
+    """Return True if ``token`` belongs to a process on this machine that has ended or has closed its store."""
     place, _, _ = token.rpartition("-")
     host, _, number = place.rpartition("-")
     if host != socket.gethostname() or not number.isdecimal():
@@ -561,7 +569,7 @@ def _has_ended(token: str) -> bool:
 
 
 def _key(token: str) -> int | None:
-    """Return the number of a process's lock, or None if ``token`` has another form."""
+    """Return the key of a process's lock, or None if ``token`` does not have the expected form."""
     _, _, number = token.rpartition("-")
     try:
         return int(number, 16) if len(number) == 12 else None  # noqa: PLR2004  # as many as `appear` makes
@@ -575,16 +583,15 @@ def _key(token: str) -> int | None:
 class PostgresStore(SQLStore):
     """A `Store` on the PostgreSQL server at ``url``, in the first schema of its search_path.
 
-    Stored data survives the end of this process. Whether it survives a failure of the server depends on the server's
-    settings: by default it also survives a power cut. Queries wait up to half a minute for a server that cannot be
-    reached, so a restart of the server loses nothing.
+    Stored data survives the end of this process. With PostgreSQL's default settings, it also survives a power cut on
+    the server. Queries wait up to half a minute for an unreachable server, so a server restart loses nothing.
 
-    The store needs the extra ``postgres``, PostgreSQL 15 or newer, and its own sessions: a connection pooler in between
-    must pool sessions, not transactions.
+    The store requires the extra ``postgres`` and PostgreSQL 15 or newer. A connection pooler between the store and the
+    server must use session pooling, not transaction pooling.
 
     Args:
-        url: ``postgresql://user@host:port/database``, with any libpq parameter, such as ``?sslmode=verify-full``.
-        connections: Number of connections for queries; one more connection listens.
+        url: ``postgresql://user@host:port/database``, with any libpq parameters, such as ``?sslmode=verify-full``.
+        connections: Maximum number of connections for queries. One more connection listens for messages.
     """
 
     def __init__(self, url: str, *, connections: int = 4) -> None:
@@ -599,7 +606,7 @@ class PostgresStore(SQLStore):
         """Connect, and create the tables if necessary.
 
         Raises:
-            JournalError: if the server cannot be reached, is too old, or has other tables with the names of ours.
+            JournalError: if the server is unreachable or too old, or if unrelated tables have the same names.
         """
         await self._server.open(prepare)
         try:
@@ -613,15 +620,15 @@ class PostgresStore(SQLStore):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Disconnect after everything that was submitted is written."""
+        """Write everything that was submitted, then disconnect."""
         await self._presence.vanish()
         await self._server.close()
 
     async def holds_flows(self) -> bool:
-        """Return whether the tables exist because the store was entered before; call it before you enter the store.
+        """Return True if the tables already exist. Call this method before you enter the store.
 
         Raises:
-            JournalError: if the server cannot be reached or is too old, or the tables are not usable.
+            JournalError: if the server is unreachable or too old, or if the tables are not usable.
         """
         found: list[bool] = []
         await self._server.open(lambda db: found.append(_version(db) > 0))
@@ -633,5 +640,5 @@ class PostgresStore(SQLStore):
         return self._presence
 
     def time(self) -> float:
-        """Return seconds since the epoch, by one clock for all machines; it does not jump with the server's clock."""
+        """Return seconds since the epoch, by one clock for all machines that does not jump with the server's clock."""
         return self._server.time()

@@ -1,11 +1,11 @@
-"""`Presence`: the processes that have one store open. It detects ended processes immediately, and carries messages.
+"""`Presence`: the processes that have the same store open, and messages between them.
 
-Next to a database file, each process has a small file in a directory: a FIFO that it keeps locked. The lock shows
-whether the process is alive, because the system releases the lock when the process ends for any reason. The FIFO shows
-when to check. The other processes hold its writing end, which the system reports as broken when the only reader has
-gone. They also write their messages into it. So no process has to poll.
+Processes that share a database file meet in a directory next to it. Each process has a FIFO there that it keeps locked.
+The lock shows whether the process is alive, because the system releases the lock when the process ends for any reason.
+The other processes keep the FIFO open for writing, and write their messages to it. When the process ends, the FIFO
+loses its only reader. The system reports this to the writers immediately, so no process needs to poll.
 
-On a server, `postgres.ServerPresence` does this. A store in memory has only one process.
+On a server, `postgres.ServerPresence` does the same. A store in memory has only one process.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ _log = logging.getLogger("lifecycle.flows")
 
 #: Message: a process has opened the store.
 _NEW = "new"
-#: Message within a process: it has found that another process ended.
+#: Message within this process: a different process has ended.
 GONE = "gone"
 
-#: Seconds between two checks that this process's file still exists.
+#: Seconds between checks that this process's file still exists.
 _LOOK = 5.0
-#: Maximum bytes of a line, so that the system writes it without mixing it with the lines of other processes.
+#: Maximum bytes per line. The system does not mix writes up to this size from several processes.
 _LINE = 512
 
 
 class Presence:
-    """This process alone, and the base class for the presence of several processes."""
+    """The presence for a store with only one process, and the base class for all others."""
 
     def __init__(self) -> None:
-        #: The name of this process, which changes each time the store is opened.
+        #: The name of this process. It changes each time the store is opened.
         self.name: str = _name()
-        #: Number of processes that were found to have ended.
+        #: Number of other processes whose end was detected.
         self.losses: int = 0
-        # The listeners for each message.
+        # The listeners, by message.
         self._listeners: dict[str, list[Callable[[], object]]] = {}
 
     def __repr__(self) -> str:
@@ -66,11 +66,11 @@ class Presence:
 
     @property
     def token(self) -> str:
-        """The string by which other processes identify this one in `alive`; empty without a lock."""
+        """The string that identifies this process in `alive`; empty if this process has no lock."""
         return ""
 
     def open(self) -> None:
-        """Become visible to the other processes, and find them.
+        """Become visible to the other processes, and connect to them.
 
         Raises:
             JournalError: if the directory or the file of this process cannot be created.
@@ -78,22 +78,22 @@ class Presence:
         self.name = _name()
 
     def close(self) -> None:
-        """Disappear; to the other processes, this one has ended."""
+        """Become invisible. Other processes then treat this process as ended."""
 
     def alive(self, token: str) -> bool:
-        """Return whether the process with ``token`` still has the store open."""
+        """Return True if the process with ``token`` still has the store open."""
         return token == self.token
 
     async def lives(self, token: str) -> bool:
-        """Return the same as `alive`, after a query if there is a server."""
+        """Return True if the process with ``token`` still has the store open; on a server, this needs a query."""
         return self.alive(token)
 
     async def is_gone(self, token: str) -> bool:
-        """Return whether the process with ``token`` has ended, rather than lost its connection briefly."""
+        """Return True if the process with ``token`` has ended, not if it only lost its connection for a short time."""
         return not await self.lives(token)
 
     def listen(self, news: str, listener: Callable[[], object]) -> Callable[[], None]:
-        """Call ``listener`` at each message ``news`` from any process, this one included; it must not block.
+        """Call ``listener`` for each message ``news`` from any process, including this one. It must not block.
 
         Returns:
             A function that removes the listener.
@@ -109,7 +109,7 @@ class Presence:
         return silence
 
     def notify(self, news: str) -> None:
-        """Send the message ``news`` to all processes; a process that is busy for long may miss it."""
+        """Send the message ``news`` to all processes. A process that is busy for a long time may miss the message."""
         self._send(news)
         self._notify_here(news)
 
@@ -117,12 +117,12 @@ class Presence:
         """Send the message to the other processes."""
 
     def _notify_here(self, news: str) -> None:
-        """Call the listeners of this process."""
+        """Call the listeners in this process."""
         for listener in list(self._listeners.get(news, ())):
             listener()
 
     def _count_loss(self) -> None:
-        """Count another process that was found to have ended."""
+        """Count an ended process, and call the listeners for `GONE`."""
         self.losses += 1
         self._notify_here(GONE)
 
@@ -137,13 +137,15 @@ class FilePresence(Presence):
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         super().__init__()
         self._directory = _path(directory)
-        # The lock on our file, and the reading end of the FIFO.
+        # The lock on our file.
         self._lock: FileLock | None = None
+        # The descriptor from which our FIFO is read.
         self._reader: int | None = None
+        # The timer that checks that our file exists.
         self._looking: asyncio.TimerHandle | None = None
-        # The writing ends of the other processes' FIFOs, by name.
+        # Descriptors for writing to the other processes' FIFOs, by process name.
         self._others: dict[str, int] = {}
-        # The beginning of a line whose end was not read yet.
+        # The start of a line that is not yet read completely.
         self._rest = b""
 
     def __repr__(self) -> str:
@@ -151,11 +153,11 @@ class FilePresence(Presence):
 
     @property
     def token(self) -> str:
-        """The string by which other processes identify this one in `alive`; empty without a lock, as on Windows."""
+        """The string that identifies this process in `alive`; empty without a lock, for example on Windows."""
         return self.name if self._lock is not None else ""
 
     def open(self) -> None:
-        """Become visible to the other processes, and find them.
+        """Become visible to the other processes, and connect to them.
 
         Raises:
             JournalError: if the directory or the file of this process cannot be created.
@@ -169,14 +171,14 @@ class FilePresence(Presence):
         except OSError as error:
             self.close()
             raise JournalError(
-                f"this process cannot create its file in {self._directory}, where processes with this store meet "
+                f"cannot create a file in {self._directory}, which every process with this store needs "
                 f"({error}); make it a directory in which this process can write"
             ) from error
         self._send(_NEW)
 
     def _appear(self) -> None:
         self._directory.mkdir(mode=0o700, exist_ok=True)
-        # The file is hidden from other processes until it is locked.
+        # Other processes ignore names with a leading dot, so they see the file only once it is locked.
         hidden, path = self._directory / f".{self.name}", self._directory / self.name
         with suppress(OSError):
             os.mkfifo(hidden, 0o600)
@@ -194,7 +196,7 @@ class FilePresence(Presence):
         self._look()
 
     def _look_for_our_file(self) -> None:
-        """Create our file again if it was deleted: without it, other processes conclude that this one has ended."""
+        """Create our file again if it was deleted, because other processes would treat this one as ended."""
         self._looking = asyncio.get_running_loop().call_later(_LOOK, self._look_for_our_file)
         if self._lock is None or self._lock.is_there():
             return
@@ -220,7 +222,7 @@ class FilePresence(Presence):
             self._reader = None
 
     def close(self) -> None:
-        """Disappear; to the other processes, this one has ended."""
+        """Become invisible. Other processes then treat this process as ended."""
         if self._looking is not None:
             self._looking.cancel()
         for other in list(self._others):
@@ -234,7 +236,7 @@ class FilePresence(Presence):
     # -- the others ----------------------------------------------------------------------------------------------------
 
     def alive(self, token: str) -> bool:
-        """Return whether the process with ``token`` still has the store open, and delete the file of an ended one."""
+        """Return True if the process with ``token`` still has the store open; if not, delete its file."""
         if not token or token == self.token:
             return token == self.token
         path = self._directory / token
@@ -244,7 +246,7 @@ class FilePresence(Presence):
         return False
 
     def _look(self) -> None:
-        """Connect to processes that are not connected yet."""
+        """Connect to all processes that are not connected yet."""
         for name in [path.name for path in self._directory.iterdir()]:
             if name != self.name and name not in self._others and not name.startswith("."):
                 self._meet(name)
@@ -253,14 +255,14 @@ class FilePresence(Presence):
         try:
             end = os.open(self._directory / name, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
-            # The FIFO has no reader, so its process has ended; this deletes the file.
+            # The FIFO has no reader, so its process has probably ended. `_check` then deletes the file.
             self._check(name)
             return
         if not _is_fifo(end):
             os.close(end)
             return
         self._others[name] = end
-        # The system reports a writing end as readable when the FIFO has no reader left.
+        # The system reports this descriptor as readable when the FIFO has no reader left.
         asyncio.get_running_loop().add_reader(end, self._broken, name)
 
     def _broken(self, name: str) -> None:
@@ -283,7 +285,7 @@ class FilePresence(Presence):
         if len(line) > _LINE:
             return
         for end in self._others.values():
-            # The FIFO of a busy process may be full, and the end of a process is detected in another way.
+            # The FIFO of a busy process may be full. If the process has ended, `_broken` handles it.
             with suppress(OSError):
                 os.write(end, line)
 
@@ -303,7 +305,7 @@ class FilePresence(Presence):
 
 
 def _path(directory: str | os.PathLike[str]) -> Path:
-    """Return a path; `pathlib` takes long to import, and flows in memory do not need it."""
+    """Convert ``directory`` to a path. The import is here because `pathlib` loads slowly."""
     from pathlib import Path
 
     return Path(directory)
@@ -315,13 +317,17 @@ def _is_fifo(file: int) -> bool:
 
 # -- requests of one process to another --------------------------------------------------------------------------------
 
-#: Requests about a flow, by its id: suspend it, resume it, or send `AT_REST` when it has ended or is suspended.
-SUSPEND, RESUME, FOLLOW = "suspend", "resume", "follow"
-#: Message about a followed flow: it has ended or is suspended.
+#: Request, followed by a flow's id: suspend the flow.
+SUSPEND = "suspend"
+#: Request, followed by a flow's id: resume the flow.
+RESUME = "resume"
+#: Request, followed by a flow's id: send `AT_REST` when the flow has ended or is suspended.
+FOLLOW = "follow"
+#: Message: a followed flow has ended or is suspended.
 AT_REST = "at rest"
-#: Request to a process, by its token: look for unfinished flows.
+#: Request, followed by a process's token: recover unfinished flows.
 RECOVER = "recover"
-#: Message: suspended flows are resumed.
+#: Message: some jobs' suspended flows may run again.
 RESUMED = "resumed"
 
 
@@ -344,20 +350,21 @@ class Controllable(Protocol):
 
 
 class ControlChannel:
-    """Requests of other processes to this one: suspend or resume a flow that it runs, or recover unfinished flows.
+    """Requests from other processes: suspend or resume a flow in this process, or recover unfinished flows.
 
-    Requests are not stored: the process that runs the flow receives them immediately. If no process runs the flow, they
-    have no effect.
+    Requests are not stored. The process that runs the flow receives them immediately. If no process runs the flow, a
+    request has no effect.
     """
 
     def __init__(self, presence: Presence) -> None:
         self._presence = presence
-        # The runs by id, each with the functions that remove its listeners; and the same function for `recover`.
+        # The runs, each with the functions that remove its listeners, by id.
         self._listening: dict[str, tuple[Controllable, list[Callable[[], None]]]] = {}
+        # Removes the listener for requests to recover unfinished flows.
         self._own: Callable[[], None] | None = None
 
     def open(self, recover: Callable[[], object]) -> None:
-        """Call ``recover`` at each request to look for unfinished flows, until `close`."""
+        """Call ``recover`` for each request to recover unfinished flows, until `close` is called."""
         self._own = self._presence.listen(f"{RECOVER} {self._presence.token}", recover)
 
     def close(self) -> None:
@@ -369,11 +376,11 @@ class ControlChannel:
             self.forget(run)
 
     def ask(self, what: str, whom: str) -> None:
-        """Send the request `SUSPEND` or `RESUME` for the flow ``whom``, or `RECOVER` for the process ``whom``."""
+        """Send a request: `SUSPEND` or `RESUME` with a flow's id, or `RECOVER` with a process's token."""
         self._presence.notify(f"{what} {whom}")
 
     def hear(self, run: Controllable) -> None:
-        """Carry out requests for ``run`` instead of an earlier run of the same flow."""
+        """Apply requests to ``run``, and no longer to an earlier run of the same flow."""
         if run.id in self._listening:
             known = self._listening[run.id][0]
             if known is run:
@@ -392,7 +399,7 @@ class ControlChannel:
         self._listening[run.id] = (run, silences)
 
     def forget(self, run: Controllable) -> None:
-        """Stop carrying out requests for ``run``."""
+        """Stop applying requests to ``run``."""
         known, silences = self._listening.get(run.id, (None, ()))
         if known is run:
             del self._listening[run.id]

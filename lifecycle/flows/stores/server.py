@@ -1,10 +1,11 @@
 """`Server`: a PostgreSQL server, queried through a few connections, each in its own thread.
 
-Queries that are sent together are one transaction. If the connection or the server fails before the answer arrives, it
-is unknown whether the transaction was committed. Before the queries are sent again, other queries look for its traces.
+Queries that are sent together run in one transaction. If the connection or the server fails before the response
+arrives, the transaction may or may not have been committed. Other queries check for its effects before the queries are
+sent again.
 
-The connections use threads rather than psycopg's asynchronous API. Virtual time waits for threads too, and cancelling a
-query takes no time even if the server does not answer.
+Connections use threads instead of psycopg's asynchronous API for two reasons: virtual time waits for threads, and a
+query can be cancelled immediately even if the server does not respond.
 """
 
 from __future__ import annotations
@@ -53,23 +54,28 @@ Row = tuple[Any, ...]
 #: The oldest supported version.
 OLDEST = 15
 
-#: Seconds between two readings of the server's clock; the difference up to which two clocks agree; and the longest wait
-#: of a connecting process for another one to read the clock.
-_LOOK, _APART, _PATIENCE = 10.0, 1.0, 1.0
-#: Maximum attempts to write the time while other processes write it too.
+#: Seconds between two readings of the server's clock.
+_LOOK = 10.0
+#: Maximum difference in seconds between two clocks that agree.
+_APART = 1.0
+#: Maximum seconds that a connecting process waits for a different process to read the clock.
+_PATIENCE = 1.0
+#: Maximum number of attempts to write the time while other processes write it too.
 _TRIES = 10
 
 _READ = b"SELECT extract(epoch FROM clock_timestamp())::float8, correction, seen FROM lifecycle_clock"
 _BEGIN = b"INSERT INTO lifecycle_clock DEFAULT VALUES ON CONFLICT DO NOTHING"
 _NOTE = b"""UPDATE lifecycle_clock SET correction = %s, seen = %s WHERE correction = %s AND seen = %s RETURNING 1"""
-# Each process that has the store open holds a lock of this form.
+# Counts the locks held by other processes. Each process that has the store open holds one.
 _OTHERS = b"""SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND pid != pg_backend_pid()
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
-#: The query for the channel of a schema, and the message that makes every process read the server's clock.
-CHANNEL, READ_CLOCK = "SELECT 'lifecycle_' || oid FROM pg_namespace WHERE nspname = current_schema()", "look"
+#: The query that returns the name of the notification channel, one for each schema.
+CHANNEL = "SELECT 'lifecycle_' || oid FROM pg_namespace WHERE nspname = current_schema()"
+#: The message that makes every process read the server's clock.
+READ_CLOCK = "look"
 _ASK = f"SELECT pg_notify(({CHANNEL}), '- {READ_CLOCK}')".encode()
 
-#: Settings for parameters that the URL does not give. A peer that vanishes is detected within half a minute.
+#: Defaults for parameters that are not in the URL. With them, a lost peer is detected within half a minute.
 _DEFAULTS = {
     "application_name": "lifecycle",
     "connect_timeout": "10",
@@ -80,58 +86,59 @@ _DEFAULTS = {
     "client_encoding": "utf8",
 }
 
-#: Parts of libpq's messages about failed connections, which have no codes, and what to do about each.
+#: Advice for failed connections, by a part of libpq's message, because these errors have no codes.
 _REFUSALS = {
     "password authentication failed": "give the right password, in the URL, in PGPASSWORD or in ~/.pgpass",
     "no password supplied": "give the password, in the URL, in PGPASSWORD or in ~/.pgpass",
     "no pg_hba.conf entry": "allow this host and user in the server's pg_hba.conf",
-    "does not exist": "create it, or name another",
-    "could not translate host name": "check the name of the host",
-    "Connection refused": "is the server running, and is this its address?",
-    "No such file or directory": "is the server running, and is this its socket?",
-    "too many": "raise max_connections of the server, or give the store fewer connections",
+    "does not exist": "create it, or use an existing one",
+    "could not translate host name": "check the host name",
+    "Connection refused": "check that the server is running at this address",
+    "No such file or directory": "check that the server is running and uses this socket",
+    "too many": "increase max_connections on the server, or give the store fewer connections",
 }
 
-#: The problem and its remedy, by SQLSTATE.
+#: Problems and what to do about them, by SQLSTATE.
 _TROUBLES = {
-    "25006": "the server is read-only; if it is a standby, name all hosts and ?target_session_attrs=read-write",
-    "42501": "permission denied; grant it to the role of the URL (CREATE on the schema)",
+    "25006": "the server is read-only; if it is a standby, list all hosts and add ?target_session_attrs=read-write",
+    "42501": "permission denied; grant the role in the URL CREATE on the schema",
     "42P01": "a table is missing; restore it, or give the URL a separate schema (?options=-csearch_path%3Dname)",
     "42703": "a table lacks expected columns; give the URL a separate schema (?options=-csearch_path%3Dname)",
     "53100": "the server's disk is full; free some space",
     "53200": "the server is out of memory; give it more",
     "57014": "the server cancelled the query; set a longer statement_timeout",
-    "55P03": "another client has held a lock for too long; is one stuck in a transaction?",
+    "55P03": "another client has held a lock for too long; check for a client stuck in a transaction",
 }
-#: Codes for text that the server cannot keep: text with NUL or half a surrogate pair.
+#: SQLSTATE codes for text that the server cannot store because it contains NUL or half a surrogate pair.
 _NOT_STORABLE = ("22021", "22P02", "22P05")
-#: Codes of temporary errors: a standby, a server that starts or stops, a lost race.
+#: SQLSTATE codes of temporary errors: the server is a standby, is starting or stopping, or has rolled back a conflict.
 _PASSING = ("25006", "57P01", "57P02", "57P03", "57P04", "57P05", "40001", "40P01", "08")
 
 
 def _step(off: float, since: float, elapsed: float) -> float:
-    """Return the number of seconds by which the server's clock was set.
+    """Return the number of seconds by which the server's clock was changed.
 
     Args:
-        off: Difference between the store's time and the time by our own clock.
-        since: Seconds by the server's clock since any process last read it.
-        elapsed: Seconds by our own clock since this process last read the server's, no later than that reading.
+        off: Seconds by which the store's time is ahead of the time expected from our own clock.
+        since: Seconds on the server's clock since any process last read that clock.
+        elapsed: Seconds on our own clock since this process last read the server's clock.
     """
-    # If the server's clock does not show the difference, our clock stopped, or another process has corrected the time.
+    # If the server's clock does not show the difference, our clock stopped or a different process has corrected the
+    # time.
     return off if abs(off) > _APART and -_APART <= since - off <= elapsed + _APART else 0.0
 
 
 def _since_boot() -> float:
-    """Return seconds since the boot, including time asleep if the system counts it."""
+    """Return seconds since the system started, including time in sleep mode if the system counts it."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
 
 
 class Query(NamedTuple):
-    """A statement and the values of its parameters."""
+    """A statement with its parameter values."""
 
     text: bytes
     values: Mapping[str, Any]
-    #: Whether to return its rows.
+    #: True if the statement's rows are returned.
     asked: bool = True
 
 
@@ -141,15 +148,15 @@ def sql(text: str, **values: Any) -> Query:
 
 
 class Unreachable(Exception):
-    """The server did not accept a query; another attempt may succeed."""
+    """The server did not accept a query; a retry may succeed."""
 
 
 class AnswerLost(Unreachable):
-    """It is unknown whether the server carried out a query."""
+    """The response was lost, so it is unknown whether the server ran the query."""
 
 
 class Connector:
-    """Opens connections to the server at ``url`` and uses them, from any thread. No message shows the password."""
+    """Opens and uses connections to the server at ``url``, from any thread. No message shows the password."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -167,18 +174,20 @@ class Connector:
             ) from None
         self._given: dict[str, Any] = _DEFAULTS | {name: value for name, value in given.items() if value is not None}
         self._place = _place(self._given)
-        # Seconds by which the time of the store is ahead of the time since the boot, and when that was determined.
-        self._ahead, self._looked = 0.0, -math.inf
+        # Seconds to add to the time since the system started to get the store's time.
+        self._ahead = 0.0
+        # When `_ahead` was determined, in seconds since the system started.
+        self._looked = -math.inf
         self._looking = threading.Lock()
 
     def __repr__(self) -> str:
         return self._place
 
     def connect(self) -> psycopg.Connection[Row]:
-        """Return a new connection; each statement is a transaction.
+        """Return a new connection, which commits each statement separately.
 
         Raises:
-            Unreachable: if the server does not answer, or refuses the connection.
+            Unreachable: if the server does not respond or refuses the connection.
             JournalError: if the server is too old.
         """
         import psycopg
@@ -197,20 +206,21 @@ class Connector:
     # -- the time of the store -----------------------------------------------------------------------------------------
 
     def time(self) -> float:
-        """Return seconds since the epoch, the same in all processes with this store, even if clocks are set.
+        """Return seconds since the epoch, the same in all processes with this store even if system clocks are changed.
 
-        The time is the server's clock plus a correction in the store. If the server's clock is set, a process notices
-        by its own clock and adjusts the correction, so that the time continues without a jump.
+        The time is the server's clock plus a correction in the store. If the server's clock is changed, a process
+        notices the difference from its own clock. The process adjusts the correction, so that the time continues
+        without a jump.
         """
         return _since_boot() + self._ahead
 
     def keep_time(self, db: psycopg.Connection[Row]) -> None:
-        """Read the server's clock regularly, after the first `read_clock`."""
+        """Read the server's clock if `read_clock` was called before and the last reading is too old."""
         if -math.inf < self._looked < _since_boot() - _LOOK:
             self.read_clock(db)
 
     def read_clock(self, db: psycopg.Connection[Row]) -> None:
-        """Agree on the time with the other processes."""
+        """Determine the store's time together with the other processes."""
         if not self._looking.acquire(blocking=False):
             return
         try:
@@ -222,9 +232,9 @@ class Connector:
             self._looking.release()
 
     def _wait_for_readers(self, db: psycopg.Connection[Row]) -> bool:
-        """Wait for other processes to read the clock, and return True if there are none.
+        """Wait until a different process reads the clock, and return True if there are no other processes.
 
-        Only a process that has read the clock before knows whether it was set since.
+        Only a process that has read the clock before can detect that the clock was changed in the meantime.
         """
         db.execute(_BEGIN)
         ((_, _, seen),) = db.execute(_READ)
@@ -237,7 +247,7 @@ class Connector:
         return not others
 
     def _read_clock(self, db: psycopg.Connection[Row], *, alone: bool) -> bool:
-        """Read the clock once, and return False if another process has written the time meanwhile."""
+        """Read the clock once. Return False if a different process has written the time in the meantime."""
         before = _since_boot()
         rows = db.execute(_READ).fetchall()
         after = _since_boot()
@@ -247,7 +257,7 @@ class Connector:
         ((raw, correction, seen),) = rows
         at, first = (before + after) / 2, self._looked == -math.inf
         if not first and after - before > _APART:
-            # After so long a round trip the time would be too inexact; the next one may be quicker.
+            # After such a long round trip, the time would be inaccurate. The next reading may be faster.
             return True
         if alone:
             corrected = max(0.0, seen + correction - raw)
@@ -261,7 +271,7 @@ class Connector:
         return True
 
     def carry_out(self, db: psycopg.Connection[Row], works: Sequence[Sequence[Query]]) -> list[list[list[Row]]]:
-        """Commit all queries of ``works`` together, in one round trip, and return the requested rows."""
+        """Run all queries in ``works`` as one transaction, in one round trip, and return the requested rows."""
         queries = [each for work in works for each in work]
         cursors = iter([db.execute(*queries[0][:2])] if len(queries) == 1 else _together(db, queries))
         answers: list[list[list[Row]]] = []
@@ -271,7 +281,7 @@ class Connector:
         return answers
 
     def translated(self, db: psycopg.Connection[Row], error: BaseException) -> BaseException:
-        """Return ``error`` with advice; an error that is not from the server is returned unchanged."""
+        """Convert an error from the server to one of ours, with advice; return any other error unchanged."""
         import psycopg
 
         if isinstance(error, UnicodeEncodeError):
@@ -289,7 +299,7 @@ class Connector:
 
 
 def _together(db: psycopg.Connection[Row], queries: Sequence[Query]) -> list[psycopg.Cursor[Row]]:
-    """Carry out ``queries`` in one pipeline, and return their cursors."""
+    """Run ``queries`` in one pipeline, and return their cursors."""
     import psycopg
 
     failure: psycopg.Error | None = None
@@ -299,7 +309,7 @@ def _together(db: psycopg.Connection[Row], queries: Sequence[Query]) -> list[psy
             try:
                 cursors.extend(db.execute(*each[:2]) for each in queries)
             except psycopg.Error as error:
-                # Leaving a pipeline with an error would log the next error, which is the same.
+                # If the error left the pipeline here, psycopg would also log the pipeline's own, identical error.
                 failure = error
     except psycopg.Error:
         if failure is None:
@@ -310,13 +320,13 @@ def _together(db: psycopg.Connection[Row], queries: Sequence[Query]) -> list[psy
 
 
 def check_version(place: str, version: int) -> None:
-    """Reject a server that is too old.
+    """Raise an error if the server is too old.
 
     Raises:
-        JournalError: with both versions.
+        JournalError: if the server's version is older than `OLDEST`.
     """
     if version < OLDEST * 10_000:
-        raise JournalError(f"{place} is PostgreSQL {version // 10_000}; {OLDEST} or newer is needed")
+        raise JournalError(f"{place} runs PostgreSQL {version // 10_000}; version {OLDEST} or newer is required")
 
 
 def _not_storable(error: Exception) -> FlowError:
@@ -345,40 +355,42 @@ def _one_line(error: BaseException) -> str:
 
 # -- connections -------------------------------------------------------------------------------------------------------
 
-#: Maximum seconds that closing waits for a server that does not answer.
+#: Maximum seconds to wait, when closing, for a server that does not respond.
 FAREWELL = 1.0
 
 
 class Cord:
-    """The socket of a connection, which the loop can shut down while a thread waits for an answer."""
+    """A duplicate of a connection's socket. With it, the loop can interrupt a thread that waits for a response."""
 
     def __init__(self, db: Any) -> None:
-        # This duplicates the file descriptor: the connection's own number may soon belong to another file.
+        # `fromfd` duplicates the descriptor. The connection may close its own, and the system may then reuse that
+        # number.
         self._socket = socket.fromfd(db.fileno(), socket.AF_INET, socket.SOCK_STREAM)
         self._lock = threading.Lock()
 
     def pull(self) -> None:
-        """End the wait for an answer."""
+        """Shut down the connection, which ends any wait for a response."""
         with self._lock, suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the duplicate."""
+        """Close the duplicate socket."""
         with self._lock:
             self._socket.close()
 
 
 class Connection:
-    """A connection in its own thread; it connects at its first use, and again after a loss."""
+    """A connection in its own thread. It connects at its first use, and again if the connection was lost."""
 
     def __init__(self, thread: LoopThread, connector: Connector, loop: asyncio.AbstractEventLoop) -> None:
         self._thread, self._connector, self._loop = thread, connector, loop
-        # The thread's connection and the means to end its wait; None before the first use and after a loss.
+        # The psycopg connection; None before the first use and after the connection was lost.
         self._db: Any = None
+        # Interrupts the thread; None without a connection.
         self._cord: Cord | None = None
 
     async def carry_out(self, works: Sequence[Sequence[Query]]) -> list[list[list[Row]]]:
-        """Call `Connector.carry_out` once."""
+        """Call `Connector.carry_out` in the thread, without retrying."""
         return await self.do(lambda db: self._connector.carry_out(db, works))
 
     async def do(self, use: Callable[[Any], _T]) -> _T:
@@ -401,19 +413,19 @@ class Connection:
             raise told from error
 
     async def close(self) -> None:
-        """Close the connection and end the thread, without waiting long."""
+        """Close the connection and end the thread, without a long wait."""
         dropping = self._loop.run_in_executor(self._thread, self._drop)
         try:
             await asyncio.wait([dropping], timeout=FAREWELL)
             self.cut()
-            # The cut ends the thread's wait, unless the thread is about to connect.
+            # `cut` interrupts the thread, unless the thread is connecting.
             await asyncio.wait([dropping], timeout=FAREWELL)
         finally:
             self.cut()
             self._thread.shutdown(wait=dropping.done())
 
     def cut(self) -> None:
-        """End the thread's wait for an answer."""
+        """Interrupt the thread if it is waiting for a response."""
         if (cord := self._cord) is not None:
             cord.pull()
 
@@ -429,13 +441,15 @@ class Connection:
 
 #: Seconds that a server may be unreachable before a query fails.
 PATIENCE = 30.0
-#: Maximum groups that are sent at the same time, and maximum requests per group.
-_SENDERS, _GROUP = 2, 64
+#: Maximum number of groups that are sent at the same time.
+_SENDERS = 2
+#: Maximum number of requests per group.
+_GROUP = 64
 _PAUSE = Backoff(initial=0.02, maximum=1.0, multiplier=2.0, jitter=0.5)
 
 
 class _Request:
-    """Queries whose result a caller waits for."""
+    """Queries from one call of `Server.run`."""
 
     __slots__ = ("answer", "done", "group", "queries", "sender")
 
@@ -443,13 +457,14 @@ class _Request:
         self, queries: tuple[Query, ...], done: tuple[Query, ...], answer: asyncio.Future[list[list[Row]]]
     ) -> None:
         self.queries, self.done, self.answer = queries, done, answer
-        # The requests that are sent together with this one, and the task that sends them.
+        # All requests that are sent together, including this one.
         self.group: list[_Request] = []
+        # The task that sends the group.
         self.sender: asyncio.Task[None] | None = None
 
 
 class Server:
-    """The server at ``url``, with at most ``connections`` connections; open it before use."""
+    """The server at ``url``, with up to ``connections`` connections. Call `open` before use."""
 
     def __init__(self, url: str, connections: int) -> None:
         if connections < 1:
@@ -457,12 +472,14 @@ class Server:
         self._connector = Connector(url)
         self._most = connections
         self._loop: asyncio.AbstractEventLoop | None = None
-        # The idle connections, the last used at the end; and all connections.
+        # The idle connections, with the most recently used one last.
         self._idle: list[Connection] = []
+        # All connections, idle or in use.
         self._connections: list[Connection] = []
         self._free = asyncio.Semaphore(connections)
-        # The waiting requests, and the tasks that send requests. Requests that arrive meanwhile are sent together next.
+        # The requests to send next, as one group.
         self._waiting: deque[_Request] = deque()
+        # The tasks that send groups of requests.
         self._sending: set[asyncio.Task[None]] = set()
         self._soon = False
 
@@ -474,10 +491,10 @@ class Server:
         return self._connector.time()
 
     async def read_clock(self) -> None:
-        """Agree on the time with the other processes.
+        """Determine the store's time together with the other processes.
 
         Raises:
-            JournalError: if the server can no longer be reached.
+            JournalError: if the server is unreachable.
         """
         try:
             await self.run_once(self._connector.read_clock)
@@ -488,7 +505,7 @@ class Server:
         """Connect, and call ``prepare`` with the first connection.
 
         Raises:
-            JournalError: if the server cannot be reached, refuses the connection, or is too old.
+            JournalError: if the server is unreachable, refuses the connection, or is too old.
         """
         self._loop, self._free = asyncio.get_running_loop(), asyncio.Semaphore(self._most)
         try:
@@ -500,7 +517,7 @@ class Server:
             raise
 
     async def close(self) -> None:
-        """Close all connections after their current queries, without waiting for a server that does not answer."""
+        """Close all connections after their current queries, without a long wait if the server does not respond."""
         self._loop, connections = None, self._connections
         self._connections, self._idle = [], []
         await asyncio.gather(*[connection.close() for connection in connections])
@@ -512,10 +529,10 @@ class Server:
             await asyncio.wait(self._sending)
 
     async def run_once(self, use: Callable[[Any], _T]) -> _T:
-        """Call ``use`` with a connection, once, in a thread, and return its result.
+        """Call ``use`` with a connection in a thread, without retrying, and return its result.
 
         Raises:
-            Unreachable: if no connection is possible, or it was lost.
+            Unreachable: if no connection is possible, or if the connection is lost.
         """
         async with self._leased() as connection:
             return await connection.do(use)
@@ -527,8 +544,8 @@ class Server:
             try:
                 yield connection
             except asyncio.CancelledError:
-                # The caller no longer needs the answer. The connection may be dead, and others need not wait for it
-                # either.
+                # The caller no longer needs the response. The connection may hang, so it is cut rather than left for
+                # the next caller to wait for.
                 connection.cut()
                 self._idle.insert(0, connection)
                 raise
@@ -538,12 +555,13 @@ class Server:
             self._idle.append(connection)
 
     async def dial(self, introduce: Callable[[Any], _T]) -> tuple[Any, _T]:
-        """Return a separate connection, and the result of ``introduce`` for it.
+        """Open a separate connection, call ``introduce`` with it, and return the connection and the result.
 
         Raises:
             Unreachable: if no connection is possible.
         """
-        # If the caller was cancelled, either the thread or the loop removes the connection from the list and closes it.
+        # If the caller is cancelled, the thread or the loop closes the connection. Whichever removes it from the list
+        # first closes it.
         made: list[Any] = []
         unwanted = threading.Event()
 
@@ -568,14 +586,14 @@ class Server:
             raise
 
     async def run(self, *queries: Query, done: Sequence[Query] = ()) -> list[list[Row]]:
-        """Commit all of ``queries`` together, and return the requested rows.
+        """Run all of ``queries`` as one transaction, and return the requested rows.
 
-        ``done`` returns the same rows if the queries were committed before. Its first query returns no rows if they
-        were not. Without ``done``, running the queries twice must have the same effect as running them once. The call
-        waits for a server that is unreachable for a short time.
+        If the response is lost, ``done`` runs before the queries are sent again. It returns the same rows if they were
+        committed. Otherwise, its first query returns no rows. Without ``done``, running the queries twice must have the
+        same effect as running them once. The call waits if the server is unreachable for a short time.
 
         Raises:
-            JournalError: if the server stays unreachable, or rejects a query.
+            JournalError: if the server stays unreachable or rejects a query.
         """
         if self._loop is None:
             raise JournalError(f"{self!r} is not open; enter the store first")
@@ -586,14 +604,14 @@ class Server:
             return await request.answer
         except asyncio.CancelledError:
             if request.sender is not None and all(each.answer.cancelled() for each in request.group):
-                # No caller waits for the answer.
+                # No caller in the group is waiting for a result any longer.
                 request.sender.cancel()
             raise
 
     # -- in groups -----------------------------------------------------------------------------------------------------
 
     def _send_soon(self) -> None:
-        """Send the waiting requests at the end of this loop iteration, with others made in the same iteration."""
+        """Send the waiting requests in the next loop iteration, together with others that arrive until then."""
         if self._waiting and not self._soon and len(self._sending) < _SENDERS and self._loop is not None:
             self._soon = True
             self._loop.call_soon(self._send)
@@ -615,7 +633,7 @@ class Server:
         self._send_soon()
 
     async def _carry_out(self, group: list[_Request]) -> None:
-        """Answer all of ``group`` in one transaction or, if that fails, each request in its own."""
+        """Run all requests in one transaction or, if that fails, each request in a separate transaction."""
         try:
             doubtful = False
             if len(group) > 1:
@@ -626,7 +644,7 @@ class Server:
                 each.answer.cancel()
 
     async def _carry_out_together(self, group: list[_Request]) -> bool:
-        """Try once, and return True if it is unknown whether the transaction was committed."""
+        """Try once. Return True if the response was lost, so that the transaction may have been committed."""
         try:
             async with self._leased() as connection:
                 answers = await connection.carry_out([each.queries for each in group])
@@ -651,7 +669,7 @@ class Server:
                 request.answer.set_result(answer)
 
     async def _retry(self, connection: Connection, request: _Request, *, doubtful: bool) -> list[list[Row]]:
-        """Carry out ``request``, until the server answers or stays unreachable for too long."""
+        """Run ``request``, and retry until the server responds or has been unreachable for too long."""
         end, tries = time.monotonic() + PATIENCE, 0
         while True:
             try:
@@ -662,7 +680,7 @@ class Server:
                 (answer,) = await connection.carry_out([request.queries])
                 if not doubtful or not request.done or any(answer):
                     return answer
-                # The first attempt, whose answer was lost, may have been committed only just before this one.
+                # The earlier attempt, whose response was lost, may have been committed after `done` was checked.
                 (found,) = await connection.carry_out([request.done])
             except Unreachable as error:
                 doubtful = doubtful or isinstance(error, AnswerLost)

@@ -1,8 +1,8 @@
-"""`SQLStore`: flows, jobs and sent events in the tables of a database.
+"""`SQLStore`: flows, jobs and sent events in database tables.
 
-The statements are the same for SQLite and PostgreSQL. A `Dialect` replaces the few placeholders in braces that differ:
-row locks, the comparison with a list, and types of columns. A `Database` runs several statements as one transaction and
-sends them to the database in one piece.
+SQLite and PostgreSQL share the statements. Where their SQL differs, a statement contains a placeholder in braces that a
+`Dialect` fills: for row locks, comparisons with lists, and column types. A `Database` sends several statements together
+and runs them as one transaction.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ class Statement(NamedTuple):
 
     text: str
     values: Mapping[str, Any]
-    #: Whether to return its rows.
+    #: True if the statement's rows are returned.
     asked: bool = False
 
 
 class Rows(NamedTuple):
-    """Rows to insert; with a ``key``, they replace rows that have the same key."""
+    """Rows to insert. If ``key`` is given, they replace rows with the same key."""
 
     table: str
     columns: tuple[str, ...]
@@ -72,27 +72,27 @@ class Rows(NamedTuple):
 
 
 class Guarded(NamedTuple):
-    """Statements that run only if ``guard`` returns a row; the rows of the guard are returned."""
+    """Statements that run only if ``guard`` returns a row. The result is the guard's rows."""
 
     guard: Statement
     then: Sequence[Statement | Rows]
 
 
 class Database(Protocol):
-    """A connection to tables that runs statements."""
+    """A connection that runs statements on the tables."""
 
     dialect: Dialect
 
     def run(self, *works: Statement | Guarded, done: Sequence[Statement] = ()) -> Awaitable[list[list[Row]]]:
         """Run ``works`` as one transaction, and return the rows of the statements that ask for rows.
 
-        ``done`` returns the same rows if ``works`` was committed before. It runs after an answer was lost, before
-        ``works`` is sent again. Without ``done``, running ``works`` twice must have the same effect as running it once.
+        If the response to ``works`` is lost, ``done`` runs before ``works`` is sent again. It returns the same rows if
+        ``works`` was committed. Without ``done``, running ``works`` twice must have the same effect as running it once.
         """
         ...
 
     def read(self, *statements: Statement) -> Awaitable[list[list[Row]]]:
-        """Run statements that only read, in one snapshot."""
+        """Run read-only statements on one snapshot of the data."""
         ...
 
 
@@ -100,7 +100,7 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 class _Lists:
-    """The placeholder ``{among[name]}``: the comparison with a list of values."""
+    """The placeholder ``{among[name]}``, which compares a column with a list of values."""
 
     def __init__(self, template: str) -> None:
         self._template = template
@@ -113,22 +113,22 @@ class _Lists:
 class Dialect:
     """The SQL that differs between databases."""
 
-    #: Whether `FOR UPDATE` locks rows, as in PostgreSQL.
+    #: True if `FOR UPDATE` locks rows, as in PostgreSQL.
     locks: bool
-    #: The comparison with the list of values in the parameter ``name``.
+    #: The SQL that compares a column with the list in the parameter ``name``.
     among: str
-    #: The column that gives the order in which flows were inserted.
+    #: The column that orders flows by insertion.
     number: str
-    #: The first statement of a commit, which returns a row if the flow still belongs to the writer.
+    #: The first statement in a commit. It returns a row if the flow still belongs to the writer.
     guard: str
-    #: Statements of a commit after the guard.
+    #: Statements that follow the guard in a commit.
     then: tuple[str, ...] = ()
     #: Types and options in `CREATE TABLE`.
     types: Mapping[str, str] = field(default_factory=dict[str, str])
-    #: Whether the database is a file: `Presence` detects ended owners without a query, reading needs no transaction
-    #: that writes, and no answer is lost.
+    #: True if the database is a file. Then `Presence` detects ended owners without a query, reading needs no write
+    #: transaction, and no response can be lost.
     local: bool = False
-    #: Converts a list of values to a parameter; None passes the list unchanged.
+    #: Converts a list to a parameter value; None passes lists unchanged.
     encode_list: Callable[[list[Any]], Any] | None = None
     _texts: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -158,8 +158,7 @@ class Dialect:
         return Statement(self.text(template), values, asked=True)
 
     def recovery(self, values: Mapping[str, Any], *templates: str) -> Sequence[Statement]:
-        """Return the queries that find the result of a write whose answer was lost; none for a file."""
-        # A file has no connection that could lose an answer.
+        """Return the queries that find the result of a write if its response was lost. A file needs no such queries."""
         return () if self.local else [self.ask(each, values) for each in templates]
 
     def listed(self, values: Iterable[Any]) -> Any:
@@ -170,8 +169,9 @@ class Dialect:
 
 # -- the tables --------------------------------------------------------------------------------------------------------
 
-# A stamp identifies the last write of a row, so that the writer can find that row again: after a claim, and on a server
-# after a lost answer. Some of the columns with a default were added to older tables.
+# A stamp identifies the last write to a row. With the stamp, a writer finds the rows that it claimed, or checks whether
+# a write was committed after the server's response was lost. Some columns have a default because they were added to
+# older tables.
 CREATE_FLOWS = (
     """CREATE TABLE lifecycle_flows (
         {serial}id TEXT {flow_key},
@@ -216,8 +216,8 @@ CREATE_FLOWS = (
     ){clustered}""",
 )
 CREATE_JOBS = (
-    # Numbers are never reused, so they define an order. ``due`` is set to 0 once that time has come, so that a claim
-    # does not read the jobs that still wait.
+    # Numbers are never reused, so they order the jobs by insertion. ``due`` is set to 0 when a job becomes due. A claim
+    # then does not read jobs that are not due yet.
     """CREATE TABLE lifecycle_jobs (
         number {key},
         id TEXT NOT NULL UNIQUE,
@@ -262,7 +262,7 @@ CREATE_OUTBOX = (
 
 # -- flows -------------------------------------------------------------------------------------------------------------
 
-# The number of a flow's last change is read from the changes instead of being stored twice.
+# The number of a flow's last change is read from the table of changes, so it is stored only once.
 _LAST = "(SELECT coalesce(max(seq), 0) FROM lifecycle_flow_changes c WHERE c.flow = f.id)"
 _FLOW = ", ".join(f"f.{name}" for name in FlowRow._fields).replace("f.seq", _LAST)
 _STEP = ", ".join(f"s.{name}" for name in StepRow._fields)
@@ -276,7 +276,8 @@ _CREATE = (
     f" VALUES ({', '.join(f':{name}' for name in _STORED)}, :stamp) ON CONFLICT (id) DO NOTHING RETURNING 1"
 )
 _CREATED = "SELECT 1 FROM lifecycle_flows WHERE id = :id AND owner = :owner AND stamp = :stamp"
-# One statement reads flows and their steps, so that they are consistent. Only the row of a flow has a name there.
+# A single statement reads flows and their steps, so that they are consistent. The second column is NULL in the rows of
+# steps.
 _SNAPSHOTS = f"""
 SELECT {_FLOW}{", NULL" * len(StepRow._fields)} FROM lifecycle_flows f WHERE WHICH
 UNION ALL
@@ -286,8 +287,8 @@ ORDER BY 1, {_WIDTH + 1}
 """  # noqa: S608  # the same
 _LOAD = _SNAPSHOTS.replace("WHICH", "f.id = :id")
 _TAKE = "UPDATE lifecycle_flows SET epoch = epoch + 1, owner = :owner, stamp = :stamp WHERE id = :id AND epoch = :seen"
-# This is a separate statement: the first one may wait for a commit of the previous owner, and would read the steps as
-# they were before that commit.
+# This is a separate statement because `_TAKE` may wait for a commit by the previous owner. If `_TAKE` also read the
+# steps, it would see them as they were before that commit.
 _TAKEN = _SNAPSHOTS.replace("WHICH", "f.id = :id AND f.epoch = :seen + 1 AND f.owner = :owner AND f.stamp = :stamp")
 _FIND = f"SELECT {_FLOW} FROM lifecycle_flows f WHERE WHICH ORDER BY f.{{number}}"  # noqa: S608  # the same
 _COMMITTED = "SELECT 1 FROM lifecycle_flows WHERE id = :flow AND epoch = :epoch AND stamp = :stamp"
@@ -296,7 +297,7 @@ _CHANGES = (
     "SELECT kind, name, old, new, NULL, reason, attempt, flow, seq, at, result FROM lifecycle_flow_changes"
     " WHERE flow = :id AND seq > :after ORDER BY seq LIMIT :limit"
 )
-# The lock waits for a commit in progress, so that its rows are deleted too.
+# The first statement waits for a commit in progress, so that the rows written by that commit are deleted too.
 _DELETE = (
     "SELECT 1 FROM lifecycle_flows WHERE id = :id{update}",
     "DELETE FROM lifecycle_flow_steps WHERE flow = :id",
@@ -310,7 +311,7 @@ class SQLStore(Store):
 
     def __init__(self, database: Database) -> None:
         self._database, self._sql = database, database.dialect
-        # Stamps increase with each write, also across restarts of this process.
+        # Stamps increase with each write, even across restarts of this process.
         self._stamps = itertools.count(time.time_ns())
 
     async def create(self, flow: FlowRow) -> bool:
@@ -341,7 +342,7 @@ class SQLStore(Store):
             raise lost(batch.flow, batch.epoch)
 
     async def flows(self, *, name: str | None = None, states: Collection[str] = ()) -> list[FlowRow]:
-        # Only the given arguments are compared, so that the index on both columns is used.
+        # Only arguments that are given are compared, so that the index on both columns is used.
         wanted = [] if name is None else ["f.name = :name"]
         if states:
             wanted.append("f.state {among[states]}")
@@ -369,7 +370,7 @@ class SQLStore(Store):
 
 
 def committing(sql: Dialect, batch: Batch, stamp: int) -> Guarded:
-    """Return the statements that write ``batch`` if the flow still has its epoch."""
+    """Return the statements that write ``batch`` if the flow's epoch is unchanged."""
     flow = batch.flow
     values = {
         "flow": flow,
@@ -395,7 +396,7 @@ def committing(sql: Dialect, batch: Batch, stamp: int) -> Guarded:
 
 
 def _snapshots(rows: list[Row]) -> dict[str, Snapshot]:
-    """Return the rows of `_SNAPSHOTS` as snapshots, by flow id."""
+    """Convert the rows from `_SNAPSHOTS` to snapshots, by flow id."""
     flows: dict[str, FlowRow] = {}
     steps: dict[str, dict[str, StepRow]] = {}
     for row in rows:
@@ -424,9 +425,10 @@ _PAGE = (
 _EVERY = 2**62
 _OVER = "SELECT 1 FROM lifecycle_jobs WHERE state = 'CLAIMED' AND until <= :now LIMIT 1"
 _TOKENS = "SELECT DISTINCT token FROM lifecycle_jobs WHERE state = 'CLAIMED' AND token != ''"
-# First, claims that are over are marked with an end of -1, which only this transaction sees: another process that does
-# the same skips them. Then their flows are fenced, which waits for commits in progress. Then the jobs are written as
-# `expired` would write them, by the states of the flows after those commits.
+# Expired claims are ended in three steps. First, their end is set to -1, which only this transaction sees. A different
+# process that ends claims at the same time skips them. Second, the epochs of their flows are incremented, which waits
+# for commits in progress. Third, the jobs are updated like in `expired`, according to the states of the flows after
+# those commits.
 _MARK = """
 UPDATE lifecycle_jobs SET until = -1 WHERE number IN (SELECT number FROM lifecycle_jobs
     WHERE state = 'CLAIMED' AND until >= 0 AND WHICH{skip})
@@ -471,14 +473,14 @@ UPDATE lifecycle_jobs SET state = 'CLAIMED', owner = :owner, token = :token, unt
 FROM first WHERE number = first.place RETURNING {_JOB}
 """  # noqa: S608  # our own columns
 _CLAIM_ANY, _CLAIM_OF_ONE = _CLAIM.replace("WHICH", "true"), _CLAIM.replace("WHICH", "flow = :flow0")
-# The index orders the jobs of each flow separately. The first jobs of each flow are found before any is locked, because
-# other processes would skip a job that is locked and not claimed. Some more are found than requested, since other
-# processes may have claimed the first ones.
+# The index orders the jobs for each flow separately. The first jobs for each flow are found before any job is locked,
+# because other processes would skip a job that is locked but not claimed. More jobs than requested are found, because
+# other processes may claim the first ones.
 _FIRST_OF = """SELECT * FROM (SELECT number, rank FROM lifecycle_jobs
     WHERE state = 'UNCLAIMED' AND due = 0 AND flow = :flow{} ORDER BY rank, number LIMIT :limit + 100) AS each{}"""
 _OF_SEVERAL = "number IN (SELECT number FROM ({}) AS every ORDER BY rank, number LIMIT :limit + 100)"
-# For more flows than this, all jobs are sorted: databases limit the parts of a statement, and long ones are slow to
-# parse.
+# Maximum number of flows that are queried separately. Beyond it, all jobs are sorted, because databases limit the
+# number of parts in a statement, and long statements are slow to parse.
 _PARTS = 100
 _CLAIM_OF_MANY = _CLAIM.replace("WHICH", "flow {among[flows]}")
 _CLAIMED = f"SELECT {_JOB} FROM lifecycle_jobs WHERE state = 'CLAIMED' AND token = :token AND stamp = :stamp"  # noqa: S608  # the same
@@ -496,8 +498,8 @@ _RENEW = """
 UPDATE lifecycle_jobs SET until = :until
 WHERE state = 'CLAIMED' AND id {among[ids]} AND epoch || '/' || id {among[claims]} RETURNING id, epoch
 """
-# Creates the flows of claimed jobs, or takes them. If it is sent twice to a server, the second copy does not fence the
-# first. A flow with another name is not changed.
+# Creates the flows of claimed jobs, or takes flows that exist. If this statement reaches a server twice, the second
+# copy does not increment the epochs again. A flow with a different name is not changed.
 _ADOPT = f"""
 INSERT INTO lifecycle_flows AS had ({", ".join(_STORED)}, stamp)
 SELECT id, flow, 'PENDING', 1, token, store, '', 0, :stamp FROM lifecycle_jobs
@@ -508,7 +510,7 @@ WHERE had.name = excluded.name AND {{unsent}}
 _OURS = "id = :id AND epoch = :epoch AND until > :now"
 _HELD = f"SELECT 1 FROM lifecycle_jobs WHERE state = 'CLAIMED' AND {_OURS}"  # noqa: S608  # our own words
 _ADOPT_ONE = _ADOPT.replace("WHICH", _OURS)
-# The end of the claim is compared too, because it has an index.
+# The end of the claim is compared too, because that column has an index.
 _ADOPT_CLAIMED = _ADOPT.replace("WHICH", "until = :until AND token = :token AND stamp = :stamp")
 _ADOPTED = _SNAPSHOTS.replace("WHICH", "f.id = :id AND f.owner = :owner AND f.stamp = :stamp")
 _BEGUN = _SNAPSHOTS.replace(
@@ -521,7 +523,7 @@ SELECT (SELECT min(due) FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due > 
     (SELECT min(until) FROM lifecycle_jobs WHERE state = 'CLAIMED')
 """
 _UNFINISHED = "SELECT id FROM lifecycle_jobs WHERE id {among[ids]} AND state != 'COMPLETE'"
-# Jobs to delete are marked first, so that all statements select the same jobs.
+# The jobs to delete are marked first, so that all statements select the same jobs.
 _OLD = "SELECT id FROM lifecycle_jobs WHERE state = 'COMPLETE' AND ended = -1"
 _PURGE = (
     "UPDATE lifecycle_jobs SET ended = -1 WHERE state = 'COMPLETE' AND ended < :before",
@@ -545,7 +547,7 @@ class SQLJobs(JobStore):
     def __init__(self, database: Database, presence: Presence, stamps: itertools.count[int]) -> None:
         self._database, self._sql, self._presence, self._stamps = database, database.dialect, presence, stamps
         self._expiring = [self._sql.text(each) for each in (_MARK_EXPIRED, *_EXPIRE)]
-        # Number of ended processes at the last check of all tokens; -1 requests a check.
+        # `Presence.losses` at the last check of all tokens; -1 requests a check.
         self._losses = -1
 
     async def add(self, row: JobRow) -> JobRow:
@@ -604,7 +606,7 @@ class SQLJobs(JobStore):
     async def compare_and_set(self, old: JobRow, new: JobRow, *, now: float) -> bool:
         values = new._asdict()
         values |= {"old_state": old.state, "old_epoch": old.epoch, "now": now, "stamp": next(self._stamps)}
-        # The expired claims need not be ended first: this statement compares the end of its own claim.
+        # Expired claims need not be ended first, because this statement checks that its own claim has not expired.
         writing = self._sql.ask(_WRITE, values)
         work: Statement | Guarded = writing
         if new.outcome == DISCARDED:
@@ -659,9 +661,9 @@ class SQLJobs(JobStore):
         self._losses = -1
 
     async def _look(self, now: float, statement: Statement) -> list[Row]:
-        """Return the rows of ``statement`` after ending the claims that are over."""
+        """End the expired claims, then run ``statement`` and return its rows."""
         if self._sql.local and self._losses == self._presence.losses:
-            # A reader waits for writers only if there is a claim to end.
+            # Reading waits for writers only if a claim has expired.
             over, rows = await self._database.read(self._sql.ask(_OVER, {"now": now}), statement)
             if not over:
                 return rows
@@ -669,7 +671,7 @@ class SQLJobs(JobStore):
         return rows
 
     async def _run(self, now: float, *works: Statement | Guarded, done: Sequence[Statement] = ()) -> list[list[Row]]:
-        """Run ``works`` after ending the claims that are over."""
+        """End the expired claims, then run ``works``."""
         losses, values = self._presence.losses, {"now": now, "at": time.time()}
         expiring = [Statement(each, values) for each in self._expiring]
         first: list[Statement] | list[Guarded] = expiring
@@ -677,14 +679,14 @@ class SQLJobs(JobStore):
             if self._losses != losses and (gone := await self._find_gone()):
                 expiring.insert(1, self._sql.do(_MARK_GONE, {"gone": self._sql.listed(gone)}))
             else:
-                # For a file, checking a guard costs less than running statements that change nothing.
+                # In a file, checking for expired claims is faster than running updates that change nothing.
                 first = [Guarded(self._sql.do(_OVER, values), expiring)]
         results = await self._database.run(*first, *works, done=done)
         self._losses = losses
         return results
 
     async def _find_gone(self) -> list[str]:
-        """Return the tokens of claims whose processes have ended."""
+        """Return the claim tokens of processes that have ended."""
         (tokens,) = await self._database.read(self._sql.ask(_TOKENS))
         return [token for (token,) in tokens if not self._presence.alive(token)]
 
@@ -696,8 +698,8 @@ def _in_order(rows: list[Row]) -> list[JobRow]:
 # -- sent events -------------------------------------------------------------------------------------------------------
 
 _EVENT = ", ".join(OutboxRow._fields)
-# The index orders new rows by number, and others by the end of their wait. A row is written as `records.taken` would
-# write it.
+# The index orders new events by number, and other events by the end of their lease or pause. The statement updates an
+# event like `records.taken` does.
 _TAKE_EVENTS = f"""
 WITH new AS (
     SELECT number AS place FROM lifecycle_outbox WHERE NOT dead AND until = 0

@@ -1,4 +1,4 @@
-"""`SQLiteStore`: the `SQLStore` in a SQLite file, written by the thread of a `Journal`."""
+"""`SQLiteStore`: an `SQLStore` in an SQLite file, which the thread of a `Journal` writes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SQLITE = Dialect(
     among=f"IN (SELECT {_NUL} FROM json_each(:{{name}}))",  # noqa: S608  # our own words
     number="rowid",
     guard="SELECT 1 FROM lifecycle_flows WHERE id = :flow AND epoch = :epoch",
-    # Most batches only change steps, and then the row of the flow, which can be large, is not written.
+    # Most batches only change steps. They do not write the flow's row, because it can be large.
     then=(
         """
     UPDATE lifecycle_flows SET at = CASE WHEN state = :state THEN at ELSE :at END, state = :state, error = :error,
@@ -62,7 +62,7 @@ FLOW_TABLES = Schema(
         (
             "ALTER TABLE lifecycle_flow_atoms ADD COLUMN undone INTEGER NOT NULL DEFAULT 0",
             "ALTER TABLE lifecycle_flow_atoms ADD COLUMN due REAL NOT NULL DEFAULT 0",
-            # Each round had its own key before.
+            # In earlier versions, each round had its own key.
             """UPDATE lifecycle_flow_atoms SET undone = CASE WHEN state IN ('PENDING', 'REVERTED') THEN round
                 ELSE max(round - 1, 0) END WHERE round > 0""",
         ),
@@ -117,7 +117,7 @@ _OUTBOX_TABLES = Schema(
 
 
 class _File:
-    """The `Database` in the file of ``journal``."""
+    """The `Database` in the file that ``journal`` writes."""
 
     dialect = _SQLITE
 
@@ -129,7 +129,7 @@ class _File:
         return self._journal.run(lambda db: _carry_out(db, works))
 
     def read(self, *statements: Statement) -> Awaitable[list[list[Row]]]:
-        """Run statements that only read, in one snapshot."""
+        """Run read-only statements on one snapshot of the data."""
         return self._journal.read(lambda db: _carry_out(db, statements))
 
 
@@ -150,7 +150,7 @@ def _carry_out(db: sqlite3.Connection, works: Sequence[Statement | Guarded]) -> 
 
 
 def _execute(db: sqlite3.Connection, statement: Statement) -> list[Row]:
-    """Return the rows, or an empty tuple for each row written by a statement without `RETURNING`."""
+    """Run a statement and return its rows. A write without `RETURNING` returns an empty tuple for each changed row."""
     cursor = db.execute(statement.text, statement.values)
     return cursor.fetchall() if cursor.description else [()] * max(0, cursor.rowcount)
 
@@ -164,12 +164,12 @@ def _insert(db: sqlite3.Connection, rows: Rows) -> None:
 class SQLiteStore(SQLStore):
     """A `Store` in the file ``path``, which is created if necessary and may hold other tables of this library.
 
-    If a process is killed, nothing is lost. A power cut may lose the last transactions and leaves an older, consistent
-    state. With ``durable=True`` it loses none, but each phase of a flow waits for the disk.
+    If a process is killed, nothing is lost. A power cut may lose the last transactions and leave an older, consistent
+    state. With ``durable=True``, a power cut loses nothing, but each phase of a flow waits for the disk.
     """
 
     def __init__(self, path: str | os.PathLike[str], *schemas: Schema, durable: bool = False) -> None:
-        #: The journal that writes the file; open while the store is entered.
+        #: The journal that writes the file. It is open while you are in the store's context.
         self.journal: Final = Journal(path, FLOW_TABLES, _JOB_TABLES, _OUTBOX_TABLES, *schemas, durable=durable)
         super().__init__(_File(self.journal))
 
@@ -188,14 +188,14 @@ class SQLiteStore(SQLStore):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close the file after everything that was submitted is written."""
+        """Write everything that was submitted, then close the file."""
         await self.journal.__aexit__(kind, error, traceback)
 
     def presence(self) -> Presence:
-        """Return the processes that have this file open, found in a directory next to the file."""
+        """Return the processes that have this file open. They find each other in a directory next to the file."""
         path = self.journal.path
         return Presence() if path == ":memory:" else FilePresence(f"{path}-owners")
 
     def time(self) -> float:
-        """Return seconds since the epoch; setting the system's clock does not change them."""
+        """Return seconds since the epoch; changes to the system clock do not affect them."""
         return self.journal.time()
