@@ -23,12 +23,14 @@ __all__ = [
     "current_span",
     "current_worker",
     "error_text",
+    "mark_logged",
     "message_of",
     "name_of",
     "program_name",
     "reason_of",
     "seconds",
     "stream_handlers",
+    "was_logged",
 ]
 
 #: The name of the worker whose function is running.
@@ -38,6 +40,7 @@ current_flow: ContextVar[str] = ContextVar("lifecycle_flow", default="")
 #: The current span, as a W3C ``traceparent``.
 current_span: ContextVar[str] = ContextVar("lifecycle_traceparent", default="")
 
+_LOGGED = "_lifecycle_logged"
 _NO_MESSAGE = "(its message cannot be read"
 
 
@@ -68,6 +71,16 @@ def reason_of(error: BaseException) -> str:
     """Return the message of an error, with its class if the message alone is empty or only a key."""
     message = "" if type(error).__str__ is KeyError.__str__ else message_of(error)
     return message if message and not message.startswith(_NO_MESSAGE) else error_text(error)
+
+
+def mark_logged(error: BaseException) -> None:
+    """Record that ``error`` has been logged, so that code further up does not log it again."""
+    vars(error)[_LOGGED] = True
+
+
+def was_logged(error: BaseException) -> bool:
+    """Return whether `mark_logged` was called for ``error``."""
+    return _LOGGED in vars(error)
 
 
 def seconds(duration: float | timedelta) -> float:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from lifecycle import hooks
 from lifecycle._async import was_cancelled
-from lifecycle._util import error_text, name_of
+from lifecycle._util import error_text, name_of, was_logged
 from lifecycle.control.debouncing import Debounce, Debouncer
 from lifecycle.control.deliveries import Delivery, current, emits_stored
 from lifecycle.control.keyed_lanes import KeyedLane
@@ -24,6 +24,7 @@ from lifecycle.errors import Dropped, InvalidTopic, LaneFull, LifecycleError, No
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Hashable, Iterator, Sequence
 
+    from lifecycle.control.commands import Commands
     from lifecycle.control.routing import Match, RouteTable
     from lifecycle.control.types import Handler, LaneKey, Middleware
     from lifecycle.events import Topical
@@ -36,6 +37,15 @@ _log = logging.getLogger("lifecycle.control")
 _ROUTED, _ACCEPTED = hooks.event_routed.receivers, hooks.delivery_accepted.receivers
 
 
+class _HasCommands(Protocol):
+    """The part of a router that reports use."""
+
+    @property
+    def commands(self) -> Commands:
+        """The registered commands."""
+        ...
+
+
 class Relayed(NotHandled):
     """Raised when a relay passes an event to its routes. It never leaves this package."""
 
@@ -43,7 +53,7 @@ class Relayed(NotHandled):
 class Dispatcher:
     """Moves events through the debouncers and lanes of one router, and owns its lanes."""
 
-    def __init__(self, table: RouteTable, buffer: int, router: object) -> None:
+    def __init__(self, table: RouteTable, buffer: int, router: _HasCommands) -> None:
         self.table = table
         #: The sender of the hooks.
         self.router = router
@@ -353,6 +363,8 @@ class Dispatcher:
             await self._pass_on(delivery, route, error)
         elif isinstance(error, asyncio.CancelledError):
             self.report.end_failed(delivery, route, _stray(route, error))
+        elif isinstance(error, UsageError) and not route.is_tap:
+            self.report.end_misused(delivery, route, error)
         else:
             self.report.end_failed(delivery, route, error)
 
@@ -473,7 +485,7 @@ def _stray(route: Route, error: asyncio.CancelledError) -> LifecycleError:
 class Reporter:
     """Counts, logs and announces the results of events. A hook without receivers costs only the check."""
 
-    def __init__(self, router: object) -> None:
+    def __init__(self, router: _HasCommands) -> None:
         self._router = router
         #: Number of events that no route took.
         self.unrouted_count: int = 0
@@ -523,14 +535,23 @@ class Reporter:
         """End a delivery with the error of a handler."""
         route.failed += 1
         topic = delivery.event.topic
-        if isinstance(error, UsageError):
-            _log.warning("%s", error)
-        else:
-            _log.log(level, "%s failed on %s (route %r)", name_of(route.handler), topic, route.text, exc_info=error)
+        level = logging.DEBUG if was_logged(error) else level
+        _log.log(level, "%s failed on %s (route %r)", name_of(route.handler), topic, route.text, exc_info=error)
         delivery.end(error)
         if not route.is_tap:
             hooks.handler_failed.announce(self._router, event=delivery.event, pattern=route.text, error=error)
         self._announce_end(delivery)
+
+    def end_misused(self, delivery: Delivery, route: Route, error: UsageError) -> None:
+        """End the delivery of a command whose arguments are wrong, which is not a failure of its handler."""
+        route.handled += 1
+        command = self._router.commands.get(delivery.event.topic.rpartition("/")[2])
+        text = str(error)
+        if command is not None and "usage:" not in text:
+            text += f"; usage: {command.usage}" if command.usage else f"; {command.name}: {command.help}".rstrip(": ")
+        _log.warning("%s", text)
+        delivery.end(error)
+        self.announce_finished(delivery, route, asyncio.get_running_loop().time())
 
     def log_tap_failed(self, tap: Route, event: Topical) -> None:
         """Log an error raised by a tap. Call this inside the except clause."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lifecycle._async import is_async
-from lifecycle._util import error_text
+from lifecycle._util import error_text, mark_logged
 from lifecycle.handlers._calls import adapted, trimmed
 
 if TYPE_CHECKING:
@@ -154,6 +154,7 @@ class ReloadHandler:
             self._result = error_text(error)
             level = logging.DEBUG if isinstance(error, asyncio.CancelledError) else logging.WARNING
             _log.log(level, "reload failed, generation %d stays: %s", self._generation, self._result)
+            mark_logged(error)
             raise
         else:
             self._generation += 1

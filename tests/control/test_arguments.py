@@ -104,6 +104,33 @@ async def test_a_mistake_is_logged_with_the_usage_in_one_line(
     assert (record.levelname, record.getMessage(), record.exc_info) == ("WARNING", str(raised.value), None)
 
 
+async def test_usage_error_of_a_handler_prints_the_help_and_counts_as_no_failure(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    router = Router()
+
+    @router.command
+    async def deploy(event: CommandEvent) -> None:
+        """Deploy TARGET."""
+        raise UsageError("give a target")
+
+    @router.command
+    async def ship(target: str) -> None:
+        raise UsageError(f"{target} is not a target")
+
+    async with running(router):
+        for line in ("deploy", "ship rome"):
+            event = router.commands.parse(line)
+            assert event is not None
+            with pytest.raises(UsageError):
+                await (await router.emit(event))
+    assert [record.getMessage() for record in caplog.records] == [
+        "give a target; deploy: Deploy TARGET.",
+        "rome is not a target; usage: ship TARGET",
+    ]
+    assert (router.state().handled, router.state().failed) == (2, 0)
+
+
 def test_completions_come_from_the_annotations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()

@@ -425,3 +425,18 @@ async def _play(steps: list[tuple[str, int]]) -> None:
         assert sum(at < span[1] <= done for span in spans) <= 2
     assert not handler.state().running
     assert handler.state().generation == len(spans) <= len(asked)
+
+
+async def test_failed_reload_is_reported_once(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    def prepare() -> None:
+        raise ValueError("line 3")
+
+    router = Router()
+    router.handle("lifecycle/reload", ReloadHandler(prepare))
+    async with running(router):
+        with pytest.raises(ValueError, match="line 3"):
+            await (await router.emit(EVENT))
+    assert [record.getMessage() for record in caplog.records if record.levelname != "DEBUG"] == [
+        "reload failed, generation 0 stays: ValueError: line 3"
+    ]
+    assert router.state().failed == 1
