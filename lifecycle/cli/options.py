@@ -36,6 +36,7 @@ __all__ = [
     "count",
     "extensions",
     "find_option",
+    "first_start",
     "globs",
     "interval",
     "log_format",
@@ -44,6 +45,8 @@ __all__ = [
     "path",
     "policy",
     "port",
+    "probe",
+    "read_flag",
     "read_value",
     "ready",
     "rules",
@@ -58,6 +61,9 @@ Busy: TypeAlias = Literal["restart", "queue", "drop"]
 
 #: Conditions for a restart of a command that has ended.
 Policy: TypeAlias = Literal["never", "on_failure", "always"]
+
+#: Reactions to a process that cannot start at first.
+FirstStart: TypeAlias = Literal["fail", "retry"]
 
 #: Reactions to a changed file.
 Action: TypeAlias = Literal["restart", "reload", "ignore"]
@@ -217,6 +223,7 @@ def _one_of(choices: object) -> Callable[[str], Any]:
 
 busy: _Read = _one_of(Busy)
 policy: _Read = _one_of(Policy)
+first_start: _Read = _one_of(FirstStart)
 log_format: _Read = _one_of(LogFormat)
 
 
@@ -228,6 +235,17 @@ def ready(text: str) -> str:
         parse_ready(text)
     except ValueError as error:
         raise ValueError(str(error).removeprefix(f"ready={text!r} is ")) from None
+    return text
+
+
+def probe(text: str) -> str:
+    """Read a health check as in a `Spec`."""
+    from lifecycle.workers.probes import parse_probe
+
+    try:
+        parse_probe(text, "")
+    except ValueError as error:
+        raise ValueError(str(error).removeprefix(f"probe={text!r} of '' is ")) from None
     return text
 
 
@@ -396,6 +414,17 @@ def read_value(option: Option, value: Any) -> Any:
     if not isinstance(value, str):
         raise ValueError(f"{option.name} = {shown(value)} is not a string; write it in quotes")  # noqa: TRY004  # readers raise ValueError
     return _parse(option, value)
+
+
+def read_flag(key: str, value: Any) -> bool:
+    """Return the setting for ``value`` of the flag ``key`` in a configuration file.
+
+    Raises:
+        ValueError: if the value is not a boolean.
+    """
+    if not isinstance(value, bool):
+        raise ValueError(f"{key} = {shown(value)} is not a boolean; write true or false")  # noqa: TRY004  # readers raise ValueError
+    return value
 
 
 def _parse(option: Option, text: str) -> Any:

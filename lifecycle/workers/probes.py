@@ -7,19 +7,17 @@ import os
 import shlex
 import signal
 import subprocess
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import replace
+from typing import Protocol
 
 from lifecycle._async import shield
 from lifecycle.workers import _posix
-from lifecycle.workers.base import check_env
 from lifecycle.workers.containment.containment import Containment, Level
 from lifecycle.workers.containment.guard import why_no_guard
 from lifecycle.workers.model import ProbeResult
+from lifecycle.workers.process import ProcessWorker
 from lifecycle.workers.readiness import Port, Url
 from lifecycle.workers.stdio import Command, fault_of, popen
-
-if TYPE_CHECKING:
-    from lifecycle.workers.specs import Spec
 
 __all__ = ["Probe", "answer_of", "parse_probe"]
 
@@ -30,41 +28,41 @@ class Probe(Protocol):
     #: The reason why the last check failed, if known.
     reason: str
 
-    async def check(self) -> bool:
-        """Return whether the child is healthy."""
+    async def check(self, worker: object, /) -> bool:
+        """Return whether ``worker`` is healthy."""
         ...
 
 
-def parse_probe(text: str, spec: Spec) -> Probe:
-    """Return the probe that ``text`` describes. A command has the environment, the directory and the user of ``spec``.
+def parse_probe(text: str, name: str) -> Probe:
+    """Return the probe that ``text`` describes, for the child ``name``.
 
     Raises:
         ValueError: if ``text`` describes no probe.
     """
     try:
-        return _read(text, spec)
+        return _read(text, name)
     except ValueError as error:
         raise ValueError(
-            f"probe={text!r} of {spec.name!r} is not a probe ({error}); "
+            f"probe={text!r} of {name!r} is not a probe ({error}); "
             "give 'port:N', 'http://…', 'https://…' or 'cmd:COMMAND'"
         ) from None
 
 
-def _read(text: object, spec: Spec) -> Probe:
+def _read(text: object, name: str) -> Probe:
     match text.split(":", 1) if isinstance(text, str) else None:
         case ["port", number]:
             return Port(number)
         case ["http" | "https", _]:
             return Url(str(text))
         case ["cmd", line]:
-            return CommandProbe(line, spec)
+            return CommandProbe(name, line)
         case _:
             raise ValueError("unknown kind")
 
 
-async def answer_of(probe: Probe) -> ProbeResult:
-    """Check once, and return the result with the reason of a failure."""
-    if await probe.check():
+async def answer_of(probe: Probe, worker: object) -> ProbeResult:
+    """Check ``worker`` once, and return the result with the reason of a failure."""
+    if await probe.check(worker):
         return ProbeResult(healthy=True)
     return ProbeResult(healthy=False, message=f"did not {probe}{probe.reason and f': {probe.reason}'}")
 
@@ -72,31 +70,31 @@ async def answer_of(probe: Probe) -> ProbeResult:
 class CommandProbe:
     """A probe that is good if a command exits with status 0. Its output is discarded, and no shell reads it.
 
+    The command has the environment, the directory and the user of the process that it checks.
+
     Raises:
         ValueError: if the command cannot be split into words.
     """
 
     reason: str = ""
 
-    def __init__(self, line: str, spec: Spec) -> None:
+    def __init__(self, name: str, line: str) -> None:
         argv = shlex.split(line)
         if not argv or "\0" in line:
             raise ValueError("the command is empty or has a NUL")
-        self._name = spec.name
+        self._name = name
         self._argv = argv
-        self._cwd = None if spec.cwd is None else os.fspath(spec.cwd)
-        self._account = None if spec.user is None else _posix.find_account(spec.user)
-        self._env = {**(self._account.variables if self._account else {}), **(spec.env or {})}
-        for key, value in self._env.items():
-            check_env(key, value)
 
     def __str__(self) -> str:
         return f"exit with status 0 ({shlex.join(self._argv)})"
 
-    async def check(self) -> bool:
-        """Run the command. If the caller is cancelled, the command is killed."""
+    async def check(self, worker: object, /) -> bool:
+        """Run the command for ``worker``. If the caller is cancelled, the command is killed."""
         containment = Containment(self._name, Level.GROUP if why_no_guard() else Level.GUARD)
-        command = Command(self._argv, {**os.environ, **self._env}, self._cwd, account=self._account)
+        like = Command((), os.environ)
+        if isinstance(worker, ProcessWorker):
+            like = worker._command()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # same package
+        command = replace(like, argv=self._argv, inherit=())
         pid: int | None = None
         try:
             command = await containment.prepare(command)

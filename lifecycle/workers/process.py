@@ -175,12 +175,16 @@ class ProcessWorker(BaseWorker):
             with suppress(ProcessLookupError):
                 os.kill(self._group, signum)
 
+    def _command(self) -> Command:
+        """Return the command with its environment, directory and user."""
+        account = self._account
+        env = {**os.environ, **(account.variables if account else {}), **_span(), **self._env}
+        return Command(self._argv, env, self._cwd, self._inherit, account)
+
     # -- start and end -----------------------------------------------------------------------------------------------
 
     async def _launch(self) -> Awaitable[End]:
-        account = self._account
-        env = {**os.environ, **(account.variables if account else {}), **_span(), **self._env}
-        command = Command(self._argv, env, self._cwd, self._inherit, account)
+        command = self._command()
         try:
             _posix.require_groups()
             if self._ready is not None:

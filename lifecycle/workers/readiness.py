@@ -173,7 +173,7 @@ class Port(Readiness):
         """Poll the port until it accepts connections."""
         await _poll(self.check)
 
-    async def check(self) -> bool:
+    async def check(self, _: object = None, /) -> bool:
         """Return whether the port accepts connections now."""
         if not (await self._accepts(socket.AF_INET, "127.0.0.1") or await self._accepts(socket.AF_INET6, "::1")):
             self.reason = ""
@@ -232,7 +232,7 @@ class Url(Readiness):
         async with _session() as session:
             await _poll(lambda: self._answers(session))
 
-    async def check(self) -> bool:
+    async def check(self, _: object = None, /) -> bool:
         """Return whether the URL answers now."""
         async with _session() as session:
             return await self._answers(session)

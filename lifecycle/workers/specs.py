@@ -158,8 +158,8 @@ class Spec:
             `ProcessWorker`.
         probe: Health check in addition to the worker's own ``probe()``. ``"port:N"``: it accepts connections on this
             local port. ``"http://…"`` or ``"https://…"``: this URL is answered with a status below 400.
-            ``"cmd:COMMAND"``: this command, which no shell reads, exits with status 0. It runs with ``env``, ``cwd``
-            and ``user``, and its output is discarded.
+            ``"cmd:COMMAND"``: this command, which no shell reads, exits with status 0. It has the environment, the
+            directory and the user of the process, and its output is discarded.
         probe_interval: Seconds between two probes, varied at random by a tenth. By default 10 with a ``probe``;
             otherwise the child is not probed.
         probe_timeout: Maximum seconds per probe. A probe without an answer fails.
@@ -266,7 +266,7 @@ class Spec:
         elif callable(child) and required_arguments(child) != 0:
             raise TypeError(f"{name_of(child)} cannot create {self.name!r}: it must have no required arguments")
         if self.probe is not None:
-            parse_probe(self.probe, self)
+            parse_probe(self.probe, self.name)
         if not self.is_command and (given := next(iter(self._of_process()), None)):
             raise ValueError(f"{given} of {self.name!r} needs a list of arguments as the child; give it to the worker")
 

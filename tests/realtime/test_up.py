@@ -250,6 +250,45 @@ class TestPolicies:
         assert "db   not ready\n" in text
         assert "web  not started\n" in text
 
+    def test_first_start_is_retried_without_stopping_the_others(
+        self, tables: Callable[..., Running], here: Path
+    ) -> None:
+        program = tables(f"""
+            [up.db]
+            command = "test -e go || exit 3; echo listening; exec sleep 600"
+            ready = "line:listening"
+            first-start = "retry"
+            backoff = 0.05
+            [up.web]
+            command = "{LIVES}"
+            [up.app]
+            command = "{LIVES}"
+            after = "db"
+        """)
+        program.until("started web")
+        program.until("db is started again in")
+        assert "started app" not in program.text
+        (here / "go").touch()
+        program.until("started app")
+        text = program.stop()
+        assert text.index("ready: db") < text.index("started app")
+        assert "stopping the other processes" not in text
+
+    def test_process_whose_probe_fails_is_restarted(self, tables: Callable[..., Running], here: Path) -> None:
+        (here / "healthy").touch()
+        program = tables(f"""
+            [up.web]
+            command = "{LIVES}"
+            restart = "on-failure"
+            probe = "cmd:sh -c 'test -e $FLAG'"
+            probe-interval = 0.1
+            restart-unhealthy = true
+            env = {{ FLAG = "healthy" }}
+        """)
+        program.until("started web")
+        (here / "healthy").unlink()
+        program.until("restart 1)")
+
     def test_failure_restarts_until_given_up(self, tables: Callable[..., Running]) -> None:
         program = tables(f"""
             [up.web]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from lifecycle.cli import options
 from lifecycle.cli.files import did_you_mean, load_table, read_env, read_text, shown, texts
-from lifecycle.cli.options import Option, find_option, option, options_of, read_value
+from lifecycle.cli.options import Option, find_option, option, options_of, read_flag, read_value
 from lifecycle.cli.output import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -75,6 +75,21 @@ class Process:
         options.interval,
         default=30.0,
         number=True,
+    )
+    user: str | None = option("USER", "run the process as this user, if lifecycle runs as root")
+    #: As in `Spec`.
+    probe: str | None = option(
+        "CHECK", "check the health of the process: port:N, an http:// URL or cmd:COMMAND", options.probe
+    )
+    probe_interval: float = option(
+        "SECONDS", "wait this long between two probes", options.interval, default=10.0, number=True
+    )
+    restart_unhealthy: bool = option(None, "restart the process after three failed probes", default=False)
+    first_start: str = option(
+        "WHAT",
+        "if the first start fails, stop everything (fail), or start the process again after its backoff (retry)",
+        options.first_start,
+        default="fail",
     )
     after: tuple[str, ...] = option(
         "NAME",
@@ -229,7 +244,10 @@ def _process(name: str, value: Any, base: Path) -> Process:
     keys = cast("Mapping[str, Any]", value) if isinstance(value, dict) else {"command": value}
     if "command" not in keys:
         raise ValueError('has no command; give one, such as command = "python app.py"')
-    return Process(name, **_fields(keys, base))
+    process = Process(name, **_fields(keys, base))
+    if process.restart_unhealthy and (process.probe is None or process.restart in (None, "never")):
+        raise ValueError('restart-unhealthy needs a probe, and restart = "on-failure" or "always"; add what is missing')
+    return process
 
 
 def _fields(keys: Mapping[str, Any], base: Path) -> dict[str, Any]:
@@ -244,10 +262,11 @@ def _fields(keys: Mapping[str, Any], base: Path) -> dict[str, Any]:
             case "env":
                 found[key] = _variables(value)
             case _:
-                known, _ = find_option(key, KEYS, *(each.name for each in BASIC_KEYS))
+                known, negated = find_option(key, KEYS, *(each.name for each in BASIC_KEYS))
                 if known.field in found:
                     raise ValueError(f"{key} sets the same value as another key; remove one of them")
-                found[known.field] = read_value(known, value)
+                flag = known.is_flag
+                found[known.field] = read_flag(key, value) is not negated if flag else read_value(known, value)
     if "env_file" in found:
         found["env_file"] = base / found["env_file"]
     return {**found, "watch": tuple(_watched(path, base) for path in found.get("watch", ()))}

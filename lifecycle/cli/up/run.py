@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -138,7 +139,7 @@ class _Starts:
         name = process.name
         self._up.discard(name)
         try:
-            await self._restart(name)
+            await self._restart_or_retry(process)
             if not process.is_job or await self._reaches(name, Status.FINISHED):
                 self._up.add(name)
             elif self.stops_all(process, self._state(name)):
@@ -176,6 +177,20 @@ class _Starts:
         except WorkerFailed:
             if not await self._reaches(name, Status.RUNNING, Status.FINISHED):
                 raise
+
+    async def _restart_or_retry(self, process: Process) -> None:
+        """Restart ``process``. If its first start fails and is to be retried, start it again after its backoff."""
+        delays = map(Backoff(initial=process.backoff).delay, count())
+        while process.first_start == "retry" and process.name not in self._started:
+            with suppress(WorkerFailed):
+                await self._restart(process.name)
+                return
+            if self._supervisor.status not in AT_WORK:
+                break
+            delay = next(delays)
+            self._console.info(f"{process.name} is started again in {delay:.1f} s")
+            await asyncio.sleep(delay)
+        await self._restart(process.name)
 
     def _drop_restarts(self, failed: str) -> None:
         """Cancel the pending restarts of processes that depend on ``failed``."""
@@ -311,6 +326,9 @@ class _Program:
             restart=process.restart or "never",
             backoff=Backoff(initial=process.backoff, max_restarts=process.max_restarts),
             significant=process.essential,
+            probe=process.probe,
+            probe_interval=process.probe_interval if process.probe else None,
+            restart_unhealthy=process.restart_unhealthy,
         )
 
     def _worker(self, process: Process) -> ProcessWorker:
@@ -320,6 +338,7 @@ class _Program:
             *process.argv,
             env=environment(process, self._env_file),
             cwd=process.cwd,
+            user=process.user,
             stop_signal=process.stop_signal,
             stop_timeout=process.stop_timeout,
             output=self._screen.output(process.name),

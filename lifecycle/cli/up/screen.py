@@ -193,8 +193,9 @@ class StatusPrinter:
         if old == Status.STOPPING:
             self._console.warning(text)
         elif old == Status.STARTING:
-            # A failed start stops everything only if it was the first.
-            self._console.error(text + self._others(stop=not state.restarts))
+            # A failed start stops everything only if it was the first, and is not tried again.
+            stop = not state.restarts and process.first_start == "fail"
+            self._console.error(text + self._others(stop=stop))
         elif not process.comes_back(failed=state.error is not None):
             stop = self._stops_all(process, state)
             then = "; waiting for a change" if process.watch else self._others(stop=stop)

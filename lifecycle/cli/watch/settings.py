@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from lifecycle.cli import options
 from lifecycle.cli.files import load_table, shown, texts
-from lifecycle.cli.options import Address, Glob, Rule, find_option, option, options_of, read_value
+from lifecycle.cli.options import Address, Glob, Rule, find_option, option, options_of, read_flag, read_value
 from lifecycle.cli.output import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -286,7 +286,7 @@ def _read(key: str, value: Any, base: Path) -> tuple[str, Any]:
         return key, _paths(value, base)
     found, negated = find_option(key, OPTIONS, "command", "paths")
     if found.is_flag:
-        return found.field, _flag(key, value) is not negated
+        return found.field, read_flag(key, value) is not negated
     return found.field, _from(base, read_value(found, value))
 
 
@@ -301,12 +301,6 @@ def _from(base: Path, read: Any) -> Any:
             return tuple(each.at(base) if isinstance(each, Glob | Rule) else each for each in cast("Any", read))
         case _:
             return read
-
-
-def _flag(key: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{key} = {shown(value)} is not a boolean; write true or false")  # noqa: TRY004  # readers raise ValueError
-    return value
 
 
 def _paths(value: Any, base: Path) -> tuple[Path, ...]:

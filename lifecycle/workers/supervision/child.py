@@ -60,7 +60,7 @@ class Child:
         self.spec = spec
         # Constant during the life of the spec, unlike the workers.
         self._resume_id = str(uuid4())
-        self._probe = None if spec.probe is None else parse_probe(spec.probe, spec)
+        self._probe = None if spec.probe is None else parse_probe(spec.probe, spec.name)
         self._created_at = time.time()
         #: Grows with every start and every stop, so that reports with an earlier number are ignored as stale.
         self.generation: int = 0
@@ -326,7 +326,7 @@ async def _answer(worker: Any, extra: Probe | None, timeout: float) -> ProbeResu
             if probe is not None:
                 answer = await probe()
             if extra is not None and isinstance(answer, ProbeResult) and answer.healthy:
-                checked = await answer_of(extra)
+                checked = await answer_of(extra, worker)
                 answer = answer if checked.healthy else checked
     except TimeoutError:
         return ProbeResult(healthy=False, message=f"no answer within {timeout:g} s")

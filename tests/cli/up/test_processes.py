@@ -90,6 +90,11 @@ class TestTables:
             watch = "src"
             stop-signal = "INT"
             stop-timeout = 2
+            user = "www-data"
+            probe = "cmd:true"
+            probe-interval = 3
+            restart-unhealthy = true
+            first-start = "retry"
         """
         assert tables(text) == (
             Process("db", "postgres -D data", cwd=tmp_path),
@@ -108,6 +113,11 @@ class TestTables:
                 watch=(tmp_path / "src",),
                 stop_signal=signal.SIGINT,
                 stop_timeout=2.0,
+                user="www-data",
+                probe="cmd:true",
+                probe_interval=3.0,
+                restart_unhealthy=True,
+                first_start="retry",
             ),
         )
 
@@ -137,6 +147,10 @@ class TestTables:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
+            ("up.web = { command = 'x', probe = 'line:x' }", r"probe = \"line:x\": not a probe .unknown kind.; "),
+            ("up.web = { command = 'x', first-start = 'no' }", 'first-start = "no": give fail or retry'),
+            ("up.web = { command = 'x', restart-unhealthy = 1 }", "restart-unhealthy = 1 is not a boolean"),
+            ("up.web = { command = 'x', restart-unhealthy = true }", r"\[up.web\] restart-unhealthy needs a probe"),
             ('[up.web\ncommand = "x"', "lifecycle.toml: cannot be read: .*at line 1, column 8"),
             ("up = 3", "up = 3 is not a table"),
             ("", "defines no processes; write tables .up.NAME."),
