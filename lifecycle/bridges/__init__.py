@@ -1,8 +1,8 @@
 """The same topics and handlers on several machines, connected by NATS JetStream.
 
-`NatsBridge` is added to a router like any other source. Events that match ``subscribe`` come from the bus, and events
-that match ``publish`` go to it. `Leader` elects one of several processes. ``connection`` holds the client.
-``subjects`` and ``cloudevents`` define the format for other programs.
+`NatsBridge` is added to a router like any other source. It receives events that match ``subscribe`` from the bus, and
+sends events that match ``publish`` to it. `Leader` elects one of several processes. ``connection`` holds the client.
+``subjects`` and ``cloudevents`` define the format that other programs must use.
 """
 
 from lifecycle.bridges.bridge import BridgeState, NatsBridge

@@ -1,7 +1,7 @@
-"""`NatsBridge`: a source of events from other machines, and a relay that sends them this process's events.
+"""`NatsBridge`: a source that receives events from other machines and relays this process's events to them.
 
-`NatsBridge` is the interface to the router. `Session` is the life of one connection: it sets up the stream and the
-consumer, receives messages and sends answers.
+`NatsBridge` is the interface to the router. `Session` covers one connection: it sets up the stream and the consumer,
+receives messages, and acknowledges or rejects them.
 """
 
 from __future__ import annotations
@@ -49,59 +49,66 @@ _log = logging.getLogger("lifecycle.bridges")
 
 _BACKOFF = Backoff(initial=1.0, maximum=60.0)
 
-#: Maximum events per pattern that wait to be published. More wait in the router, before their timeout begins.
+#: Maximum number of events per pattern that wait to be published. Further events wait in the router, and their timeout
+#: has not begun.
 _WAITING = 1024
 
-#: Maximum changes of the connection that wait to be emitted; older ones are dropped.
+#: Maximum number of connection changes that wait to be emitted. Older changes are dropped.
 _NEWS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class BridgeState:
-    """A snapshot of a bridge. The counts start when the bridge is made."""
+    """A snapshot of a bridge. Counts start when the bridge is created."""
 
     name: str
     #: Whether the server is reachable.
     up: bool
-    #: Events from the bus in this process that are not acknowledged yet.
+    #: Number of events from the bus that this process has not acknowledged yet.
     in_flight: int
-    #: Events from the bus that were handled, returned for another delivery, or turned into dead letters.
+    #: Number of events from the bus that were handled.
     handled: int
+    #: Number of events from the bus that were returned for another delivery.
     given_back: int
+    #: Number of events from the bus that became dead letters.
     dead: int
-    #: Events from this process that the bus has accepted, and the number of them that it already had.
+    #: Number of events from this process that the bus accepted.
     published: int
+    #: Number of published events that the bus already had.
     duplicates: int
 
 
 class NatsBridge:
-    """Shares events with other machines through a stream of NATS JetStream; added to a router with ``add_source``.
+    """Shares events with other machines through a NATS JetStream stream. Add a bridge to a router with ``add_source``.
 
-    Events that match ``subscribe`` come from the bus, as `BusEvent`. Each goes to one member of ``group``: a process of
-    that group with free capacity. A message is acknowledged only after it has been handled. If a handler fails or no
-    route handles it, the message is delivered again after ``backoff``. After ``max_deliver`` failures it is published
-    under ``dead/<topic>``.
+    Events that match ``subscribe`` arrive from the bus as `BusEvent`. Each event is delivered to one member of
+    ``group``:
+    a process in that group with free capacity. A message is acknowledged only after it has been handled. If a handler
+    fails or no route handles the event, the message is delivered again after ``backoff``. After ``max_deliver``
+    failures,
+    the event is published under ``dead/<topic>``.
 
-    Events that match ``publish`` go to the bus before they go to their routes here. When the `Delivery` has ended, both
-    have them. Events that also match ``subscribe`` go to the bus only, and come back to one member of the group. Events
-    from the bus are never sent to it again.
+    Events that match ``publish`` are sent to the bus before their local routes receive them. When the `Delivery` has
+    ended, both the bus and the routes have the event. Events that also match ``subscribe`` are sent to the bus only,
+    and
+    one member of the group receives them from there. Events from the bus are never sent to it again.
 
     Args:
         url: the server's URL, or a `NatsServer` for credentials, TLS or several servers.
-        stream: name of the server's stream, created if it is missing.
+        stream: name of the server's stream, which is created if it is missing.
         prefix: the first token of every subject.
-        group: the processes that share the work; also the name of the bridge.
+        group: name of the group of processes that share the work; also the name of the bridge.
         subscribe: patterns of events to receive.
         publish: patterns of events to send.
-        max_in_flight: limit for events from the bus in this process, and for events being published. Up to 1,024 more
-            per pattern wait for capacity, within their timeout of thirty seconds. With 1, the whole group handles one
-            event at a time, in strict order even after failures.
-        ack_wait: seconds until another member gets the events of a member that died. A long-running handler does not
-            cause this.
-        max_deliver: maximum failures of an event's handlers, counted over all processes of the group. Deliveries
-            without a failed handler do not count, such as those to a process that stops or is killed.
-        backoff: delay after a failure; its settings for restarts are not used.
-        sync: wait until the server confirms each acknowledgement, which is slower, but causes fewer duplicates if the
+        max_in_flight: maximum number of events from the bus in this process, and of events being published. Up to 1,024
+            more per pattern wait for capacity, within their timeout of thirty seconds. With 1, the whole group handles
+            one event at a time, in strict order even after failures.
+        ack_wait: seconds until the events of a crashed member are delivered to a different member. A long-running
+            handler does not trigger a new delivery.
+        max_deliver: maximum number of times that an event's handlers may fail, counted over all processes in the group.
+            Deliveries without a failed handler do not count, such as those to a process that stops or is killed.
+        backoff: delay after a failure. The settings for restarts are not used.
+        sync: wait until the server confirms each acknowledgement. This is slower, but causes fewer duplicates if the
             server is killed.
 
     Raises:
@@ -144,7 +151,7 @@ class NatsBridge:
         self._dedupe = DedupeCache()
         self._session: Session | None = None
         self._router: Router | None = None
-        # Whether the router has removed the bridge. Events that match `publish` then stay in this process.
+        # Whether the router has removed the bridge. After that, events that match `publish` stay in this process.
         self._left = False
         self._news: deque[Change] = deque(maxlen=_NEWS)
         self._stirred = asyncio.Event()
@@ -177,12 +184,12 @@ class NatsBridge:
         if self._router is router:
             return
         if self._router is not None:
-            raise ValueError(f"{self!r} already belongs to {self._router!r}; make a second bridge")
+            raise ValueError(f"{self!r} already belongs to {self._router!r}; create a second bridge")
         self._router = router
         patterns = self._settings.publish
         for at, pattern in enumerate(patterns):
-            # The publisher limits events in flight. With the limit of a lane, the timeout of waiting events would not
-            # begin.
+            # The publisher limits the events in flight. A limit on the lane would delay the start of each event's
+            # timeout.
             add_relay(router, pattern, partial(self._send, earlier=patterns[:at]), concurrency=_WAITING)
 
     async def __aenter__(self) -> Self:
@@ -204,7 +211,7 @@ class NatsBridge:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the connection after a failure. Otherwise it is needed until every delivery has ended."""
+        """Close the connection after a failure. Without a failure, it stays open until every delivery has ended."""
         if isinstance(error, Exception):
             await self._close()
         else:
@@ -214,7 +221,7 @@ class NatsBridge:
         """Emit events from the bus until `close`; called by the router.
 
         Raises:
-            BridgeError: if the connection is closed for good; the router starts the bridge again.
+            BridgeError: if the connection is closed permanently; the router restarts the bridge.
         """
         assert self._session is not None
         telling = asyncio.get_running_loop().create_task(self._tell(emit), name=f"bridge {self.name}: health")
@@ -230,7 +237,7 @@ class NatsBridge:
             self._session.stop()
 
     async def settle(self) -> None:
-        """Send the last answers and disconnect; called by the router when every delivery has ended."""
+        """Send the last acknowledgements and disconnect; called by the router when every delivery has ended."""
         session, self._session = self._session, None
         if session is not None:
             await session.settle()
@@ -245,10 +252,10 @@ class NatsBridge:
     # -- out ---------------------------------------------------------------------------------------------------------
 
     async def _send(self, event: Topical, earlier: tuple[Pattern, ...]) -> bool:
-        """Publish ``event``, and return whether it continues to its route in this process."""
+        """Publish ``event``, and return whether the local route should also receive it."""
         topic = event.topic
         if self._left or _stays(event) or (earlier and any(each.matches(topic) for each in earlier)):
-            raise NotHandled(f"no route here matches {topic!r}, and it does not go to the bus")
+            raise NotHandled(f"no route here matches {topic!r}, and it is not published to the bus")
         subject = as_subject(topic, self._settings.prefix)
         headers, body = to_binary(event, self._source)
         span = current_span.get()
@@ -278,16 +285,16 @@ class NatsBridge:
 
 
 def _stays(event: Topical) -> bool:
-    """Return whether ``event`` came from a bus, describes a bridge, or concerns only this process."""
+    """Return whether ``event`` came from a bus, describes a bridge, or concerns this process alone."""
     return isinstance(event, (BusEvent, LeaderEvent)) or (
         isinstance(event, HealthEvent) and event.name.startswith("bridge/")
     )
 
 
-#: Seconds for sending the last answers.
+#: Seconds for sending the last acknowledgements.
 _FINAL_ANSWERS = 4.0
 
-#: Seconds between two reads of the consumer, which other members and operators may change.
+#: Seconds between two reads of the consumer's settings, which other members and operators may change.
 _LOOK = 5.0
 
 _RETRY = Backoff(initial=0.1, maximum=2.0)
@@ -314,16 +321,16 @@ class Session:
         )
         self._pull = Pull(connection, settings.stream, settings.group, self._room)
         self._background: list[asyncio.Task[None]] = []
-        # The server's timestamp at which a pause set by an operator ends.
+        # The server's timestamp at which an operator's pause ends.
         self._paused = ""
         self._ending = asyncio.Event()
-        # Numbers of the last read of the consumer that has begun, and of the last one that was answered.
+        # Sequence numbers of the last read of the consumer that began, and of the last one that finished.
         self._begun = self._seen = 0
         self._looking = asyncio.Lock()
 
     @property
     def in_flight(self) -> int:
-        """The number of unanswered messages in this process."""
+        """The number of unacknowledged messages in this process."""
         return self._messages.held + len(self._pull.waiting)
 
     async def prepare(self) -> None:
@@ -344,7 +351,7 @@ class Session:
         """Pass messages to the router until `stop`.
 
         Raises:
-            BridgeError: if the client is closed for good.
+            BridgeError: if the client is closed permanently.
         """
         loop = asyncio.get_running_loop()
         work: asyncio.Task[object] = loop.create_task(
@@ -354,7 +361,7 @@ class Session:
         try:
             await asyncio.wait([work, closed], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            # The handlers are cancelled next. Messages that they drop go to other members.
+            # The handlers are cancelled next. Messages whose handlers are cancelled are delivered to other members.
             self._messages.end()
             raise
         finally:
@@ -377,10 +384,10 @@ class Session:
         self._pull.stop()
 
     async def settle(self) -> None:
-        """Send the last answers after every delivery has ended, and close the connection, within a few seconds."""
+        """After every delivery has ended, send the last acknowledgements and close, within a few seconds."""
         try:
             async with asyncio.timeout(_FINAL_ANSWERS):
-                # Otherwise other members would get messages that are in transit only after `ack_wait`.
+                # Without this step, other members would get messages in transit only after `ack_wait`.
                 await self._pull.close()
                 await self._nak_waiting()
                 await self._messages.settle()
@@ -391,7 +398,7 @@ class Session:
             await self.abandon()
 
     async def abandon(self) -> None:
-        """Close immediately; unanswered messages are delivered again."""
+        """Close immediately; unacknowledged messages are delivered again."""
         tasks = [*self._messages.abandon(), *self._background]
         for task in self._background:
             task.cancel()
@@ -400,7 +407,7 @@ class Session:
         await self.connection.close()
 
     async def _carry(self, emit: Emit) -> None:
-        """Pull messages and handle them; after an error of the server, set everything up again."""
+        """Pull messages and handle them. After a server error, set up the stream and the consumer again."""
         tries = 0
         while not self._ending.is_set():
             try:
@@ -424,7 +431,7 @@ class Session:
             await self._messages.keep_alive(self._pull.waiting)
 
     async def _watch(self) -> None:
-        """Follow changes of the group's consumer: patterns of other members, and pauses by an operator."""
+        """Watch the group's consumer for changes: patterns from other members, and pauses by an operator."""
         settings = self._settings
         while True:
             await asyncio.sleep(_LOOK)
@@ -438,7 +445,7 @@ class Session:
                 _log.debug("the consumer of the group %r cannot be read: %r", settings.group, error)
 
     async def _look(self) -> None:
-        """Return after a read of the consumer that began after this call; concurrent calls share one read."""
+        """Return after a read of the consumer that began after this call. Concurrent calls share one read."""
         begun = self._begun
         async with self._looking:
             if self._seen > begun:
@@ -473,7 +480,7 @@ class Session:
             await ensure_consumer(self.connection, settings.stream, self._subscriptions)
 
     async def _unless_ending(self, work: Coroutine[object, object, None]) -> None:
-        """Do ``work``, but end it at `stop`."""
+        """Run ``work``, but cancel it at `stop`."""
         loop = asyncio.get_running_loop()
         task, ending = loop.create_task(work), loop.create_task(self._ending.wait())
         try:
@@ -502,7 +509,7 @@ async def _end(*tasks: asyncio.Task[Any]) -> None:
 
 
 def _server_errors() -> tuple[type[Exception], ...]:
-    """Return the errors that the server causes: refusals, and failures to reach it."""
+    """Return the exception types for server errors: refused requests, and failures to reach the server."""
     from nats.errors import Error as NatsError
 
     return (PullFailed, NatsError, TimeoutError, OSError)

@@ -1,6 +1,6 @@
 """A subclass of nats-py's client that does not hang on a frozen server or on malformed messages.
 
-It is imported when a connection is made. Each workaround is for nats-py 2.16 and has a test in
+The module is imported when a connection is created. Each workaround is for nats-py 2.16 and has a test in
 ``test_foreign_messages`` or ``test_outages``. Remove a workaround that a newer version no longer needs.
 """
 
@@ -16,7 +16,7 @@ __all__ = ["Client"]
 
 
 class Client(NatsClient):
-    """A client that detects a broken connection, and that can be cancelled."""
+    """A client that detects a broken connection and supports cancellation."""
 
     _leaving: asyncio.Task[None]
 
@@ -27,22 +27,22 @@ class Client(NatsClient):
             writer.transport.abort()
 
     def leave(self) -> None:
-        """Connect to another server of the pool."""
+        """Connect to a different server from the pool."""
         if self.is_connected:
-            # Servers that the cluster announced follow this one in the pool.
+            # Move the current server to the end of the pool, because the client tries the servers in order.
             self._server_pool.sort(key=lambda server: server is self._current_server)
             self.abort()
             self._leaving = asyncio.get_running_loop().create_task(self.force_reconnect())
 
     async def _process_op_err(self, e: Exception) -> None:
-        # Otherwise the client would wait until all data is sent before it tries the next server.
+        # Without the abort, the client would wait until all data is sent before it tries the next server.
         if not (self.is_closed or self.is_reconnecting):
             self.abort()
         await super()._process_op_err(e)
 
     async def _read_loop(self) -> None:
         await super()._read_loop()
-        # An exception in the reader ends it silently, and the connection would look healthy.
+        # An exception silently ends the read loop, and the connection would still appear healthy.
         if self.is_connected:
             await self._process_op_err(StaleConnectionError())
 
@@ -55,7 +55,7 @@ class Client(NatsClient):
         return answer
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:
-        # The client mistakes the cancellation of its caller for its own.
+        # The client mistakes a cancellation of its caller for a cancellation of its flusher task.
         asked = _cancellations()
         result = await super()._flush_pending(force_flush)
         if _cancellations() > asked:
@@ -68,7 +68,7 @@ class Client(NatsClient):
         try:
             return super()._build_message(sid, subject, reply, data, headers)
         except UnicodeDecodeError:
-            # A server accepts any bytes as a subject, and the reader would fail on them.
+            # A server accepts any bytes as a subject, but the read loop would fail on invalid UTF-8.
             readable = subject.decode(errors="replace").encode()
             return super()._build_message(sid, readable, reply, data, headers)
 

@@ -1,8 +1,8 @@
 """Events as CloudEvents 1.0: in binary mode on the bus, as structured JSON in files, logs and webhooks.
 
 In binary mode, the attributes are headers that begin with ``ce-``, and the body is the data. The attribute
-``datacontenttype`` is the type of the data, as in the NATS protocol binding. ``subject`` is the topic, and ``type`` is
-the class of the event.
+``datacontenttype`` is the content type of the data, as in the NATS protocol binding. ``subject`` is the topic, and
+``type`` is the event's class.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ __all__ = ["as_json", "from_binary", "from_json", "payload_of", "to_binary", "to
 
 JSON, BYTES, STRUCTURED = "application/json", "application/octet-stream", "application/cloudevents"
 
-#: Maximum length of an id, in characters.
+#: Maximum number of characters in an id.
 _LONGEST_ID = 1024
 
-#: Characters that a header carries unchanged; others are percent-encoded.
+#: Characters that are valid in a header value; all others are percent-encoded.
 _SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 
 _IS_SAFE = re.compile(r"[!#$&-~]*").fullmatch
 
-#: Attributes that have their own field in a `BusEvent`.
+#: Attributes that have their own field in `BusEvent`.
 _KNOWN = {"specversion", "id", "source", "type", "subject", "time", "datacontenttype"}
 
 
@@ -82,7 +82,7 @@ def _time_of(event: Topical) -> str:
 
 @lru_cache(4096)
 def _fixed_headers(topic: str, type: str, source: str) -> dict[str, str]:  # noqa: A002  # the attribute's name
-    """Return the headers that all events of a topic and class share."""
+    """Return the headers that all events with the same topic and class share."""
     return {
         "ce-specversion": "1.0",
         "ce-source": _header(source),
@@ -110,7 +110,7 @@ def to_binary(event: Topical, source: str) -> tuple[dict[str, str], bytes]:
 
 
 def from_binary(topic: str, headers: Mapping[str, str], body: bytes, *, id: str = "", attempt: int = 1) -> BusEvent:  # noqa: A002  # the attribute's name
-    """Return the event of a message from the bus, in binary or structured mode; ``id`` is the default id.
+    """Return the event from a bus message in binary or structured mode; ``id`` is the default id.
 
     Raises:
         ValueError: for a body that does not match its content type.
@@ -122,7 +122,7 @@ def from_binary(topic: str, headers: Mapping[str, str], body: bytes, *, id: str 
         if name.startswith("ce-"):
             attributes[name[3:]] = unquote(value)
         elif not name.startswith("nats-"):
-            # The reason of a dead letter is free text, encoded like an attribute.
+            # The reason for a dead letter is free text, encoded like an attribute.
             names[name] = unquote(value) if name.startswith("dead-") else value
     kind = names.get("content-type", "")
     if kind.startswith(STRUCTURED):
@@ -148,7 +148,7 @@ def to_json(event: Topical, *, source: str = "lifecycle") -> str:
 
 
 def from_json(text: str | bytes) -> BusEvent:
-    """Return the event that `to_json` or another program wrote; without a ``subject``, its type is its topic.
+    """Return the event from JSON that `to_json` or another program wrote; without a ``subject``, the type is the topic.
 
     Raises:
         ValueError: if ``text`` is not a CloudEvent 1.0.
@@ -172,7 +172,7 @@ def _from_structured(text: str | bytes, topic: str, attempt: int, headers: dict[
 
 
 def _event(topic: str, attributes: dict[str, str], data: Any, attempt: int, headers: dict[str, str]) -> BusEvent:
-    """Return a `BusEvent`; extension attributes become headers, such as a trace context in structured mode."""
+    """Return a `BusEvent`. Extension attributes, such as a trace context in structured mode, become headers."""
     headers |= {name: attributes[name] for name in attributes.keys() - _KNOWN}
     return BusEvent(
         topic,
@@ -187,7 +187,7 @@ def _event(topic: str, attributes: dict[str, str], data: Any, attempt: int, head
 
 
 def _data(body: bytes, kind: str) -> Any:
-    """Decode the body by its content type: JSON, text, or unchanged bytes."""
+    """Decode the body according to its content type: as JSON, as text, or as unchanged bytes."""
     if kind == JSON:
         return _loads(body)
     kind = kind.partition(";")[0].strip().lower()
@@ -221,12 +221,12 @@ def _header(value: str) -> str:
         raise Unpublishable(f"{value[:80]!r} holds half a surrogate pair, which cannot be encoded as UTF-8") from None
 
 
-#: Fields that travel as attributes, not as data.
+#: Fields that are sent as attributes, not as data.
 _ENVELOPE = {"topic", "data", "id", "source", "type", "time", "attempt", "headers"}
 
 
 def payload_of(event: Topical) -> Any:
-    """Return the ``data`` of ``event``, or all its fields if it has others to send."""
+    """Return the ``data`` of ``event``, or all its fields if fields other than ``data`` must be sent."""
     if type(event) is Event:
         return event.data
     fields = _fields(event)

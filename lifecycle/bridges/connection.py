@@ -1,7 +1,7 @@
-"""A connection to NATS: how it is made, whether it is up, and when it is closed permanently.
+"""A connection to NATS: connecting, detecting outages, and closing permanently.
 
-The client reconnects when its server is back, unless the client is closed. Its user must then make a new connection.
-Bridges and leaders share this module, and no other module connects.
+The client reconnects when its server is available again, unless the client is closed. After that, its user must
+create a new connection. Bridges and leaders share this module, and no other module connects.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ __all__ = ["OLDEST", "Change", "Connection", "NatsServer"]
 
 _log = logging.getLogger("lifecycle.bridges")
 
-#: The minimum version. Older servers silently ignore settings that they do not support.
+#: Minimum server version. Older servers silently ignore settings that they do not support.
 OLDEST = (2, 11)
 
-#: Seconds for the first connection, over all servers.
+#: Seconds for the first connection, across all servers.
 _PATIENCE = 10.0
 
 #: Seconds until an unreachable server is tried again.
@@ -41,21 +41,22 @@ _RECONNECT = 0.25
 #: Seconds for sending pending data, and for ending the client's tasks.
 _LAST_BYTES = _LAST_TASKS = 1.0
 
-#: Seconds of silence after which the client pings its server; it disconnects after three unanswered pings.
+#: Seconds of silence after which the client pings its server. The client disconnects after three unanswered pings.
 _PING = 10
 
-#: Seconds to wait for an expected answer before another server is tried, if there is one. This time doubles, up to a
-#: minute, until a server answers.
+#: Seconds to wait for an expected response before the client tries the next server, if the cluster has several. This
+#: time doubles, up to a minute, until a server responds.
 _UNANSWERED = Backoff(initial=5.0, maximum=60.0)
 
 
 class NatsServer:
-    """The addresses of NATS and the credentials for it.
+    """The addresses of NATS servers, and the credentials for them.
 
-    ``urls`` are one or more servers of one cluster: ``nats://host:4222``, or ``tls://…`` for a server that must prove
-    its identity. A single string may contain several URLs, separated by commas. ``credentials`` is a file that ``nsc``
-    wrote. ``tls`` is a context for a custom authority or a client certificate. A name and a password, or a token, may
-    be part of the URL, which is never logged.
+    ``urls`` is one or more servers in one cluster: ``nats://host:4222``, or ``tls://…`` for a server that must prove
+    its identity. A single string may contain several URLs, separated by commas. ``credentials`` is the path of a file
+    that
+    ``nsc`` wrote. ``tls`` is an SSL context for a custom authority or a client certificate. A name and a password, or a
+    token, may be part of the URL, which is never logged.
 
     Raises:
         ValueError: without a URL.
@@ -78,27 +79,27 @@ class NatsServer:
 
     @classmethod
     def of(cls, server: str | NatsServer) -> NatsServer:
-        """Return ``server`` as a `NatsServer`, which may be given as a URL."""
+        """Return ``server`` as a `NatsServer`; a string is taken as its URL."""
         return server if isinstance(server, NatsServer) else cls(server)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of the connection to up or down."""
+    """A change of the connection's state to up or down."""
 
     up: bool
     reason: str = ""
 
 
 class Connection:
-    """One client, from connecting to closing: an async context manager that is entered once.
+    """One client, from connecting to closing: an async context manager that can be entered once.
 
     Entering raises `UnfitServer` for a server that is too old or has no JetStream. It raises `BridgeError` if no server
     could be reached within ten seconds.
     """
 
     def __init__(self, server: NatsServer, name: str, told: Callable[[Change], None] = lambda _: None) -> None:
-        #: The server that it connects to.
+        #: The server to connect to.
         self.server = server
         self._name = name
         self._told = told
@@ -107,17 +108,17 @@ class Connection:
         #: Set when the client is closed, for any reason.
         self.closed: Final = asyncio.Event()
         self._trouble = ""
-        # True if this process closes the client, so that the change is not reported.
+        # True if this process is closing the client. The disconnect is then not reported.
         self._ending = False
-        # The time since which expected answers have been missing.
+        # The time since which JetStream has not responded.
         self._unanswered: float | None = None
-        # The number of servers that were abandoned since the last answer.
+        # Number of servers abandoned since the last response.
         self._left = 0
         self.js: JetStreamContext
 
     @property
     def client(self) -> Client:
-        """The client of nats-py."""
+        """The nats-py client."""
         return self._client
 
     @property
@@ -126,25 +127,25 @@ class Connection:
         return self._up.is_set()
 
     def said(self, word: str) -> object:
-        """Return a field of the INFO message that the server sent when the client connected."""
-        # nats-py has no public access to it.
+        """Return a field from the INFO message that the server sent when the client connected."""
+        # nats-py has no public API for this message.
         info: dict[str, object] = getattr(self._client, "_server_info", {})
         return info.get(word)
 
     @property
     def trouble(self) -> str:
-        """The last error of the connection; empty if it works."""
+        """The last connection error; empty while the connection works."""
         return self._trouble
 
     def answered(self) -> None:
-        """Note that JetStream has answered through this server."""
+        """Record that JetStream has responded through this server."""
         self._unanswered = None
         self._left = 0
 
     def missed(self, reason: str, *, seconds: float = 0.0) -> None:
-        """Note that JetStream did not answer for ``seconds``; if that continues, connect to another server.
+        """Record that JetStream did not respond for ``seconds``; if that continues, use a different server.
 
-        A server that is frozen, or cut off from the rest of its cluster, keeps its connections.
+        A server that is frozen, or cut off from the rest of its cluster, keeps its connections open.
         """
         now = asyncio.get_running_loop().time()
         if self._unanswered is None:
@@ -217,7 +218,7 @@ class Connection:
             )
 
     async def close(self) -> None:
-        """Close immediately; a second call has no effect."""
+        """Close immediately; further calls do nothing."""
         self._ending = True
         tasks = _tasks_of(self._client)
         with suppress(Exception):
@@ -226,7 +227,7 @@ class Connection:
         self._client.abort()
         self._up.clear()
         self.closed.set()
-        # The client cancels its tasks when it closes, and does not await them.
+        # On close, the client cancels its tasks but does not await them.
         tasks |= _tasks_of(self._client)
         for task in tasks:
             task.cancel()
@@ -252,7 +253,7 @@ class Connection:
         try:
             self._check()
         except UnfitServer as error:
-            _log.error("%s", error)  # a traceback would not help
+            _log.error("%s", error)  # a traceback would add nothing
             self.closed.set()
             return
         self._trouble = ""
@@ -266,7 +267,7 @@ class Connection:
 
 
 def _tasks_of(client: Client) -> set[asyncio.Task[Any]]:
-    """Return the running tasks of the client, which the client does not await."""
+    """Return the client's running tasks, which the client does not await on close."""
     names = ("_reconnection_task", "_reading_task", "_ping_interval_task", "_flusher_task")
     tasks: list[Any] = [getattr(client, name, None) for name in names]
     subscriptions: dict[int, Any] = getattr(client, "_subs", {})

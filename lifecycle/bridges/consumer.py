@@ -1,14 +1,15 @@
-"""Messages from the bus: how they are pulled, handled by the router, and answered.
+"""Messages from the bus: pulling them, passing them to the router, and acknowledging or rejecting them.
 
-A message is answered when its delivery has ended: acknowledged, returned with a delay, or terminated after a dead
-letter is on the bus. Until then, the bridge reports progress to the server every third of ``ack_wait``.
+A message is answered when its delivery has ended. The answer is an acknowledgement, a request for another delivery
+after a delay, or a termination after a dead letter is on the bus. Until then, the bridge reports progress to the
+server every third of ``ack_wait``.
 
-Only failures of handlers lead to a dead letter. Deliveries do not, because the server also counts deliveries of
-messages that were prefetched and returned. An event that was delivered far more often than it failed may kill its
-process, and so may any other event in the process at that time. Such events are started one at a time, and each is
-counted as failed before it starts.
+Only handler failures lead to a dead letter. The number of deliveries does not, because the server also counts
+deliveries of messages that were prefetched and returned. An event that was delivered far more often than it failed may
+kill its process. So may any other event that was in the process at that time. Such events are started one at a time,
+and each is counted as failed before it starts.
 
-`Pull` requests messages for the free capacity, through one inbox, and renews requests before the last one is used up.
+`Pull` requests messages for the free capacity through one inbox, and renews requests before the last one is used up.
 A long silence, a missing consumer and a new leader all raise `PullFailed`. The caller then restores the consumer and
 opens the pull again. nats-py's ``fetch`` loses received messages when it is cancelled, and requests missing ones twice.
 """
@@ -52,19 +53,20 @@ __all__ = ["Counts", "MessageHandler", "Pull", "PullFailed"]
 
 _log = logging.getLogger("lifecycle.bridges")
 
-#: Deliveries without a failure until an event is started alone.
+#: Number of deliveries without a failure after which an event is started alone.
 _SUSPECT = 20
 
-#: Deliveries without a subscribed member until an event becomes a dead letter.
+#: Number of deliveries without a subscribed member after which an event becomes a dead letter.
 _UNWANTED = 20
 
-#: Deliveries to members without a subscription until each one is recorded, so that the event is not a suspect.
+#: Number of deliveries to members without a subscription after which each further one is recorded. Recorded deliveries
+#: do not make the event suspected of killing its process.
 _NOTED = 10
 
-#: Delays until an event without a subscription in this process is delivered again, if possible to another member.
+#: Delays before an event without a subscription in this process is delivered again, if possible to a different member.
 _ELSEWHERE = Backoff(initial=0.2, maximum=10.0)
 
-#: Tokens in a reply subject without domain and account.
+#: Number of tokens in a reply subject without domain and account.
 _WORDS = 9
 
 #: Seconds for the server to confirm an acknowledgement, if `sync` is set.
@@ -73,7 +75,7 @@ _CONFIRMED = 5.0
 
 @dataclass(slots=True)
 class Counts:
-    """Results of messages, over all connections of one bridge."""
+    """Counts of message results, over all connections of one bridge."""
 
     handled: int = 0
     given_back: int = 0
@@ -81,12 +83,12 @@ class Counts:
 
 
 class _Held:
-    """An unanswered message."""
+    """A message that has not been answered yet."""
 
     __slots__ = ("is_alone", "key", "message", "past", "topic")
 
     def __init__(self, message: Msg, key: Key, topic: str) -> None:
-        # The latest delivery. An answer to an older delivery of the same event would be too late.
+        # The latest delivery. The server ignores an answer to an earlier delivery of the same event.
         self.message = message
         self.key = key
         self.topic = topic
@@ -121,32 +123,33 @@ class MessageHandler:
         self._dedupe = dedupe
         self._failures = failures
         self._subscriptions = subscriptions
-        # Reads the patterns of the other members.
+        # Callback that reads the other members' patterns.
         self._look = look
         self._pull_more = freed
         self._wants = lru_cache(4096)(settings.is_subscribed)
         # Notified when an event has ended, and when the bridge ends.
         self._changed = Condition()
-        # Tasks that each wait for the end of one delivery.
+        # Tasks that each wait for one delivery to end.
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Whether deliveries are now dropped because the program ends.
+        #: True if the program is ending. Dropped deliveries then do not count as failures.
         self.is_ending: bool = False
 
     def end(self) -> None:
-        """Attribute deliveries that are dropped from now on to the end of the program."""
+        """Treat deliveries that are dropped after this call as stopped by the end of the program, not as failed."""
         self.is_ending = True
         self._changed.notify_all()
 
     @property
     def held(self) -> int:
-        """The number of received messages that are not answered yet."""
+        """The number of received messages that have not been answered yet."""
         return len(self._held)
 
     async def take(self, message: Msg, emit: Emit) -> None:
-        """Emit the event of ``message``, and return when the router has it."""
+        """Emit the event in ``message``, and return when the router has accepted it."""
         key, delivered = _known(message.reply)
         if key in self._held:
-            # The server assumed that it was lost while this process was suspended. Its first delivery is still running.
+            # While this process was suspended, the server assumed that the message was lost. Its first delivery is
+            # still running.
             self._held[key].message = message
             return
         topic = as_topic(message.subject, self._settings.prefix)
@@ -173,7 +176,7 @@ class MessageHandler:
             await self._wait_while(lambda: key in self._held)
 
     def _read(self, held: _Held) -> BusEvent | None:
-        """Return the event of a message, or make it a dead letter if it must not be tried again."""
+        """Return the event in a message, or turn the message into a dead letter if it must not be tried again."""
         if held.past.failures >= self._settings.max_deliver:
             self._spawn(self._write_dead_letter(held, held.past.reason))
             return None
@@ -185,7 +188,7 @@ class MessageHandler:
             return None
 
     async def _refuse(self, held: _Held, delivered: int) -> None:
-        """Answer an event to which this member does not subscribe, but others may."""
+        """Answer a message that matches no subscription of this member but may match another member's."""
         topic, subject = held.topic, held.message.subject
         is_wide = self._subscriptions.is_ours(subject)
         elsewhere = self._subscriptions.is_elsewhere(topic)
@@ -193,7 +196,7 @@ class MessageHandler:
             # A member may have started since the last read.
             elsewhere = await self._may_be_elsewhere(topic)
         if not elsewhere and is_wide:
-            # The filter had to be wider than the patterns.
+            # The consumer's filter can be wider than the patterns of its members.
             await _said(held.message.ack())
         elif not elsewhere and delivered > _UNWANTED:
             await self._write_dead_letter(held, "no member of the group subscribes to it any more")
@@ -206,7 +209,7 @@ class MessageHandler:
         self._release(held)
 
     async def _may_be_elsewhere(self, topic: str) -> bool:
-        """Return whether another member subscribes to ``topic``; True if the server does not answer."""
+        """Return whether another member subscribes to ``topic``; True if the server does not respond."""
         from nats.errors import Error as NatsError
 
         try:
@@ -217,7 +220,7 @@ class MessageHandler:
         return self._subscriptions.is_elsewhere(topic)
 
     async def _be_alone(self, held: _Held, delivered: int) -> None:
-        """Wait until no other event runs, and count a failure in advance, in case the process does not survive."""
+        """Wait until no other event is running, and record a failure in case this event kills the process."""
         _log.warning(
             "%s (event %d) was delivered %d times and failed %d times; it may kill its process, and is started alone",
             held.topic,
@@ -230,11 +233,11 @@ class MessageHandler:
         reason = "its process stopped or died while it was handled alone"
         await self._failures.note(held.key, held.past._replace(failures=held.attempt, reason=reason))
         if not self._failures.is_shared:
-            # The next process cannot read the record, so deliveries must count.
+            # The next process cannot read the record and relies on the number of deliveries.
             held.past = PastAttempts(max(held.past.failures, delivered - _SUSPECT - 1), reason)
 
     async def _wait_while(self, condition: Callable[[], bool]) -> None:
-        """Wait while ``condition`` holds, for ``ack_wait`` seconds at most; a long handler must not block the rest."""
+        """Wait while ``condition`` holds, for at most ``ack_wait`` seconds. A long handler must not block the rest."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.ack_wait):
                 while condition() and not self.is_ending:
@@ -246,13 +249,13 @@ class MessageHandler:
             await _said(message.in_progress())
 
     async def settle(self) -> None:
-        """Send the remaining answers after every delivery has ended, and return the other messages."""
+        """Send the remaining answers after every delivery has ended, and return all other messages to the server."""
         self.end()
         if self._tasks:
             await asyncio.wait(self._tasks)
         for held in self._held.values():
             if held.is_alone:
-                # The event was stopped, and has not failed.
+                # The event was stopped before it could fail.
                 await self._failures.note(held.key, held.past)
         await self.nak(held.message for held in self._held.values())
         self._held.clear()
@@ -265,7 +268,7 @@ class MessageHandler:
 
     @staticmethod
     async def nak(messages: Iterable[Msg]) -> None:
-        """Return ``messages`` for immediate delivery to other members."""
+        """Return ``messages`` to the server for immediate delivery to other members."""
         for message in list(messages):
             await _said(message.nak())
 
@@ -281,7 +284,7 @@ class MessageHandler:
             await delivery
         error = delivery.error
         if isinstance(error, Dropped) and self.is_ending:
-            # No route of this process handles it, but a route of another member does.
+            # No route in this process handles the event, but a route in another member does.
             return
         if error is None or isinstance(error, Dropped):
             await self._accept(held)
@@ -300,7 +303,7 @@ class MessageHandler:
         """Count a failure, and request another delivery with a growing delay."""
         self._counts.given_back += 1
         if not held.is_alone:
-            # A killed server loses its count of deliveries, and failures were not read when the event arrived.
+            # A killed server loses its delivery counts, and this event's failures were not read when it arrived.
             held.past = await self._failures.past(held.key)
         delay = self._settings.backoff.delay(held.past.failures)
         _log.info("%s (event %d) is delivered again in %.1f s: %s", held.topic, held.key[0], delay, reason)
@@ -328,7 +331,7 @@ class MessageHandler:
         self._forget(held)
 
     async def _write(self, kinds: Iterable[DeadLetter]) -> None:
-        """Publish the first of ``kinds`` that the bus accepts; if it accepts none, only the log records the event."""
+        """Publish the first of ``kinds`` that the bus accepts; if there is none, only log the event."""
         for letter in kinds:
             try:
                 await self._publisher.publish(*letter)
@@ -348,18 +351,19 @@ class MessageHandler:
 
 
 def _known(reply: str) -> tuple[Key, int]:
-    """Return the number, the time and the delivery count of a message from its reply subject.
+    """Return the sequence number, the time and the delivery count of a message from its reply subject.
 
-    The parser of nats-py reads more fields, which takes as long as a handler.
+    nats-py's parser reads more fields, which takes as long as a short handler.
     """
-    # $JS.ACK, from 2.12 on domain and account, stream, consumer, delivered, number, its number for the consumer, time …
+    # $JS.ACK, domain and account (from 2.12 on), stream, consumer, delivered, stream sequence, consumer sequence, time
+    # …
     words = reply.split(".")
     first = 4 if len(words) == _WORDS else 6
     return (int(words[first + 1]), words[first + 3]), int(words[first])
 
 
 async def _said(answer: Awaitable[object]) -> None:
-    """Send an answer; if it is lost, the event is delivered again, as promised."""
+    """Send an answer. If the answer is lost, the server delivers the event again."""
     from nats.errors import Error as NatsError
 
     try:
@@ -371,7 +375,7 @@ async def _said(answer: Awaitable[object]) -> None:
 #: Seconds until a request expires on the server.
 _EXPIRES = 30.0
 
-#: Seconds between heartbeats of a server without messages, and seconds of silence after which the pull fails.
+#: Seconds between heartbeats from a server that has no messages, and seconds of silence after which the pull fails.
 _HEARTBEAT, _SILENCE = 2.0, 7.0
 
 #: Seconds to wait for messages that the server has already sent.
@@ -382,7 +386,7 @@ _USUAL = {"404", "408"}
 
 
 class PullFailed(Exception):
-    """The server sends no more messages; the text is its last status."""
+    """The server will send no more messages; the text is its last status."""
 
 
 class Pull:
@@ -392,9 +396,9 @@ class Pull:
         self._connection = connection
         self._subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{group}"
         self._room = room
-        #: Messages that were received but not taken yet.
+        #: Messages that have been received but not taken yet.
         self.waiting: deque[Msg] = deque()
-        # The number of messages that were requested but not received yet.
+        # Number of messages that have been requested but not received yet.
         self._wanted = 0
         self._stirred = asyncio.Event()
         self._last_seen = 0.0
@@ -404,7 +408,7 @@ class Pull:
         self._subscription: Subscription | None = None
 
     async def open(self) -> None:
-        """Start, or start again after `PullFailed`."""
+        """Start the pull, or restart it after `PullFailed`."""
         if self._subscription is None:
             self._inbox = self._connection.client.new_inbox()
             client = self._connection.client
@@ -429,22 +433,22 @@ class Pull:
         return None
 
     def stir(self) -> None:
-        """Request more messages: capacity has been freed."""
+        """Request more messages after capacity has been freed."""
         self._stirred.set()
 
     def renew(self) -> None:
-        """Request messages again over a new connection: the server has forgotten earlier requests."""
+        """Request messages again over a new connection, because the server has forgotten earlier requests."""
         if self._subscription is not None:
             self._trouble = "the connection was lost, and is back"
             self._stirred.set()
 
     def stop(self) -> None:
-        """Let `next` end."""
+        """Make `next` return None."""
         self._ending = True
         self._stirred.set()
 
     async def close(self) -> None:
-        """Cancel requests; messages that have arrived stay in ``waiting``."""
+        """Cancel pending requests; messages that have already arrived stay in ``waiting``."""
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             with suppress(Exception):
@@ -452,7 +456,7 @@ class Pull:
                     await subscription.drain()  # type: ignore[no-untyped-call]  # of nats-py
 
     async def _ask(self) -> None:
-        """Request messages for the free capacity, unless half of it is requested already."""
+        """Request messages for the free capacity, unless at least half of it has been requested already."""
         room = self._room() - len(self.waiting) - self._wanted
         if room <= 0 or room < self._wanted or not self._connection.is_up:
             return
@@ -463,7 +467,7 @@ class Pull:
         await self._connection.client.publish(self._subject, json.dumps(request).encode(), self._inbox)
 
     async def _listen(self) -> None:
-        """Wait until a message arrives or capacity is freed; detect silence."""
+        """Wait until a message arrives or capacity is freed. A long silence raises `PullFailed`."""
         clock = asyncio.get_running_loop().time
         until = clock() + _HEARTBEAT
         if await wait_within(_HEARTBEAT, self._stirred):
@@ -484,7 +488,7 @@ class Pull:
         self._stirred.set()
 
     def _note(self, said: dict[str, str]) -> None:
-        """Process a status message: a request has ended, or is alive."""
+        """Process a status message: a request has ended, or is still active."""
         status, text = said.get("Status", ""), said.get("Description", "")
         if status in ("100", ""):
             return

@@ -1,7 +1,7 @@
-"""The outcomes of earlier deliveries: events that this process has handled, and failures of the group.
+"""The outcomes of earlier deliveries: events that this process has handled, and failures counted for the group.
 
-The server counts deliveries, and also delivers events that were only prefetched and returned. So the bridge counts
-failures itself. They are kept in a bucket on the server, because the next delivery may go to another process.
+The server's delivery count includes events that were only prefetched and returned, so the bridge counts failures
+itself. The counts are kept in a bucket on the server, because the next delivery may go to a different process.
 """
 
 from __future__ import annotations
@@ -26,48 +26,50 @@ _log = logging.getLogger("lifecycle.bridges")
 
 _Value = TypeVar("_Value")
 
-#: A message: its number in the stream, and the time when it was stored, since a stream that is created again counts
-#: from 1.
+#: Identifies a message by its number in the stream and the time when it was stored. The number alone is ambiguous,
+#: because a stream that is created again counts from 1.
 Key: TypeAlias = tuple[int, str]
 
-#: Maximum number of remembered events per kind.
+#: Maximum number of handled events, and of failed events, that this process remembers.
 _MOST = 10_000
 
-#: The bucket, its age limit in seconds, and the maximum number of events in it; the oldest are removed first.
+#: The bucket that stores the failures.
 BUCKET = "FAILURES"
 _STREAM = f"KV_{BUCKET}"
+
+#: Maximum age of a record in seconds, and maximum number of events in the bucket. The oldest are removed first.
 _KEPT, _MOST_KEPT = 7 * 24 * 3600.0, 1_000_000
 
-#: Seconds for the server to answer, and for the bucket to be created.
+#: Seconds for the server to respond, and for the bucket to be created.
 _ANSWER, _MAKING = 2.0, 5.0
 
-#: Seconds without further requests after an unanswered one, because each would delay the following events.
+#: Seconds without further requests after one that timed out. Each request would delay the following events.
 _QUIET = 30.0
 
 
 class PastAttempts(NamedTuple):
-    """The number of failures of an event, and the reason of the last one."""
+    """The number of times that an event failed, and the reason for the last failure."""
 
     failures: int = 0
     reason: str = ""
-    #: Deliveries that a member without a subscription returned; they do not indicate a crash.
+    #: Number of deliveries that a member without a subscription returned; they do not indicate a crash.
     refused: int = 0
 
 
 class DedupeCache:
-    """The last events that this process has handled, and the failures of others; it outlives a connection."""
+    """The last events that this process handled, and the failures of other events; kept across connections."""
 
     def __init__(self) -> None:
-        # Both in order of their recording; the oldest entry is removed first.
+        # Both dictionaries are in the order of recording, so that the oldest entry is removed first.
         self._handled: dict[Key, None] = {}
         self._failures: dict[Key, PastAttempts] = {}
 
     def past(self, key: Key) -> PastAttempts:
-        """Return the failures that this process has recorded."""
+        """Return the failures that this process has recorded for an event."""
         return self._failures.get(key, PastAttempts())
 
     def failed(self, key: Key, past: PastAttempts) -> None:
-        """Record the failures of an event."""
+        """Record the failures of an event in this process."""
         _note(self._failures, key, past)
 
     def handled(self, key: Key) -> None:
@@ -76,29 +78,30 @@ class DedupeCache:
         _note(self._handled, key, None)
 
     def was_handled(self, key: Key) -> bool:
-        """Return whether the event was already handled, so that only its acknowledgement was lost."""
+        """Return whether the event was already handled and only its acknowledgement was lost."""
         return key in self._handled
 
 
 class Failures:
     """The failures of a group's events, in the bucket ``FAILURES`` and in ``dedupe``.
 
-    The bucket is created with the first failure. If the account does not allow a bucket, each process counts alone. It
-    also counts alone for half a minute after a request that the server did not answer.
+    The bucket is created with the first failure. If the account does not allow a bucket, each process counts alone. A
+    process also counts alone for half a minute after a request to which the server did not respond.
     """
 
     def __init__(self, connection: Connection, settings: Settings, dedupe: DedupeCache) -> None:
         self._connection = connection
         self._prefix = f"$KV.{BUCKET}.{settings.stream}.{settings.group}"
         self._dedupe = dedupe
-        #: Whether other processes see the records.
+        #: Whether other processes can read the records.
         self.is_shared: bool = True
-        # The time until which no request is sent to the server, and whether a warning about it was logged.
+        # The time until which this process sends no requests to the server.
         self._quiet_until = 0.0
+        # Whether a warning about missing responses was logged.
         self._is_told = False
 
     async def past(self, key: Key) -> PastAttempts:
-        """Return the failures of an event, or those known to this process if the server does not answer."""
+        """Return the failures of an event, or only those known to this process if the server does not respond."""
         known = self._dedupe.past(key)
         if not self._is_asked():
             return known
@@ -116,7 +119,7 @@ class Failures:
         return max(known, _read(message.data))
 
     async def note(self, key: Key, past: PastAttempts) -> None:
-        """Store the failures of an event; if the server does not answer, this process stores them later."""
+        """Store the failures of an event. If the server does not respond, this process stores them later."""
         self._dedupe.failed(key, past)
         if not self._is_asked():
             return
@@ -145,7 +148,7 @@ class Failures:
         _log.warning("%s; only failures in this process are counted", reason)
 
     def _note_trouble(self, error: Exception) -> None:
-        """Count alone for a while, or permanently if the server denies access, which no answer reports."""
+        """Count alone for a while, or permanently if the server denies access. A denied request gets no response."""
         trouble = self._connection.trouble
         if isinstance(error, TimeoutError) and "permissions violation" in trouble.lower() and BUCKET in trouble.upper():
             if self.is_shared:
@@ -170,7 +173,7 @@ class Failures:
         from nats.js.api import StorageType, StreamConfig
         from nats.js.errors import NotFoundError
 
-        # An operator may have changed it.
+        # An operator may have changed the bucket's settings.
         with suppress(NotFoundError):
             await self._connection.js.stream_info(_STREAM)
             return

@@ -1,4 +1,4 @@
-"""Records of the events that a bridge and a leader emit."""
+"""Records for the events that bridges and leaders emit."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class BusEvent(Event):
-    """An event from the bus: ``topic`` and ``data`` as they were sent, with its CloudEvents attributes.
+    """An event from the bus: ``topic`` and ``data`` as the sender sent them, with the CloudEvents attributes.
 
-    ``data`` is the decoded JSON of the sender's data, or the same bytes. A bridge never sends such an event again.
+    ``data`` is the JSON that the sender sent, decoded, or the sender's bytes. A bridge never sends such an event again.
     """
 
-    #: The same for every delivery, on every machine.
+    #: The event's id, which is the same for every delivery on every machine.
     id: str = ""
     #: The sender: ``/host/group`` for a bridge.
     source: str = ""
-    #: The name of the event's class at the sender.
+    #: The name of the event's class in the sending process.
     type: str = ""
-    #: The time of sending, aware; None if the message has none.
+    #: The time of sending, as an aware datetime; None if the message has no time.
     time: datetime | None = None
-    #: 1 plus the number of failures of its handlers.
+    #: 1 plus the number of times that its handlers failed.
     attempt: int = 1
-    #: Other headers of the message, with names in lower case, such as ``traceparent`` and the ``dead-reason`` of a dead
+    #: Other message headers, with names in lower case, such as ``traceparent`` and the ``dead-reason`` of a dead
     #: letter.
     headers: Mapping[str, str] = field(default_factory=lambda: _NONE, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderEvent:
-    """A gain or loss of leadership by this process; such events are never published."""
+    """A gain or loss of leadership in this process; bridges never publish such events."""
 
     topics: ClassVar[str] = "leader/*/*"
 
     #: The name of the leadership.
     name: str
-    #: True if it was gained, False if it was lost.
+    #: True if this process gained the leadership, False if it lost the leadership.
     leading: bool
-    #: The fencing token: higher than that of every earlier leader.
+    #: The fencing token, higher than that of every earlier leader.
     token: int
     #: The reason for the loss.
     reason: str = ""

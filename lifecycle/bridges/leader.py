@@ -1,9 +1,9 @@
 """`Leader`: a source that emits an event when this process becomes the leader, and when it loses the leadership.
 
-`Elector` takes the lease when it is free and keeps it. `LeaseWatcher` decides when to request the lease: as soon as its
-holder gives it back or falls silent. It subscribes to the key, which a holder writes three times per lease. A watch of
-the bucket would be a consumer on one node of a cluster, and would end silently with that node. A subscription is
-restored with the connection.
+`Elector` takes the lease when it is free and renews it. `LeaseWatcher` decides when to request the lease: as soon as
+its holder gives it back or stops renewing it. The watcher subscribes to the key, which a holder writes three times per
+lease. A watch on the bucket would be a consumer on one node of a cluster, and would end silently with that node. A
+subscription is restored with the connection.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ __all__ = ["Elector", "Leader", "LeaderState", "LeaseWatcher"]
 
 _log = logging.getLogger("lifecycle.bridges")
 
-#: Maximum characters of a name on the server.
+#: Maximum number of characters in a name on the server.
 _LONGEST = 200
 
-#: Seconds until an unanswered write is tried again.
+#: Seconds until a write without a response is tried again.
 _AGAIN = 0.2
 
-#: Seconds for the route of a removed leader to accept the last event.
+#: Seconds for the route to accept the last event of a removed leader.
 _FINAL_ANSWERS = 1.0
 
 
@@ -55,26 +55,30 @@ class LeaderState:
     up: bool
     #: The fencing token if this process leads, else None.
     token: int | None
-    #: The leader as far as this process knows, as ``host:pid``; empty if there is none.
+    #: The last known leader, as ``host:pid``; empty if unknown.
     holder: str
 
 
 class Leader:
-    """Elects one of all processes that have a `Leader` of this name; added to a router with ``add_source``.
+    """Elects one of all processes that have a `Leader` with this name. Add a leader to a router with ``add_source``.
 
-    It emits ``leader/<name>/gained`` when this process becomes the leader, and ``leader/<name>/lost`` when it loses the
-    leadership, both as `LeaderEvent`. The leader has a lease on the server, which it renews three times per period. If
-    a leader dies or is cut off, another follows about a second after the lease has ended. On a clean stop, it emits the
-    loss, waits for its handlers, and gives the lease back. Another then follows immediately.
+    A `Leader` emits ``leader/<name>/gained`` when this process becomes the leader, and ``leader/<name>/lost`` when it
+    loses
+    the leadership, both as `LeaderEvent`. The leader has a lease on the server, which it renews three times per period.
+    If a leader dies or is cut off, a different process becomes the leader about a second after the lease has ended. On
+    a
+    clean stop, the leader emits the loss, waits for its handlers, and gives the lease back. A different process then
+    becomes the leader immediately.
 
     A leader that cannot renew its lease gives up before the lease ends, by its own clock. A process that was suspended
-    meanwhile has lost the lease before it does anything else: `token` is None, and `put` raises `NotLeader`. Include
+    too long has lost the lease before it does anything else: `token` is None, and `put` raises `NotLeader`. Include
     the token in every other action of a leader. The receiver can then refuse a token lower than the highest so far.
 
     Args:
         name: name of the leadership; one segment of a topic.
         url: the server's URL, or a `NatsServer` for credentials, TLS or several servers.
-        lease: maximum seconds of silence of a leader. A cluster that has lost a node is silent for up to seven seconds.
+        lease: maximum seconds without a renewal. A cluster that has lost a node does not respond for up to seven
+            seconds.
 
     Raises:
         ValueError: for a name that is not a segment or is too long, and a lease of less than a second.
@@ -82,19 +86,17 @@ class Leader:
 
     def __init__(self, name: str, url: str | NatsServer, *, lease: float = 15.0) -> None:
         if not name or "/" in name or len(as_token(name)) > _LONGEST:
-            raise ValueError(
-                f"{name[:40]!r} is not a leader's name; give a short word without a slash: it becomes part of a topic"
-            )
+            raise ValueError(f"a leader's name must be a short topic segment without a slash, got {name[:40]!r}")
         if not 1 <= lease < math.inf:
-            raise ValueError(f"lease={lease!r} is too short to be renewed; give 1 second or more")
+            raise ValueError(f"lease must be 1 second or more, got {lease!r}")
         self.name = name
         self._server = NatsServer.of(url)
         self._seconds = lease
         self._elector: Elector | None = None
         self._keeper: asyncio.Task[None] | None = None
-        # Events that were not emitted yet: at most a loss and the following gain.
+        # Events that have not been emitted yet: at most a loss and the following gain.
         self._news: deque[LeaderEvent] = deque()
-        # The token of the last `gained` without a `lost` after it.
+        # The token in the last `gained` event, until a `lost` event follows.
         self._told_token = 0
         self._closing = False
         self._stirred = asyncio.Event()
@@ -104,7 +106,7 @@ class Leader:
 
     @property
     def token(self) -> int | None:
-        """The fencing token, which grows with each leader; None if this process does not lead, by its own clock."""
+        """The fencing token, which grows with each leader; None without a valid lease, by this process's clock."""
         elector = self._elector
         return elector.lease.token if elector is not None and elector.lease.is_ours else None
 
@@ -118,8 +120,9 @@ class Leader:
     async def put(self, key: str, value: bytes, *, token: int | None = None) -> int:
         """Store ``value`` on the server, if this process is still the leader at the moment of the write.
 
-        The server compares in the same step, and refuses the write if there is another leader. If the server does not
-        answer, the write is repeated while this process has the lease.
+        The server checks the leadership and writes in one step, and refuses the write if a different process leads. If
+        the
+        server does not respond, the write is repeated while this process has the lease.
 
         Args:
             key: a topic below the leader's name, such as ``last/run``.
@@ -131,7 +134,8 @@ class Leader:
             The revision of the value; revisions only increase.
 
         Raises:
-            NotLeader: if this process does not lead. The value may still have been written if an earlier answer was
+            NotLeader: if this process is not the leader. The value may still have been written if an earlier response
+                was
                 lost.
             Unpublishable: if the key is too long or the value too large.
         """
@@ -145,16 +149,16 @@ class Leader:
             except unanswered() as error:
                 _log.debug("%r: %r was not answered: %r", self, key, error)
                 await asyncio.sleep(_AGAIN)
-        raise NotLeader(f"{key!r} was not written: {self!r} does not run")
+        raise NotLeader(f"{key!r} was not written: {self!r} is not running")
 
     async def get(self, key: str) -> bytes | None:
-        """Return the value that the last leader stored under ``key``, or None if there is none.
+        """Return the value that the last leader stored under ``key``, or None if no value is stored.
 
         Raises:
-            BridgeError: if the server does not answer.
+            BridgeError: if the server does not respond.
         """
         if self._elector is None:
-            raise BridgeError(f"{key!r} cannot be read: {self!r} does not run")
+            raise BridgeError(f"{key!r} cannot be read: {self!r} is not running")
         try:
             return await self._elector.lease.key.get(key)
         except unanswered() as error:
@@ -184,7 +188,7 @@ class Leader:
         assert self._keeper is not None
         self._keeper.cancel()
         try:
-            # `run` has reported the error.
+            # `run` has already raised the error.
             await asyncio.gather(self._keeper, return_exceptions=True)
             await elector.lease.release()
         finally:
@@ -194,7 +198,7 @@ class Leader:
         """Emit changes of the leadership until `close`; called by the router.
 
         Raises:
-            BridgeError: if the connection is closed for good; the router starts the leader again.
+            BridgeError: if the connection is closed permanently; the router restarts the leader.
         """
         assert self._elector is not None
         assert self._keeper is not None
@@ -218,7 +222,7 @@ class Leader:
         self._stirred.set()
 
     async def settle(self) -> None:
-        """Do nothing; because of this method, the router leaves the source only when every delivery has ended."""
+        """Do nothing. Because this method exists, the router exits the source only when every delivery has ended."""
 
     async def _tell(self, emit: Emit, closed: asyncio.Task[object]) -> None:
         assert self._keeper is not None
@@ -235,7 +239,7 @@ class Leader:
             await self._stirred.wait()
 
     async def _last_words(self, emit: Emit) -> None:
-        """Emit the loss of a leader that was removed or has failed."""
+        """Emit the loss for a leader that was removed or has failed."""
         assert self._elector is not None
         self._elector.resign()
         self._elector.lease.forget()
@@ -257,7 +261,7 @@ class Leader:
             self._elector.stir()
 
     def _turned(self, token: int, reason: str) -> None:
-        """Queue the event of a gain or loss; drop a loss and gain that were not emitted in time."""
+        """Queue the event for a gain or loss; drop a loss and gain that were not emitted in time."""
         if self._closing or token == self._told_token:
             return
         event = LeaderEvent(self.name, leading=bool(token), token=token or self._told_token, reason=reason)
@@ -270,14 +274,14 @@ class Leader:
         self._stirred.set()
 
 
-#: Renewals per lease, and retries per lease after an unanswered renewal.
+#: Renewals per lease, and retries per lease after a renewal without a response.
 _RENEWALS, _TRIES = 3, 20
 
 
 class Elector:
-    """Gets the lease and keeps it, in turn.
+    """Repeatedly acquires the lease and keeps it for as long as possible.
 
-    ``told`` gets the token after a gain, and 0 with the reason after a loss.
+    ``told`` is called with the token after a gain, and with 0 and the reason after a loss.
     """
 
     def __init__(self, connection: Connection, name: str, seconds: float, told: Callable[[int, str], None]) -> None:
@@ -299,7 +303,7 @@ class Elector:
         await self.watcher.listen(self.connection)
 
     async def run(self) -> None:
-        """Lead whenever possible, until cancelled, or until the leadership ends after `resign`."""
+        """Lead whenever possible, until this call is cancelled or the leadership ends after `resign`."""
         while not self._ending:
             if await self._gained():
                 self._told(self.lease.token, "")
@@ -315,11 +319,11 @@ class Elector:
         self.watcher.stir()
 
     def doubt(self) -> None:
-        """Renew immediately, to find out why a write was refused."""
+        """Renew the lease immediately, to find out why a write was refused."""
         self._stirred.set()
 
     def resign(self) -> None:
-        """Do not lead again after this leadership; the lease is kept while `run` runs."""
+        """Do not lead again after this leadership. The lease is kept until `run` ends."""
         self._ending = True
         self.watcher.stir()
 
@@ -362,15 +366,15 @@ class Elector:
 
 _NO_HOLDER = Holder("", "", 0.0)
 
-#: The part of a lease after which a silent holder may be dead: slightly more than one renewal.
+#: Fraction of a lease after which a silent holder may be dead: slightly more than one renewal interval.
 _SILENCE = 0.4
 
-#: Seconds between two reads of the key of a silent holder; the server ends leases once a second.
+#: Seconds between two reads of a silent holder's key. The server expires leases once per second.
 _LOOK = 0.25
 
 
 class LeaseWatcher:
-    """Follows the holder of the lease with the key ``subject``."""
+    """Tracks the holder of the lease with the key ``subject``."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
@@ -385,13 +389,13 @@ class LeaseWatcher:
         await connection.client.subscribe(self.subject, cb=self._hear)  # pyright: ignore[reportUnknownMemberType]  # of nats-py
 
     def saw(self, holder: Holder) -> None:
-        """Record ``holder`` as the current one."""
+        """Record ``holder`` as the current holder."""
         if holder.id != self.holder.id:
             self._last_seen = asyncio.get_running_loop().time()
         self.holder = holder
 
     def stir(self) -> None:
-        """Let `wait` return immediately."""
+        """Make `wait` return immediately."""
         self._stirred.set()
 
     async def wait(self) -> None:

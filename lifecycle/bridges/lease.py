@@ -1,8 +1,8 @@
-"""A lease: one key of a bucket on the server, held by one process at a time until it stops renewing the lease.
+"""A lease: one key in a bucket on the server, held by one process at a time until that process stops renewing it.
 
 The key expires unless it is renewed in time. Every write names the previous revision, and the server refuses the write
-if that is not the last one. So one of several candidates gets the lease, and a process that was suspended learns that
-it has lost it. Values below the key are fenced in the same way, in the same step.
+if that is not the last one. So exactly one of several candidates gets the lease, and a process that was suspended
+learns that its lease is lost. Values below the key are fenced in the same way, in the same step.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ __all__ = [
 ]
 
 
-#: The part of a lease that its holder gives up, so that it stops before the server gives the lease to another process.
+#: Fraction of a lease that its holder does not use. The holder stops before the server gives the lease to another
+#: process.
 _MARGIN = 0.1
 
 #: Seconds for giving the lease back.
@@ -52,37 +53,38 @@ _RELEASE = 1.0
 
 
 class Lease:
-    """A lease of ``seconds``, for a process that wants it or has it.
+    """A lease of ``seconds``, for a process that wants or holds it.
 
-    Each write waits for the previous one, because it must name the revision that this one made.
+    Each write waits for the previous one, because each write must name the revision that the previous one created.
     """
 
     def __init__(self, connection: Connection, name: str, seconds: float) -> None:
         self.seconds = seconds
         self.me: Final = Holder(uuid.uuid4().hex, f"{socket.gethostname()}:{os.getpid()}", seconds)
         self.key: Final = LeaseKey(connection, name, self.me)
-        #: The revision with which it was gained: the fencing token.
+        #: The fencing token: the revision with which this process gained the lease.
         self.token: int = 0
-        # The last revision that this process wrote, 0 for none, and the end of the lease by its own clock.
+        # The last revision that this process wrote; 0 without the lease.
         self._revision = 0
+        # The end of the lease by the clock of this process.
         self._until = -math.inf
         self._turn = asyncio.Lock()
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process has the lease now, as far as the clocks show."""
+        """Whether this process holds the lease now, according to its own clock."""
         return self.left > 0
 
     @property
     def left(self) -> float:
-        """Seconds until the lease of this process ends by its own clock; 0 without the lease."""
+        """Seconds until this process's lease ends by its own clock; 0 without the lease."""
         return self._until - asyncio.get_running_loop().time() if self._revision else 0.0
 
     async def take(self) -> Holder:
         """Take the lease if it is free, and return its holder.
 
         Raises:
-            Exception: one of `unanswered`; the write may still have succeeded, which the next call finds out.
+            Exception: one of `unanswered`. The write may still have succeeded; the next call detects that.
         """
         async with self._turn:
             entry = await self.key.read()
@@ -100,7 +102,7 @@ class Lease:
         """Renew the lease for its full duration.
 
         Raises:
-            NotLeader: if another process has the lease, or no process.
+            NotLeader: if this process does not hold the lease.
             Exception: one of `unanswered`.
         """
         async with self._turn:
@@ -109,15 +111,15 @@ class Lease:
             self._until = self._end(sent)
 
     async def put(self, key: str, value: bytes, token: int) -> int:
-        """Write ``value`` if, at that moment and according to the server, this process has the lease of ``token``.
+        """Write ``value`` if the server confirms, at that moment, that this process holds the lease with ``token``.
 
         Raises:
-            NotLeader: if this process does not have that lease.
+            NotLeader: if this process does not hold that lease.
             Unpublishable: for a key that is too long, and a value above the limit for a message.
             Exception: one of `unanswered`.
         """
         async with self._turn:
-            # The lease may have been lost and regained, with another leader in between.
+            # The lease may have been lost and regained, with a different leader in between.
             if not self.is_ours or self.token != token:
                 raise NotLeader(f"{key!r} was not written: this process is not the leader")
             return await self._insist(lambda: self.key.put(key, value, self._revision))
@@ -127,7 +129,7 @@ class Lease:
         self._revision, self._until = 0, -math.inf
 
     async def release(self) -> None:
-        """Give the lease back, so that another process gets it immediately; without an answer it expires."""
+        """Give the lease back, so that another process gets it immediately; without a response, it expires."""
         try:
             with suppress(*unanswered(), Refused):
                 async with asyncio.timeout(_RELEASE), self._turn:
@@ -136,10 +138,10 @@ class Lease:
             self.forget()
 
     async def _insist(self, write: Callable[[], Awaitable[int]]) -> int:
-        """Return the result of ``write``; it may be refused because the answer to an earlier write was lost.
+        """Return the result of ``write``, which may be refused because the response to an earlier write was lost.
 
         Raises:
-            NotLeader: if this process does not have the lease.
+            NotLeader: if this process does not hold the lease.
             TimeoutError: if another write is still in progress.
         """
         with suppress(Refused):
@@ -150,7 +152,7 @@ class Lease:
         raise TimeoutError("another write came first")
 
     async def _find_ours(self) -> None:
-        """Find the revision of a write of this process whose answer was lost."""
+        """Find the revision of this process's last write, if the response to that write was lost."""
         entry = await self.key.read()
         if not self.key.is_mine(entry) or entry.revision < self._revision:
             self.forget()
@@ -160,33 +162,33 @@ class Lease:
         self._revision = entry.revision
 
     def _end(self, sent: float) -> float:
-        """Return the local end of a lease that was requested at ``sent``; the server counts from a later moment."""
+        """Return the local end of a lease that was requested at ``sent``; the server's lease starts and ends later."""
         return sent + self.seconds * (1 - _MARGIN)
 
 
 def unanswered() -> tuple[type[Exception], ...]:
-    """Return the errors that leave the state of the lease open: the server is unreachable or not ready."""
+    """Return the exception types that leave the lease's state unknown: the server is unreachable or not ready."""
     from nats.errors import Error as NatsError
 
     return (NatsError, TimeoutError, OSError)
 
 
-#: The bucket of leases and of the values that their holders write.
+#: The bucket that stores leases and the values that their holders write.
 BUCKET = "LEADERS"
 
 STREAM = f"KV_{BUCKET}"
 
-#: Maximum seconds for an answer.
+#: Maximum seconds to wait for a response.
 _ANSWER = 2.0
 
-#: Error codes: another revision is the last one; another write, perhaps of this process, is in progress.
+#: Error codes: a different revision is the last one; another write, perhaps from this process, is in progress.
 _WRONG_SEQUENCE = (10071, 10164)
 
 _EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 
 _OF_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
 
-#: A header of the write that returns a lease.
+#: A header in the write that returns a lease.
 OPERATION = "KV-Operation"
 
 
@@ -194,7 +196,7 @@ class Holder(NamedTuple):
     """The holder of a lease, as stored in its key."""
 
     id: str
-    #: Its machine and process, for display.
+    #: The holder's machine and process, for display.
     place: str
     #: The duration of the lease in seconds.
     lease: float
@@ -240,17 +242,17 @@ class LeaseKey:
         """
         me = self._me
         holder = json.dumps({"id": me.id, "place": me.place, "lease": me.lease})
-        # A server counts whole seconds.
+        # The server counts in whole seconds.
         return await self._publish(self.subject, holder.encode(), {_EXPECTED: str(expected)}, ttl=math.ceil(me.lease))
 
     async def nak(self) -> None:
-        """Give the lease back, if this process has it."""
+        """Give the lease back, if this process holds it."""
         entry = await self.read()
         if self.is_mine(entry):
             await self._publish(self.subject, b"", {_EXPECTED: str(entry.revision), OPERATION: "DEL"}, ttl=1)
 
     async def get(self, name: str) -> bytes | None:
-        """Return the last value under ``name``, or None; any earlier leader may have written it."""
+        """Return the last value under ``name``, or None. Any earlier leader may have written the value."""
         from nats.js.errors import NotFoundError
 
         try:
@@ -260,7 +262,7 @@ class LeaseKey:
         return message.data or b""
 
     async def put(self, name: str, value: bytes, revision: int) -> int:
-        """Write ``value`` under ``name``, if ``revision`` is the last of the key.
+        """Write ``value`` under ``name``, if ``revision`` is the last revision of the key.
 
         Raises:
             Refused: if ``revision`` is not the last one.
@@ -282,12 +284,12 @@ class LeaseKey:
             if error.err_code in _WRONG_SEQUENCE:
                 raise Refused from error
             if error.code == 400:  # noqa: PLR2004  # as HTTP has it: another try would meet it again
-                raise BridgeError(f"the server does not take {subject!r}: {error.description}") from error
+                raise BridgeError(f"the server does not accept {subject!r}: {error.description}") from error
             raise
         return answer.seq
 
     async def _last(self, subject: str) -> Any:
-        """Return the last message from the stream's leader, since any other copy may be behind."""
+        """Return the last message from the stream's leader, because any other copy may be out of date."""
         async with asyncio.timeout(self._patience):
             return await self._connection.js.get_last_msg(STREAM, subject)
 
@@ -297,7 +299,7 @@ class LeaseKey:
 
 
 def read_holder(value: bytes | None) -> Holder:
-    """Return the holder that a key names, or an unknown holder if another program wrote the value."""
+    """Return the holder stored in a key, or an unknown holder if another program wrote the value."""
     try:
         said: Any = json.loads(value or b"")
         return Holder(str(said["id"]), str(said["place"]), float(said["lease"]))
@@ -317,7 +319,7 @@ async def ensure_bucket(connection: Connection) -> None:
 
 
 async def _bucket(connection: Connection, copies: int) -> StreamConfig:
-    """Return the settings of the stream behind the bucket, which is created if it is missing."""
+    """Return the settings of the bucket's stream, which is created if it is missing."""
     from nats.js.errors import NotFoundError
 
     try:

@@ -1,8 +1,8 @@
-"""Events to the bus: each is sent until the server acknowledges it, always with the same id.
+"""Publishing to the bus: each event is sent until the server acknowledges it, always with the same id.
 
-`Publisher` retries. `Acks` receives the acknowledgements of one connection through one inbox and one timer. nats-py's
+`Publisher` retries. `Acks` receives the acknowledgements for one connection through one inbox and one timer. nats-py's
 ``publish`` creates a timer and two futures per event, and its ``publish_async`` has no timeout. Both would cost more
-than the rest of the bridge's work per event.
+than all other work of the bridge per event.
 """
 
 from __future__ import annotations
@@ -44,18 +44,19 @@ __all__ = [
 
 _log = logging.getLogger("lifecycle.bridges")
 
-#: Seconds until publishing fails. A cluster that lost its leader needs up to seven, and a starting server less.
+#: Seconds until publishing fails. A cluster that has lost its leader needs up to seven, and a starting server needs
+#: less.
 PUBLISH_TIMEOUT = 30.0
 
-#: Seconds for one acknowledgement, and between two checks for missing ones.
+#: Seconds to wait for one acknowledgement, and seconds between two checks for missing ones.
 _ACK_TIMEOUT, _LOOK = 3.0, 0.5
 
-#: Upper limit for the bytes of an event's headers: topics and ids are bounded.
+#: Maximum number of bytes in an event's headers; the lengths of topics and ids are limited.
 _HEADERS = 16_384
 
 _BACKOFF = Backoff(initial=0.1, maximum=2.0, jitter=0.5)
 
-#: Seconds between two inquiries about a missing stream.
+#: Seconds between two checks whether the stream exists.
 _INQUIRY = 1.0
 
 _NO_ACK = f"no acknowledgement within {_ACK_TIMEOUT:g} s"
@@ -72,17 +73,18 @@ class Publisher:
     def __init__(self, stream: str, prefix: str, most: int) -> None:
         self._stream, self._prefix, self._most = stream, prefix, most
         self._acks: Acks | None = None
-        # Notified when a connection may be up.
+        # Notified when a connection may have come up.
         self._changed = Condition()
         self._slots = asyncio.Semaphore(most)
-        # The task that finds out why no stream answers, and its result.
+        # The task that finds out why no stream responds.
         self._inquiry: asyncio.Task[None] | None = None
+        # The result of that task.
         self._finding = ""
-        #: Acknowledged events, and the number of them that the server already had.
+        #: Number of acknowledged events, and how many of them were duplicates.
         self.published = self.duplicates = 0
 
     async def use(self, connection: Connection) -> None:
-        """Publish through ``connection`` from now on."""
+        """Publish through ``connection`` from this call on."""
         acks = Acks(connection)
         await acks.open()
         self._acks = acks
@@ -92,7 +94,7 @@ class Publisher:
         self._changed.notify_all()
 
     async def leave(self) -> None:
-        """Stop publishing: the connection has ended."""
+        """Stop publishing because the connection has ended."""
         acks, self._acks = self._acks, None
         if acks is not None:
             acks.close()
@@ -102,14 +104,14 @@ class Publisher:
             await asyncio.wait([inquiry])
 
     def changed(self, *, up: bool) -> None:
-        """Record that the connection came up, or went down with its pending acknowledgements."""
+        """Record that the connection came up, or that it went down and lost its pending acknowledgements."""
         if not up and self._acks is not None:
             self._acks.lose()
         if up:
             self._changed.notify_all()
 
     async def publish(self, subject: str, headers: dict[str, str], body: bytes, key: str) -> None:
-        """Publish an event, and return when the server has it; ``key`` identifies it on the server.
+        """Publish an event, and return when the server has stored it; ``key`` identifies the event on the server.
 
         Raises:
             NotPublished: if the server refused the event, or did not acknowledge it within 30 seconds.
@@ -128,7 +130,7 @@ class Publisher:
         else:
             await slots.acquire()
         try:
-            # The usual case needs no timer.
+            # In the usual case, no timer is needed.
             why = "" if is_full else await self._tried(subject, headers, body)
             if is_full or why:
                 await self._insist(subject, headers, body, why, until)
@@ -157,7 +159,7 @@ class Publisher:
             raise self._late(subject, why or _NO_ACK) from None
 
     async def _tried(self, subject: str, headers: dict[str, str], body: bytes) -> str:
-        """Send it once, and return the reason of a failure, or an empty string."""
+        """Send the message once, and return the reason for a failure, or an empty string."""
         acks = self._acks
         if acks is None or not acks.connection.is_up:
             return self._no_link()
@@ -191,7 +193,7 @@ class Publisher:
         return self._finding or _NO_STREAM
 
     def _inquire(self, connection: Connection) -> None:
-        """Find out why no stream answers, and create a missing stream again."""
+        """Find out why no stream responds, and create a missing stream again."""
         if self._inquiry is None or self._inquiry.done():
             self._inquiry = asyncio.get_running_loop().create_task(
                 self._find(connection), name="bridge: missing stream"
@@ -224,7 +226,7 @@ class Publisher:
 
 
 def _judge(error: Exception, subject: str) -> str:
-    """Raise an error that would recur, and return any other as text."""
+    """Raise an error that would recur, and return any other error as text."""
     from nats.errors import BadHeaderError, BadSubjectError, MaxPayloadError
     from nats.errors import Error as NatsError
 
@@ -239,7 +241,7 @@ def _judge(error: Exception, subject: str) -> str:
 def check_size(connection: Connection, subject: str, headers: dict[str, str], body: bytes) -> None:
     """Check that a message is within the server's limit.
 
-    The server also counts headers, and closes the connection of a sender above the limit. nats-py checks only the body.
+    The server also counts headers, and disconnects a sender that exceeds the limit. nats-py checks only the body.
 
     Raises:
         Unpublishable: if the message is too large.
@@ -256,38 +258,40 @@ def check_size(connection: Connection, subject: str, headers: dict[str, str], bo
 
 
 class Answer(NamedTuple):
-    """The server's answer to a publication."""
+    """The server's response to a publication."""
 
-    #: The stream that stored it; empty if it was refused.
+    #: The stream that stored the event; empty if the event was refused.
     stream: str
+    #: Whether the stream already had the event.
     duplicate: bool
-    #: The reason of a refusal, empty if no stream answers, and whether the refusal is permanent.
+    #: The reason for a refusal; empty if no stream responds.
     refusal: str = ""
+    #: Whether the refusal is permanent.
     final: bool = False
 
 
 class Acks:
-    """Publications of one connection that are not acknowledged yet."""
+    """Publications on one connection that have not been acknowledged yet."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._inbox = ""
         self._sent = 0
-        # Futures and their deadlines by number, so that the oldest is the first.
+        # Futures and their deadlines by number, in order, so that the oldest is the first.
         self._pending: dict[int, tuple[asyncio.Future[Answer], float]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
-        """Subscribe to answers."""
+        """Subscribe to the inbox for acknowledgements."""
         client = self.connection.client
         self._inbox = client.new_inbox()
         await client.subscribe(f"{self._inbox}.*", cb=self._hear)  # pyright: ignore[reportUnknownMemberType]  # of nats-py
 
     async def publish(self, subject: str, body: bytes, headers: dict[str, str]) -> Answer:
-        """Send a message, and wait for the answer.
+        """Send a message, and wait for the response.
 
         Raises:
-            TimeoutError: if no answer arrives within three seconds, or the connection ends first.
+            TimeoutError: if no response arrives within three seconds, or the connection ends first.
             nats.errors.Error: if the message cannot be sent.
         """
         self._sent += 1
@@ -310,7 +314,7 @@ class Acks:
             self._timer = None
 
     def lose(self) -> None:
-        """Fail all pending publications: their answers are lost."""
+        """Fail all pending publications, because their acknowledgements are lost."""
         self._miss(math.inf)
 
     def _look(self) -> None:
@@ -346,21 +350,21 @@ def _read(message: Msg) -> Answer:
 #: Subject, headers, body and key.
 DeadLetter: TypeAlias = tuple[str, dict[str, str], bytes, str]
 
-#: Maximum characters of a reason; the rest is cut off.
+#: Maximum number of characters in a reason; the rest is cut off.
 LONGEST_REASON = 500
 
 
 def message_key(subject: str, id: str) -> str:  # noqa: A002  # the attribute's name
-    """Return the key by which the server identifies an event, since several topics may share an id."""
+    """Return the key that identifies an event on the server; several topics may share an id."""
     return f"{id} {subject}"
 
 
 def dead_letter(
     message: Msg, topic: str, settings: Settings, *, reason: str, attempts: int, readable: bool
 ) -> Iterator[DeadLetter]:
-    """Return the dead letter of ``message`` and a smaller variant, or nothing if its subject would be too long.
+    """Return the dead letter for ``message`` and a smaller variant, or nothing if its subject would be too long.
 
-    The dead letter is the same event with the reason of its failure. If the message is not ``readable``, the data are
+    The dead letter is the same event with the reason for its failure. If the message is not ``readable``, the data are
     the bytes of the body.
     """
     subject = f"{settings.prefix}.dead.{'.'.join(as_token(segment) for segment in topic.split('/'))}"

@@ -1,7 +1,7 @@
-"""The stream of a bridge and the consumer of its group: created if they are missing, otherwise compared.
+"""The bridge's stream and the group's consumer: created if missing, otherwise compared with the expected settings.
 
-A server answers with the settings that it applied. That answer reveals a server that ignores a setting, and a stream
-that another program created differently. Both are rejected here, before they can lose an event.
+A server responds with the settings that it applied. That response reveals a server that ignores a setting, and a
+stream that another program created differently. Both are rejected here, before they can lose an event.
 """
 
 from __future__ import annotations
@@ -47,39 +47,40 @@ _Answer = TypeVar("_Answer")
 #: Seconds during which the server recognizes a repeated id.
 _DEDUPE = 120.0
 
-#: Seconds for which a stream that a bridge created keeps its events, handled or not.
+#: Seconds for which a stream that a bridge created keeps its events, whether handled or not.
 _KEPT = 7 * 24 * 3600.0
 
-#: Replicas of a stream that is created in a cluster.
+#: Number of replicas of a stream that is created in a cluster.
 _COPIES = 3
 
-#: Maximum unacknowledged events of a group; 1 for strict order.
+#: Maximum number of unacknowledged events in a group; 1 for strict order.
 _GROUP_PENDING = 10_000
 
 #: Seconds to wait for a response, number of attempts, and seconds between them. A cluster needs a while to elect a
 #: leader.
 _ANSWER, _TRIES, _PAUSE = 3.0, 5, 1.0
 
-#: Tries between two warnings about a cluster without a leader.
+#: Number of attempts between two warnings about a cluster without a leader.
 _WARN_EVERY = 30
 
-#: Error codes: JetStream is disabled, so waiting is useless; a cluster has fewer servers than requested replicas.
+#: Error codes: JetStream is disabled, so waiting is useless; a cluster has fewer servers than the requested replicas.
 _DISABLED, _NO_PEERS = (10039, 10076), 10005
 
-#: The stream of a consumer does not exist.
+#: Error code: the consumer's stream does not exist.
 _NO_STREAM = 10059
 
-#: The key of the consumer's metadata with the patterns of all members, each with a stamp that its members renew.
+#: The key in the consumer's metadata that holds all members' patterns. Each has a stamp that its members renew.
 _PATTERNS = "lifecycle-patterns"
 
 #: Seconds after which the group drops a pattern that no running member has renewed.
 _FORGOTTEN = 900.0
 
-#: Maximum seconds between two reads that count towards the age of a stamp. During a longer gap, such as an outage,
-#: nothing was read.
+#: Maximum seconds between two reads that count towards the age of a stamp. A longer gap, such as an outage, does not
+#: count.
 _GAP = 10.0
 
-#: Minimum seconds between writing a new pattern and the read that shows whether another member has overwritten it.
+#: Minimum seconds between writing a new pattern and reading it back. The read shows whether another member has
+#: overwritten the pattern.
 _SETTLED = 0.1
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,200}").fullmatch
@@ -109,37 +110,35 @@ class Settings:
     def __post_init__(self) -> None:
         for word, name in (("stream", self.stream), ("group", self.group)):
             if not _NAME(name):
-                raise ValueError(f"{word}={name!r} is not a valid name; use up to 200 letters, digits, - and _")
+                raise ValueError(f"{word} must be up to 200 letters, digits, - and _, got {name!r}")
         if not _PREFIX(self.prefix):
-            raise ValueError(
-                f"prefix={self.prefix!r} is not a prefix; give words of letters, digits, - and _ with dots between"
-            )
+            raise ValueError(f"prefix must be words of letters, digits, - and _ separated by dots, got {self.prefix!r}")
         if self.max_in_flight < 1 or self.max_deliver < 1:
             raise ValueError(
-                f"max_in_flight={self.max_in_flight!r}, max_deliver={self.max_deliver!r} would deliver nothing; "
-                "give 1 or more for both"
+                "max_in_flight and max_deliver must be 1 or more, "
+                f"got max_in_flight={self.max_in_flight!r} and max_deliver={self.max_deliver!r}"
             )
         if not 1 <= self.ack_wait < math.inf:
-            raise ValueError(f"ack_wait={self.ack_wait!r} is too short; give 1 second or more")
+            raise ValueError(f"ack_wait must be 1 second or more, got {self.ack_wait!r}")
         if not self.subscribe and not self.publish:
-            raise ValueError("a bridge that neither subscribes nor publishes does nothing; give it patterns")
+            raise ValueError("a bridge needs patterns to subscribe to or to publish, got none")
 
     def is_subscribed(self, topic: str) -> bool:
-        """Return whether a pattern of the group matches ``topic``; a subject may be less exact."""
+        """Return whether a subscribed pattern matches ``topic``; the consumer's filter may be wider."""
         return any(pattern.matches(topic) for pattern in self.subscribe)
 
 
 def patterns_of(word: str, given: Iterable[str | Pattern] | str | Pattern) -> tuple[Pattern, ...]:
-    """Return patterns from their texts; a single text need not be in a list.
+    """Return patterns from their texts; a single text does not need to be in a list.
 
     Raises:
         InvalidPattern: for an invalid text.
-        TypeError: for a value of another type.
+        TypeError: for a value that is neither a string nor a sequence of strings.
     """
     several = (given,) if isinstance(given, (str, Pattern)) else tuple(given)
     for each in several:
         if not isinstance(each, (str, Pattern)):
-            raise TypeError(f"{word}={given!r}: {each!r} is not a pattern; give strings such as 'deploy/**'")
+            raise TypeError(f"{word} must contain patterns such as 'deploy/**', got {each!r}")
     return tuple(each if isinstance(each, Pattern) else Pattern(each) for each in dict.fromkeys(several))
 
 
@@ -155,7 +154,7 @@ class Group:
 
 
 async def ensure_stream(connection: Connection, name: str, prefix: str) -> bool:
-    """Create the stream for the subjects of ``prefix`` if it is missing, and return whether it was created.
+    """Create the stream for the subjects under ``prefix`` if it is missing, and return whether it was created.
 
     Raises:
         UnfitServer: when the existing stream cannot be used, or none can be created.
@@ -168,10 +167,10 @@ async def ensure_stream(connection: Connection, name: str, prefix: str) -> bool:
 
 
 async def replicated(connection: Connection, make: Callable[[int], Awaitable[_Answer]], what: str) -> _Answer:
-    """Return the result of ``make`` with three copies in a cluster, or with one if the cluster rejects three.
+    """Return the result of ``make`` with three replicas in a cluster, or with one if the cluster rejects three.
 
     Raises:
-        UnfitServer: when the server also rejects one copy.
+        UnfitServer: if the server also rejects one replica.
     """
     from nats.js.errors import APIError
 
@@ -180,20 +179,20 @@ async def replicated(connection: Connection, make: Callable[[int], Awaitable[_An
             return await patiently(connection, partial(make, copies))
         except APIError as error:
             if copies == 1:
-                raise UnfitServer(f"{what} cannot be made: {error.description}") from None
+                raise UnfitServer(f"{what} cannot be created: {error.description}") from None
             _log.warning("%s gets one copy, which is lost with its server: %s", what, error.description)
     raise AssertionError("one copy is returned or refused")
 
 
 async def patiently(connection: Connection, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
-    """Return the result of ``ask``, and repeat it until a leader answers.
+    """Return the result of ``ask``, repeating the request until a leader responds.
 
-    A single server gets a few tries. A cluster has no limit, because it has no leader at its first start until enough
-    of its servers are up.
+    A single server gets a few attempts. For a cluster, the attempts are unlimited: at its first start, a cluster has no
+    leader until enough of its servers are up.
 
     Raises:
         UnfitServer: if JetStream is disabled.
-        TimeoutError: if a single server does not answer.
+        TimeoutError: if a single server does not respond.
     """
     from nats.js.errors import APIError, NoStreamResponseError, ServiceUnavailableError
 
@@ -203,11 +202,11 @@ async def patiently(connection: Connection, ask: Callable[[], Awaitable[_Answer]
         except (TimeoutError, NoStreamResponseError, ServiceUnavailableError) as error:
             reason = getattr(error, "description", None) or "no answer"
             if getattr(error, "err_code", None) in _DISABLED:
-                raise UnfitServer(f"{connection.server!r} keeps no streams: {reason}") from None
+                raise UnfitServer(f"{connection.server!r} cannot store streams: {reason}") from None
             connection.missed(reason)
             if tries >= _TRIES and not connection.said("cluster"):
                 raise TimeoutError(
-                    f"JetStream of {connection.server!r} does not answer: {reason}; see its log"
+                    f"JetStream on {connection.server!r} does not respond: {reason}; see its log"
                 ) from None
             if tries % _WARN_EVERY == _TRIES:
                 _log.warning("waiting for a leader among the servers of %r: %s", connection.server, reason)
@@ -223,7 +222,7 @@ async def patiently(connection: Connection, ask: Callable[[], Awaitable[_Answer]
 
 
 async def _stream(connection: Connection, name: str, prefix: str, copies: int) -> tuple[StreamConfig, bool]:
-    """Return the settings of the stream, and whether it had to be created."""
+    """Return the settings of the stream, and whether this call created it."""
     from nats.js.api import RetentionPolicy, StorageType, StreamConfig
     from nats.js.errors import NotFoundError
 
@@ -258,11 +257,12 @@ def _compare_stream(config: StreamConfig, name: str, prefix: str) -> None:
 
 
 class Subscriptions:
-    """The patterns to which the members of a group subscribe together; they define the consumer's filter.
+    """The patterns that all members of a group subscribe to; together they define the consumer's filter.
 
-    They are kept in the consumer's metadata. A starting member adds its patterns, and running members renew the stamps
-    of theirs. A pattern whose stamp has not changed for 15 minutes has no member any more, and is removed. So a
-    restarting member of an older version does not remove a pattern of a newer one.
+    The patterns are kept in the consumer's metadata. A starting member adds its patterns, and running members renew the
+    stamps of theirs. A pattern whose stamp has not changed for 15 minutes no longer has a running member, and is
+    removed.
+    This rule prevents a restarting member of an older version from removing the patterns of a newer one.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -271,19 +271,19 @@ class Subscriptions:
         self._settings = settings
         self._own = {each.text: each for each in settings.subscribe}
         self._own_filters = filters(settings.subscribe, settings.prefix)
-        # By pattern: its stamp, and the time when this process first read that stamp.
+        # Maps each pattern to its stamp and the time when this process first read that stamp.
         self._stamps: dict[str, tuple[str, float]] = {}
         self._others: dict[str, Pattern] = {}
-        # Filters of a consumer that another program created, which no pattern explains.
+        # Filters that match no known pattern, because another program created the consumer.
         self._strange: dict[str, float] = {}
-        # The filter of the consumer; empty for everything.
+        # The consumer's current filter; empty for all subjects.
         self._got: list[str] = []
-        # Metadata of other programs.
+        # Metadata that other programs wrote.
         self._remarks: dict[str, str] = {}
         self._read_at: float | None = None
 
     def read(self, config: ConsumerConfig) -> None:
-        """Adopt the metadata and the filter of the consumer."""
+        """Load the consumer's metadata and filter."""
         now = asyncio.get_running_loop().time()
         self._skip(now)
         stamps = _stamps_of(config)
@@ -304,7 +304,7 @@ class Subscriptions:
         }
         if others.keys() - self._others.keys() or strange.keys() - self._strange.keys():
             _log.warning(
-                "the group %r also gets %s, to which this member does not subscribe: such events wait for members "
+                "the group %r also receives %s, to which this member does not subscribe: such events wait for members "
                 "that do, and after %g minutes without one the group stops getting them",
                 self._settings.group,
                 ", ".join([*others, *strange]),
@@ -313,18 +313,18 @@ class Subscriptions:
         self._others, self._strange = others, strange
 
     def is_due(self) -> bool:
-        """Return whether the consumer must be written, because a stamp is missing or out of date."""
+        """Return whether the consumer must be updated, because a stamp is missing or out of date."""
         now = asyncio.get_running_loop().time()
         renewed = now - _FORGOTTEN / 3
         own = self.is_complete() and all(self._stamps[text][1] > renewed for text in self._own)
         return not own or bool(self._out_of_date(now))
 
     def group(self) -> Group:
-        """Renew this member's stamps, remove entries that are out of date, and return the settings of the consumer."""
+        """Renew this member's stamps, remove outdated entries, and return the consumer's new settings."""
         now = asyncio.get_running_loop().time()
         if gone := self._out_of_date(now):
             _log.warning(
-                "the group %r no longer gets %s: no member has subscribed to it for %g minutes",
+                "the group %r no longer receives %s: no member has subscribed to it for %g minutes",
                 self._settings.group,
                 ", ".join(gone),
                 _FORGOTTEN / 60,
@@ -357,7 +357,7 @@ class Subscriptions:
         return all(text in self._stamps and self._is_got(pattern) for text, pattern in self._own.items())
 
     def _skip(self, now: float) -> None:
-        """Exclude time without a read, since members that could not renew their stamps may be back soon."""
+        """Do not count time without a read: members that could not renew their stamps may be back soon."""
         gap = 0.0 if self._read_at is None else max(0.0, now - self._read_at - _GAP)
         self._read_at = now
         if gap:
@@ -368,7 +368,7 @@ class Subscriptions:
             self._strange = {each: since + gap for each, since in self._strange.items()}
 
     def _warn_of_loss(self, stamps: Mapping[str, str]) -> None:
-        """Warn about patterns of this member that the group had and has lost."""
+        """Warn about this member's patterns that the group had and has lost."""
         if gone := [text for text in self._own if text in self._stamps and text not in stamps]:
             _log.warning(
                 "another member removed %s from the group %r, and this member adds it again; events that were sent "
@@ -378,7 +378,7 @@ class Subscriptions:
             )
 
     def _is_got(self, pattern: Pattern) -> bool:
-        """Return whether the group receives all topics of ``pattern``."""
+        """Return whether the group receives all topics that match ``pattern``."""
         wanted = filters([pattern], self._settings.prefix)
         return not self._got or all(any(covers(wide, each) for wide in self._got) for each in wanted)
 
@@ -392,7 +392,7 @@ class Subscriptions:
 
 
 def _stamps_of(config: ConsumerConfig) -> dict[str, str]:
-    """Return the patterns of all members with their stamps, or none if another program wrote the metadata."""
+    """Return all members' patterns with their stamps, or nothing if another program wrote the metadata."""
     try:
         said: Any = json.loads((config.metadata or {}).get(_PATTERNS, "{}"))
     except ValueError:
@@ -413,10 +413,10 @@ def _filters_of(config: ConsumerConfig) -> list[str]:
 
 
 async def ensure_consumer(connection: Connection, stream: str, subscriptions: Subscriptions) -> None:
-    """Create the consumer of the group, or update it for its members.
+    """Create the group's consumer, or update it for its members.
 
-    The server does not compare revisions of a consumer. If two members start together, the second may overwrite the
-    patterns of the first. So this function reads new patterns again before it returns.
+    The server does not compare revisions of a consumer. If two members start at the same time, the second may overwrite
+    the patterns of the first. This function therefore reads new patterns back before it returns.
 
     Raises:
         UnfitServer: if the server rejects the consumer, or created it with other settings.
@@ -464,7 +464,7 @@ def _consumer(group: Group) -> ConsumerConfig:
         deliver_policy=DeliverPolicy.ALL,
         ack_policy=AckPolicy.EXPLICIT,
         ack_wait=group.ack_wait,
-        # The bridge counts deliveries itself: the server would forget the event instead of making a dead letter.
+        # The bridge counts failures itself. A delivery limit on the server would drop the event without a dead letter.
         max_deliver=-1,
         filter_subjects=group.filters,
         metadata=dict(group.metadata),
@@ -484,6 +484,6 @@ def _compare_consumer(got: ConsumerConfig, group: Group) -> None:
     for setting, (is_now, asked) in pairs.items():
         if is_now != asked:
             raise UnfitServer(
-                f"the server made the group {group.name!r} with {setting}={is_now!r} where {asked!r} was asked for; "
+                f"the server created the group {group.name!r} with {setting}={is_now!r} instead of {asked!r}; "
                 "the server is too old, or a proxy changes requests"
             )

@@ -1,9 +1,9 @@
-"""Conversion of topics to NATS subjects and back, and the subjects to which a pattern must subscribe.
+"""Conversion between topics and NATS subjects, and the subjects to which a pattern must subscribe.
 
 A segment becomes a token. Letters, digits, ``-`` and ``_`` are kept. Every other byte of the UTF-8 encoding becomes
-``=`` and two hexadecimal digits. An empty segment becomes ``=``. Such a token is valid in a subject and in a key of a
-bucket. Patterns that a subject cannot express (``fo*``, ``**`` that is not last) become the narrowest filter that
-includes them, and the subscriber matches the topic again.
+``=`` and two hexadecimal digits. An empty segment becomes ``=``. Such a token is valid in a subject and in a bucket's
+key. Some patterns cannot be expressed as a subject, such as ``fo*``, or ``**`` that is not last. They become the
+narrowest filter that includes them, and the subscriber matches the topic again.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["LONGEST", "as_subject", "as_token", "as_topic", "covers", "filters", "widest"]
 
-#: Maximum characters of a subject. A server disconnects a client that sends one of 4,096.
+#: Maximum number of characters in a subject. A server disconnects a client that sends a subject of 4,096 characters.
 LONGEST = 1024
 
-#: Maximum cached topics, in each direction.
+#: Maximum number of cached topics in each direction.
 _KEPT = 4096
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+").fullmatch
@@ -34,7 +34,7 @@ _ESCAPED = re.compile(r"(?:=[0-9A-Fa-f]{2})+")
 
 
 def as_token(text: str) -> str:
-    """Return ``text`` as one token of a subject, or as one key of a bucket.
+    """Return ``text`` as one token in a subject, or as one key in a bucket.
 
     Raises:
         Unpublishable: for half a surrogate pair, which has no UTF-8.
@@ -57,7 +57,7 @@ def as_subject(topic: str, prefix: str) -> str:
     subject = f"{prefix}.{'.'.join(as_token(segment) for segment in topic.split('/'))}"
     if len(subject) > LONGEST:
         raise Unpublishable(
-            f"the topic {topic[:40]!r}… makes a subject of {len(subject):,} characters; the maximum is {LONGEST:,}; "
+            f"the topic {topic[:40]!r}… becomes a subject of {len(subject):,} characters; the maximum is {LONGEST:,}; "
             "put long values into the event's data"
         )
     return subject
@@ -65,7 +65,7 @@ def as_subject(topic: str, prefix: str) -> str:
 
 @lru_cache(_KEPT)
 def as_topic(subject: str, prefix: str) -> str:
-    """Return the topic of ``subject``; subjects of other programs are decoded as far as possible."""
+    """Return the topic for ``subject``; subjects from other programs are decoded as far as possible."""
     words = subject.removeprefix(f"{prefix}.").split(".")
     return "/".join("" if word == "=" else _ESCAPED.sub(_unescape, word) for word in words)
 
@@ -76,7 +76,7 @@ def filters(patterns: Iterable[Pattern], prefix: str) -> list[str]:
 
 
 def widest(subjects: Iterable[str]) -> list[str]:
-    """Return the ``subjects`` that no other one covers, sorted, because a server rejects overlapping filters."""
+    """Return the ``subjects`` that no other one covers, sorted. A server rejects overlapping filters."""
     wanted = set(subjects)
     return sorted(one for one in wanted if not any(covers(other, one) for other in wanted if other != one))
 

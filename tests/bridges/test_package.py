@@ -59,7 +59,7 @@ def test_a_group_that_the_server_made_in_another_way_is_refused(got: dict[str, A
     """An older server ignores the setting, which is only visible in its answer."""
     as_asked = streams._consumer(GROUP)
     streams._compare_consumer(as_asked, GROUP)
-    with pytest.raises(UnfitServer, match=rf"made the group 'g' with {setting}="):
+    with pytest.raises(UnfitServer, match=rf"created the group 'g' with {setting}="):
         streams._compare_consumer(as_asked.evolve(**got), GROUP)
 
 

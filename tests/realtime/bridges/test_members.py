@@ -76,7 +76,7 @@ async def test_an_old_member_that_restarts_last_takes_nothing_from_newer_ones(
             await box.wait(COUNT)
     assert {event.data for event in box.events} == set(range(COUNT))
     warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert len([text for text in warned if text.startswith("the group 'g' also gets b/*")]) == 1
+    assert len([text for text in warned if text.startswith("the group 'g' also receives b/*")]) == 1
 
 
 async def test_patterns_that_share_a_filter_are_distinguished(
@@ -179,7 +179,7 @@ async def test_an_outage_does_not_count_towards_the_time_after_which_a_pattern_i
                     await asyncio.sleep(0.01)
                     later = (await js.consumer_info(stream, "g")).config
     assert later.filter_subjects == [f"{prefix}.a.*", f"{prefix}.b.*"]
-    assert "no longer gets b/*" not in caplog.text
+    assert "no longer receives b/*" not in caplog.text
 
 
 async def test_a_member_adds_its_pattern_again_when_another_has_removed_it_and_warns(
@@ -241,7 +241,7 @@ async def test_events_to_which_no_member_subscribes_any_more_become_dead_letters
             [_, letter] = await dead.wait(2)
     assert (letter.topic, letter.data) == ("dead/b/x", 7)
     assert letter.headers["dead-reason"] == "no member of the group subscribes to it any more"
-    assert "the group 'g' no longer gets b/*" in caplog.text
+    assert "the group 'g' no longer receives b/*" in caplog.text
 
 
 async def test_a_group_that_an_operator_paused_is_reported(

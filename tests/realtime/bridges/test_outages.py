@@ -96,7 +96,7 @@ async def test_a_bridge_that_only_publishes_makes_a_deleted_stream_again(
         await js.delete_stream(stream)
         await (await here.emit(Event("job/x")))
         assert (await js.stream_info(stream)).state.messages == 1
-    assert f"the stream '{stream}' was gone" in caplog.text
+    assert f"the stream '{stream}' was missing" in caplog.text
 
 
 async def test_a_bridge_that_subscribes_makes_a_deleted_stream_and_its_group_again(
