@@ -74,7 +74,7 @@ async def test_subjects_of_another_stream_are_reported(bridge: MakeBridge, serve
     mine = bridge(group="g", publish=("**",))
     async with by_hand(server) as js:
         await js.add_stream(name="THEIRS", subjects=[f"{mine._settings.prefix}.x"])
-        await refused(mine, "cannot be made: subjects overlap")
+        await refused(mine, "cannot be created: subjects overlap")
         await js.delete_stream("THEIRS")
 
 
@@ -160,7 +160,7 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], why: 
 
 
 def test_invalid_patterns_and_urls_are_refused() -> None:
-    with pytest.raises(TypeError, match="must contain patterns .* got 7"):
+    with pytest.raises(TypeError, match=r"must contain patterns .* got 7"):
         NatsBridge("nats://x", group="g", subscribe=(7,))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="needs a URL"):
         NatsBridge(" , ", group="g", subscribe=("a",))
