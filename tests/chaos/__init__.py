@@ -1,1 +1,1 @@
-"""Chaos tests: programs that kill, freeze and disconnect ours, and count the losses."""
+"""Chaos tests: programs that kill, freeze and disconnect processes of the library, and count the losses."""

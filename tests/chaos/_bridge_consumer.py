@@ -1,4 +1,4 @@
-"""A member of the group that `tests.chaos.bridge` kills. It notes handled events, and fails at poison."""
+"""A group member that `tests.chaos.bridge` kills. It records handled events, and its handler fails on poison events."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["GROUP", "main"]
 
 GROUP = "consumers"
 
-#: Kills are not failures: an event that is not poison never becomes a dead letter.
+#: Kills do not count as failures, so only poison events become dead letters.
 TRIES = 3
 
 
 class Herald:
-    """Reports that the sources before it have started, so that signals are handled."""
+    """A source that reports that all earlier sources have started, so that signals are handled."""
 
     async def run(self, emit: object) -> None:
         print("up", flush=True)

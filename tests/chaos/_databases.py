@@ -1,4 +1,4 @@
-"""The database of a chaos test, and queries for its checks: a file, or a server that is killed as well."""
+"""The database of a chaos test, and queries for its checks. It is a file, or a server that is also killed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class File:
             return db.execute(query.replace("%s", "?"), values).fetchall()
 
     def trouble(self, chance: random.Random) -> bool:
-        """Do nothing: only processes can be attacked."""
+        """Do nothing: a file cannot be attacked, only processes can."""
         del chance
         return False
 
@@ -56,7 +56,7 @@ class OnServer:
         self._server = Postgres()
         self._server.start()
         self.where = self._server.url()
-        #: The numbers of kills, and of times that all connections were cut.
+        #: Number of server kills, and number of times that all connections were cut.
         self.kills = self.cuts = 0
 
     def rows(self, query: str, *values: Any) -> Sequence[tuple[Any, ...]]:
@@ -67,7 +67,7 @@ class OnServer:
             return db.execute(query.encode(), values or None).fetchall()
 
     def trouble(self, chance: random.Random) -> bool:
-        """Occasionally restart the server or cut all connections. Returns whether it did."""
+        """Occasionally restart the server or cut all connections, and return whether that happened."""
         dice = chance.random()
         if dice < 0.1:
             self._server.kill()

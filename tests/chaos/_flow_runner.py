@@ -1,9 +1,10 @@
 """The process that runs flows until it is killed: ``python -m tests.chaos._flow_runner DIRECTORY STORE``.
 
-For each line ``LIFE LAST`` that it reads, it forks a process, which is faster than starting one, and prints how it
-ended. The child resumes unfinished flows, with `Flows.recover` or with `Flows.start` in turn, and begins flows with the
-next numbers. Each effect is a line in the file ``effects``. If ``LAST`` is not 0, the child exits when all flows below
-that number have ended.
+For each input line ``LIFE LAST``, it forks a child and prints how the child ended. Forking is faster than starting a
+new process. The child resumes unfinished flows, alternately with `Flows.recover` and `Flows.start`, and starts new
+flows
+with the next numbers. Each effect is a line in the file ``effects``. If ``LAST`` is not 0, the child exits when all
+flows below that number have ended.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ __all__ = ["ENDS"]
 
 ENDS = ("SUCCESS", "FAILURE", "REVERTED")
 
-#: The number of flows at a time, and the longest effect in seconds.
+#: Number of concurrent flows, and the longest effect in seconds.
 _AT_ONCE, _LONGEST = 4, 0.01
 _CONCURRENCY = (None, 1, 3)
 

@@ -1,7 +1,7 @@
-"""A candidate of `tests.chaos.leader`: it writes while it leads, and notes the results.
+"""A candidate in `tests.chaos.leader`: it writes while it is the leader, and records the results.
 
-Its lines are ``gained TOKEN``, ``lost TOKEN``, ``put REVISION``, and ``refused`` for a write that arrived after
-another process had gained the lease.
+It prints ``gained TOKEN``, ``lost TOKEN``, ``put REVISION``, and ``refused`` if a write arrived after another process
+had gained the lease.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["NAME", "WRITES", "main"]
 
 NAME = "chaos"
-#: The prefix of the keys; each write has its own key.
+#: Prefix of the keys. Each write has its own key.
 WRITES = "writes"
 
 #: Seconds between two writes, and the longest delay of a write.
@@ -34,7 +34,7 @@ PAUSE, LATE = 0.02, 2.0
 
 
 class Worker:
-    """A candidate that writes while it leads. Each write contains its token."""
+    """A candidate that writes while it is the leader. Each write contains the leader's token."""
 
     def __init__(self, url: str, path: str, lease: float) -> None:
         self.leader = Leader(NAME, url, lease=lease)
@@ -49,7 +49,7 @@ class Worker:
         self.note(f"{'gained' if event.leading else 'lost'} {event.token}")
 
     async def run(self, _: Emit) -> None:
-        """Run as a source: it starts after the previous source, so that signals are handled."""
+        """Run as a source. It starts after the previous source, when signals are handled."""
         print("up", flush=True)
         async with asyncio.TaskGroup() as group:
             group.create_task(self.write())
@@ -68,7 +68,7 @@ class Worker:
                     self.note("refused")
 
     async def write_late(self) -> None:
-        """Write with a delay: the process sends it while it leads, and it arrives at any time.
+        """Write with a delay, so that the write may arrive after the process has lost the lease.
 
         Neither the clock nor the client can prevent that.
         """

@@ -1,7 +1,7 @@
 """The program that `tests.chaos.inbox` kills: ``python -m tests.chaos._receiver DIRECTORY LIFE``.
 
-It receives webhooks and records what it handles. Each number is a line of the file ``handled``, with the run and the
-attempt.
+It receives webhooks and records the numbers that it handles. Each line in the file ``handled`` contains a number, the
+run and the attempt.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SECRET = b"It's a Secret to Everybody"
 
-#: Numbers of this kind fail at the first attempt.
+#: Multiples of this number fail at the first attempt.
 UNLUCKY = 17
 
 

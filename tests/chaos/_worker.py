@@ -1,4 +1,4 @@
-"""One worker of `tests.chaos.jobs`: it works until SIGTERM, and records the jobs that it claims and completes."""
+"""One worker in `tests.chaos.jobs`: it runs until SIGTERM, and records the jobs that it claims and completes."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ __all__ = ["LEASE", "STEPS"]
 
 #: Seconds.
 LEASE = 1.0
-#: The number of tasks of a flow.
+#: Number of tasks per flow.
 STEPS = 4
 
-# The number of claims of this process, by job.
+# Number of claims by this process for each job.
 _claims: Counter[str] = Counter()
 
 
 async def _step() -> str:
-    """Record the claim of this task. Records of an earlier claim must never follow."""
+    """Record the claim under which this task runs. Records from an earlier claim must not appear later."""
     await asyncio.sleep(random.random() * 0.03)
     flow = current_task().flow
     return f"{os.getpid()}:{_claims[flow]}"
@@ -59,7 +59,7 @@ async def main(directory: str, where: str, life: str) -> None:
 
 
 async def _entered(stack: AsyncExitStack, where: str) -> Flows:
-    """Enter flows on a server that may be down: print the error and exit, so that the process is restarted."""
+    """Open the flows. If the server is down, print the error and exit, so that the process is restarted."""
     while True:
         try:
             return await stack.enter_async_context(Flows(where, stop_timeout=1.0))

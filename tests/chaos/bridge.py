@@ -1,9 +1,9 @@
 """A bus with failing members: ``python -m tests.chaos.bridge --seconds 60``.
 
-Producers in this process send numbered events with unusual topics, some of them poison, and await each. Three consumers
-share them. The consumers are killed and frozen at random moments, and the server is killed as well. In the end, every
-event that the bus acknowledged must have been handled or, if it was poison, be a dead letter. The last line prints the
-result; the exit status is 0 on success.
+Producers in this process send numbered events with unusual topics and await each one. Some events are poison: their
+handlers fail. Three consumers share the events. Consumers are killed and frozen at random moments, and the server is
+killed as well. Finally, every event that the bus acknowledged must have been handled or, if it was poison, be a dead
+letter. The last line prints the result. The exit status is 0 on success.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ ROOT = Path(__file__).parents[2]
 CONSUMERS, PRODUCERS = 3, 8
 LIMIT = 60.0
 
-#: Characters that a subject cannot contain.
+#: Characters that are not allowed in a subject.
 ODD = ["plain", "a.b", "*", ">", "ü/ß", "sp ace", "=", "", "new\nline", "x" * 300, "deep/" * 20]
 
 
 @dataclass(frozen=True)
 class Numbered:
-    """An event with an id, so that a second attempt is the same event."""
+    """An event with an id, so that sending it again does not create a second event."""
 
     topic: str
     number: int
@@ -55,11 +55,11 @@ class Numbered:
 
 @dataclass
 class Result:
-    """The observations of one test."""
+    """The observations from one test."""
 
     published: set[int] = field(default_factory=set)
     poison: set[int] = field(default_factory=set)
-    #: The number of deliveries of each event.
+    #: Number of deliveries of each event.
     handled: Counter[int] = field(default_factory=Counter)
     dead: set[int] = field(default_factory=set)
     kills: int = 0
@@ -156,9 +156,9 @@ class Storm:
             return await asyncio.create_subprocess_exec(*argv, *arguments, cwd=ROOT, stdout=pipe, stderr=log)
 
     async def _up(self, place: int) -> None:
-        """Wait until the consumer has reported that it is up. Before that, a signal would end it without cleanup.
+        """Wait until the consumer has reported that it is up. An earlier signal would end it without cleanup.
 
-        A consumer that finds no server exits and is restarted, as a service would be.
+        A consumer that cannot connect to a server exits, and is restarted as a service would be.
         """
         async with asyncio.timeout(LIMIT):
             while True:
@@ -186,7 +186,7 @@ class Storm:
         self._consumers[place] = await self._start(place)
 
     async def _freeze(self) -> None:
-        """Freeze the consumer long enough for the server to redeliver its events to others."""
+        """Freeze the consumer long enough that the server redelivers its events to other consumers."""
         process = self.chance.choice(self._consumers)
         with suppress(ProcessLookupError):
             process.send_signal(signal.SIGSTOP)
@@ -199,7 +199,7 @@ class Storm:
         await self.server.restart(after=self.chance.random())
 
     async def _calm(self) -> None:
-        """Stop the kills. The remaining events are handled, and the consumers end cleanly."""
+        """Stop the kills. Wait until the remaining events are handled and the consumers have ended cleanly."""
         end = time.monotonic() + LIMIT
         while time.monotonic() < end:
             self._read()
@@ -207,7 +207,7 @@ class Storm:
                 break
             for place, process in enumerate(self._consumers):
                 if process.returncode is not None:
-                    # It found no server in time. A service manager would restart it.
+                    # The consumer could not connect to a server in time. A service manager would restart it.
                     self._consumers[place] = await self._start(place)
             await asyncio.sleep(0.1)
         else:
@@ -222,7 +222,7 @@ class Storm:
 
 
 async def storm(seconds: float, *, seed: int, kills: int = 0) -> Result:
-    """Run for ``seconds``, and until the number of kills is reached."""
+    """Run for at least ``seconds``, and until the number of kills is reached."""
     async with in_a_directory() as (directory, server):
         return await Storm(directory, server, seed).run(seconds, kills)
 

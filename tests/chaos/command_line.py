@@ -23,11 +23,11 @@ def run_from_command_line(
     *figures: str,
     stores: Sequence[str] = (),
 ) -> None:
-    """Run ``storm`` with the arguments of the command line, print ``figures`` and the result, and exit.
+    """Run ``storm`` with the command-line arguments, print ``figures`` and the result, and exit.
 
-    The exit status is 1 on violations. ``storm`` receives the seconds, the seed (which ``LIFECYCLE_SEED`` repeats) and,
-    if
-    there are ``stores``, a store. Its result lists the violations with ``wrong()``.
+    The exit status is 1 on violations. ``storm`` receives the seconds, the seed (set ``LIFECYCLE_SEED`` to repeat a
+    run)
+    and, if there are ``stores``, a store. The ``wrong()`` method of its result lists the violations.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {program}", description=doc)
     parser.add_argument("--seconds", type=float, default=60.0)

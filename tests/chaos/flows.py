@@ -1,10 +1,10 @@
 """Flows in a process that is killed repeatedly: ``python -m tests.chaos.flows --seconds 60``.
 
-Random flows with reverts, retries and deciders run in a process that is killed with SIGKILL at random moments, also
-while it starts. Then another process continues. In the end each flow must be in the state that it reaches without
-kills, with the same data. No task whose success was stored may have been executed again, and each stored change must be
-in the transition tables. With ``--store postgres`` the flows are kept on a server, which is killed as well or whose
-connections are cut. The last line prints the result; the exit status is 0 on success.
+Random flows with reverts, retries and deciders run in a process that is killed with SIGKILL at random moments, even
+while it starts. After each kill, a new process continues. Finally, each flow must have the same state and data as
+without kills. No task with a stored success may have run again, and the transition tables must allow each stored
+change. With ``--store postgres`` the flows are kept on a server. The test kills that server too, or cuts its
+connections. The last line prints the result. The exit status is 0 on success.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _MANY = 100_000
 
 @dataclass
 class Result:
-    """The observations of one test."""
+    """The observations from one test."""
 
     flows: int = 0
     kills: int = 0
-    #: Kills while a flow was running.
+    #: Number of kills while a flow was running.
     interrupted: int = 0
-    #: Violations, by the number of the flow.
+    #: Violations, by flow number.
     lost: dict[int, list[str]] = field(default_factory=dict)
 
     def add(self, number: int, what: str) -> None:
@@ -66,7 +66,7 @@ class Result:
 
 
 class Storm:
-    """The runs of a process, and the knowledge about them."""
+    """The runs of a process, and the data collected about them."""
 
     def __init__(self, directory: Path, seed: int, database: File | OnServer) -> None:
         self.directory, self.database = directory, database
@@ -109,7 +109,7 @@ class Storm:
         await self.runner.wait()
 
     def _kill(self) -> None:
-        """End this run, unless it has ended already."""
+        """End this run, unless it has already ended."""
         if self.pid:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -195,7 +195,7 @@ class Storm:
 
 
 async def _end(run: Run, *, exactly: bool) -> tuple[Any, ...]:
-    """Return the end of a flow: its state, and the state and results of each task."""
+    """Return the final result of a flow: its state, and the state and results of each task."""
     try:
         given = await run
     except Exception:  # noqa: BLE001  # after a reload it is another one; what failed is seen in the states
@@ -204,7 +204,7 @@ async def _end(run: Run, *, exactly: bool) -> tuple[Any, ...]:
 
 
 async def storm(seconds: float, *, seed: int, kills: int = 0, store: str = "sqlite") -> Result:
-    """Run for ``seconds``, and until the number of kills that interrupted something is reached."""
+    """Run for at least ``seconds``, and until the number of kills that interrupted a flow is reached."""
     with tempfile.TemporaryDirectory() as directory:
         with closing(database(store, Path(directory) / "flows.db")) as kept:
             result = await Storm(Path(directory), seed, kept).run(seconds, kills)

@@ -1,9 +1,10 @@
 """A receiver that is killed repeatedly, and a sender that counts: ``python -m tests.chaos.inbox --seconds 60``.
 
-The sender posts numbered signed requests, each with the same id until there is an answer, and records those that were
-answered with 202. The receiver is killed with SIGKILL at random moments, also while it starts, and started again. In
-the end every accepted number must have been handled, and no rejected one. A number may be handled twice only if a kill
-came between. The last line prints the result; the exit status is 0 on success.
+The sender posts numbered signed requests. It repeats each request with the same id until a response arrives, and
+records
+requests that were answered with 202. The receiver is killed with SIGKILL at random moments, even while it starts, and
+started again. Finally, every accepted number must have been handled, and no rejected number. A number may be handled
+twice only if a kill happened in between. The last line prints the result. The exit status is 0 on success.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ __all__ = ["Result", "storm"]
 
 ROOT = Path(__file__).parents[2]
 
-#: The number of senders. It exceeds the capacity of the receiver, so that some are refused.
+#: Number of senders. It exceeds the capacity of the receiver, so that some requests are refused.
 SENDERS = 16
 LIMIT = 60.0
 
 
 @dataclass
 class Result:
-    """The observations of one test."""
+    """The observations from one test."""
 
     acknowledged: set[int] = field(default_factory=set)
     refused: set[int] = field(default_factory=set)
-    #: By number: the run and the attempt of each handling, in order.
+    #: The run and the attempt of each handling in order, by request number.
     handled: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     kills: int = 0
     dead: int = 0
@@ -136,7 +137,7 @@ class Storm:
         self.result.kills += 1
 
     async def _last_life(self, senders: list[asyncio.Task[None]]) -> None:
-        """Stop the kills. The remaining messages are delivered, and the receiver ends cleanly."""
+        """Stop the kills. Wait until the remaining messages are delivered and the receiver has ended cleanly."""
         process = await self._start()
         try:
             await self._listening(process)
@@ -171,9 +172,9 @@ class Storm:
                 await asyncio.sleep(0.02)
 
     async def _post(self, client: aiohttp.ClientSession, number: int) -> int:
-        """Post with the same id until there is a status, and return it.
+        """Post with the same id until a response arrives, and return its status.
 
-        An attempt without an answer may have been accepted. A rejection after it decides nothing, and is ignored.
+        A request without a response may have been accepted. A rejection after it proves nothing, and is ignored.
         """
         body = str(number).encode()
         signature = hmac.digest(SECRET, body, hashlib.sha256).hex()
@@ -202,7 +203,7 @@ class Storm:
 
 
 async def storm(seconds: float, *, seed: int, kills: int = 0) -> Result:
-    """Run for ``seconds``, and until the number of kills is reached."""
+    """Run for at least ``seconds``, and until the number of kills is reached."""
     with tempfile.TemporaryDirectory() as directory:
         return await Storm(Path(directory), seed).run(seconds, kills)
 

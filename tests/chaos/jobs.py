@@ -1,10 +1,11 @@
 """Workers that are killed and stopped repeatedly: ``python -m tests.chaos.jobs --seconds 60``.
 
-Jobs are enqueued in one file, and four processes work on them. At random moments one is killed with SIGKILL and
-replaced, or stopped with SIGSTOP for longer than its lease and then continued. In the end every job must have been
-completed once, and no process may have written to a flow after another one had claimed it. With ``--store postgres``
-the jobs are kept on a server, which is killed as well or whose connections are cut. The last line prints the result;
-the exit status is 0 on success.
+Jobs are enqueued in one file, and four processes work on them. At random moments, a process is killed with SIGKILL and
+replaced, or stopped with SIGSTOP for longer than its lease and then continued. Finally, every job must have been
+completed once. No process may have written to a flow after a different process had claimed it. With ``--store
+postgres``
+the jobs are kept on a server. The test kills that server too, or cuts its connections. The last line prints the result.
+The exit status is 0 on success.
 """
 
 from __future__ import annotations
@@ -38,24 +39,24 @@ __all__ = ["Result", "storm"]
 ROOT = Path(__file__).parents[2]
 
 WORKERS = 4
-#: Maximum jobs that are not complete.
+#: Maximum number of jobs that are not complete.
 BACKLOG = 40
-#: Maximum seconds for the end.
+#: Maximum number of seconds to complete the remaining jobs after the kills.
 LIMIT = 90.0
 
 
 @dataclass
 class Result:
-    """The observations of one test."""
+    """The observations from one test."""
 
     jobs: int = 0
     kills: int = 0
     stops: int = 0
-    #: Jobs that are not complete, or not correct.
+    #: Jobs that are not complete or not correct.
     lost: list[str] = field(default_factory=list[str])
-    #: Jobs that were completed twice, or whose flow received writes of a process that had lost the claim.
+    #: Jobs that were completed twice, or that have flow changes written after the claim was lost.
     double: list[str] = field(default_factory=list[str])
-    #: Seconds from a kill until another worker had claimed the job of the killed one.
+    #: Seconds from the kill of a worker until a different worker claimed its job.
     taken: list[float] = field(default_factory=list[float])
 
     def __str__(self) -> str:
@@ -67,7 +68,7 @@ class Result:
 
     @property
     def speed(self) -> str:
-        """Format how fast the jobs of killed workers were claimed again."""
+        """Return text about how quickly the jobs of killed workers were claimed again."""
         if not self.taken:
             return f"stops {self.stops}, nothing was taken over"
         return (
@@ -86,9 +87,9 @@ class Storm:
         self.ids: list[str] = []
         self.lives = 0
         self.workers: list[tuple[str, Process]] = []
-        # The workers that have reported that they are working.
+        # Workers that have reported that they are running.
         self.up: set[str] = set()
-        # The time at which each run was ended.
+        # Time at which each run was killed.
         self.killed: dict[str, float] = {}
 
     async def run(self, seconds: float, kills: int) -> Result:
@@ -111,7 +112,7 @@ class Storm:
                 name, priority = f"job-{len(self.ids)}", self.chance.choice(list(Priority))
                 after = self.chance.choice([0.0, 0.0, self.chance.random() * 0.3])
                 await queue.enqueue("deploy", id=name, priority=priority, after=after)
-                # Not earlier, because a cancelled enqueue may have stored nothing.
+                # Recorded only after the call, because a cancelled enqueue may have stored nothing.
                 self.ids.append(name)
             await asyncio.sleep(0.05)
 
@@ -132,7 +133,7 @@ class Storm:
         while time.monotonic() < end or self.result.kills < kills:
             victim = self.chance.randrange(WORKERS)
             life, process = self.workers[victim]
-            # Some are killed while they start.
+            # Some workers are killed while they start.
             if self.chance.random() < 0.9:
                 await self._up(life, process)
             await asyncio.sleep(self.chance.random() * 0.4)
@@ -165,7 +166,7 @@ class Storm:
         asyncio.get_running_loop().call_later(pause, _go_on, process)
 
     async def _calm(self, queue: JobQueue) -> None:
-        """Stop the kills. The remaining jobs are completed, and the workers end cleanly."""
+        """Stop the kills. Wait until the remaining jobs are complete and the workers have ended cleanly."""
         for _, process in self.workers:
             _go_on(process)
         for life, process in self.workers:
@@ -208,7 +209,7 @@ class Storm:
                     self.result.taken.append(then - self.killed[life])
 
     def _read(self) -> tuple[Counter[str], dict[str, list[tuple[float, str]]]]:
-        """Return the number of completions of each job, and the time and worker of each claim."""
+        """Return the number of completions per job, and the time and worker of each claim."""
         ended, claims = Counter[str](), defaultdict[str, list[tuple[float, str]]](list)
         for path in self.directory.glob("life-*.log"):
             for line in path.read_text().splitlines():
@@ -220,7 +221,7 @@ class Storm:
         return ended, claims
 
     def _in_order(self, job: str) -> bool:
-        """Return whether each task succeeded once, and each claim wrote only before the next one."""
+        """Return whether each task succeeded once, and no claim wrote a result after a later claim had."""
         changes = self.database.rows(
             "SELECT seq, kind, new, result FROM lifecycle_flow_changes WHERE flow = %s ORDER BY seq", job
         )
@@ -236,7 +237,7 @@ def _go_on(process: Process) -> None:
 
 
 async def storm(seconds: float, *, seed: int, kills: int = 0, store: str = "sqlite") -> Result:
-    """Run for ``seconds``, and until ``kills`` workers were killed."""
+    """Run for at least ``seconds``, and until ``kills`` workers were killed."""
     with tempfile.TemporaryDirectory() as directory:
         with closing(database(store, Path(directory) / "jobs.db")) as kept:
             result = await Storm(Path(directory), seed, kept).run(seconds, kills)

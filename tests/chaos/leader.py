@@ -1,9 +1,11 @@
 """Leaders that are killed and frozen: ``python -m tests.chaos.leader --seconds 60``.
 
-Three processes are candidates, and the leader writes. They are killed with SIGKILL, or frozen with SIGSTOP for longer
-than a lease, at random moments, and the server is killed as well. Some writes are delayed and check no clock. In the
-end, no write may come after the first one of a later term, and every acknowledged write must be stored. The last line
-prints the result; the exit status is 0 on success.
+Three processes are candidates, and the leader writes. At random moments, a process is killed with SIGKILL or frozen
+with
+SIGSTOP for longer than a lease. The server is killed as well. Some writes are delayed and check no clock. Finally, no
+write may come after the first write from a later term, and every acknowledged write must be stored. The last line
+prints
+the result. The exit status is 0 on success.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ __all__ = ["Result", "Write", "read", "start_worker", "storm", "up"]
 
 ROOT = Path(__file__).parents[2]
 WORKERS = 3
-#: Seconds of a lease: few, so that it expires often.
+#: Duration of a lease in seconds. It is short, so that leases expire often.
 LEASE = 1.0
 LIMIT = 60.0
 
@@ -50,7 +52,7 @@ class Write:
 
 @dataclass
 class Result:
-    """The observations of one test."""
+    """The observations from one test."""
 
     writes: list[Write] = field(default_factory=list[Write])
     #: Tokens of all terms, acknowledged revisions, and rejected writes.
@@ -62,18 +64,18 @@ class Result:
 
     @property
     def terms(self) -> set[int]:
-        """Return every known term. A killed process may have written without noting its token."""
+        """Return every known term. A killed process may have written without recording its token."""
         return self.tokens | {write.token for write in self.writes}
 
     @property
     def both(self) -> list[Write]:
-        """Return writes that were accepted after another process had started to lead."""
+        """Return writes that were accepted after a different process had become leader."""
         terms = self.terms
         return [each for each in self.writes if any(each.token < term < each.revision for term in terms)]
 
     @property
     def shared(self) -> set[int]:
-        """Return the tokens with which two processes wrote."""
+        """Return tokens that two processes used for writes."""
         return {token for token in self.terms if len({each.pid for each in self.writes if each.token == token}) > 1}
 
     @property
@@ -153,7 +155,7 @@ class Storm:
         self.result.freezes += 1
 
     def _victim(self) -> int:
-        """Return the leader in most cases, otherwise any worker."""
+        """Return the leader in most cases, and otherwise any worker."""
         if self.chance.random() < 0.2:
             return self.chance.randrange(WORKERS)
         last = [self._last_token(place) for place in range(WORKERS)]
@@ -169,7 +171,7 @@ class Storm:
         await self.server.restart(after=self.chance.random())
 
     async def _calm(self) -> None:
-        """Stop the kills. The workers end cleanly."""
+        """Stop the kills, and wait until the workers have ended cleanly."""
         for process in self._workers:
             process.terminate()
         async with asyncio.timeout(LIMIT):
@@ -178,21 +180,21 @@ class Storm:
 
 
 async def start_worker(url: str, notes: Path, log: Path, *via: str, lease: float = LEASE) -> Process:
-    """Start a candidate. `up` returns when it is running."""
+    """Start a candidate. `up` returns when the candidate is running."""
     argv = [*via, sys.executable, "-m", "tests.chaos._leader_worker", url, str(notes), str(lease)]
     with log.open("a") as file:
         return await asyncio.create_subprocess_exec(*argv, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=file)
 
 
 async def up(process: Process, log: Path) -> None:
-    """Wait until the worker has reported that it is up. Before that, a signal would end it without cleanup."""
+    """Wait until the worker has reported that it is up. An earlier signal would end it without cleanup."""
     assert process.stdout is not None
     async with asyncio.timeout(LIMIT):
         assert await process.stdout.readline(), log.read_text()[-5000:]
 
 
 async def read(url: str) -> list[Write]:
-    """Return every write that the server has, in order."""
+    """Return every write that the server has stored, in order."""
     client = await nats.connect(url)
     try:
         js = client.jetstream()
@@ -210,7 +212,7 @@ async def read(url: str) -> list[Write]:
 
 
 async def storm(seconds: float, *, seed: int, strikes: int = 0) -> Result:
-    """Run for ``seconds``, and until the number of ``strikes`` is reached."""
+    """Run for at least ``seconds``, and until the number of ``strikes`` is reached."""
     async with in_a_directory() as (directory, server):
         return await Storm(directory, server, seed).run(seconds, strikes)
 

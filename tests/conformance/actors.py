@@ -1,4 +1,4 @@
-"""The children of a conformance case: they follow the case and record what happens to them."""
+"""Children for a conformance case: they follow the case and record what happens to them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Json = Any
 
 
 class Died(LifecycleError):
-    """A child of a case ended abnormally."""
+    """Raised when a child in a case ends abnormally."""
 
 
 def NORMAL(reason: Json) -> bool:  # noqa: N802  # OTP's three reasons without an error
-    """Return whether OTP treats ``reason`` as an end without error."""
+    """Return whether OTP treats ``reason`` as a normal exit."""
     return reason in ("normal", "shutdown") or (isinstance(reason, list) and bool(reason) and reason[0] == "shutdown")
 
 
 class Diary:
-    """The recorded events, in the form of the cases, and the children that are alive."""
+    """The recorded events, in the format of the case files, and the running children."""
 
     def __init__(self) -> None:
         self.events: list[list[Json]] = []
@@ -39,7 +39,7 @@ class Diary:
         self.events.append(list(event))
 
     def make(self, name: str, behaviour: Json, grace: float) -> Any:
-        """Act as the start function of a child: return a worker or an invalid value, raise, or ignore."""
+        """Act as a child's start function: return a worker or an invalid value, raise, or ignore, as defined."""
         self.starts[name] += 1
         if self._does("crash", name, behaviour):
             self.write("start_crash", name)
@@ -58,7 +58,7 @@ class Diary:
 
 
 class Actor(BaseWorker):
-    """A child that is not a supervisor."""
+    """A child without children."""
 
     def __init__(self, diary: Diary, name: str, behaviour: Json, *, grace: float, fails: bool) -> None:
         super().__init__(name, stop_timeout=grace)
@@ -96,7 +96,7 @@ class Actor(BaseWorker):
 
 
 def observed(diary: Diary, inner: Supervisor) -> Supervisor:
-    """Return ``inner``, with its start and end recorded as in the cases. Its reason is always "shutdown"."""
+    """Return ``inner``, and record its start and end as in the cases. The recorded reason is always "shutdown"."""
 
     def changed(_old: str, new: str) -> None:
         if new == "running":

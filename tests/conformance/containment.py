@@ -1,8 +1,8 @@
 """Which of seven processes survive: ``python -m tests.conformance.containment``.
 
-An app starts the processes under a `ProcessWorker`, once for each level that this machine supports. Then either the app
-or only the worker is killed with SIGKILL. A second app with its own processes runs next to it and has to survive. The
-output lists the level, how many of the seven are dead, and after how many milliseconds the last one was.
+An app starts the processes under a `ProcessWorker`, once for each level that this machine supports. Then SIGKILL kills
+either the app or only the worker. A second app with its own processes runs at the same time and must survive. For each
+level, the output shows how many of the seven processes are dead, and the milliseconds until the last death.
 
 C0 the child itself, C1 a fork in its group, C2 one in a new session, C3 a daemon that keeps its environment, C4 a
 daemon with an empty environment and no open descriptors, C5 one that ignores TERM, INT and HUP, C6 one in a new process
@@ -39,7 +39,7 @@ __all__ = ["EXPECTED", "LEVELS", "MEMBERS", "VICTIMS", "Case", "Family", "measur
 LEVELS = ("group", "guard", "cgroup", "pidns")
 VICTIMS = ("app", "worker")
 MEMBERS = tuple(f"C{number}" for number in range(7))
-#: The survivors, by level and victim.
+#: Expected survivors, by level and victim.
 EXPECTED = {
     ("group", "app"): set(MEMBERS),
     ("group", "worker"): {"C2", "C3", "C4", "C6"},
@@ -53,7 +53,7 @@ EXPECTED = {
 LIMIT = 20.0
 ROOT = Path(__file__).parents[2]
 
-#: Each process reports on a socket, whose credentials contain its process id outside of any namespace.
+#: Each process reports through a socket. The socket's credentials contain the process's PID outside any namespace.
 FAMILY = """
 import os, signal, socket, sys
 def member(name, *steps):
@@ -99,7 +99,7 @@ class Case:
     level: str
     victim: str
     survivors: frozenset[str]
-    #: Milliseconds from the kill to the last death that followed.
+    #: Milliseconds from the kill to the last resulting death.
     last_death: float
 
     @property
@@ -108,11 +108,11 @@ class Case:
 
 
 class Refused(Exception):
-    """This machine does not support the level."""
+    """Raised if this machine does not support the level."""
 
 
 class Family:
-    """An app and its seven processes. Leaving the block ends all of them in any state."""
+    """An app and its seven processes. Leaving the block ends all of them, whatever their state."""
 
     def __init__(self, level: str) -> None:
         self.level = level
@@ -131,7 +131,7 @@ class Family:
 
     @property
     def alive(self) -> frozenset[str]:
-        """Return the running processes, with "app" and "guard"."""
+        """Return the running processes, including "app" and "guard"."""
         return frozenset(name for name, fd in self._fds.items() if not select.select([fd], [], [], 0)[0])
 
     def kill(self, victim: str) -> Case:
@@ -176,7 +176,7 @@ class Family:
             self._pids[name] = Path(f"/proc/{pid}/comm")
 
     def _deaths_until(self, over: object) -> dict[str, float]:
-        """Return the time of each death, until ``over`` returns that no more are expected."""
+        """Return the time of each death. Stop when ``over`` returns true, which means that no more are expected."""
         assert callable(over)
         poll = select.poll()
         names = {fd: name for name, fd in self._fds.items()}
@@ -202,7 +202,7 @@ class Family:
         return bool(select.select([self._app.stdout], [], [], 0)[0])
 
     def _end(self) -> None:
-        """End all processes through the pidfds that were opened when they reported. The guard ends without help."""
+        """End all processes through pidfds opened when the processes reported. The guard ends by itself."""
         for name, fd in self._fds.items():
             if name != "guard":
                 with suppress(ProcessLookupError):
@@ -249,7 +249,7 @@ async def _app(level: str, place: str) -> None:
 
 
 def main() -> int:
-    """Print the table, and return 1 if it differs from the expected one."""
+    """Print the table, and return 1 if it differs from the expectations."""
     failed = 0
     print(f"{'level':8} {'killed':8} {'dead':>6} {'last death':>12}  survivors")
     with Family("guard") as stranger:

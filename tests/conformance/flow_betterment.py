@@ -1,7 +1,7 @@
-"""Intended differences from TaskFlow: the names of errors, and the cases that the file marks as quirks.
+"""Intended differences from TaskFlow: error names, and cases that the file marks as quirks.
 
-`ERRORS` translates the names. Each of `RULES` turns an outcome of TaskFlow into ours, and applies only to cases with a
-``quirk``. ``docs/reference/flows-taskflow.md`` lists both.
+`ERRORS` translates the names. Each rule in `RULES` converts an outcome of TaskFlow into ours. Rules apply only to cases
+with a ``quirk``. ``docs/reference/flows-taskflow.md`` lists both.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ __all__ = ["ERRORS", "JOB_ERRORS", "RULES", "Rule", "bettered"]
 
 Json = Any
 
-#: Each TaskFlow error with our counterpart. If there are several, it depends on the object that raises it. An error
-#: that is not listed is not TaskFlow's, and has the same name and text here.
+#: TaskFlow errors and our counterparts. With several counterparts, the object that raises the error determines which
+#: one applies. Errors not listed here do not come from TaskFlow, and have the same name and text in both.
 ERRORS: dict[str, tuple[str, ...]] = {
     "MissingDependencies": ("MissingDependencies",),
     "AmbiguousDependency": ("AmbiguousDependency",),
@@ -29,13 +29,13 @@ ERRORS: dict[str, tuple[str, ...]] = {
     "ExecutionFailure": ("StepFailed",),
 }
 
-#: The same for queues, by the operation and our answer.
+#: TaskFlow errors from job queues, each with the possible operations and our results.
 JOB_ERRORS: dict[str, frozenset[tuple[str, str]]] = {
     "UnclaimableJob": frozenset(
         {("claim", "!InvalidState"), ("claim2", "!InvalidState"), ("claim_exp", "!InvalidState")}
     ),
     "JobFailure": frozenset((asked, "!ClaimLost") for asked in ("consume", "abandon", "trash", "extend")),
-    # Errors about existing jobs that are not claimed or not complete.
+    # TaskFlow raises NotFound even for jobs that exist but are not claimed or not complete.
     "NotFound": frozenset(
         {("wait", "nothing"), *((asked, "!InvalidState") for asked in ("claim", "consume", "abandon", "trash"))}
     ),
@@ -53,7 +53,7 @@ class Rule(NamedTuple):
 
 
 def bettered(case: Json) -> Json:
-    """Return the case with our outcome in place of the quirk."""
+    """Return the case with our outcome instead of the quirk."""
     if "quirk" not in case:
         return case
     case = copy.deepcopy(case)
@@ -102,7 +102,7 @@ def _what_never_ran_is_pending(case: Json, expected: Sequence[Json]) -> None:
 
 
 def _a_reset_forgets_what_retries_know(case: Json, expected: Sequence[Json]) -> None:
-    """Make the run after a reset equal to the first one."""
+    """Make the expected run after a reset equal to the first run."""
     if "history" not in case["quirk"]:
         return
     ops = [step["op"] for step in case["steps"]]
@@ -113,7 +113,7 @@ def _a_reset_forgets_what_retries_know(case: Json, expected: Sequence[Json]) -> 
 
 
 def _a_reset_is_whole_or_refused(case: Json, expected: Sequence[Json]) -> None:
-    """Reset from FAILURE; refuse it otherwise before anything has changed, and continue from there."""
+    """Expect a reset from FAILURE to succeed, and a reset from any other state to be refused without changes."""
     before: Json = None
     done = refused = False
     for step, wanted in zip(case["steps"], case["expected"], strict=True):
@@ -130,7 +130,7 @@ def _a_reset_is_whole_or_refused(case: Json, expected: Sequence[Json]) -> None:
             wanted["events"] = [_from_pending(event) for event in wanted["events"]]
             done = False
         elif refused:
-            # Less work is left, so only the end is the same.
+            # After a refused reset, less work remains than in TaskFlow, so only the final state is compared.
             wanted |= {"events": None, "engine_states": None}
         before = wanted
 
@@ -140,7 +140,7 @@ def _from_pending(event: Json) -> Json:
     return [*event[:2], "PENDING", "RUNNING"] if begins else event
 
 
-#: Applied in this order.
+#: Rules in the order in which they are applied.
 RULES = (
     Rule("no failure is a value", _no_failure_is_a_value),
     Rule("what is not undone is FAILURE, each time", _what_is_not_undone_is_failure),

@@ -1,4 +1,4 @@
-"""Builds our flows from the flows of a case file. Anything unknown in the file is an error."""
+"""Builds our flows from the flow descriptions in a case file. Anything unknown in the file is an error."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _DOES = {"return", "as", "raise", "fail_first", "then", "add", "plus", "raise_un
 
 
 class Unknown(ValueError):
-    """The file contains something that this runner does not support."""
+    """Raised if the file contains something that this runner does not support."""
 
 
 def only(spec: Json, known: Collection[str], what: str) -> None:
-    """Refuse ``spec`` if it has keys other than ``known``.
+    """Check that all keys in ``spec`` are in ``known``.
 
     Raises:
         Unknown: with the unknown keys.
@@ -56,17 +56,17 @@ def only(spec: Json, known: Collection[str], what: str) -> None:
 
 @dataclass
 class World:
-    """The data that the functions of one case share. It outlives the engine."""
+    """Data shared by the functions in one case. It outlives the engine."""
 
     flags: dict[str, bool] = field(default_factory=dict)
-    #: The number of executions, for tasks that fail the first few times.
+    #: Number of executions, for tasks that fail the first few times.
     calls: Counter[str] = field(default_factory=Counter)
 
     def build(self, spec: Json) -> Flow | Task:
-        """Return the flow or the single task that ``spec`` describes.
+        """Return the flow or the single task described by ``spec``.
 
         Raises:
-            Unknown: if the format does not define it.
+            Unknown: if the format does not define the description.
             FlowError: if our constructors refuse it.
         """
         if spec.get("type") == "task":
@@ -130,7 +130,7 @@ class World:
 
 
 def _rebind(spec: Json, does: Json) -> dict[str, str]:
-    """Return the names by parameter. A list of names is for the parameters in the order of their use."""
+    """Map parameters to names. Names in a list belong to the parameters in order of use."""
     rebind = spec.get("rebind", {})
     if isinstance(rebind, dict):
         return rebind
@@ -138,7 +138,7 @@ def _rebind(spec: Json, does: Json) -> dict[str, str]:
 
 
 def _provides(given: Json, does: Json) -> Json:
-    """Return ``provides`` in the form of `task`. JSON has no sets, so names for parts of an object are its keys."""
+    """Convert ``provides`` for `task`. JSON has no sets, so a list of names may mean keys of an object."""
     by_key = isinstance(given, list) and isinstance(does.get("return"), dict)
     return frozenset(given) if by_key else given
 
@@ -157,7 +157,7 @@ def _undoing(spec: Json) -> Callable[..., Any]:
 
 
 def _echo(names: Sequence[str]) -> Callable[..., Any]:
-    """Return a revert that requests ``names`` and returns the received values."""
+    """Return a revert that takes ``names`` as parameters and returns the received values."""
 
     async def undo(**given: Any) -> Any:
         return _as_json(given)
@@ -169,7 +169,7 @@ def _echo(names: Sequence[str]) -> Callable[..., Any]:
 
 
 def _as_json(value: Any) -> Any:
-    """Convert failures to the form in the events of a case file."""
+    """Convert failures to the form used in the events of a case file."""
     if isinstance(value, Failure):
         return {"failure": str(value)}
     return {name: _as_json(each) for name, each in value.items()} if isinstance(value, dict) else value
@@ -200,7 +200,7 @@ class _Constant:
 
 @dataclass(frozen=True)
 class _Failing:
-    """A retry that fails. With ``nasty``, even its revert fails."""
+    """A retry that fails. With ``nasty``, its revert fails too."""
 
     name: str | None = None
     provides: str | None = None
@@ -217,7 +217,7 @@ class _Failing:
             raise RuntimeError("WOOT!")
 
 
-#: The retry classes, and the arguments each accepts in addition to its name and what it provides.
+#: Retry classes, and the arguments that each accepts in addition to its name and the values it provides.
 _RETRIES: dict[str, tuple[Any, ...]] = {
     "times": (Times, "attempts", "revert_all"),
     "for_each": (ForEach, "values", "revert_all"),

@@ -1,4 +1,4 @@
-"""Comparison of the outcome of a step with the expected one."""
+"""Comparison between the outcome of a step and the expected outcome."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["EACH_EVENT_WRITTEN", "compared", "ended_alike", "same_error", "same_
 
 Json = Any
 
-#: Cases in which the process dies between two events that our engine may write in one transaction.
+#: Marks cases in which the process dies between two events that our engine may write in one transaction.
 EACH_EVENT_WRITTEN = "exact-if-each-event-is-its-own-write"
 
 
 def compared(outcome: Outcome, expected: Json, *, order: str, edited: bool) -> Iterator[str]:
-    """Yield the differences. Skip an expected None; if ``edited``, failures may come from the store alone."""
+    """Yield the differences. Ignore an expected None. If ``edited``, failures may come from the store alone."""
     if expected["events"] is not None and not _same_order(outcome.events, expected["events"], order):
         yield f"events: expected {expected['events']!r}, got {outcome.events!r}"
     if expected["engine_states"] not in (None, outcome.engine_states):
@@ -34,7 +34,7 @@ def compared(outcome: Outcome, expected: Json, *, order: str, edited: bool) -> I
 
 
 def ended_alike(outcome: Outcome, expected: Json) -> Iterator[str]:
-    """Yield the differences in the store."""
+    """Yield the differences in the stored data."""
     if outcome.flow_state != expected["flow_state"]:
         yield f"flow_state: expected {expected['flow_state']!r}, got {outcome.flow_state!r}"
     # Steps without a stored row are in their initial state.
@@ -60,7 +60,7 @@ def _same_order(ours: list[Json], theirs: list[Json], order: str) -> bool:
 
 
 def _announced_after_the_phase(events: list[Json]) -> list[Json]:
-    """Move a suspension that a change has caused behind the changes that were stored together with it.
+    """Move each suspension after the changes that were stored in the same transaction.
 
     These are at least the steps that one phase starts or prepares. TaskFlow stores and announces them one by one.
     """
@@ -77,7 +77,7 @@ _BEGINNING = ("RUNNING", "REVERTING", "RETRYING", "PENDING", "IGNORE")
 
 
 def same_events(ours: Sequence[Json], theirs: Sequence[Json]) -> bool:
-    """Return whether all events are the same and in the same order, apart from the texts of errors."""
+    """Return whether all events are equal and in the same order, ignoring error texts."""
     return len(ours) == len(theirs) and all(map(_same_event, ours, theirs))
 
 
@@ -107,9 +107,9 @@ def _by_step(events: list[Json]) -> dict[tuple[str, str], list[Json]]:
 
 
 def same_error(ours: BaseException | None, theirs: Json, *, edited: bool = False) -> bool:
-    """Return whether ``ours`` is our name for the error of TaskFlow.
+    """Return whether ``ours`` is our counterpart of the TaskFlow error.
 
-    If TaskFlow raises several errors, some may belong to attempts that were retried. Ours does not contain those.
+    If TaskFlow raises several errors, some may come from attempts that were retried. Our error does not contain those.
     """
     if ours is None or theirs is None:
         return ours is None and theirs is None
@@ -126,7 +126,7 @@ def same_error(ours: BaseException | None, theirs: Json, *, edited: bool = False
 
 
 def _among(ours: BaseException, theirs: list[str]) -> bool:
-    """Return whether each failed step is one of ``theirs``, and at least one failed."""
+    """Return whether at least one step failed, and each failed step is in ``theirs``."""
     left = list(theirs)
     for said in _said(ours):
         found = next((each for each in left if each == said or _kind(said) in ERRORS.get(_kind(each), ())), None)

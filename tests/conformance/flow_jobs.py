@@ -1,8 +1,9 @@
 """Recordings of TaskFlow's job queues and workers, replayed on our queue.
 
-Our queue follows TaskFlow's ZooKeeper queue, and its Redis queue for the expiry of claims, which ZooKeeper lacks. Among
-waiting jobs, the highest priority comes first and then the oldest, as TaskFlow documents. The death of a worker is
-noticed when its claim expires. The queue's clock is set forward, so the tests do not sleep.
+Our queue follows TaskFlow's ZooKeeper queue. Claims expire as in TaskFlow's Redis queue, because the ZooKeeper queue
+has
+no expiry. Waiting jobs are ordered by priority and then by age, as TaskFlow documents. A worker's death is noticed when
+its claim expires. The tests advance the queue's clock, so they do not sleep.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _LIMIT, _LEASE = 30.0, 5.0
 
 
 async def check_job(case: Json, store: Store) -> list[str]:
-    """Return the differences in a case of a queue."""
+    """Return the differences for a queue case."""
     only(case, {"id", "ops", "zookeeper", "redis", "source"}, "the case")
     expires = any(op.split()[0] in ("claim_exp", "extend") for op in case["ops"])
     expected = case["redis"] if expires or "zookeeper" not in case else case["zookeeper"]
@@ -54,18 +55,18 @@ def _same(op: str, ours: Json, theirs: Json) -> bool:
 
 
 class _Stage:
-    """A queue, a second connection to it, and a clock."""
+    """A queue, a second connection to the same queue, and a clock."""
 
     def __init__(self, flows: Flows) -> None:
         self._now = 0.0
         self._queue, self._other = [JobQueue(flows), JobQueue(flows)]
         for queue in (self._queue, self._other):
-            # The recorded value is the expected one.
+            # A clock that the case advances, so that claims expire without sleeping.
             queue.now = lambda: self._now
         self._jobs: dict[str, Job] = {}
 
     def in_order(self, wanted: Json) -> Json:
-        """Return the jobs in our order: the highest priority first, then the oldest."""
+        """Return the jobs in our order: highest priority first, then oldest."""
         if not isinstance(wanted, list):
             return wanted
         first = list(Priority)
@@ -73,7 +74,7 @@ class _Stage:
         return sorted(wanted, key=lambda name: (first.index(self._jobs[name].priority), enqueued.index(name)))
 
     async def perform(self, op: str) -> Json:
-        """Execute ``op``, and return its result in the terms of the file."""
+        """Execute ``op``, and return its result in the format of the case file."""
         verb, *arguments = shlex.split(op)
         if verb not in _VERBS:
             raise Unknown(f"the operation {op!r}; known are {sorted(_VERBS)}")
@@ -113,7 +114,7 @@ class _Stage:
         return "ok"
 
     async def die_elsewhere(self) -> str:
-        """A claim that is never extended."""
+        """Do nothing: a dead worker never extends its claim."""
         return "ok"
 
     async def extend(self, name: str, seconds: str) -> bool:
@@ -136,7 +137,7 @@ class _Stage:
         self._now += float(seconds)
 
     async def wait(self, _: str) -> str:
-        """Return immediately whether there is a job. TaskFlow waits, and raises if none arrives."""
+        """Return immediately whether a job is available. TaskFlow waits, and raises if no job arrives."""
         return "nothing" if await self._queue.claim() is None else "ok"
 
     async def wait_for_end(self, name: str, seconds: str) -> bool:
@@ -206,8 +207,8 @@ def _endless(begun: asyncio.Event) -> Flow:
     return _flow(_five, wait)
 
 
-#: The input of a worker by its name in the file: the flow, which can report that it has started, and the arguments of
-#: the job.
+#: Inputs for each worker case: a function that creates the flow, and the arguments of the job. The flow may set the
+#: given event when it has started.
 _GIVEN: dict[str, tuple[Callable[[asyncio.Event], Flow], dict[str, Any]]] = {
     "K01-success-consumed": (lambda _: _flow(_five), {}),
     "K02-reverted-flow-is-still-consumed": (lambda _: _flow(_five, _fails), {}),
@@ -222,7 +223,7 @@ WORKED: Collection[str] = tuple(_GIVEN)
 
 
 async def check_worker(case: Json, store: Store) -> list[str]:
-    """Return the differences in a case of a worker: the results of the job and of its flow."""
+    """Return the differences for a worker case: the results of the job and of its flow."""
     only(case, {"id", "zookeeper", "redis", "source"}, "the case")
     make, values = _GIVEN[case["id"]]
     wanted = {name: case["zookeeper"][name] for name in ("job_state", "flow_state")}

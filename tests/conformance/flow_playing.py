@@ -1,7 +1,7 @@
-"""Plays the steps of one case with our engine and a store, and records the outcome of each in the form of the file.
+"""Plays the steps of one case with our engine and a store, and records each outcome in the format of the file.
 
-TaskFlow's engine compiles and prepares a flow. Our engine gets a compiled plan, so it is created by the first step that
-needs it, and again after the store was edited.
+TaskFlow's engine compiles and prepares a flow. Our engine takes a compiled plan. It is therefore created by the first
+step that needs an engine, and created again after the store was edited.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["STORES", "Crash", "Outcome", "Stage"]
 
 Json = Any
 
-#: The kinds of store. Each is created in a directory or on a server.
+#: Kinds of store. Each function creates a store in a directory or on a server.
 STORES: dict[str, Callable[[Path], Store]] = {
     "memory": lambda _: MemoryStore(),
     "sqlite": lambda directory: SQLiteStore(directory / "flows.db"),
@@ -40,7 +40,7 @@ STORES: dict[str, Callable[[Path], Store]] = {
 
 _ID = "case"
 _SAID = {"SUCCESS", "FAILURE", "REVERTED", "REVERT_FAILURE"}
-#: Actions at the n-th state of the engine. TaskFlow has several ways to do the same.
+#: Options that suspend the engine at its n-th state. TaskFlow has several ways to suspend.
 _SUSPENDING = ("suspend_at_state", "suspend_call_at_state", "close_at_state")
 _RUN = {"op", "suspend_when", "throw_at_state", "crash_at", *_SUSPENDING}
 
@@ -54,7 +54,7 @@ class Outcome:
     """The outcome of one step."""
 
     events: list[Json] = field(default_factory=list)
-    #: Transitions of our table that TaskFlow does not announce: steps that start again after a crash.
+    #: Transitions allowed by our table that TaskFlow does not announce: steps that start again after a crash.
     restarted: list[str] = field(default_factory=list)
     engine_states: list[str] = field(default_factory=list)
     raised: BaseException | None = None
@@ -87,7 +87,7 @@ class Stage:
         return _ID
 
     def executed_too_often(self, changes: Sequence[Change]) -> list[str]:
-        """The tasks with more executions than stored results."""
+        """Describe tasks that were executed more often than the store recorded."""
         begun = Counter(change.name for change in changes if change.kind == "task" and change.new == "RUNNING")
         return [
             f"{name} was executed {times} times, and {begun[name]} times that is stored"
@@ -96,9 +96,9 @@ class Stage:
         ]
 
     async def perform(self, step: Json, expected: Json = None) -> Outcome | None:
-        """Perform ``step``. Returns None if the file expects no outcome of it.
+        """Perform ``step``. Return None if the file expects no outcome for it.
 
-        The error that was thrown into TaskFlow's engine is only known from its outcome, ``expected``.
+        Some steps throw an error into the engine. The file names that error only in the outcome, ``expected``.
 
         Raises:
             Unknown: if the step is unknown.
@@ -181,7 +181,7 @@ class Stage:
         return await self._seen(outcome)
 
     async def _ready(self) -> Engine:
-        """Return the engine. A new one continues from the store."""
+        """Return the engine. A new engine continues from the stored state."""
         if self._engine is None:
             plan = compile_flow(self._world.build(self._spec))
             if not self._created:
@@ -220,7 +220,7 @@ class Stage:
         engine.watchers[:] = [entered]
 
     async def _seen(self, outcome: Outcome) -> Outcome:
-        """Run an operation, and record its visible results."""
+        """Run an operation, and record the results that are visible from outside."""
         if isinstance(outcome.raised, Crash):
             self._engine, self._prepared = None, False
         flow, rows = await self.store.load(_ID) if self._created else Snapshot(FlowRow(_ID, ""), {})

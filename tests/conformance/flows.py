@@ -1,11 +1,11 @@
-"""Replays cases that were recorded on TaskFlow's engine and job queues.
+"""Replays cases that were recorded with TaskFlow's engine and job queues.
 
-``python -m tests.conformance.flows FILE.json --store sqlite`` prints the differences, and ends with the line ``N
-passed, M failed``. The ``meta`` of ``tests/data/taskflow_conformance.json`` describes the format. Anything unknown in
-the file is a failure. `tests.conformance.flow_betterment` has the intended differences.
+``python -m tests.conformance.flows FILE.json --store sqlite`` prints the differences. Its last line is ``N passed, M
+failed``. The ``meta`` object in ``tests/data/taskflow_conformance.json`` describes the format. Anything unknown in the
+file is a failure. `tests.conformance.flow_betterment` contains the intended differences.
 
-Cases in which the process dies have other rules: the end is that of an undisturbed run, each stored transition is in
-the tables, and no task is executed more often than its results were stored.
+If the process dies in a case, different rules apply. The flow must end as in an undisturbed run, and the transition
+tables must allow each stored transition. No task may run more often than its results were stored.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _MANY = 100_000
 
 
 def check(case: Json, store: str = "memory", others: Mapping[str, Json] | None = None) -> list[str]:
-    """Return the differences from the recording, with a store of that kind.
+    """Return the differences from the recording, with this kind of store.
 
-    ``others`` may contain, by its id, the same case without a crash.
+    ``others`` may contain the same case without a crash, by its id.
     """
     try:
         only(case, _CASE | _CRASH, "the case")
@@ -65,7 +65,7 @@ async def _check(case: Json, store: str, directory: Path, others: Mapping[str, J
 
 
 async def _played(case: Json, store: Any) -> tuple[list[Outcome | None], list[str]]:
-    """Return the outcome of each step, and the violations of general rules."""
+    """Return the outcome of each step, and violations of rules that apply to all cases."""
     if len(case["steps"]) != len(case["expected"]):
         raise ValueError(f"{len(case['steps'])} steps, and {len(case['expected'])} outcomes; there is one for each")
     async with store:
@@ -80,7 +80,7 @@ async def _played(case: Json, store: Any) -> tuple[list[Outcome | None], list[st
 
 
 async def _undisturbed(case: Json) -> Json:
-    """Return the end of the flow without a crash."""
+    """Return the result of the flow without a crash."""
     steps = [{"op": "run"}]
     (outcome,), _ = await _played({**case, "steps": steps, "expected": [None]}, STORES["memory"](Path()))
     assert outcome is not None
@@ -114,10 +114,10 @@ def _after_crash(case: Json, outcomes: Sequence[Outcome | None], baseline: Json)
 
 
 def plays(file: Json) -> Iterator[tuple[str, Callable[[str], list[str]]]]:
-    """Return the cases of a file by name, each as a check with a kind of store.
+    """Return the cases in a file by name, each as a check with a kind of store.
 
     Raises:
-        ValueError: if the file contains other kinds of cases too.
+        ValueError: if the file also contains cases of a different kind.
     """
     kinds = {name: file[name] for name in file if name.endswith("cases")}
     only(kinds, {"cases", "job_cases", "conductor_cases"}, "the file")
@@ -140,7 +140,7 @@ def _check_queue(checked: Callable[..., Coroutine[Any, Any, list[str]]], case: J
 
 
 def main(path: str, store: str = "memory") -> int:
-    """Play all cases of a file, and return the number of failures."""
+    """Play all cases in a file, and return the number of failures."""
     file = json.loads(Path(path).read_text())
     for case in file.get("conductor_cases", ()):
         if case["id"] not in WORKED:

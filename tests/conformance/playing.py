@@ -1,7 +1,7 @@
 """Runs one case on a real supervisor in virtual time, with OTP's interface mapped to ours.
 
-For restarting or removing a running child, OTP returns an error, and our supervisor executes the request. In these
-cases the answer is OTP's, and our supervisor is not called.
+If a caller restarts or removes a running child, OTP returns an error, but our supervisor executes the request. In these
+cases the result is OTP's error, and our supervisor is not called.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["ACTIONS", "Outcome", "play"]
 
 Json = Any
 
-#: Seconds that the recording waited after a death, after a kill, and at the end.
+#: Seconds that the recording waited after a death, after a kill, and at the end of a case.
 _AFTER_DEATH, _AFTER_KILL, _AT_THE_END = 0.06, 0.08, 0.03
 _OVER: Any = object()
 _AT_WORK = (Status.STARTING, Status.RUNNING, Status.SUSPENDED, Status.STOPPING)
 
 
 class Outcome:
-    """The result of a case, in the form of the cases."""
+    """The result of a case, in the format of the case files."""
 
     def __init__(self) -> None:
         self.start: Json = "ok"
@@ -64,7 +64,7 @@ async def play(case: Json) -> Outcome:
 
 
 class _Stage:
-    """A supervisor, and the actions on it."""
+    """A supervisor, and the actions that a case performs on it."""
 
     def __init__(self, diary: Diary, supervisor: Supervisor, case: Json) -> None:
         self._diary = diary
@@ -105,9 +105,9 @@ class _Stage:
     # -- what is asked of it ----------------------------------------------------------------------------------------
 
     async def _in_turn(self) -> None:
-        """Wait as callers of OTP's supervisor do: it starts and stops its children before it answers.
+        """Wait like a caller of OTP's supervisor, which starts and stops its children before it replies.
 
-        It continues with pending restarts after it has answered the waiting callers.
+        OTP's supervisor executes pending restarts only after it has replied to the waiting callers.
         """
         if self._any(Status.PENDING):
             await self._until(lambda: self._any(Status.STARTING))
@@ -118,7 +118,7 @@ class _Stage:
         while not condition():
             if await anext(changes, _OVER) is _OVER:
                 return
-            # Long enough to decide after a change, and too short to act on the decision.
+            # Long enough for the supervisor to decide after a change, and too short for it to act on the decision.
             await asyncio.sleep(AT_ONCE / 10)
 
     def _any(self, *statuses: Status) -> bool:
@@ -133,7 +133,7 @@ class _Stage:
         self._answer(self.alive, "alive")
 
     async def which(self) -> None:
-        """Return the running children, the newest first."""
+        """Return the running children, newest first."""
         await self._in_turn()
         shown = [["undefined" if self._template else each.name, _pid(each)] for each in self._shown()]
         self._answer(shown[::-1], "which")
@@ -224,7 +224,7 @@ class _Stage:
     def _shown(self) -> list[WorkerState]:
         """Return the children that OTP would list.
 
-        OTP lists a temporary child, or a dynamic one of a simple supervisor, only while it runs.
+        OTP lists a temporary child, or a dynamic child of a simple supervisor, only while it runs.
         """
         return [
             each
@@ -240,7 +240,7 @@ def _pid(child: WorkerState) -> str:
     return "restarting" if child.status is Status.PENDING else "undefined"
 
 
-#: The actions of a case.
+#: Actions that a case may contain.
 ACTIONS: dict[str, Callable[..., Awaitable[None]]] = {
     "add": _Stage.add,
     "alive": _Stage.report_alive,

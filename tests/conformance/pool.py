@@ -1,11 +1,12 @@
-"""Replays recorded phase changes of a pool worker on ours.
+"""Replays recorded phase changes of a pool worker on our pool worker.
 
-``python -m tests.conformance.pool FILE.json`` prints the differences and ends with the line ``N passed, M failed``. The
-format is that of ``tests/data/pool_transitions.json``: each of its ``vectors`` has ``steps`` of a phase and a reason,
-and the final phase.
+``python -m tests.conformance.pool FILE.json`` prints the differences. Its last line is ``N passed, M failed``. The
+format is that of ``tests/data/pool_transitions.json``: each of its ``vectors`` contains ``steps``, each a phase and a
+reason, and the final phase.
 
-Each sequence is compared with the transitions and reasons of our copy of that file, and with the phases that the
-status, the calls and the health of a worker can produce. A transition that only one of them has is a failure.
+Each sequence is compared with the transitions and reasons in our copy of that file. It is also compared with the phases
+that result from the status, the calls and the health of a worker. A transition that only one of the two allows is a
+failure.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ __all__ = ["REASONS", "START", "Point", "Walk", "check", "main", "moves", "phase
 
 Json = Any
 
-#: The reasons of each allowed transition, by the phases before and after.
+#: Reasons for each allowed transition, by the phases before and after it.
 REASONS: dict[tuple[Phase, Phase], frozenset[str]] = {
     (Phase(each["source"]), Phase(each["target"])): frozenset(each["reasons"])
     for each in json.loads((Path(__file__).parents[1] / "data" / "pool_transitions.json").read_text())["edges"]
@@ -54,7 +55,7 @@ START = Point(Status.CREATED, leased=False, healthy=True)
 
 
 def moves(point: Point) -> Iterator[Point]:
-    """Yield the results of one change to the status, the lease and the health, which may happen together."""
+    """Yield the points after one change of status or lease, or none, each with and without a change of health."""
     others = [point._replace(status=status) for status in TRANSITIONS[point.status]]
     if point.leased:
         others.append(point._replace(leased=False))
@@ -67,7 +68,7 @@ def moves(point: Point) -> Iterator[Point]:
 
 
 def reachable(start: Point = START, *, within: Phase | None = None) -> set[Point]:
-    """Return all points that are reachable from ``start``, or those reachable without leaving the phase ``within``."""
+    """Return all points that are reachable from ``start``. With ``within``, do not leave that phase."""
     known, left = {start}, [start]
     while left:
         new = {point for point in moves(left.pop()) if within in (None, point.phase)} - known
@@ -77,7 +78,7 @@ def reachable(start: Point = START, *, within: Phase | None = None) -> set[Point
 
 
 class Walk:
-    """A worker with its transitions so far, and the possible values of its status, calls and health."""
+    """A worker's transitions so far, and the possible values of its status, calls and health."""
 
     def __init__(self) -> None:
         self.length = 0
@@ -90,7 +91,7 @@ class Walk:
 
         Raises:
             InvalidTransition: if the transition or its reason is not allowed.
-            ValueError: if the table of transitions and the projection disagree.
+            ValueError: if the transition table and the computed phases disagree.
         """
         entered = {to for point in self._points for to in moves(point) if to.phase is target is not self.phase}
         reasons = REASONS.get((self.phase, target), frozenset())
@@ -105,7 +106,7 @@ class Walk:
 
 @contextmanager
 def phases_checked() -> Iterator[None]:
-    """Check each phase change of each pool worker during the block: it is allowed, in order, and has its reason."""
+    """Check that each phase change of a pool worker during the block is allowed, in order, and has its reason."""
     wrong: list[tuple[str, PhaseChange]] = []
     phases: dict[tuple[int, str], Phase] = {}
 
@@ -120,7 +121,7 @@ def phases_checked() -> Iterator[None]:
     assert wrong == []
 
 
-#: The health that a phase implies, if any.
+#: Health implied by a phase. Phases that imply none are not listed.
 _HEALTH = {Phase.READY: "healthy", Phase.DEGRADED: "unhealthy"}
 
 
@@ -147,7 +148,7 @@ def check(vector: Json) -> list[str]:
 
 
 def main(path: str) -> int:
-    """Replay all vectors of a file, and return the number of failures."""
+    """Replay all vectors in a file, and return the number of failures."""
     vectors = json.loads(Path(path).read_text())["vectors"]
     failed = 0
     for number, vector in enumerate(vectors):

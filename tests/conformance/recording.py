@@ -1,8 +1,8 @@
 """Records the behaviour of Erlang/OTP: ``python -m tests.conformance.recording FILE.json``.
 
-Runs the flags, children and actions of each case of the file on OTP's supervisor (``escript``, from Debian's
-``erlang-base``), and replaces the recorded results. With ``--check`` it writes nothing and prints where the file
-differs.
+It runs the flags, children and actions of each case in the file on OTP's supervisor, and replaces the recorded results.
+It needs ``escript`` from Debian's ``erlang-base``. With ``--check`` it writes nothing and prints the differences from
+the file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SCRIPT = Path(__file__).with_name("recording.escript")
 
 
 def recorded(cases: list[Json]) -> list[Json]:
-    """Return the results of ``cases``, one record each: start, events, results, alive, sup_exit and ms."""
+    """Return one result record for each of ``cases``: start, events, results, alive, sup_exit and ms."""
     with tempfile.NamedTemporaryFile("w", suffix=".terms") as terms:
         for case in cases:
             terms.write("{" + ", ".join(erlang(case[part]) for part in ("flags", "children", "actions")) + "}.\n")
@@ -34,7 +34,7 @@ def recorded(cases: list[Json]) -> list[Json]:
 
 
 def erlang(value: Json) -> str:
-    """Return ``value`` as an Erlang term: text is an atom, and a list that begins with an atom is a tuple."""
+    """Return ``value`` as an Erlang term. Text becomes an atom, and a list that begins with an atom becomes a tuple."""
     match value:
         case None:
             return "undefined"
@@ -52,7 +52,7 @@ def erlang(value: Json) -> str:
 
 
 def main(path: str, *, check: bool = False) -> int:
-    """Record the cases of a file. With ``check``, return the number of cases with other results."""
+    """Record the cases in a file. With ``check``, return the number of cases with different results."""
     file = json.loads(Path(path).read_text())
     different = 0
     for case, record in zip(file["cases"], recorded(file["cases"]), strict=True):

@@ -1,8 +1,8 @@
-"""Replays cases on our supervisor that were recorded on Erlang/OTP's.
+"""Replays cases recorded with Erlang/OTP on our supervisor.
 
-``python -m tests.conformance.supervisor FILE.json`` prints the differences and the skipped cases, and ends with the
-line ``N passed, M failed``. The legend of ``tests/data/otp_supervisor_cases.json`` describes the format. Under
-``ours``, a case may define a result that replaces OTP's.
+``python -m tests.conformance.supervisor FILE.json`` prints the differences and the skipped cases. Its last line is ``N
+passed, M failed``. The legend in ``tests/data/otp_supervisor_cases.json`` describes the format. Under ``ours``, a case
+may define a result that replaces OTP's result.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _BEHAVIOUR = {"sup", "start_ms", "stop_ms", "stop_reason"} | {
     f"{what}_{when}" for what in ("bad", "crash", "fail", "ignore") for when in ("on", "from")
 }
 
-#: An intended difference: an exhausted supervisor has failed, so a transient one is restarted.
+#: An intended difference: a supervisor that reaches its restart limit has failed. A transient one is therefore
+#: restarted.
 _OURS: dict[str, Json] = {
     "71": {
         "events": [
@@ -46,7 +47,7 @@ _OURS: dict[str, Json] = {
 
 
 def reason_to_skip(case: Json) -> str | None:
-    """Return why ``case`` applies only to Erlang's supervisor, or None."""
+    """Return why ``case`` applies only to Erlang's supervisor, or None if it applies to ours as well."""
     if not isinstance(case["children"], list) or not isinstance(case["flags"], dict):
         return "what init returns: ours is given data by its constructor, and has no init"
     for action, *arguments in case["actions"]:
@@ -74,7 +75,7 @@ def _not_ours(case: Json, action: str, arguments: list[Json]) -> str | None:
 
 
 def _everybody(case: Json) -> Iterator[Json]:
-    """Return all child specs of ``case``, including those of inner supervisors and those added later."""
+    """Return all child specs in ``case``, including those from inner supervisors and those added later."""
     left = [*case["children"], *(each[1] for each in case["actions"] if each[0] == "add")]
     while left:
         child = left.pop()
@@ -123,7 +124,7 @@ def _compared(case: Json, outcome: Outcome) -> list[tuple[str, Json, Json]]:
 
 
 def _start(start: Json, *, like: Json = None) -> Json:
-    """Return whether the start succeeded and, if not, the child that the error names. The text of the error is ours."""
+    """Return whether the start succeeded. If not, also return the child named in the error. The error text is ours."""
     if start == "ok":
         return "ok"
     culprit = _culprit(start if like is None else like)
@@ -142,7 +143,7 @@ def _culprit(start: Json) -> str | None:
 
 
 def _events(case: Json, events: list[Json], *, unordered: bool) -> Json:
-    """Return the events without stop requests that have no grace period, since their arrival is a matter of chance."""
+    """Return the events, except stop requests without a grace period, which arrive only by chance."""
     curt = {child.get("id") for child in _everybody(case) if child.get("shutdown") in ("brutal_kill", 0)}
     kept = [event for event in events if not (event[0] == "stopping" and event[1] in curt)]
     return Counter(json.dumps(event) for event in kept) if unordered else kept
@@ -161,7 +162,7 @@ def _result(result: Json) -> Json:
 
 
 def main(path: str) -> int:
-    """Play all cases of a file, and return the number of failures."""
+    """Play all cases in a file, and return the number of failures."""
     cases = json.loads(Path(path).read_text())["cases"]
     skipped = {case["id"]: reason for case in cases if (reason := reason_to_skip(case))}
     failed = {case["id"]: found for case in cases if case["id"] not in skipped and (found := check(case))}

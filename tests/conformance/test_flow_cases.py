@@ -1,4 +1,4 @@
-"""Each recorded case of TaskFlow has the same outcome with each store, or our own one if the case has a quirk."""
+"""Each recorded TaskFlow case has the same outcome with each store, or our own outcome if the case is a quirk."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ FILE = Path(__file__).parents[1] / "data" / "taskflow_conformance.json"
 DATA = json.loads(FILE.read_text())
 CASES = {case["id"]: case for case in DATA["cases"]}
 PLAYS = dict(flows.plays(DATA))
-#: `make chaos` runs all cases: on a server each takes longer, and the store guarantees the same.
+#: Cases that run on a server: all in `make chaos`, a fifth in the suite. Each takes longer there, and tests the same
+#: guarantees.
 ON_SERVER = list(PLAYS)[:: 1 if "LIFECYCLE_CHAOS" in os.environ else 5]
-#: One case of each kind, with several steps.
+#: One case of each kind, each with several steps.
 SIMPLE, CRASH, RESET = (
     "A12-run-twice-after-success-does-nothing",
     "H3-retry-crash-after-event-13",
@@ -60,7 +61,7 @@ def test_each_rule_betters_a_case() -> None:
 
 
 def test_a_reset_that_is_half_done_in_taskflow_is_done_from_failure_and_else_refused() -> None:
-    """The file contains no such cases."""
+    """The recorded file contains no such reset."""
     flow: Any = {
         "type": "linear",
         "name": "f",

@@ -1,4 +1,4 @@
-"""Our supervisor agrees with Erlang/OTP's, case by case."""
+"""Our supervisor agrees with Erlang/OTP's supervisor in each case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Supervisors built from the data of a case: OTP's flags and child specs as ours."""
+"""Supervisors built from the data in a case: OTP's flags and child specs converted to ours."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["AT_ONCE", "spec", "tree"]
 Json = Any
 
 _RESTART = {"permanent": "always", "transient": "on_failure", "temporary": "never"}
-#: OTP restarts immediately, but answers waiting callers first. Here, virtual time must advance in between.
+#: OTP restarts a child immediately, but replies to waiting callers first. Here, virtual time must advance in between.
 AT_ONCE = 1e-4
 
 
 def tree(diary: Diary, name: str, flags: Json, children: list[Json]) -> Supervisor:
-    """Return our supervisor for the ``flags`` and ``children`` of a case, with OTP's defaults.
+    """Return our supervisor for the ``flags`` and ``children`` in a case, with OTP's defaults.
 
     Raises:
         ValueError, TypeError: if the data does not describe a supervisor.
@@ -39,7 +39,7 @@ def tree(diary: Diary, name: str, flags: Json, children: list[Json]) -> Supervis
 
 
 def spec(diary: Diary, child: Json, name: str | None = None) -> Spec:
-    """Return our spec for the child spec of a case.
+    """Return our spec for the child spec in a case.
 
     Raises:
         ValueError, TypeError: if the data does not describe a child.

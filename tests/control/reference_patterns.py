@@ -1,10 +1,10 @@
-"""A reference implementation of the pattern rules of api.md, as simple as possible."""
+"""A reference implementation of the pattern rules in api.md, as simple as possible."""
 
 from __future__ import annotations
 
 from hypothesis import strategies as st
 
-# Few characters, so that patterns often match topics, including all characters with a meaning in patterns or regexes.
+# A small alphabet, so that patterns often match topics. It includes all special characters of patterns and regexes.
 LETTERS = "ab*?[]^!-\\.|&é"
 
 
@@ -14,7 +14,7 @@ def matches(pattern: str, topic: str) -> bool:
 
 
 def _split(pattern: str) -> list[str]:
-    """Return the segments as text. A slash inside a class does not occur in well-formed patterns."""
+    """Return the segments as strings. In well-formed patterns, a class never contains a slash."""
     return pattern.split("/")
 
 
@@ -97,7 +97,7 @@ _segment = st.one_of(
     st.lists(_wild, max_size=4).map("".join),
 )
 
-#: Well-formed patterns: slashes only between segments.
+#: Well-formed patterns, in which slashes occur only between segments.
 patterns = st.lists(_segment, min_size=1, max_size=5).map("/".join).map(lambda text: text.strip("/")).filter(bool)
 
 #: Topics, some of which look like patterns.

@@ -1,4 +1,4 @@
-"""Debouncing: one call per burst, no lost event, no blocked emitter. Also the merging of file events."""
+"""Debouncing: one call per burst, no lost event, no blocked emitter. File events are also merged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def join(pending: Event, new: Event) -> Event:
 
 
 class Bench:
-    """The same window with and without a router: ``send`` events, and compare ``called``."""
+    """Test the same window with and without a router: ``send`` events, and compare ``called``."""
 
     def __init__(self) -> None:
         self.called: list[Any] = []
@@ -43,7 +43,7 @@ class Bench:
 
 @pytest.fixture(params=["route", "alone"])
 async def made(request: pytest.FixtureRequest) -> AsyncIterator[Callable[..., Any]]:
-    """A function that takes settings and returns ``(send, close)``. Routes and `debounce` make the same promises."""
+    """A function that takes settings and returns ``(send, close)``. Routes and `debounce` promise the same."""
     if request.param == "route":
         router = Router()
         task = asyncio.create_task(router.run())
@@ -422,9 +422,9 @@ async def test_flush_waits_for_its_calls_and_not_for_later_events(clock: Clock) 
     each = debounce(slow, 0.1)
     await each(Event("a", 0))
     await clock.advance(0.5)  # running
-    await each(Event("a", 10))  # waiting for the first
+    await each(Event("a", 10))  # waiting for the first call
     await each.flush()
-    # flush() does not wait for the call that event 10 caused, although 10 arrived before flush() returned.
+    # The call for event 10 sends event 11 before flush() returns, but flush() does not wait for event 11.
     assert ended == [0, 10]
     while ended[-1] < 50:
         await clock.advance(1)
@@ -462,7 +462,7 @@ file_events = st.builds(FileEvent, changes, st.sampled_from([Path("a"), Path("b"
 
 
 def plainly_folded(events: list[FileEvent]) -> dict[Path, str]:
-    """Return the merged change of each path, by the three rules of the documentation."""
+    """Return the merged change for each path, by the three documented rules."""
     net: dict[Path, str] = {}
     for event in events:
         match net.get(event.path), event.change:

@@ -27,7 +27,7 @@ async def test_a_delivery_is_done_when_the_handler_has_ended(clock: Clock) -> No
         await sent
         assert clock.time() == 1
         assert sent.done
-        await sent  # returns again
+        await sent  # a second await returns as well
 
 
 async def test_cancelling_one_waiter_of_a_delivery_does_not_affect_the_others(clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""The dispatcher: the announcements of hooks about a delivery, and equal results of dispatch and emit."""
+"""The dispatcher: hooks that announce deliveries, and equal results from dispatch and emit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOOKS = ("delivery_accepted", "event_merged", "handler_started", "handler_passed
 
 @contextmanager
 def recorded_hooks(*names: str) -> Iterator[list[tuple[Any, ...]]]:
-    """Record announcements of these hooks: the hook, the topic, the pattern, the error."""
+    """Record the announcements on these hooks: the hook, the topic, the pattern and the error."""
     log: list[tuple[Any, ...]] = []
 
     def receiver(name: str) -> Any:
@@ -298,7 +298,7 @@ async def test_a_handler_does_not_run_in_the_context_of_the_emitter(clock: Clock
 
 
 class Both:
-    """A router with handlers for one case, and the calls of these handlers."""
+    """A router with handlers for one case. It records the calls to these handlers."""
 
     def __init__(self) -> None:
         self.router = Router()
@@ -316,7 +316,7 @@ class Both:
         return handle
 
     async def result(self, sent: Awaitable[object]) -> tuple[list[str], str]:
-        """Return the calls for one event, and its error."""
+        """Return the handler calls for one event, and its error."""
         self.calls.clear()
         try:
             await sent

@@ -1,4 +1,4 @@
-"""Lanes: order, concurrency, the policies for a busy lane, and waits that end."""
+"""Lanes: order, concurrency, the policies for a busy lane, and waits that must end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Work:
-    """A handler that takes a second, and records which calls begin and end."""
+    """A handler that takes a second, and records the start and end of each call."""
 
     def __init__(self, seconds: float = 1.0) -> None:
         self.seconds = seconds
@@ -141,7 +141,7 @@ async def test_a_full_lane_blocks_its_source_and_loses_no_event(clock: Clock, bu
     router.add_source(source)
     async with running(router):
         await clock.settle()
-        # Running, waiting in the queue, and one held by the source.
+        # Running events, events in the queue, and one event held by the source.
         assert given == buffer + concurrency
         await clock.advance(20)
         assert sorted(work.ended) == list(range(8))
@@ -187,7 +187,7 @@ async def test_freed_capacity_passes_to_the_next_waiter_if_the_woken_one_is_canc
     async def handler(event: Event) -> None:
         await gate.wait()
         if event.data == 1:
-            # Space has just become free for the first waiter, which is cancelled before it can use it.
+            # Space has just become free for the first waiter, which is cancelled before it can use that space.
             waiting[2].cancel()
         seen.append(event.data)
 
@@ -312,7 +312,8 @@ async def test_a_wait_is_not_refused_while_a_handler_of_the_cycle_can_continue(c
     router.handle("back", back)
     router.handle("other", Work(10))
     async with running(router):
-        # One handler of `two` waits for `other`, which continues. The second waits for `back`, which waits for `two`.
+        # The first call to `two` waits for space in the lane of `other`, and can continue later. The second waits for
+        # the lane of `back`, whose handler waits for the lane of `two`.
         await router.emit(Event("other", 0))
         await router.emit(Event("back"))
         for data in ("other", "back"):
@@ -342,7 +343,7 @@ async def test_a_cycle_of_waiting_lanes_raises_lane_full(clock: Clock, hands: in
     router.handle("c", passing("a"), concurrency=hands)
     async with running(router):
         await router.emit(Event("a", 3))
-        # New events keep arriving, and all of them must make progress.
+        # The handlers keep emitting events, and all lanes must make progress.
         before = router.state().handled
         await clock.advance(50)
         assert router.state().handled > before + 50
@@ -374,7 +375,7 @@ async def test_passing_events_on_in_a_cycle_of_full_lanes_does_not_deadlock(cloc
         await router.emit(Event("a/b", 0))
         await clock.advance(40)
         assert len(handled) > 5
-        # Of two events that would wait for each other, the second is refused. Both are passed on by handlers here.
+        # If two events would wait for each other, the second one is refused. Both come from handlers here.
         assert len(refused) + router.state().failed > 0
         router.remove("a/b")
         await clock.advance(40)
@@ -454,7 +455,7 @@ async def test_restart_cancels_the_running_handler_and_calls_never_overlap(clock
             await work(event)
         except asyncio.CancelledError:
             work.now += 1
-            await asyncio.sleep(0.5)  # stopping takes a while
+            await asyncio.sleep(0.5)  # the cancelled handler needs time to stop
             work.log.append(f"cleaned {event.data}")
             work.now -= 1
             raise
@@ -509,7 +510,8 @@ async def test_restart_cancels_the_oldest_event_and_not_the_oldest_task(clock: C
     router.handle("build", build, busy="restart", lane="one", concurrency=3)
     async with running(router):
         await router.emit(Event("other", 0))
-        # 3 cancels 1, which takes a while to stop. 3 is handled by the oldest task, which `other` has freed.
+        # Event 3 cancels event 1, whose handler takes two seconds to stop. After one second, `other` ends and frees the
+        # lane's oldest task, which then handles event 3.
         for number in (1, 2, 3):
             await router.emit(Event("build", number))
             await clock.settle()
@@ -655,7 +657,8 @@ async def test_a_stray_cancellation_is_a_failure(clock: Clock) -> None:
         first = await router.emit(Event("a", 0))
         second = await router.emit(Event("a", 1))
         await second
-        # Not a bare CancelledError: a task that awaits the delivery would mistake it for its own cancellation.
+        # The error is not a bare CancelledError: a task that awaits the delivery would mistake that for its own
+        # cancellation.
         with pytest.raises(LifecycleError, match="although it was not cancelled") as failed:
             await first
         assert isinstance(failed.value.__cause__, asyncio.CancelledError)
@@ -701,7 +704,7 @@ def test_the_delivery_of_a_handler_that_raises_system_exit_fails(kind: type[Base
     finally:
         hooks.delivery_ended.disconnect(note)
     assert deliveries == ended
-    # Not the SystemExit itself, which would end each task that awaits the delivery.
+    # The error is not the SystemExit itself, which would end each task that awaits the delivery.
     assert isinstance(deliveries[0].error, LifecycleError)
     assert isinstance(deliveries[0].error.__cause__, kind)
     assert router.state().failed == 1
@@ -931,7 +934,7 @@ async def test_an_event_counts_although_a_tap_removes_its_route(
 
 
 async def test_an_event_that_waits_for_a_removed_route_counts(clock: Clock) -> None:
-    """The statistics are read between the end of the lane's last handler and the next step of the waiting emitter."""
+    """The handler schedules a read of the statistics for the moment between its end and the emitter's next step."""
     router = Router(buffer=0)
 
     async def handler(_event: Event) -> None:

@@ -1,4 +1,4 @@
-"""The router: valid handlers, topics and events, and the errors for invalid ones."""
+"""The router: valid handlers, topics and events, and errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Methods:
-    """Handlers of every kind that the router accepts."""
+    """Handlers of every kind accepted by the router."""
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
@@ -119,7 +119,7 @@ def test_a_handler_that_cannot_take_one_event_is_refused_at_registration(wrong: 
         lambda: router.fallback(wrong),
         lambda: router.command("a", wrong),
     ]
-    # Handlers of commands may declare any parameters, and without a handler, `command` is a decorator.
+    # Command handlers may declare any parameters. Without a handler, `command` is a decorator.
     if wrong is None or wrong in (_two, _keyword) or getattr(wrong, "__name__", "") == "<lambda>":
         register.pop()
     for each in register:
@@ -350,7 +350,7 @@ async def test_dispatch_and_emit_give_an_event_to_the_same_handler(clock: Clock)
             await router.dispatch(Event(topic))
             await (await router.emit(Event(topic)))
     assert got[2:] == ["a/b", "a/b", "nobody", "nobody"]
-    assert router.state().unrouted == 2  # a direct dispatch counts nothing
+    assert router.state().unrouted == 2  # a direct dispatch is not counted
 
 
 async def test_dispatch_and_emit_report_a_stray_cancellation_alike(clock: Clock) -> None:

@@ -40,7 +40,7 @@ def table_of(*patterns: str) -> RouteTable:
 
 
 def test_the_index_agrees_with_a_plain_search_for_every_pair_of_small_patterns() -> None:
-    """The test covers all pairs of patterns of up to three segments, with all topics of up to four."""
+    """This covers all pairs of patterns with up to three segments, and all topics with up to four."""
     patterns = ["/".join(each) for size in (1, 2, 3) for each in itertools.product(("a", "b", "*", "**"), repeat=size)]
     topics = ["/".join(each) for size in (1, 2, 3, 4) for each in itertools.product("ab", repeat=size)]
     expected = {
@@ -118,7 +118,7 @@ def nodes(index: Index[str]) -> int:
 def test_the_chosen_route_does_not_depend_on_the_order_of_registration(
     patterns: list[str], topic: str, random: Any
 ) -> None:
-    # Two spellings of one exact topic are one route. The later one replaces the earlier one.
+    # Two spellings of one exact topic are one route, so the later spelling replaces the earlier one.
     patterns = list({Pattern(each).topic if Pattern(each).is_exact else each: each for each in patterns}.values())
     expected = winners(router_of(patterns), topic)
     for _ in range(3):
@@ -126,14 +126,14 @@ def test_the_chosen_route_does_not_depend_on_the_order_of_registration(
         assert winners(router_of(patterns), topic) == expected
 
 
-#: All of them match a/b, the most specific first by the documented rules.
+#: All of these patterns match a/b. They are listed by the documented order, most specific first.
 RANKED = ["a/b", "a/[b]", "a/*", "a/**", "?/b", "*/b", "*/**", "**/b", "**"]
 
 
 def test_the_more_specific_pattern_takes_precedence() -> None:
     # After a first literal segment, the order is: a literal, a segment with wildcards, a star, the end, a double star.
     assert winners(router_of(RANKED[::-1]), "a/b") == RANKED
-    # The pattern with more literal characters comes first. If both have the same number, the text decides.
+    # The pattern with more literal characters comes first. If the number is equal, the order of the text decides.
     wild = ["a/bx*", "a/?x*", "a/b*", "a/b?*", "a/*?", "a/*/**", "a/**"]
     assert winners(router_of(wild[::-1]), "a/bx") == wild
     assert winners(router_of(["a/*", "a/*/**"]), "a/b") == ["a/*", "a/*/**"]

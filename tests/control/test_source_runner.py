@@ -1,4 +1,4 @@
-"""Sources: how they are started, read, held, restarted after a failure, and stopped."""
+"""Sources: how the router starts, reads, holds, restarts and stops them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Iterable:
 
 
 class Bare:
-    """An iterator with the required methods only."""
+    """An iterator with only the required methods."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -90,7 +90,7 @@ async def test_every_kind_of_source_delivers_events(
     router.add_source(make())
     async with running(router):
         await clock.advance(1)
-        assert router.state().running  # the router runs on after the end of its sources
+        assert router.state().running  # the router keeps running after its sources have ended
     assert recorder.topics == topics
 
 
@@ -122,7 +122,7 @@ def test_settings_and_sources_given_twice_are_refused() -> None:
 
 
 class Entered(Iterable):
-    """A source that is also a context manager and can fail at a chosen step."""
+    """A source that is also a context manager and can be made to fail at a chosen step."""
 
     def __init__(self, *topics: str, enter: list[Any] | None = None, name: str = "entered") -> None:
         super().__init__(*topics)
@@ -153,7 +153,7 @@ async def test_a_source_that_cannot_start_ends_run_naming_it_and_the_cause(clock
     ]
     assert good.log == ["enter", "exit"]
     assert not router.state().running
-    # The cause of the failure may have been removed in the meantime.
+    # The cause of the failure may have been removed since.
     async with running(router):
         assert router.state().running
 
@@ -370,7 +370,7 @@ async def test_a_source_with_close_delivers_its_buffer(clock: Clock) -> None:
 
 
 class AsyncClose:
-    """An object whose ``close`` closes a connection and has nothing to do with the source."""
+    """An object with a ``close`` that closes a connection and is unrelated to the source."""
 
     async def run(self, emit: Any) -> None:
         await asyncio.Event().wait()
@@ -659,7 +659,7 @@ async def test_a_wait_for_capacity_ends_when_the_router_is_cancelled(clock: Cloc
     assert sum(isinstance(each, LaneFull) for each in results) == 1
     with pytest.raises(NotHandled):
         await results[0]  # type: ignore[misc]  # a delivery
-    # Two events took the freed space, and wait for the next run of the route that accepted them.
+    # Two events used the freed space. They wait in the accepting route until the router runs again.
     router.handle("a", recorder := Recorder(), replace=True)
     async with running(router):
         await clock.advance(300)
@@ -694,7 +694,7 @@ async def test_state_counts_routes_sources_and_events(clock: Clock) -> None:
 
 
 class Lodger:
-    """Records the calls of its methods."""
+    """A source that records the calls to its methods."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -719,7 +719,7 @@ class Lodger:
 
 
 async def test_a_source_that_settles_is_exited_after_the_router_has_drained(clock: Clock) -> None:
-    """Until then, the source may still tell its clients that it is stopping."""
+    """Until its handlers have ended, the source may need to inform its clients that it is stopping."""
     router, source = Router(), Lodger()
 
     async def slow(_event: Event) -> None:
@@ -745,7 +745,7 @@ async def test_a_source_that_ends_before_its_router_is_exited_immediately(clock:
 
 
 class Accountant(ManualSource):
-    """Records the results of its deliveries once all of them have ended."""
+    """A source that records the results of its deliveries when all of them have ended."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Peers as programs: started in a temporary directory, and ended with all their processes."""
+"""Peers as programs. Each is started in a temporary directory and ended with all its processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["LIMIT", "PARENT", "edit", "folder", "lives", "pids", "run", "running
 
 LIMIT = 30.0
 
-#: A program that starts another one, and prints the pids of both.
+#: A program that starts a second one, and prints both PIDs.
 PARENT = """
 import os, subprocess, time
 child = subprocess.Popen(["sleep", "600"])
@@ -33,7 +33,7 @@ time.sleep(600)
 
 @contextmanager
 def folder(program: str) -> Iterator[Path]:
-    """Return a directory with ``program`` as app.py. The processes in its file ``pids`` are killed at the end."""
+    """Yield a directory with ``program`` as app.py. On exit, kill the processes listed in its file ``pids``."""
     with tempfile.TemporaryDirectory() as name:
         here = Path(name)
         (here / "app.py").write_text(program)
