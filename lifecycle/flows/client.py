@@ -1,4 +1,4 @@
-"""`Flows`: an open store, and the flows that run in it."""
+"""`Flows`: an open store and the flows that run in it."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ _log = logging.getLogger("lifecycle.flows")
 
 
 class Flows:
-    """Starts and stores flows: in an SQLite file, on a PostgreSQL server, or in memory. An async context manager.
+    """Starts flows and stores them in an SQLite file, on a PostgreSQL server, or in memory. An async context manager.
 
-    At the end of the block, running flows are suspended: their tasks have ``stop_timeout`` seconds to end, and are then
-    cancelled. `recover`, or `start` with the same id, continues them. If the store does not confirm this within a few
-    more seconds, the block ends without it.
+    On exit, running flows are suspended: their tasks have ``stop_timeout`` seconds to end, and are then cancelled.
+    `recover`, or `start` with the same id, continues the flows. If the store does not respond within a few more
+    seconds, the exit no longer waits for it.
 
     Args:
         path: A file, which is created if necessary, or ``postgresql://user@host:port/database`` (see `PostgresStore`).
-            By default, memory.
-        durable: Whether changes in a file survive a power cut, in addition to the death of the process. On a server,
-            its own settings decide.
-        codec: Serializer of values. By default, `JSON`.
+            By default, flows are stored in memory.
+        durable: If True, changes in a file also survive a power cut. Without it, they survive only the end of the
+            process. A server uses its own settings instead.
+        codec: Serializer for values. By default, `JSON`.
         options: Options for running flows.
-        store: A store to use in place of ``path``.
-        stop_timeout: Seconds that running tasks have to end when the block ends.
+        store: A store to use instead of ``path``.
+        stop_timeout: Seconds that running tasks have to end on exit.
     """
 
     def __init__(  # the settings of a store, and of flows
@@ -69,16 +69,16 @@ class Flows:
         stop_timeout: float = 10.0,
     ) -> None:
         if store is not None and path is not None:
-            raise ValueError(f"Flows({path!r}, store={store!r}) has two stores; give only one of them")
+            raise ValueError(f"give either a path or a store, not both; got {path!r} and store={store!r}")
         #: The store of flows.
         self.store: Store = _store_at(path, durable=durable) if store is None else store
-        #: The processes that have the store open.
+        #: The processes that have this store open.
         self.presence: Presence = self.store.presence()
         #: Requests from and to other processes.
         self.requests: Final = ControlChannel(self.presence)
-        #: The serializer of values.
+        #: The serializer for values.
         self.codec: Final[Codec] = codec or JSON()
-        #: Seconds that running tasks have to end when this is left.
+        #: Seconds that running tasks have to end on exit.
         self.stop_timeout: Final = stop_timeout
         self._threads = LoopThreads("task of a flow", THREADS)
         self._loader = FlowLoader(self.store, self.codec, options or Options(), self.presence, self._threads)
@@ -94,7 +94,7 @@ class Flows:
         """Open the store.
 
         Raises:
-            JournalError: if its file cannot be opened or written, is not a database, or has a newer version.
+            JournalError: if the store cannot be opened or written, is not a database, or has a newer version.
         """
         await self.store.__aenter__()
         try:
@@ -110,7 +110,7 @@ class Flows:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Suspend running flows, and close the store. A cancellation ends the wait for flows, and not the close."""
+        """Suspend running flows, then close the store. A cancellation ends only the wait for the flows."""
         self._open = False
         hooks.component_closed.announce(self, component=self)
         try:
@@ -118,7 +118,7 @@ class Flows:
                 await self._registry.wait_recovered()
                 await self.suspend(cancel_after=self.stop_timeout)
         except TimeoutError:
-            _log.warning("%r was left before all flows were suspended: the store takes too long", self)
+            _log.warning("%r was closed before all flows were suspended, because the store did not respond", self)
         finally:
             closing = self._close(kind, error, traceback)
             await shield(asyncio.create_task(closing, name=f"close of {self.store!r}"))
@@ -135,43 +135,45 @@ class Flows:
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """The unfinished runs that were started or recovered here, in the order of their start."""
+        """The unfinished runs that were started or recovered here, in start order."""
         return self._registry.unfinished
 
     def state(self) -> FlowsState:
-        """Return the store and the unfinished runs as records."""
+        """Return a record of the store and the unfinished runs."""
         return FlowsState(repr(self.store), tuple(run.info() for run in self.runs))
 
     def start(self, flow: Item, /, *, id: str | None = None, **store: Any) -> Run:  # noqa: A002  # what it is
         """Run ``flow`` in the background with the given values.
 
-        `start` returns before anything is stored. ``await flows.start(…).stored()`` returns the run as soon as it
-        survives a crash.
+        `start` returns before anything is stored. ``await flows.start(…).stored()`` returns the run after the flow is
+        stored and survives a crash.
 
-        The same id is the same run: a finished run is not repeated, an interrupted one continues, and one that was
-        reset begins again. If another live process has the run, even suspended, this run waits for that process and has
-        its outcome.
+        The id identifies the run. If you start a flow with an existing id, a finished run is not repeated, an
+        interrupted run continues, and a run that was reset begins again. If a different live process owns the run, even
+        a suspended one, this run waits for that process and returns the same outcome.
 
         Args:
             flow: A flow, or a single task.
-            id: Id of the run, such as an order number. By default, a new one.
-            store: Values for the tasks, by name. They may be omitted if the run exists here. Values that differ from
-                those of the stored run are refused, here or when the run is awaited.
+            id: Id of the run, such as an order number. By default, a new id.
+            store: Values for the tasks, by name. You can omit them if this process already has the run. Values that
+                differ
+                    from those of the stored run raise an error, here or when you await the run.
 
         Returns:
             The run. Await it for its results.
 
         Raises:
-            MissingDependencies: if a task would not get an argument. Nothing has started.
+            MissingDependencies: if an argument for a task is missing. No task has started.
             AmbiguousDependency: if several tasks of a graph provide a name that another task requires.
-            FlowError: if the flow is invalid, a value is not required by any task or cannot be stored, or the id
-                belongs to another flow or to other values.
+            FlowError: if the flow is invalid, if no task requires a value, if a value cannot be stored, or if the id
+                belongs to
+                    a different flow or to different values.
             TypeError: if ``flow`` is neither a flow nor a task, or ``id`` is not a string.
         """
         return self._start(flow, id, store, same=True)
 
     def repeat(self, flow: Item, /, *, id: str | None = None, **store: Any) -> Run:  # noqa: A002  # what it is
-        """Start the flow of an event; if the event with that id comes again, the values of the first one count."""
+        """Start a flow for an event. If the event arrives again, the first values are used."""
         return self._start(flow, id, store, same=False)
 
     def _start(self, flow: Item, id: str | None, store: dict[str, Any], *, same: bool) -> Run:  # noqa: A002  # what it is
@@ -192,7 +194,7 @@ class Flows:
         return self._registry.start(plan, row, same=same and bool(store))
 
     def asks(self, flow: Item) -> frozenset[str]:
-        """Return the names that tasks of ``flow`` require and no task provides: the values to pass to `start`.
+        """Return the names of the values to pass to `start`: those that tasks in ``flow`` require and no task provides.
 
         Raises:
             FlowError: if the flow is invalid.
@@ -201,10 +203,10 @@ class Flows:
         return frozenset(plan.required() - plan.providers.keys())
 
     def adopt(self, flow: Item | Plan, snapshot: Snapshot) -> Run:
-        """Run ``flow`` from ``snapshot``, which was taken for this process; a `JobQueue` calls this for a job.
+        """Run ``flow`` from ``snapshot``. A worker calls this after it has taken the flow of a claimed job.
 
         Raises:
-            FlowError: as `start`.
+            FlowError: if the flow is invalid or has a different name, or if no task requires a value.
         """
         self.check_open()
         plan = self._loader.plan(flow, snapshot.flow.name)
@@ -212,17 +214,17 @@ class Flows:
         return self._registry.adopt(plan, snapshot)
 
     async def leave(self, run: Run, error: Exception) -> None:
-        """Stop ``run`` and remove it; callers that wait for it get ``error``."""
+        """Stop and remove ``run``, and raise ``error`` in callers that await it."""
         await run.abandon(error)
         self._registry.forget(run)
 
     async def recover(self, *flows: Item) -> list[Run]:
-        """Continue the unfinished runs of these flows: suspended runs, and runs that a crash has interrupted.
+        """Continue the unfinished runs of these flows: suspended runs, and runs that were interrupted by a crash.
 
-        Runs of other live processes, even suspended ones, and runs of jobs are left alone.
+        Runs that belong to other live processes or to jobs are not continued, even if they are suspended.
 
         Args:
-            flows: The definitions. A stored run belongs to the definition with the name of its flow.
+            flows: The flow definitions. Stored runs are matched to them by the flow's name.
 
         Returns:
             The runs that continue.
@@ -234,23 +236,23 @@ class Flows:
         return await self._registry.recover(*flows)
 
     def _look(self) -> None:
-        """Recover runs that another process has reset, unless this is being left."""
+        """Recover runs that another process has reset, unless these `Flows` are being closed."""
         if self._open:
             self._registry.recover_known()
 
     async def suspend(self, *, cancel_after: float | None = None) -> None:
         """Suspend all running flows, and wait until no task is running.
 
-        A flow that is started later runs. `JobQueue.work` claims no jobs until `resume`.
+        Flows that are started later still run. `JobQueue.work` claims no jobs until `resume` is called.
 
         Args:
-            cancel_after: Seconds after which running tasks are cancelled. By default, they run to their end.
+            cancel_after: Seconds after which running tasks are cancelled. By default, tasks run until they finish.
         """
         self.suspended = True
         await asyncio.gather(*[run.suspend(cancel_after=cancel_after) for run in self.runs if run.running])
 
     async def resume(self) -> None:
-        """Continue all flows that are suspended here. `JobQueue.work` claims jobs again."""
+        """Continue all flows that are suspended in this process. `JobQueue.work` then claims jobs again."""
         if self.suspended:
             self.suspended = False
             self.presence.notify(RESUMED)
@@ -259,16 +261,17 @@ class Flows:
                 await run.resume()
 
     def outbox(self, *, max_attempts: int = 100) -> Outbox:
-        """Return a source for a router: the events that tasks have sent with `send`, each a `SentEvent`.
+        """Return a source for a router that emits the events sent with `send`, each as a `SentEvent`.
 
-        Several processes may deliver events.
+        Several processes may deliver events from the same store.
 
         Args:
-            max_attempts: Maximum failures before an event becomes a dead letter. 100 failures take about an hour and a
-                half.
+            max_attempts: Number of failed deliveries after which an event becomes a dead letter. 100 failures take
+                about an
+                    hour and a half.
 
         Raises:
-            ValueError: if the number of attempts is below 1.
+            ValueError: if ``max_attempts`` is below 1.
         """
         return Outbox(self, max_attempts)
 
@@ -276,17 +279,17 @@ class Flows:
         """Raise an error if the store is not open.
 
         Raises:
-            FlowError: unless this is entered.
+            FlowError: if the store is not open.
         """
         if not self._open:
             raise FlowError(f"{self!r} is not open; enter it: async with Flows(…) as flows")
 
 
 def _store_at(path: str | os.PathLike[str] | None, *, durable: bool) -> Store:
-    """Return the store for the argument of `Flows`: a file, a server, or None for memory.
+    """Return the store for a file, for the URL of a server, or for memory if ``path`` is None.
 
     Raises:
-        ValueError: if the URL has another scheme.
+        ValueError: if the URL's scheme is not supported.
     """
     if path is None:
         from lifecycle.flows.stores.memory import MemoryStore
@@ -310,18 +313,20 @@ _UNFINISHED = tuple(state for state in FlowState if state not in ENDS)
 
 
 class RunRegistry:
-    """The runs of one `Flows` by flow id, and the flows that it recovers unfinished runs of.
+    """The runs of one `Flows`, by flow id, and the definitions of the flows to recover.
 
     Other processes can send requests to unfinished runs through ``requests``.
     """
 
     def __init__(self, loader: FlowLoader, requests: ControlChannel) -> None:
         self._loader, self._requests = loader, requests
-        # The unfinished runs, in the order of their start; and all runs that are still referenced.
+        # The unfinished runs, in start order.
         self._unfinished: dict[str, Run] = {}
+        # All runs that are still referenced.
         self._runs: WeakValueDictionary[str, Run] = WeakValueDictionary()
-        # The flows that were started or recovered here, by name; and the recoveries in the background.
+        # The flows that were started or recovered here, by name.
         self._known: dict[str, Item] = {}
+        # The tasks that recover runs in the background.
         self._recovering: set[asyncio.Task[list[Run]]] = set()
 
     def __len__(self) -> int:
@@ -329,21 +334,21 @@ class RunRegistry:
 
     @property
     def unfinished(self) -> tuple[Run, ...]:
-        """The unfinished runs, in the order of their start."""
+        """The unfinished runs, in start order."""
         return tuple(self._unfinished.values())
 
     def get(self, id: str) -> Run | None:  # noqa: A002  # what it is
-        """Return the run with that id, if it is here."""
+        """Return the run with that id, or None if this process does not have it."""
         return self._runs.get(id)
 
     def start(self, plan: Plan, row: FlowRow, *, same: bool = False) -> Run:
-        """Start a run of a flow that is not taken yet; with ``same``, a stored flow must have the same values."""
+        """Start a run for ``row``. With ``same``, a flow that is already stored must have the same values."""
         self._runs[row.id] = run = Run(plan, row, self._loader, self._changed, same=same)
         run.proceed()
         return run
 
     def adopt(self, plan: Plan, snapshot: Snapshot) -> Run:
-        """Return a run of a flow that was taken for this process, and start it unless the flow has ended."""
+        """Return a run for a flow that this process has taken, and start the run unless the flow has ended."""
         run = Run(plan, snapshot.flow, self._loader, self._changed)
         run.adopt(snapshot)
         self._runs[run.id] = run
@@ -352,13 +357,13 @@ class RunRegistry:
         return run
 
     def forget(self, run: Run) -> None:
-        """Remove ``run``."""
+        """Remove ``run`` from the registry."""
         if self._runs.get(run.id) is run:
             del self._runs[run.id]
             self._drop(run)
 
     def _changed(self, run: Run) -> None:
-        """Update the registry when a run begins or stops."""
+        """Update the registry after a run has started or stopped."""
         if run.ended:
             self._drop(run)
         else:
@@ -373,11 +378,11 @@ class RunRegistry:
     # -- recovery -----------------------------------------------------------------------------------------------------
 
     def remember(self, flow: Item) -> None:
-        """Also recover this flow when another process requests a recovery."""
+        """Recover this flow too when another process requests a recovery."""
         self._known[flow.name] = flow
 
     async def recover(self, *flows: Item) -> list[Run]:
-        """Continue the unfinished runs of ``flows``, except those of jobs or of live processes elsewhere.
+        """Continue the unfinished runs of ``flows``, except runs that belong to jobs or to other live processes.
 
         Raises:
             FlowError: if a flow is invalid.
@@ -396,12 +401,12 @@ class RunRegistry:
 
     async def _is_left(self, row: FlowRow) -> bool:
         if row.state == FlowState.PENDING and row.error:
-            # The job of this flow was discarded before the flow began.
+            # The job for this flow was discarded before the flow started.
             return False
         return row.id not in self._unfinished and not await self._loader.is_elsewhere(row)
 
     def recover_known(self) -> None:
-        """Recover the known flows in the background, after another process has reset a run of one of them."""
+        """Recover the known flows in the background, after a different process has reset a run."""
         task = asyncio.create_task(self.recover(*self._known.values()), name="recover flows")
         self._recovering.add(task)
         task.add_done_callback(self._recovered)
@@ -412,7 +417,7 @@ class RunRegistry:
             _log.warning("flows that were reset could not be recovered: %s", reason_of(error))
 
     async def wait_recovered(self) -> None:
-        """Wait until all recoveries have ended."""
+        """Wait until all background recoveries have ended."""
         await asyncio.gather(*self._recovering, return_exceptions=True)
 
 

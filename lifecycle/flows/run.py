@@ -1,7 +1,7 @@
-"""`Run`: one flow with one id. It is loaded, taken, run in the background, suspended, resumed and awaited here.
+"""`Run`: one flow with one id, which you can await, suspend, resume, reset and watch.
 
-Before a flow runs, it is taken: its epoch is raised, and writes with an older epoch are rejected. If another live
-process has the flow, the run follows that process and gets its outcome.
+Before a flow runs, a process takes it. Taking a flow increments the flow's epoch, so that writes with an older epoch
+are rejected. If a different live process has the flow, the run waits for that process and returns the same outcome.
 """
 
 from __future__ import annotations
@@ -42,41 +42,41 @@ __all__ = ["FlowLoader", "Run", "run_info", "step_view"]
 
 _log = logging.getLogger("lifecycle.flows")
 
-#: Seconds between two checks of a flow that another process has; that process should also notify when it stops.
+#: Seconds between checks of a flow in a different process. Usually, a message from that process arrives earlier.
 _POLLING = Backoff(initial=0.1, maximum=5.0)
-#: Maximum engine states that a slow watcher can be behind; older states are dropped.
+#: Maximum number of engine states kept for a slow watcher. Older states are dropped.
 _BACKLOG = 1000
 _FAILED = (StepState.FAILURE, StepState.REVERT_FAILURE)
 
 
 @dataclass(frozen=True, slots=True)
 class FlowLoader:
-    """A store, and everything else needed to run the flows in it."""
+    """A store and everything else that flows need to run."""
 
     store: Store
     codec: Codec
     options: Options
     #: The processes that have the store open.
     presence: Presence
-    #: The threads for plain functions.
+    #: The threads that run plain functions.
     threads: LoopThreads
 
     def plan(self, flow: Item | Plan, name: str) -> Plan:
-        """Return the plan of ``flow``, which must have that name.
+        """Return the plan for ``flow``, whose name must be ``name``.
 
         Raises:
-            FlowError: if it has another name, or is invalid.
+            FlowError: if the flow has a different name or is invalid.
         """
         plan = flow if isinstance(flow, Plan) else compile_flow(flow)
         if plan.name != name:
-            raise FlowError(f"{plan.flow!r} was given for the flow {name!r}; the names of flows must not change")
+            raise FlowError(f"the flow must be called {name!r}, got {plan.flow!r}; a flow's name must not change")
         return plan
 
     async def open(self, row: FlowRow, *, same: bool = False) -> tuple[Snapshot, bool]:
-        """Return the stored flow ``row``, and whether it is new and so belongs to this process.
+        """Return the stored flow with the id of ``row``, and True if the flow is new and belongs to this process.
 
         Raises:
-            FlowError: if the id belongs to another flow, or with ``same`` if the flow was given other values.
+            FlowError: if the id belongs to a different flow or, with ``same``, to different values.
         """
         mine = row._replace(epoch=1, owner=self.presence.token)
         if not row.epoch and await self.store.create(mine):
@@ -91,16 +91,16 @@ class FlowLoader:
         return snapshot, False
 
     def check_values(self, id: str, given: str, kept: str) -> None:  # noqa: A002  # what it is
-        """Reject values that differ from those of the flow ``id``; both are encoded.
+        """Raise an error if the encoded values ``given`` differ from the encoded values ``kept`` in the flow ``id``.
 
         Raises:
-            FlowError: if they differ.
+            FlowError: if the values differ.
         """
         if given != kept and self.codec.decode(given) != self.codec.decode(kept):
-            raise FlowError(f"flow {id!r} was started with other values: {kept}, not {given}; give another id")
+            raise FlowError(f"flow {id!r} was started with different values: {kept}, not {given}; give another id")
 
     async def take(self, snapshot: Snapshot) -> Snapshot:
-        """Take the flow of ``snapshot``.
+        """Take the flow in ``snapshot`` for this process.
 
         Raises:
             ClaimLost: if another process took it first.
@@ -109,19 +109,19 @@ class FlowLoader:
         return await self.store.take(flow.id, self.presence.token, seen=flow.epoch)
 
     async def is_elsewhere(self, flow: FlowRow) -> bool:
-        """Return whether the flow is unfinished, and another live process has it."""
+        """Return True if the flow is unfinished and belongs to another live process."""
         mine = flow.owner in ("", self.presence.token)
         return not mine and flow.state not in ENDS and not await self.presence.is_gone(flow.owner)
 
     async def has_job(self, id: str) -> bool:  # noqa: A002  # what it is
-        """Return whether the flow belongs to an incomplete job."""
+        """Return True if the flow belongs to an incomplete job."""
         return bool(await self.store.jobs(self.presence).unfinished([id]))
 
     def engine(self, plan: Plan, snapshot: Snapshot, sender: object) -> Engine:
-        """Return an engine for a flow that was taken.
+        """Return an engine for a flow that this process has taken.
 
         Raises:
-            FlowError: if the stored steps do not fit ``plan``, or are damaged.
+            FlowError: if the stored steps are damaged or do not match ``plan``.
         """
         try:
             engine = Engine(
@@ -135,14 +135,14 @@ class FlowLoader:
             )
         except (ValueError, TypeError) as error:
             raise FlowError(
-                f"the stored state of flow {snapshot.flow.id!r} is damaged, or has another version ({error}); "
-                "restore a copy, or start it under another id"
+                f"the stored state of flow {snapshot.flow.id!r} is damaged, or has a different version ({error}); "
+                "restore a copy, or start the flow with another id"
             ) from error
         engine.on_sent = partial(self.presence.notify, SENT)
         return engine
 
     async def changes(self, id: str, *, after: int) -> list[Change]:  # noqa: A002  # what it is
-        """Return the changes of a flow with numbers above ``after``."""
+        """Return the changes to a flow that follow the change number ``after``."""
         return [self._decoded(change) for change in await self.store.changes(id, after=after)]
 
     def _decoded(self, change: Change) -> Change:
@@ -153,11 +153,11 @@ class FlowLoader:
 
 
 class Run:
-    """A flow that was started; `Flows.start` and `Flows.recover` return runs.
+    """A flow that was started or recovered, returned by `Flows.start` and `Flows.recover`.
 
-    Awaiting a run returns the values that the flow's tasks provided, by name, or raises the error that the flow failed
-    with. That is the error itself, an ``ExceptionGroup`` of several, or `StepFailed` if the program has restarted
-    since. Awaiting continues to wait while the flow is suspended.
+    Awaiting a run returns the values that the flow's tasks provided, by name. If the flow failed, awaiting raises the
+    task's error, an ``ExceptionGroup`` of several errors, or `StepFailed` if the program was restarted in the meantime.
+    A suspended flow does not end the wait.
     """
 
     def __init__(
@@ -166,25 +166,28 @@ class Run:
         self.id: str = row.id
         self.name: str = plan.name
         self._plan, self._row, self._loader = plan, row, loader
-        # Whether a flow already stored with this id must have the same values.
+        # True if a flow that is already stored with this id must have the same values.
         self._same = same
-        # Set to check a flow that another process has; and whether another process waits for this one.
+        # Set to check again whether a different process still has the flow.
         self._look_again = asyncio.Event()
+        # True if a different process waits for this run to stop.
         self._followed = False
-        # Called when the run begins, and when it stops.
+        # Called when the run starts and when it stops.
         self._on_change = on_change
         self._engine: Engine | None = None
-        # Whether this process has taken the flow and may write it.
+        # True if this process has taken the flow and may write it.
         self._mine = False
-        # Whether the flow is known to be in the store.
+        # True if the flow is known to be in the store.
         self._stored = False
         self._task: asyncio.Task[None] | None = None
         # The error that stopped the run, other than a failed task.
         self._error: BaseException | None = None
-        # Set to suspend the run as soon as it starts: the seconds that its tasks have to end.
+        # A tuple with the ``cancel_after`` of a request to suspend; None without such a request.
         self._suspend_after: tuple[float | None] | None = None
-        # Notified at any change; and only when the run stops.
-        self._changed, self._rest = Condition(), Condition()
+        # Notified after any change.
+        self._changed = Condition()
+        # Notified when the run stops.
+        self._rest = Condition()
         # The engine states that each watcher has not read yet.
         self._watchers: list[deque[EngineState]] = []
 
@@ -205,36 +208,36 @@ class Run:
 
     @property
     def steps(self) -> Mapping[str, StepView]:
-        """The tasks and retries by name."""
+        """The tasks and retries, by name."""
         return {} if self._engine is None else self._engine.view()
 
     @property
     def given(self) -> str:
-        """The values that the flow was given, encoded."""
+        """The encoded values that the flow was started with."""
         return self._row.store
 
     @property
     def running(self) -> bool:
-        """Whether the flow runs, or is about to run, in the background."""
+        """True if the flow runs in the background or is about to."""
         return self._task is not None and not self._task.done()
 
     @property
     def ended(self) -> bool:
-        """Whether the flow has ended: SUCCESS, FAILURE or REVERTED."""
+        """True if the flow has ended: SUCCESS, FAILURE or REVERTED."""
         return not self.running and self.state in ENDS
 
     @property
     def stopped(self) -> bool:
-        """Whether an error other than a failed task stopped the run; you can resume it."""
+        """True if an error other than a failed task stopped the run. You can resume the run."""
         return not self.running and self._error is not None
 
     @property
     def refused(self) -> bool:
-        """Whether the run stopped before its flow was stored, or because the store has another flow with the id."""
+        """True if the run stopped before its flow was stored, for example because a different flow has the id."""
         return self.stopped and not self._stored
 
     def info(self) -> RunInfo:
-        """Describe the run and the structure of its flow; `lifecycle.observe.mermaid.flow` draws the description."""
+        """Return a record of the run and its flow's structure, which `lifecycle.observe.mermaid.flow` can draw."""
         error = "" if self._error is None else error_text(self._error)
         return run_info(self._plan.flow, self._row._replace(state=self.state, error=error), self.steps)
 
@@ -256,7 +259,7 @@ class Run:
         return self._engine.scheduler.values.provided()
 
     async def __aiter__(self) -> AsyncGenerator[Change, None]:
-        """Yield each change from the first one, once it is stored, until the flow has ended."""
+        """Yield each stored change, starting with the first one, until the flow has ended."""
         seq = 0
         while True:
             before, over = self._changed.notified, self.ended or self.stopped
@@ -270,7 +273,7 @@ class Run:
                 await self._changed.wait()
 
     async def states(self) -> AsyncGenerator[EngineState, None]:
-        """Yield the states that the engine enters from now on, until the run stops."""
+        """Yield each state that the engine enters after this call, until the run stops."""
         seen: deque[EngineState] = deque(maxlen=_BACKLOG)
         self._watchers.append(seen)
         try:
@@ -284,11 +287,11 @@ class Run:
             self._watchers.remove(seen)
 
     async def stored(self) -> Self:
-        """Wait until the flow is in the store, and return the run: from then on the flow survives a crash.
+        """Wait until the flow is stored, so that it survives a crash, and return the run.
 
         Raises:
-            FlowError: if the flow could not be stored because its id belongs to another flow, or the `Flows` were left.
-            JournalError: if the store could not be written.
+            FlowError: if the id belongs to a different flow, or if the `Flows` were closed first.
+            JournalError: if the store cannot be written.
         """
         while not self._stored:
             if self._error is not None:
@@ -297,17 +300,18 @@ class Run:
         return self
 
     async def wait_at_rest(self) -> None:
-        """Wait until no task runs."""
+        """Wait until no task is running."""
         while self.running:
             await self._rest.wait()
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
     def suspend(self, *, cancel_after: float | None = None) -> Awaitable[FlowState]:
-        """Start no more tasks from now on; await the result to wait until no task runs.
+        """Start no further tasks. Await the result to wait until no task is running.
 
-        Running tasks continue to their end. After ``cancel_after`` seconds they are cancelled, and run again when the
-        flow is resumed. A flow that does not run stays unchanged; a flow with nothing left to do ends.
+        Running tasks continue until they finish. If ``cancel_after`` is given, they are cancelled after that many
+        seconds, and run again when the flow is resumed. A flow that is not running stays unchanged. A flow whose work
+        is complete ends.
         """
         if self.running:
             self._suspend_after = (cancel_after,)
@@ -317,7 +321,7 @@ class Run:
         return _Rest(self)
 
     async def resume(self) -> None:
-        """Continue in the background, if the flow is suspended or an error has stopped it."""
+        """Continue in the background if the flow was suspended or stopped by an error."""
         while self.running and self._suspend_after is not None:
             await self._rest.wait()
         if self.stopped or not self.ended:
@@ -326,10 +330,11 @@ class Run:
     async def reset(self) -> None:
         """Delete results, failures and the history of retries, but keep the attempt counts.
 
-        The flow is PENDING then. It begins again with `resume`, with `again`, or when it is started with its id.
+        Afterwards, the flow is PENDING. It begins again when you call `resume` or `again`, or start a flow with the
+        same id.
 
         Raises:
-            InvalidState: unless the flow has ended: SUCCESS, FAILURE or REVERTED.
+            InvalidState: if the flow has not ended.
         """
         self._check_idle()
         engine = await self._ready(again=True)
@@ -338,13 +343,14 @@ class Run:
         self._notify()
 
     async def again(self, flow: Item | None = None) -> None:
-        """Run the flow again in the background: finished steps stay finished, and a reverted flow begins again.
+        """Run the flow again in the background, without its finished steps; a reverted flow starts from the beginning.
 
-        A given ``flow`` replaces the tasks: tasks with a known name keep their state, and new tasks run.
+        If ``flow`` is given, it replaces the flow's definition. Tasks with a known name keep their state, and new tasks
+        run.
 
         Raises:
-            InvalidState: while the flow runs.
-            FlowError: if ``flow`` has another name, or is invalid.
+            InvalidState: if the flow is running.
+            FlowError: if ``flow`` has a different name or is invalid.
         """
         self._check_idle()
         if flow is not None:
@@ -356,12 +362,12 @@ class Run:
             raise InvalidState(f"flow {self.id!r} is {self.state} and running; await run.suspend(), or await run")
 
     async def close(self) -> None:
-        """Stop immediately, because the `Flows` are left."""
-        left = f"flow {self.id!r} is {self.state}, and the Flows that ran it was left; recover or start it again"
+        """Stop the run immediately, because its `Flows` are being closed."""
+        left = f"flow {self.id!r} is {self.state}, and its Flows was closed; recover or start the flow again"
         await self.abandon(FlowError(left))
 
     async def abandon(self, error: Exception) -> None:
-        """Cancel the running functions immediately and write nothing more; callers that wait get ``error``."""
+        """Cancel the running functions immediately, write nothing more, and raise ``error`` in waiting callers."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -372,13 +378,13 @@ class Run:
     # -- running ------------------------------------------------------------------------------------------------------
 
     def adopt(self, snapshot: Snapshot) -> None:
-        """Continue from ``snapshot``, which was taken for this run."""
+        """Use ``snapshot``, which was taken for this run, as the current state."""
         self._mine = snapshot.flow.state not in ENDS
         self._stored = True
         self._use(snapshot)
 
     def proceed(self, *, again: bool = False) -> None:
-        """Begin or continue in the background; with ``again``, also if the flow has ended."""
+        """Start or continue in the background. With ``again``, run a flow that has ended too."""
         if self.running:
             return
         self._suspend_after = None
@@ -409,7 +415,7 @@ class Run:
         self._followed = True
 
     async def _ready(self, *, again: bool) -> Engine | None:
-        """Return the engine if it has anything to do, after taking the flow if necessary."""
+        """Take the flow if necessary, and return its engine, or None if this process must not run the flow."""
         if self._error is not None:
             # The state in memory may be ahead of the store.
             self._engine, self._error = None, None
@@ -423,13 +429,13 @@ class Run:
         return self._engine if self._mine else None
 
     async def _take(self, snapshot: Snapshot, *, again: bool) -> Snapshot:
-        """Take the flow; if another live process has it, wait for the flow's end, or until this run is suspended."""
+        """Take the flow. If a different live process has it, wait until the flow has ended or this run is suspended."""
         loader, presence, tries = self._loader, self._loader.presence, 0
         silences = [presence.listen(news, self._look_again.set) for news in (f"{AT_REST} {self.id}", GONE)]
         try:
             while True:
                 self._look_again.clear()
-                # If the flow belongs to a job, the next process that claims the job continues it.
+                # If the flow belongs to a job, the next process that claims the job continues the flow.
                 if not (await loader.is_elsewhere(snapshot.flow) or (tries and await loader.has_job(self.id))):
                     try:
                         taken = await loader.take(snapshot)
@@ -442,7 +448,7 @@ class Run:
                 elif again:
                     raise ClaimLost(
                         f"flow {self.id!r} is {snapshot.flow.state} in another live process ({snapshot.flow.owner}); "
-                        "wait for its end, or suspend it there"
+                        "wait until the flow ends, or suspend it there"
                     )
                 elif self._suspend_after is not None:
                     return snapshot
@@ -477,7 +483,7 @@ class Run:
             _log.warning("flow %s %r ends %s: %s", self.name, self.id, self.state, reason_of(error))
 
     def _stop(self, error: Exception) -> None:
-        """Stop with an error other than a failed task; the stored state stays unchanged."""
+        """Stop the run because of an error other than a failed task. The stored state stays unchanged."""
         _log.warning("flow %s %r stopped, and can be resumed: %s", self.name, self.id, reason_of(error))
         self._error = error
         flow = None if self._engine is None else self._engine.flow
@@ -486,13 +492,13 @@ class Run:
             flow.to(FlowState.SUSPENDED, "error")
 
     def _notify(self) -> None:
-        """Wake everything that waits."""
+        """Wake all tasks that wait for a change or for the end."""
         self._changed.notify_all()
         self._rest.notify_all()
 
 
 class _Rest:
-    """The result of `Run.suspend`; awaiting it waits until no task runs, and returns the state of the flow."""
+    """The result of `Run.suspend`. Awaiting it waits until no task is running, and returns the flow's state."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -506,7 +512,10 @@ class _Rest:
 
 
 def run_info(flow: Item | None, row: FlowRow, steps: Mapping[str, StepView]) -> RunInfo:
-    """Describe the run ``row``. Without ``flow`` the steps have no order; a step missing in ``steps`` has not begun."""
+    """Return a record of the run ``row``.
+
+    Without ``flow``, the steps have no order. A step that is missing from ``steps`` has not started.
+    """
     if flow is None:
         root = ItemInfo(row.name, "", items=tuple(_step_info(name, each) for name, each in steps.items()))
     else:
@@ -515,7 +524,7 @@ def run_info(flow: Item | None, row: FlowRow, steps: Mapping[str, StepView]) -> 
 
 
 def step_view(row: StepRow) -> StepView:
-    """Return the view of a stored task or retry, as in `Run.steps`."""
+    """Convert a stored task or retry to a record like those in `Run.steps`."""
     failed = row.revert_failure or row.failure
     error = str(Failure.decode(failed)) if failed else ""
     return StepView(row.kind, StepState(row.state), Intention(row.intention), row.attempt, error)
@@ -534,7 +543,7 @@ def _item_info(item: Item, steps: Mapping[str, StepView]) -> ItemInfo:
 def _with_retry(
     flow: Flow, items: tuple[ItemInfo, ...], follow: tuple[tuple[int, ...], ...], steps: Mapping[str, StepView]
 ) -> ItemInfo:
-    """Describe a flow: its retry comes first, followed by the items that wait for nothing else."""
+    """Return a record of a flow with a retry. The retry is the first item, and the flow's first items follow it."""
     assert flow.retry is not None
     followers = {place for row in follow for place in row}
     first = tuple(place + 1 for place in range(len(items)) if place not in followers)

@@ -432,7 +432,7 @@ async def test_an_interrupted_flow_continues_when_it_is_recovered(reopened: Call
     async with reopened() as flows:
         run = flows.start(flow, id="one")
         await held.begun.wait()
-    with pytest.raises(FlowError, match="'one' is SUSPENDED, and the Flows that ran it was left"):
+    with pytest.raises(FlowError, match="'one' is SUSPENDED, and its Flows was closed"):
         await run
     held.go_on.set()
     async with reopened() as flows:

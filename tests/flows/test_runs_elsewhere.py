@@ -135,14 +135,16 @@ async def test_other_values_for_an_id_that_exists_are_refused(others: Callable[[
     gate.open.set()
     async with others() as first, others() as second, asyncio.timeout(LIMIT):
         run = first.start(flow, id="one", size=1)
-        with pytest.raises(FlowError, match=r"'one' was started with other values: .*1.*, not .*2.*; give another id"):
+        with pytest.raises(
+            FlowError, match=r"'one' was started with different values: .*1.*, not .*2.*; give another id"
+        ):
             first.start(flow, id="one", size=2)
         assert first.start(flow, id="one", size=1) is run
         assert first.start(flow, id="one") is run
         await run
-        with pytest.raises(FlowError, match="was started with other values"):
+        with pytest.raises(FlowError, match="was started with different values"):
             await second.start(flow, id="one", size=2)
-        with pytest.raises(FlowError, match="was started with other values"):
+        with pytest.raises(FlowError, match="was started with different values"):
             await second.start(flow, id="one", size=3).stored()
         assert await second.start(flow, id="one", size=1) == {"a": 1, "b": 2}
     async with others() as third:
