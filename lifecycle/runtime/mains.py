@@ -293,8 +293,13 @@ def as_main(thing: Any) -> Main:
     return main
 
 
+def _owner_of_serve(thing: Any) -> Any:
+    """Return the server, if ``thing`` is its method ``serve``."""
+    return thing.__self__ if inspect.ismethod(thing) and thing.__name__ == "serve" else thing
+
+
 def _as_main(thing: Any) -> Main:
-    server = thing.__self__ if inspect.ismethod(thing) and thing.__name__ == "serve" else thing
+    server = _owner_of_serve(thing)
     if is_async(getattr(server, "serve", None)) and all(hasattr(server, each) for each in ("started", "should_exit")):
         return ServerMain(type(server).__name__, server)
     if all(is_async(getattr(thing, each, None)) for each in ("setup", "cleanup")) and hasattr(thing, "sites"):
