@@ -709,7 +709,7 @@ def test_the_diagrams_of_states_match_the_tables_in_the_code() -> None:
         importlib.import_module("lifecycle.workers.model"),
     )
     drawn: list[list[str]] = []
-    for table in (states.FLOWS, states.TASKS, states.JOBS, states.ENGINES):
+    for table in (states.FLOWS, states.TASKS, states.JOBS):
         moves = [f"{old} --> {new}" for old, row in table.moves.items() for new in sorted(row)]
         moves += [f"{old} --> {new}: cancelled" for old, new in sorted(table.cancelled)]
         moves += [f"{old} --> {table.initial}: reset" for old in sorted(table.reset)]
