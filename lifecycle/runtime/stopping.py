@@ -347,8 +347,7 @@ class StartedWorkers:
             self._workers.append((worker, starter.get()))
 
     def _opened(self, sender: Any, **_: object) -> None:
-        kind: Any = type(sender)
-        if getattr(starter.get(), "worker", None) is sender or not hasattr(kind, "wait"):
+        if getattr(starter.get(), "worker", None) is sender or not hasattr(sender, "wait"):
             return  # a main: `run` and `lifetime` handle its failure; or not a worker
         if self._life.is_here() and asyncio.current_task() in self._life.own_tasks:
             self._own.add(sender)
