@@ -1,4 +1,4 @@
-"""Events as CloudEvents: they survive a round trip, and the ``cloudevents`` package reads and writes them equally."""
+"""Events as CloudEvents: a round trip preserves them, and the ``cloudevents`` package uses the same format."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_an_event_comes_back_from_one_line_of_json(topic: str, data: Any) -> Non
 @given(IDS, TOPICS, DATA, TIMES)
 def test_the_reference_library_reads_sent_events(name: str, topic: str, data: Any, time: datetime) -> None:
     headers, body = to_binary(Mail(name, data, time, topic), "/here/group")
-    # The HTTP binding of the package differs in this one name.
+    # The package's HTTP binding uses a different name for this one attribute.
     kind = headers.pop("ce-datacontenttype", None)
     read = oracle_from_binary(HTTPMessage(headers | ({"content-type": kind} if kind else {}), body), JSONFormat())
     attributes = read.get_attributes()

@@ -1,4 +1,4 @@
-"""The package as a whole: imports, the error if its library is missing, and comparisons."""
+"""The package as a whole: imports, the error if its dependency is missing, and comparisons."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_without_the_client_the_extra_is_named() -> None:
     ],
 )
 def test_a_group_that_the_server_made_in_another_way_is_refused(got: dict[str, Any], setting: str) -> None:
-    """An older server ignores the setting, which is only visible in its answer."""
+    """An older server ignores the setting. Only its response shows that."""
     as_asked = streams._consumer(GROUP)
     streams._compare_consumer(as_asked, GROUP)
     with pytest.raises(UnfitServer, match=rf"created the group 'g' with {setting}="):

@@ -1,4 +1,4 @@
-"""Topics and subjects in both directions. A subscription includes everything that the router would match."""
+"""Converting topics to subjects and back. A subscription includes everything that the router would match."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lifecycle.errors import BridgeError, InvalidPattern, Unpublishable
 #: Characters that a server accepts, also in keys of a bucket.
 LEGAL = re.compile(r"ev(\.[A-Za-z0-9_=-]+)+").fullmatch
 
-#: Few letters, so that patterns match topics, and some other characters.
+#: A small alphabet, so that patterns often match topics, with some special characters.
 SEGMENTS = st.text(st.sampled_from("ab./=*>?ü \n\0😀A0-_"), max_size=4) | st.text(max_size=6)
 TOPICS = st.lists(SEGMENTS.map(lambda text: text.replace("/", "")), min_size=1, max_size=5).map("/".join).filter(bool)
 PIECES = st.sampled_from(["a", "b", "ab", "*", "**", "a*", "?", "[ab]", "", "ü", "\\*", "*b", "a.b"])
@@ -24,7 +24,7 @@ SMALL_TOPICS = st.lists(st.sampled_from(["a", "b", "ab", "", "ü", "*", "a.b"]),
 
 
 def lets_through(wanted: str, subject: str) -> bool:
-    """Return a server's matching rule as a regular expression."""
+    """Return the server's matching rule as a regular expression."""
     words = [r"[^.]+" if word == "*" else ".+" if word == ">" else re.escape(word) for word in wanted.split(".")]
     return re.fullmatch(r"\.".join(words), subject) is not None
 

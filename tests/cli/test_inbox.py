@@ -168,7 +168,7 @@ def test_damaged_inbox_is_reported_as_damaged(file: Path, capsys: pytest.Capture
 
 
 def test_messages_of_a_dead_receiver_wait_and_can_be_replayed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The receiver was killed, so the lock is free, regardless of the state in the file."""
+    """The receiver was killed, so its lock is free, whatever state the file contains."""
     file.with_name("app.db-lock").touch()
     assert main(["inbox", "list", str(file)]) == 0
     assert "delivering" not in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The action of `lifecycle watch` for a changed path."""
+"""How `lifecycle watch` reacts to a changed path."""
 
 from __future__ import annotations
 

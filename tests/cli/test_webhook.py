@@ -1,4 +1,4 @@
-"""`lifecycle webhook send` rejects mistakes with one line and an exit status."""
+"""`lifecycle webhook send` reports mistakes in one line and with an exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that send requests continuously, and count the answers."""
+"""Clients that send requests continuously, and count the responses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["requesting", "response_to"]
 
 
 def response_to(port: int, request: bytes, part: Callable[[bytes], bytes]) -> str:
-    """Return a ``part`` of the answer, up to the end of the connection, or the name of the error."""
+    """Send ``request``. Apply ``part`` to the complete response and return the text, or the error's name."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=LIMIT) as connection:
             connection.sendall(request)
@@ -31,7 +31,7 @@ def response_to(port: int, request: bytes, part: Callable[[bytes], bytes]) -> st
 
 @contextmanager
 def requesting(ask: Callable[[], str], *, number: int, pause: float) -> Iterator[Counter[str]]:
-    """Run ``number`` threads that call ``ask`` with a ``pause`` before each call, and count the answers."""
+    """Call ``ask`` repeatedly in ``number`` threads, ``pause`` seconds before each call, and count the results."""
     answers, enough = Counter[str](), Event()
 
     def run_client() -> None:

@@ -1,4 +1,4 @@
-"""`start` returns when the process itself is ready, for each kind of check, not when another process is."""
+"""For each kind of check, `start` returns only when its own process is ready, not when a different process is."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def python(code: str, *argv: str, **how: Any) -> ProcessWorker:
 
 
 def news(worker: ProcessWorker) -> str:
-    """Return the message of a start timeout at this point."""
+    """Return the start-timeout message for this check."""
     return worker._ready.reason if worker._ready is not None else ""
 
 
@@ -54,14 +54,14 @@ def bindable(host: str) -> bool:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Return an unused port. The system gives it only to callers that request its number and share it."""
+    """Yield an unused port, held open with SO_REUSEPORT. No other program receives it, but a child can bind it."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(("127.0.0.1", 0))
         yield int(held.getsockname()[1])
 
 
-#: One status of each kind; `SLEEP` reaches none of them.
+#: One check of each kind. The program `SLEEP` passes none of them.
 WAYS = ["port:{port}", "http://127.0.0.1:{port}/", "line:never", "notify"]
 
 
@@ -197,7 +197,7 @@ async def test_where_listeners_are_not_shown_an_answer_is_believed(port: int, mo
 
 # -- a URL --------------------------------------------------------------------------------------------------------
 
-#: Answers with one status per request, repeating the last one. Status 0 means an invalid answer, and 1 means none.
+#: Sends one status per request, repeating the last one. Status 0 means an invalid response, and 1 means none.
 SERVER = """
     import socket, sys, time
     port, *answers = map(int, sys.argv[1:])

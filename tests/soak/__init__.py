@@ -1,7 +1,9 @@
-"""The soak: a program that uses every package at once, and an attacker that injects faults for a long time.
+"""The soak: a program that uses every package of the library, under injected faults for a long time.
 
 ``python -m tests.soak --seconds 1800`` (`make soak`). The program is `program`, with its parts in `webhooks`,
-`flow_jobs`, `tree`, `pooling`, `routes` and `observer`. It records what it does through `notes`. `storm` runs it again
-and again (`lives`, `scenario`), while `attacks` and `senders` disturb it. `history` checks what must hold at any time,
-`quiet_checks` what must hold when nothing is running, and `samples` that nothing grows.
+`flow_jobs`, `tree`, `pooling`, `routes` and `observer`. It records its actions through `notes`. `storm` runs the
+program
+repeatedly (`lives`, `scenario`), while `attacks` and `senders` disturb it. `history` checks conditions that must always
+hold. `quiet_checks` checks conditions that must hold while the program is idle. `samples` checks that resource usage
+does not grow.
 """

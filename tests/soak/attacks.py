@@ -26,18 +26,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Attacks", "workers_of"]
 
-#: Workers that can be restarted by name, and sources that can be held.
+#: Workers that an attack can restart by name.
 _WORKERS = ("tree/sleeper", "tree/counter", "tree/stubborn", "tree/brittle", "tree/pair", "chain", "link-1", "model")
+#: Sources that an attack can hold.
 _SOURCES = ("ticker", "files", "disk", "QueueSource", "Outbox", "Supervisor.watch", "webhook", "prompt", "signals")
 _STREAMS = ("/api/state/stream", "/api/events/stream")
 _FILES = 4
 
-#: Numbers over all runs, so that no two events on the bus, and no two contents, are the same.
+#: Numbers that are unique across all runs, so that no two bus events and no two file contents are equal.
 _numbers = count(1)
 
 
 class Attacks:
-    """The attackers. They record the effects they expect, which are checked when attacks are off."""
+    """The attackers. They record the expected effects, which are checked while attacks are off."""
 
     def __init__(self, life: Life, console: Console, shared: SharedState) -> None:
         self._life, self._console = life, console
@@ -48,12 +49,13 @@ class Attacks:
             shared.bus,
         )
         self._done = shared.done
-        #: Content by name, and greetings at the prompt.
+        #: Expected content by file name. Deleted files have None.
         self.files: dict[str, str] = {}
+        #: Number of greetings typed at the prompt.
         self.hellos = 0
 
     async def run(self) -> None:
-        """Run several attacks at once until cancelled, each at its own pace (seconds, on average)."""
+        """Run several attacks concurrently until cancelled, each with its own average interval in seconds."""
         acts: list[tuple[Callable[[], Awaitable[None]], float, int]] = [
             (self.order, 0.3, 2),
             (self.emit, 0.1, 3),
@@ -80,7 +82,7 @@ class Attacks:
                 await self._once(act)
 
     async def _once(self, act: Callable[[], Awaitable[None]]) -> None:
-        """Run one attack. A missing answer is an error unless the program is stopping."""
+        """Run one attack. A missing response is an error unless the program is stopping."""
         self._done[act.__name__] += 1
         try:
             await act()
@@ -106,9 +108,7 @@ class Attacks:
                 await self._tell(word)
 
     async def _hold(self, word: str, opposite: str) -> None:
-        """Send a command and usually the opposite a moment later. Otherwise another attack or the next check reverts
-        it.
-        """
+        """Send a command, and usually its opposite later. If not, an attack or the next check reverts it."""
         await self._tell(word)
         await asyncio.sleep(self._chance.random() * 2)
         if self._chance.random() < 0.97:
@@ -119,7 +119,7 @@ class Attacks:
         self._done[f"{line.partition(' ')[0]} {outcome}"] += 1
 
     async def _source(self) -> str:
-        """Return the name of a source, by its prefix. Some names contain a path or an address."""
+        """Return the full name of the source that starts with a prefix. Some names contain a path or an address."""
         wanted, state = self._chance.choice(_SOURCES), await self._console.state()
         names = [source["name"] for router in state["routers"] for source in router["sources"]]
         return next((name for name in names if name.startswith(wanted)), wanted)
@@ -172,14 +172,14 @@ class Attacks:
         pid, kind = self._chance.choice(victims)
         signum = self._chance.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGABRT))
         if kind == "member" and not self._life.ending and self._chance.random() < 0.2:
-            # Health checks detect the process that does not answer.
+            # Health checks detect the process that does not respond.
             signum = signal.SIGSTOP
         if self._life.has(pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, signum)
 
     async def shake_the_bus(self) -> None:
-        """Kill the server of the bus and start it again. Publishers wait for it."""
+        """Kill the bus server and start it again. Publishers wait for the server."""
         assert self._bus is not None
         self._bus.kill()
         try:

@@ -18,13 +18,14 @@ __all__ = ["ENDS", "FILE", "KEEP", "FlowJobs", "end_of_deploy"]
 
 #: The name of the database file.
 FILE = "flows.db"
-#: Seconds that finished flows are kept, and seconds at the start of a run in which none are removed: a repeated webhook
-#: arrives earlier than that.
+#: Seconds for which finished flows are kept.
 KEEP = 90.0
+#: Seconds at the start of a run in which no flow is removed, because repeated webhooks may still arrive.
 _BEGIN = 20.0
 ENDS = ("SUCCESS", "FAILURE", "REVERTED")
 
-#: Deploys whose numbers are multiples of the first are reverted. Multiples of the second fail once and are retried.
+#: Deploys with a multiple of the first number are reverted. Deploys with a multiple of the second fail once and are
+#: retried.
 _BROKEN, _FLAKY = 5, 7
 
 
@@ -55,7 +56,7 @@ class FlowJobs:
                 group.create_task(self._forget())
 
     async def wait_running(self) -> None:
-        """Wait until there is capacity for more."""
+        """Wait until this component has started and unfinished flows are recovered."""
         await self._up.wait()
 
     async def _forget(self) -> None:
@@ -70,7 +71,7 @@ class FlowJobs:
     # -- for handlers ----------------------------------------------------------------------------------------------
 
     async def deployed(self, number: int) -> None:
-        """Run the deploy once, and return when its flow has ended."""
+        """Run the deploy once, and return after its flow has ended."""
         run = self.flows.start(self.deploy, id=f"deploy-{number}", number=number)
         try:
             await run
@@ -82,7 +83,7 @@ class FlowJobs:
         self._notes.note("deployed", number, str(run.state))
 
     async def posted(self, number: int) -> None:
-        """Enqueue a job once, and return when it is stored."""
+        """Enqueue a job once, and return after the job is stored."""
         priority = ("high", "normal", "low")[number % 3]
         await self.queue.enqueue("job", id=f"job-{number}", priority=priority, number=number)
         self._notes.note("posted", number)
@@ -106,7 +107,7 @@ class FlowJobs:
 
         @task
         async def build(number: int) -> str:
-            # Before the effect, because an attempt after a retry has the key of the attempt before.
+            # This failure happens before the effect is recorded, because the next attempt has the same key.
             if number % _FLAKY == 0 and current_task().attempt == 1:
                 raise OSError(f"{number} cannot be built just now")
             await self._effect()

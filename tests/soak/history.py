@@ -1,4 +1,4 @@
-"""The requests to the program and the notes it wrote, over all runs, and the contradictions between them.
+"""Requests to the program and the program's notes over all runs, and contradictions between them.
 
 This module checks only the notes. Checks that need the running program are in `quiet_checks`.
 """
@@ -18,47 +18,55 @@ if TYPE_CHECKING:
 
 __all__ = ["History"]
 
-#: Formats numbers of one kind in a sentence.
+#: Maximum number of request numbers listed in a message.
 _SHOWN = 5
 
 
 class History:
-    """Reads the notes as they grow."""
+    """Reads new notes as the program writes them."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / NAME
         self._at = 0
         #: Violations, as text.
         self.wrong: list[str] = []
-        #: The number of times that each line was read.
+        #: Number of lines read, by kind of note.
         self.lines: Counter[str] = Counter()
-        # Requests: webhooks by path that were answered with 202, rejected ones, and numbers on the bus.
+        # Webhooks that were answered with 202, by path.
         self.accepted: dict[str, set[int]] = defaultdict(set)
+        # Webhooks that were rejected.
         self.refused: set[int] = set()
+        # Numbers of events sent over the bus.
         self.on_the_bus: set[int] = set()
-        # Notes by number, the runs by key of an effect, and flows whose end was announced.
+        # Notes by request number.
         self._handled: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._deployed: dict[int, str] = {}
         self._posted: set[int] = set()
         self._done: set[int] = set()
         self._bus: set[int] = set()
+        # Run in which each effect happened, by the key of the effect.
         self._effects: dict[str, int] = {}
+        # Flows that have announced their end.
         self._over: set[str] = set()
         self._calls: set[int] = set()
         self._calls_of = 0
-        #: The last run: contents by name, health, loaded configuration, greetings, and iterations of loops.
+        #: File contents in the last run, by name.
         self.files: dict[str, str | None] = {}
+        #: Health in the last run.
         self.health: bool | None = None
+        #: Configuration loaded in the last run.
         self.config: int | None = None
+        #: Greetings in the last run.
         self.hellos = 0
+        #: Iterations of each loop in the last run.
         self.rounds: dict[str, int] = {}
         self.sample: tuple[int, int] = (0, 0)
         self.objects: int | None = None
-        #: Runs that noted their end.
+        #: Runs that recorded their end.
         self.ended: set[int] = set()
 
     def begin(self) -> None:
-        """Begin a new run, and forget data that only concerned the previous one."""
+        """Start a new run, and discard data that concerns only the previous run."""
         self.read()
         self.files, self.health, self.config, self.hellos, self.rounds = {}, None, None, 0, {}
         self.sample, self.objects = (0, 0), None
@@ -78,14 +86,14 @@ class History:
                 getattr(self, f"_{kind}_noted")(life, *what)
 
     def lacking(self) -> Iterator[str]:
-        """Yield requests that were not handled."""
+        """Yield accepted requests that were not handled."""
         accepted = set().union(*self.accepted.values())
         yield from _some("accepted and not handled", accepted - self._handled.keys())
         yield from _some("posted and not done", self._posted - self._done)
         yield from _some("jobs that were not posted", self.accepted["job"] - self._posted)
         yield from _some("deploys without an end", self.accepted["deploy"] - self._deployed.keys())
         yield from _some("on the bus and not handled", self.on_the_bus - self._bus)
-        # It may have been accepted although its sender saw only the rejection of a second attempt.
+        # The request may have been accepted although its sender received only the rejection of a second attempt.
         yield from _some("refused and handled", self.refused & self._handled.keys())
 
     # -- what is noted -----------------------------------------------------------------------------------------------

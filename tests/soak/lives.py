@@ -1,4 +1,4 @@
-"""One run of the program: its process from start to end, and its leftovers."""
+"""One run of the program: its process from start to end, and anything the process leaves behind."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ __all__ = ["LIMIT", "Broken", "Life"]
 
 ROOT = Path(__file__).parents[2]
 
-#: Seconds for operations that are usually instant, on a busy machine.
+#: Timeout in seconds for operations that are fast unless the machine is busy.
 LIMIT = 90.0
 #: The kernel kills the program when this process ends for any reason.
 _WITH_US = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
-#: Set in the environment of every process of a run.
+#: Environment variable that is set for every process of a run.
 _MARK = "SOAK_LIFE"
 
 
 class Broken(Exception):
-    """A condition that must hold is violated."""
+    """Raised when a required condition does not hold."""
 
 
 class Life:
-    """One process. Call `start` and `wait_up` first, then one of the methods that end it, and `check_nothing_left`."""
+    """One process. Call `start`, `wait_up`, a method that ends the process, and `check_nothing_left`."""
 
     def __init__(self, directory: Path, number: int, bus: str | None) -> None:
         self.directory, self.number, self._bus = directory, number, bus
         self._mark = f"{_MARK}={uuid.uuid4().hex}".encode()
         self._process: Process | None = None
-        #: True while the program is being stopped, so that a missing answer is not an error.
+        #: True while the program is being stopped, when a missing response is not an error.
         self.ending = False
         #: The addresses of the program.
         self.up: dict[str, str] = {}
@@ -59,7 +59,7 @@ class Life:
 
     @property
     def alive(self) -> bool:
-        """Whether the process is not known to have ended."""
+        """True unless the process is known to have ended."""
         return self.process.returncode is None
 
     async def start(self) -> None:
@@ -118,27 +118,27 @@ class Life:
         await self._over(0, 1, within=LIMIT, again=(signal.SIGINT, pause))
 
     async def terminate(self) -> None:
-        """Stop the program as service managers do."""
+        """Stop the program as a service manager does."""
         self.end_well()
         self.send(signal.SIGTERM)
         await self.over()
 
     async def close_input(self) -> None:
-        """Close the input of the prompt."""
+        """Close the prompt's input."""
         self.end_well()
         assert self.process.stdin is not None
         self.process.stdin.close()
         await self.over()
 
     def end_well(self) -> None:
-        """Expect a clean end: resume processes stopped by SIGSTOP, and treat a necessary kill as an error."""
+        """Expect a clean end: resume processes stopped by SIGSTOP. It is an error if a kill is necessary."""
         self.ending = True
         for pid in self.relatives():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
     async def over(self) -> None:
-        """Wait for a clean end within its deadline."""
+        """Wait for a clean end within the deadline."""
         # On a busy machine, the steps before and after the deadline's period take time too.
         await self._over(0, within=DEADLINE + 10.0)
 
@@ -164,7 +164,7 @@ class Life:
     # -- what belongs to it ------------------------------------------------------------------------------------------
 
     def relatives(self) -> dict[int, str]:
-        """Return all processes of this run by pid, with their descriptions."""
+        """Return the descriptions of all processes of this run, by PID."""
         found = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal():
@@ -183,14 +183,14 @@ class Life:
             return False
 
     def cgroups(self) -> list[Path]:
-        """Return the directories that the program has created for its workers."""
+        """Return the cgroup directories that the program has created for its workers."""
         found: list[Path] = []
         for root in _cgroup_roots():
             found += root.glob(f"lifecycle-{self.process.pid}-*")
         return found
 
     async def check_nothing_left(self) -> None:
-        """Wait until no process and no cgroup of the run is left."""
+        """Wait until no process and no cgroup from the run is left."""
         left: Any = None
         for pause in (0.0, *([0.05] * 20), *([0.5] * int(LIMIT * 2))):
             await asyncio.sleep(pause)
@@ -200,18 +200,18 @@ class Life:
         raise Broken(f"it has ended, and left {left}")
 
     async def end_by_force(self) -> None:
-        """Kill the program in any state."""
+        """Kill the program, whatever its state."""
         if self._process is not None and self.alive:
             await self.kill()
 
 
 def _hear_hangups() -> None:
-    """Restore the default action of signals that nohup ignores, since child processes inherit it."""
+    """Restore the default action for signals that nohup ignores, because child processes inherit it."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _cgroup_roots() -> list[Path]:
-    """Return the cgroup directories in which a program that is started here creates its own, for all mounts."""
+    """Return the cgroup directories, on all mounts, in which a program started here creates its own."""
     own = next(
         (line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")), None
     )

@@ -1,4 +1,4 @@
-"""Notes of the program: one JSON object per line, in one file for all runs. A kill never leaves a partial line."""
+"""The program's notes: one JSON object per line, in one file for all runs. A kill never leaves a partial line."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ NAME = "notes"
 
 
 class Notes:
-    """Writes lines for one run of the program, from any thread and from pool workers."""
+    """Writes notes for one run of the program. Any thread and any pool worker may use it."""
 
     def __init__(self, directory: Path, life: int) -> None:
         self.directory, self.life = directory, life
         self._file = os.open(directory / NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def note(self, kind: str, *what: Any) -> None:
-        """Write one line immediately, with a single call."""
+        """Write one line immediately, with a single system call."""
         os.write(self._file, f"{json.dumps([self.life, kind, *what])}\n".encode())
 
     def wrong(self, what: str) -> None:

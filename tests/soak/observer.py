@@ -1,4 +1,4 @@
-"""A component inside the program that checks state transitions and counts resources."""
+"""A component in the program that checks state transitions and counts resources."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Observer:
                 await asyncio.sleep(_PAUSE)
 
     def on_status(self, event: StatusEvent) -> None:
-        """Check a status event of a child. Events before its first start are not checked."""
+        """Check a child's status event. Events before the child's first start are not checked."""
         if event.new != event.old and event.new not in _MOVES:
             self._notes.wrong(f"{event.component} became {event.new!r}")
 

@@ -1,4 +1,4 @@
-"""The pool of the program, and the tasks that call it continuously."""
+"""The program's pool, and the tasks that call it continuously."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SIZE", "Callers", "pool_of"]
 
-#: The numbers of pool workers and of callers.
+#: Number of pool workers and number of callers.
 SIZE = 3
 _CALLERS = 4
 
@@ -45,7 +45,7 @@ def pool_of(notes: Notes) -> Pool:
 
 
 class Callers:
-    """Call the pool continuously. Each call has one outcome."""
+    """Tasks that call the pool continuously. Each call must have exactly one outcome."""
 
     def __init__(self, pool: Pool, notes: Notes) -> None:
         self._pool, self._notes = pool, notes
@@ -104,7 +104,7 @@ class Callers:
         await task
 
     async def _stream(self, number: int) -> None:
-        """Read a stream, in some cases not to its end."""
+        """Read a stream, but not always to its end."""
         last = self._chance.randrange(1, 80)
         async with self._pool.stream("items", number, 50) as items:
             async for item in items:

@@ -57,7 +57,7 @@ LOG = "events.jsonl"
 
 
 class Soak:
-    """All parts of the program."""
+    """The complete program."""
 
     def __init__(self, directory: Path, life: int, bus: str | None) -> None:
         self.directory = directory
@@ -88,7 +88,7 @@ class Soak:
             *(self.tree.root, self.pool, self.flow_jobs, self.prompt, self.router, self.callers, self.main),
             exit_timeout=DEADLINE,
         )
-        # Written with a single call, this is the sign of a clean end.
+        # This note proves a clean end. It is written with a single system call.
         self.notes.note("ended", self.callers.begun, dict(self.callers.outcomes))
 
     async def main(self) -> None:
@@ -157,7 +157,7 @@ class Soak:
                 self.notes.note("file", path.name, path.read_text() if path.exists() else None)
 
     def _felt(self, event: HealthEvent) -> None:
-        # The bridge reports its connection with the same event.
+        # The bridge uses the same event class to report its connection.
         if event.name == self.health.name:
             self.notes.note("health", event.healthy)
 

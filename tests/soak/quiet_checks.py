@@ -36,7 +36,7 @@ __all__ = ["QuietCheck", "check_file"]
 
 _SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "reference" / "snapshot.schema.json").read_text())
 _RESTLESS = ("created", "pending", "starting", "stopping", "suspended")
-#: The supervisor gives this child up on purpose; a command restarts it.
+#: This child fails on purpose until the supervisor gives it up. A command restarts it.
 _BRITTLE = "brittle"
 #: Loops that stop during a suspension.
 _HELD = ("counter", "pair-task", "link-2", "brittle")
@@ -53,7 +53,7 @@ class QuietCheck:
         """Run all checks.
 
         Raises:
-            Broken: if a condition is violated, with all of them.
+            Broken: if any condition is violated. The message lists all violations.
         """
         await self._console.command(f"restart tree/{_BRITTLE}")
         self._config += 1
@@ -70,7 +70,7 @@ class QuietCheck:
         await self._console.command("resume")
 
     async def _until_true(self) -> None:
-        """Repeat the checks: work that has just started takes a while, but a violation stays."""
+        """Repeat the checks for a while, because recent work may still be running. A real violation persists."""
         until = time.monotonic() + LIMIT
         while lies := await self._violations():
             if not self._life.alive:
@@ -92,7 +92,7 @@ class QuietCheck:
         ]
 
     def _unseen(self) -> Iterator[str]:
-        """Yield the attacks of this run that had no effect."""
+        """Yield the attacks in this run that had no effect."""
         history, directory = self._history, self._life.directory
         for name, content in self._attacks.files.items():
             if history.files.get(name) != content:
@@ -105,7 +105,7 @@ class QuietCheck:
             yield f"it was greeted {self._attacks.hellos} times, and heard {history.hellos}"
 
     def _unlike(self, state: Any) -> Iterator[str]:
-        """Yield differences between the processes in the snapshot and those of the system."""
+        """Yield differences between the processes in the snapshot and the system's processes."""
         try:
             children = [child for child in psutil.Process(self._life.process.pid).children() if not is_guard(child)]
             zombies = [child.pid for child in children if child.status() == psutil.STATUS_ZOMBIE]
@@ -121,7 +121,7 @@ class QuietCheck:
             yield f"the snapshot is not what its schema says: {error.message[:200]}"
 
     async def _check_suspension(self) -> None:
-        """Check that loops stop while suspended, and run after the resume."""
+        """Check that loops stop during a suspension and run again after the resume."""
         outcome = await self._console.command("suspend")
         if outcome != "handled":
             raise Broken(f"suspending at rest was {outcome}")
@@ -148,7 +148,7 @@ class QuietCheck:
 
 
 def _restless(state: Any) -> Iterator[str]:
-    """Yield the objects in a snapshot that are still busy or not healthy."""
+    """Yield the objects in a snapshot that are still busy or are unhealthy."""
     for worker in _all_workers(state):
         wanted = "finished" if worker["name"] == "done" else "running"
         if worker["status"] != wanted and (worker["kind"] != "member" or worker["status"] in _RESTLESS):
@@ -167,7 +167,7 @@ def _restless(state: Any) -> Iterator[str]:
 
 
 def _busy(lane: Any) -> bool:
-    """Return whether a lane holds events, other than ticks and similar periodic ones."""
+    """Return whether a lane holds events, ignoring ticks and similar periodic events."""
     return bool(lane["running"] or lane["waiting"]) and not lane["name"].startswith(("tick", "queue", "status"))
 
 
@@ -180,7 +180,7 @@ def _all_workers(state: Any) -> Iterator[Any]:
 
 
 def check_file(directory: Path, *, at_rest: bool) -> Iterator[str]:
-    """Yield violations in the flow database: unknown transitions and, if idle, flows without an end."""
+    """Yield violations in the flow database: illegal transitions and, if idle, unfinished flows."""
     path = directory / FILE
     if not path.exists():
         return

@@ -1,4 +1,4 @@
-"""Every kind of route, for events emitted from outside. `OUTCOMES` lists the possible results."""
+"""Routes of every kind, for events emitted from outside the program. `OUTCOMES` lists the possible results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OUTCOMES", "Routes"]
 
-#: Possible answers of the console, by topic. Any event may be dropped while the program stops.
+#: Possible responses from the console, by topic. Any event may be dropped while the program stops.
 OUTCOMES: dict[str, tuple[str, ...]] = {
     "sum/even": ("handled",),
     "sum/odd": ("handled",),
@@ -35,13 +35,13 @@ OUTCOMES: dict[str, tuple[str, ...]] = {
     "crash/background": ("handled",),
     "crash/worker": ("handled",),
     "call/pool": ("handled", "failed"),
-    # The first router, the one of the prompt, receives it.
+    # The prompt's router is the first one, so it receives this event.
     "nobody/knows": ("failed",),
 }
 
 
 class Routes:
-    """Handlers for those topics. Each one checks how it is called."""
+    """Handlers for the topics in `OUTCOMES`. Each handler checks how it is called."""
 
     def __init__(self, notes: Notes, tree: Tree, pool: Pool) -> None:
         self._notes, self._tree, self._pool = notes, tree, pool

@@ -1,7 +1,8 @@
-"""Resources of the program over time, and the check that they do not grow.
+"""The program's resource usage over time, and the check that it does not grow.
 
-In a long run, the median of the second quarter is compared with the median of the last one. Caches are full by then, so
-nothing should grow. The same applies to files, over all runs.
+In a long run, the median of the second quarter is compared with the median of the last quarter. Caches are full by
+then,
+so nothing should grow. File sizes are compared in the same way over all runs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JUDGED", "Series", "Table", "measured", "on_disk"]
 
-#: Minimum seconds of a run, and of the whole soak, for a comparison of its resources.
+#: Minimum seconds of a run, and of the whole soak, before resources are compared.
 JUDGED = 60.0
 JUDGED_ON_DISK = 240.0
 
@@ -35,14 +36,14 @@ _MEGABYTE = 1e6
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure and its limits: the share and the amount by which its median may grow."""
+    """A figure and its limits: the share and the absolute amount by which its median may grow."""
 
     name: str
     share: float
     amount: float
 
 
-#: Figures that vary at random may differ slightly. A leak per event exceeds that.
+#: These limits allow small random variation. A leak per event exceeds them.
 _HELD = (
     Figure("memory, MB", 0.05, 3.0),
     Figure("memory of the guard, MB", 0.05, 1.0),
@@ -73,7 +74,7 @@ class Series:
             self.samples.setdefault(name, []).append((at, value))
 
     def rows(self) -> Iterator[tuple[str, float, float, float]]:
-        """Return each figure with its medians of the second and last quarter, and the limit of the latter."""
+        """Return the medians of each figure for the second and last quarter, and the limit for the latter."""
         for name, samples in self.samples.items():
             quarters = _quarters(samples)
             if quarters[1] and quarters[3]:
@@ -92,7 +93,7 @@ def _quarters(samples: list[tuple[float, float]]) -> list[list[float]]:
 
 
 class Table:
-    """Return the report of a series. A series that is too short passes."""
+    """Return the report for a series. A series that is too short passes."""
 
     def __init__(self, title: str, series: Series, *, judged: bool) -> None:
         self.title, self.judged = title, judged
@@ -135,7 +136,7 @@ def measured(life: Life, history: History) -> dict[str, float]:
 
 
 def on_disk(directory: Path) -> dict[str, float]:
-    """Return the sizes of files that could fill a disk, without the soak's own notes."""
+    """Return the sizes of files that could fill a disk, except the soak's notes."""
     sizes = {"inbox": 0, "flows": 0, "other files": 0}
     for path in directory.rglob("*"):
         kind = {INBOX: "inbox", FLOWS: "flows", LOG: "other files"}

@@ -25,7 +25,7 @@ __all__ = ["ENDS", "UNCLEAN", "Scenario"]
 
 #: The ways to end a run, used in turn.
 ENDS = ("kill", "terminate", "kill", "interrupt", "kill", "hammer", "kill", "stop", "kill", "close_input")
-#: Ends after which the program cannot report that it has ended.
+#: Ways to end a run in which the program cannot report its end.
 UNCLEAN = ("kill", "hammer")
 
 #: Maximum seconds of attacks between two quiet periods, and seconds between two checks.
@@ -66,7 +66,7 @@ class Scenario:
         await self._held.aclose()
 
     async def storm(self, seconds: float) -> None:
-        """Attack for this number of seconds, or until there is a violation."""
+        """Attack for this number of seconds, or until a violation occurs."""
         self._shared.attack_switch.enable()
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
@@ -109,7 +109,7 @@ class Scenario:
             await asyncio.wait({falling})
 
     async def end(self, how: str) -> None:
-        """End the run, in most cases during attacks."""
+        """End the run, usually during attacks."""
         life = self._life
         match how:
             case "kill":

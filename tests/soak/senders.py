@@ -1,4 +1,4 @@
-"""Senders of webhooks over all runs. Each retries with the same id until it gets an answer.
+"""Webhook senders for all runs. Each retries with the same id until a response arrives.
 
 Some requests are forged, truncated or repeated.
 """
@@ -31,7 +31,7 @@ _ACCEPTED, _REFUSED, _FORBIDDEN = 202, (429, 503), (401, 403)
 
 
 class Senders:
-    """Sends while attacks are on; `url` is the address of the program, or empty while it does not listen."""
+    """Sends while attacks are on. `url` is the program's address, or empty while the program does not listen."""
 
     def __init__(self, history: History, attack_switch: AttackSwitch, chance: random.Random) -> None:
         self._history, self._attack_switch, self._chance = history, attack_switch, chance
@@ -40,7 +40,7 @@ class Senders:
         self._listens = asyncio.Event()
 
     def listens(self, url: str) -> None:
-        """Set the address of the program, or an empty text while it does not listen."""
+        """Set the program's address, or an empty string while the program does not listen."""
         self._url = url
         self._listens.set() if url else self._listens.clear()
 
@@ -67,9 +67,9 @@ class Senders:
                         await asyncio.gather(self._send(client, path, number), self._send(client, path, number))
 
     async def _send(self, client: aiohttp.ClientSession, path: str, number: int) -> None:
-        """Send until there is an answer.
+        """Send until a response arrives.
 
-        An attempt without an answer may have been accepted, so a later rejection proves nothing.
+        A request without a response may have been accepted, so a later rejection proves nothing.
         """
         unanswered = False
         while True:
@@ -101,7 +101,7 @@ class Senders:
         return None
 
     async def _tear(self, path: str, number: int) -> None:
-        """Send half of a request, and then nothing."""
+        """Send half of a request, and then stop sending."""
         self._history.refused.add(number)
         address = urlsplit(self._url)
         with suppress(OSError):

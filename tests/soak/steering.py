@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ANSWER", "Console"]
 
-#: Seconds in which every request must be answered, even on a busy machine.
+#: Timeout in seconds for every response, even on a busy machine.
 ANSWER = 80.0
 
 _OUTCOMES = ("handled", "failed", "dropped", "unknown")
-#: The answer if too many commands are running.
+#: The response if too many commands are running.
 _BUSY = 503
 
 
@@ -32,7 +32,7 @@ class Console:
             connector=aiohttp.UnixConnector(up["control"], force_close=True), timeout=limit
         )
         self._tcp = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True), timeout=limit)
-        #: Commands that were answered.
+        #: Number of commands that received a response.
         self.answered = 0
 
     async def __aenter__(self) -> Self:
@@ -71,7 +71,7 @@ class Console:
             return str(given["outcome"])
 
     async def scrape(self) -> set[str]:
-        """Return the names of the metrics after parsing them. The liveness probe must succeed too."""
+        """Parse the metrics and return their names. The liveness probe must succeed as well."""
         async with self._tcp.get(f"{self._up['probes']}/livez") as answer:
             assert answer.status == 200, await answer.text()
         async with self._tcp.get(f"{self._up['probes']}/metrics") as answer:
@@ -84,6 +84,6 @@ class Console:
             return answer.status == 200
 
     async def stall(self, path: str, *, page: bool) -> aiohttp.ClientResponse:
-        """Open a stream without reading it. The caller closes it."""
+        """Open a stream without reading from it. The caller closes the stream."""
         client, base = (self._tcp, self._up["dashboard"]) if page else (self._socket, "http://localhost")
         return await client.get(f"{base}{path}", timeout=aiohttp.ClientTimeout())

@@ -1,4 +1,4 @@
-"""The sequence of runs: the length of each, how it ends, and the report."""
+"""The sequence of runs: how long each run lasts, how it ends, and the report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Storm"]
 
-#: The share of the time for the long run, in which resources are compared.
+#: Share of the total time for the long run, in which resources are compared.
 _LONG = 0.55
 
 
@@ -45,7 +45,7 @@ class Storm:
 
     @property
     def quiet_phases(self) -> int:
-        """The number of times that all checks have passed."""
+        """Number of times that all checks have passed."""
         return self._shared.quiet_phases
 
     async def run(self) -> None:
@@ -63,7 +63,7 @@ class Storm:
         self._judge(Table(f"all {self.lives} lives, {self._shared.elapsed:.0f} s", self._shared.files, judged=long))
 
     async def _live_all(self, senders: asyncio.Task[None]) -> None:
-        """Run short runs, a long one, short ones again, and a last one that ends with checks."""
+        """Run short runs, a long run, more short runs, and a last run that ends with checks."""
         with suppress(Broken):
             while self._shared.elapsed < self._seconds * 0.2 or self.lives < 2:
                 await self._live(self._short(), next(self._ends))

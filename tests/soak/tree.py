@@ -30,7 +30,7 @@ _STUBBORN = "trap '' TERM; while :; do sleep 0.2; done"
 
 
 class Tree:
-    """The root supervisor, and the data that its workers read and write."""
+    """The root supervisor, and the data that its workers share."""
 
     def __init__(self) -> None:
         self._fuses: dict[str, asyncio.Event] = {}
@@ -61,7 +61,7 @@ class Tree:
             self._fuses[name].set()
 
     def _pair(self) -> Supervisor:
-        """Return a supervisor that runs both children or neither. If they fail too often, the root restarts it."""
+        """Return a supervisor that runs both children or neither. The root restarts it after too many failures."""
         return Supervisor(
             "pair",
             Spec("pair-process", _LONG, backoff=SOON),

@@ -1,4 +1,4 @@
-"""The webhooks of the program: stored in an inbox, and handled at least once in spite of all attacks."""
+"""The program's webhooks: stored in an inbox, and handled at least once despite all attacks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ SECRET = "It's a Secret to Everybody"
 PATHS = ("plain", "batch", "stuck", "deploy", "job")
 #: The name of the inbox file.
 FILE = "inbox.db"
-#: Seconds that an id is remembered.
+#: Seconds for which an id is remembered.
 DEDUPE = 40.0
 
-#: Requests with these numbers fail the first time, or take long.
+#: Requests with multiples of the first number fail the first time. Multiples of the second take long.
 _UNLUCKY, _SLOW = 17, 23
 #: Seconds that a stuck handler may take.
 _PATIENCE = 0.5

@@ -66,12 +66,12 @@ class FakeWorker(BaseWorker):
 
 
 class Fakes:
-    """Creates fake workers, keeps them by name, and logs what happens to them."""
+    """Creates fake workers, stores them by name, and logs their events."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
         self.made: dict[str, list[FakeWorker]] = {}
-        #: By name and number of the start, from 1.
+        #: Workers by name and start number, counted from 1.
         self.fails: dict[tuple[str, int], BaseException] = {}
         self.hangs: set[str] = set()
         self.ignores_stop: set[str] = set()
@@ -103,5 +103,5 @@ class Fakes:
 
 
 def statuses(supervisor: Supervisor) -> dict[str, str]:
-    """Return the status of each child by name, in the order of their starts."""
+    """Return the status of each child by name, in start order."""
     return {child.name: str(child.status) for child in supervisor.workers()}

@@ -1,4 +1,4 @@
-"""A worker starts once, ends once, and can be stopped at any time. The test's worker consists of futures."""
+"""A worker starts once, ends once, and can be stopped at any time. The tests control it through futures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class FakeWorker(BaseWorker):
-    """A worker with durations of start, readiness and stop that the test sets."""
+    """A worker for which the test sets the durations of start, readiness and stop."""
 
     def __init__(
         self, name: str = "fake", *, launch: float = 0, ready: float = 0, stop_time: float = 0, **how: Any

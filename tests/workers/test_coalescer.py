@@ -1,4 +1,4 @@
-"""Requests at the same moment share one call, in the loop or in a thread."""
+"""Requests made at the same moment share one call, in the loop or in a thread."""
 
 from __future__ import annotations
 

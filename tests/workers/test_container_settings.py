@@ -14,7 +14,7 @@ from lifecycle.workers.containers import ContainerEnd, container_name, engine_ad
 
 
 async def listen(line: str, stream: str) -> None:
-    """An async function, which an output cannot be."""
+    """An async function, which is not valid as an output."""
 
 
 @pytest.mark.parametrize(

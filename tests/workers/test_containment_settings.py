@@ -163,7 +163,7 @@ MINE = "0123456789abcdef0123456789abcdef:7"
 
 @contextmanager
 def executed(env: dict[str, str]) -> Iterator[int]:
-    """Yield a process with ``env`` that has answered. When Popen returns, it may not have its environment yet."""
+    """Yield a process with ``env`` that has printed output. When Popen returns, the environment may not be set yet."""
     pipe = subprocess.PIPE
     with subprocess.Popen(["/bin/cat"], env=env, stdin=pipe, stdout=pipe, bufsize=0) as process:
         assert process.stdin is not None
@@ -205,7 +205,7 @@ def test_a_process_of_another_user_is_spared(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_number_that_was_reused_is_spared() -> None:
-    """Its start time differs from that of the intended process."""
+    """The process has a different start time from the intended process, although the PID is the same."""
     process = subprocess.Popen(["/bin/sleep", "1000"])
     try:
         stranger = read_process(process.pid)

@@ -45,7 +45,7 @@ def process(code: int) -> End:
 @pytest.mark.parametrize(
     ("end", "asked", "forced", "sent", "status"),
     [
-        # killed by us after the grace period
+        # killed by the library after the grace period
         (End(), True, True, None, "killed"),
         (BROKEN, True, True, None, "killed"),
         (CANCELLED, True, True, None, "killed"),
@@ -54,7 +54,7 @@ def process(code: int) -> End:
         (process(0), True, True, 15, "stopped"),
         (process(-15), True, True, 15, "stopped"),
         (process(3), True, True, 15, "failed"),
-        # a requested end through a cancellation or our signal
+        # a requested end through a cancellation or the library's signal
         (CANCELLED, True, False, None, "stopped"),
         (process(-15), True, False, 15, "stopped"),
         (process(143), True, False, 15, "stopped"),

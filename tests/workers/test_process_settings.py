@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def listen(line: str, stream: str) -> None:
-    """An async function, which an output cannot be."""
+    """An async function, which is not valid as an output."""
 
 
 @pytest.mark.parametrize(

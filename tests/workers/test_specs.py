@@ -81,7 +81,7 @@ def test_very_large_budget_reports_the_last_hundred_errors() -> None:
 
 
 def _last_of(budget: Budget, *, at: float) -> list[str]:
-    """Return the message of a group whose next error exceeds the limit."""
+    """Add an error that exceeds the restart limit. Return the messages of all errors in the raised group."""
     with pytest.raises(RestartLimitReached) as caught:
         budget.spend(at, "c", ValueError("third"))
     group = caught.value.__cause__
@@ -174,7 +174,7 @@ async def test_log_has_the_masked_end_of_the_stderr_of_a_failed_process(
 async def test_log_has_the_failure_of_a_child_that_is_never_restarted(
     clock: Clock, fakes: Fakes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It has no ends without an error, no stops, and no child that raises DoNotRestart."""
+    """The log contains no clean exits, no stops, and no child that raises DoNotRestart."""
     caplog.set_level(logging.WARNING, "lifecycle.workers")
 
     async def job() -> None:

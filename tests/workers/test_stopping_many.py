@@ -22,7 +22,7 @@ async def obedient() -> None:
 
 
 def taking(seconds: float) -> Callable[[], Coroutine[Any, Any, None]]:
-    """Return a function that needs ``seconds`` to end after its first cancellation, regardless of further ones."""
+    """Return a function that ends ``seconds`` after its first cancellation and ignores further ones."""
 
     async def stubborn() -> None:
         loop = asyncio.get_running_loop()

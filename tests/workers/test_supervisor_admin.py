@@ -1,4 +1,4 @@
-"""Adding, stopping and restarting children: one request after the other, at any time, in virtual time."""
+"""Adding, stopping and restarting children: consecutive requests, at any time, in virtual time."""
 
 from __future__ import annotations
 
@@ -447,7 +447,7 @@ async def test_status_events_of_a_very_deep_tree_reach_their_handler(clock: Cloc
 
 
 async def test_watch_yields_a_child_that_is_given_up(clock: Clock, fakes: Fakes) -> None:
-    """Its status event came before the supervisor had finished the request."""
+    """The child's status event arrived before the supervisor had finished the request."""
     async with Supervisor("s", fakes.spec("a", backoff=Backoff(initial=0, max_restarts=1))) as supervisor:
         fakes.crash("a")
         await clock.settle()

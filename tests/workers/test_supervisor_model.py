@@ -1,6 +1,6 @@
-"""A supervisor compared with a model of it under random operations, in virtual time.
+"""A supervisor compared with a model under random operations, in virtual time.
 
-The model consists of lists: the running children, the number of starts of each, and the times of all restarts. It
+The model consists of lists: the running children, the number of starts per child, and the times of all restarts. It
 shares no code with the supervisor, not even the arithmetic of `Intensity`.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: `make chaos` runs more.
 GAMES = 400 if "LIFECYCLE_CHAOS" in os.environ else 40
-# The same seeds in every run of the suite, and others in `make chaos`.
+# The suite uses the same seeds in every run, and `make chaos` uses different ones.
 SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32) if "LIFECYCLE_CHAOS" in os.environ else 0))
 
 
@@ -36,25 +36,26 @@ class Child:
     restart: str
     status: str = "created"
     starts: int = 0
-    #: The number of restarts that opens its circuit (0 for none), the times of those that count, and whether it is
-    #: open.
+    #: Number of restarts that opens the child's circuit, or 0 if it has none.
     patience: int = 0
+    #: Times of the restarts that count.
     moments: list[float] = field(default_factory=list)
+    #: Whether the circuit is open.
     given_up: bool = False
 
 
 @dataclass
 class Model:
-    """The behaviour of a supervisor if starts take no time and there is no backoff."""
+    """The expected behaviour of a supervisor if starts take no time and there is no backoff."""
 
     strategy: str
     limit: int
     within: float
     children: list[Child] = field(default_factory=list)
     moments: list[float] = field(default_factory=list)
-    #: Events and requests during a suspension: the child, and whether it is a restart by policy.
+    #: Starts postponed by a suspension: the child, and whether the restart policy (not a caller) starts it.
     waiting: list[tuple[Child, bool]] = field(default_factory=list)
-    #: Children that the policy restarts after this step, unless they are stopped before.
+    #: Children that the policy restarts after this step, unless they are stopped first.
     due: list[Child] = field(default_factory=list)
     suspended: bool = False
     over: bool = False

@@ -1,4 +1,4 @@
-"""Restarts: which children restart, when and how often, and the result of an exceeded limit; in virtual time."""
+"""Restarts: which children restart, when and how often, and what happens above the limit, in virtual time."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ async def test_a_child_that_swallows_cancellation_is_abandoned_and_the_stop_retu
     supervisor = Supervisor("s", Spec("mule", stubborn, stop_timeout=2))
     async with supervisor:
         await clock.settle()
-    # Stop it before any assertion: a worker that ignores cancellation would outlive the test.
+    # Stop the supervisor before any assertion: a worker that ignores cancellation would outlive the test.
     asyncio.get_running_loop().call_soon(release.set)
     assert (clock.time(), statuses(supervisor)) == (2, {"mule": "killed"})
     assert supervisor.workers()[0].abandoned
@@ -247,7 +247,7 @@ async def test_the_exit_of_a_worker_that_is_replaced_is_ignored(clock: Clock, fa
     async with Supervisor("s", fakes.spec("a")) as supervisor:
         first = fakes["a"]
         fakes.crash("a")
-        # Before its delay has passed.
+        # Before the restart delay has passed.
         await supervisor.restart("a")
         await clock.settle()
         assert len(fakes.made["a"]) == 2
@@ -501,7 +501,7 @@ async def test_a_block_whose_cancellation_is_passed_on_raises_the_error_of_its_b
             try:
                 await asyncio.sleep(1000)
             finally:
-                # Like a task group since Python 3.13 if one of its own tasks failed as well.
+                # Since Python 3.13, a task group does the same if one of its tasks failed as well.
                 task.uncancel()
                 task.cancel()
                 raise KeyError("of the body")
@@ -670,7 +670,7 @@ async def test_nested_budgets_multiply_and_the_last_errors_of_all_come_out(clock
         crashes += 1
         fakes.crash("a", ValueError(f"number {crashes}"))
         await clock.settle()
-    # (1 + 1) * (2 + 1)
+    # Two starts of `inner`, with three crashes in each: (1 + 1) * (2 + 1).
     assert crashes == 6
     error = (await root.wait()).error
     assert isinstance(error, RestartLimitReached)

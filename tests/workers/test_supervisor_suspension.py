@@ -1,4 +1,4 @@
-"""Suspending a tree, ends of children during the suspension, and health checks; in virtual time."""
+"""Suspending a tree, children that end during the suspension, and health checks, in virtual time."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ async def test_a_start_is_not_cut_short_by_a_resume(how: str, clock: Clock) -> N
 
 
 class Patient(TaskWorker):
-    """A worker whose probe the test controls."""
+    """A worker with a probe that the test controls."""
 
     def __init__(self, name: str, answer: Callable[[], object]) -> None:
         super().__init__(name, self._read_handover)

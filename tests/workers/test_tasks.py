@@ -114,7 +114,7 @@ async def test_a_task_that_swallows_cancellation_is_abandoned_on_time_and_report
     await clock.settle()
     exit_ = await stop_and_wait(worker)
     stopped_at = clock.time()
-    # First, because otherwise a failure below would leave a task that nothing ends.
+    # Release the task before the assertions. If an assertion failed first, the task would never end.
     release.set()
     await clock.settle()
 

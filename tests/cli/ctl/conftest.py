@@ -1,4 +1,4 @@
-"""Control sockets in a directory of each test."""
+"""A directory for control sockets, separate for each test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Return the directory in which programs are searched.
+    """Return the directory in which the commands look for programs.
 
     Its path is short, because a socket's address is limited to about 100 characters.
     """

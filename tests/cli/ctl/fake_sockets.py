@@ -1,4 +1,4 @@
-"""A control socket that sends arbitrary answers, valid or not."""
+"""A control socket that sends arbitrary responses, valid or not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["answer", "speaker"]
 
 
 def answer(body: bytes | str, *, status: int = 200, length: int | None = None) -> bytes:
-    """Return an HTTP answer."""
+    """Return an HTTP response."""
     data = body.encode() if isinstance(body, str) else body
     head = f"HTTP/1.0 {status} Whatever\r\nContent-Length: {len(data) if length is None else length}\r\n\r\n"
     return head.encode() + data

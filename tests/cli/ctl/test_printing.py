@@ -1,4 +1,4 @@
-"""Printed answers are complete and contain no control characters."""
+"""Printed responses are complete and contain no control characters."""
 
 from __future__ import annotations
 

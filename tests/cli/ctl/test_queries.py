@@ -1,4 +1,4 @@
-"""Queries: the choice of a program, and missing or invalid answers."""
+"""Queries: choosing a program, and missing or invalid responses."""
 
 from __future__ import annotations
 

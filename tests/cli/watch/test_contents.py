@@ -23,7 +23,7 @@ async def learn(known: Contents, root: Path, counts: Callable[[Path], bool] = la
 
 
 def made_long_ago() -> Contents:
-    """Return a watcher that regards existing files as known."""
+    """Return a watcher that has already recorded all existing files."""
     return Contents(until=2**62)
 
 
@@ -141,7 +141,7 @@ async def test_bytes_read_at_the_start_are_limited(tmp_path: Path, monkeypatch: 
 
 
 def read_bytes() -> int:
-    """Return the number of bytes that this process has read so far, as counted by Linux."""
+    """Return the number of bytes that this process has read so far, from Linux."""
     return int(Path("/proc/self/io").read_text().split()[1])
 
 

@@ -1,4 +1,4 @@
-"""Pages reload when another run is ready, and the webhook prints its address."""
+"""Pages reload when a new run is ready, and the webhook prints its address."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_each_page_reloads_with_the_next_ready_run() -> None:
             await other.connected()
             server.notify()
             assert await one.hears() == await other.hears() == "reload"
-            # It reloads, and then counts as another page.
+            # The page reloads, and then counts as a new page.
             assert await one.reader.read() == b"\n"
 
 

@@ -101,7 +101,7 @@ class FakeLauncher(Launcher):
 
 
 class Rig:
-    """The running runner under test."""
+    """The runner under test, while it runs."""
 
     def __init__(self, **given: Any) -> None:
         self.said = io.StringIO()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class FakeRunner(Runner):
-    """Records its requests."""
+    """A runner that records its requests."""
 
     alive = True
 

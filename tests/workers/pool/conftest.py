@@ -1,4 +1,4 @@
-"""Each test of this directory checks the phases of the workers that it starts."""
+"""A fixture that checks the phases of all pool workers started by a test in this directory."""
 
 from __future__ import annotations
 

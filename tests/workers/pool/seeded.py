@@ -1,4 +1,4 @@
-"""The targets of the pools of `test_seed`."""
+"""Call targets for the pools in `test_seed`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Commands", "Patience"]
 
 
 class Commands:
-    """The seed's commands, and the ways in which they go wrong."""
+    """The commands of the original pool implementation, including those that fail."""
 
     def test_command(self, **_arguments: object) -> dict[str, int]:
         """Return the id of this process."""

@@ -1,4 +1,4 @@
-"""The phases of a worker are derived from its status, its calls and its health, and recorded with their reasons."""
+"""A worker's phase is derived from its status, calls and health, and recorded with a reason."""
 
 from __future__ import annotations
 

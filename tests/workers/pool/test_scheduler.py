@@ -1,4 +1,4 @@
-"""The queue for slots against a slow model: calls are served in order of arrival, and no slot is lost."""
+"""The queue for slots, compared with a slow model: calls are served in arrival order, and no slot is lost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Place:
 
 
 class Game:
-    """The queue, and lists with the same contents."""
+    """The queue under test, and a model of it made of lists."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -44,9 +44,9 @@ class Game:
         self.places = [Place(name) for name in "abc"]
         self.offered: set[Place] = set()
         self.paused = False
-        #: The waiting calls in order of arrival, each with the worker that it waits for.
+        #: Waiting calls in arrival order, each with the required worker, or None if any worker will do.
         self.queue: list[tuple[Waiter, Place | None]] = []
-        #: One entry for each slot that is in use.
+        #: The worker of each slot in use, one entry per slot.
         self.taken: list[Place] = []
         self.granted: dict[Waiter, Place] = {}
         self.fussy: set[Waiter] = set()
@@ -55,7 +55,7 @@ class Game:
         return 0 if place not in self.offered or self.paused else self.capacity - self.taken.count(place)
 
     def settle(self) -> None:
-        """Apply the grants of the queue. Each must go to the first call that may use the slot."""
+        """Update the model after the queue has granted slots. Each slot must go to the first call that may use it."""
         for waiter, place in list(self.granted.items()):
             first = next(each for each, wanted in self.queue if wanted in (None, place) and not each.future.done())
             assert waiter is first
@@ -95,11 +95,11 @@ class Game:
         self._wait(place)
 
     def wait_in_vain(self, place: Place) -> None:
-        """Wait with a call that gives its slot back."""
+        """Add a waiting call that declines the slot when the queue offers it."""
         self._wait(place, fussy=True)
 
     def _wait(self, wanted: Place | None, *, fussy: bool = False) -> None:
-        # A call waits for any worker only if no slot is free.
+        # A call that accepts any worker waits only if no slot is free.
         if wanted is None and any(map(self.free, self.places)):
             return
 
@@ -121,7 +121,7 @@ class Game:
             self.slots.release(place)
 
     def cancel(self, place: Place) -> None:
-        """Cancel a waiting call that has not left the queue yet."""
+        """Cancel a waiting call that is still in the queue."""
         for waiter, wanted in self.queue:
             if wanted in (None, place) and not waiter.future.done():
                 waiter.future.cancel()
@@ -246,7 +246,7 @@ async def test_a_call_that_waits_for_one_worker_keeps_its_rank(
 async def test_a_waiter_cancelled_in_the_step_of_the_release_gets_no_slot(
     asker: Callable[[], tuple[Waiter, asyncio.Future[Place]]],
 ) -> None:
-    """Otherwise the slot would go to a caller that has left, a classic defect of pools."""
+    """Otherwise the slot would go to a caller that no longer waits, a classic defect of pools."""
     slots, (a,) = _of("a")
     slots.take()
     (first, gone), (second, stays) = asker(), asker()

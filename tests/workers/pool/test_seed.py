@@ -1,8 +1,9 @@
-"""The facts of the original pool implementation, with its defects corrected.
+"""Facts about the original pool implementation, checked here with its defects corrected.
 
-The five original tests come first and have their names. Facts that no other test covers follow. For each of F1 to F39,
-`FACTS` contains the behaviour of this pool and the test that checks it. "corrected" marks errors of the original, with
-the number of the defect in the design of the pool.
+The five original tests come first, under their original names. Facts that no other test covers follow. For each of F1
+to
+F39, `FACTS` contains the behaviour of this pool and the test that checks it. "corrected" marks errors in the original,
+with the number of the defect in the pool's design.
 """
 
 from __future__ import annotations
@@ -221,7 +222,7 @@ def test_valid_state_transitions() -> None:
 
 
 def test_invalid_state_transitions() -> None:
-    """No step of a worker's status, calls and health leads to any of them."""
+    """No change of a worker's status, calls or health leads to an invalid transition."""
     walk = Walk()
     with pytest.raises(InvalidTransition, match="initializing -> busy"):
         walk.step(Phase.BUSY, "invalid")
@@ -229,7 +230,7 @@ def test_invalid_state_transitions() -> None:
 
 
 def test_health_status_updates() -> None:
-    """A worker that runs and is not unhealthy accepts calls."""
+    """A running worker accepts calls unless it is unhealthy."""
     assert list(Health) == ["unknown", "healthy", "unhealthy"]
     for health in Health:
         phase = phase_of(Status.RUNNING, leased=False, healthy=health is not Health.UNHEALTHY)
@@ -248,7 +249,7 @@ GENTLE = Process(grace=30)
 
 
 def two_workers(heartbeat: Heartbeat = PATIENT) -> Pool:
-    """The seed's pool."""
+    """A pool with the original's settings."""
     return Pool("test", COMMANDS, size=(2, 2), codec="json", heartbeat=heartbeat, process=GENTLE)
 
 
@@ -257,7 +258,7 @@ async def execute_in_session(pool: Pool, session: str, command: str, **arguments
 
 
 async def test_worker_health_check_recovery() -> None:
-    """A worker that does not answer is degraded and gets no calls. When it answers again, it is ready."""
+    """A worker that does not respond is degraded and receives no calls. When it responds again, it is ready."""
     async with two_workers(Heartbeat(every=0.05, timeout=0.5, misses=1_000_000)) as pool:
         worker, other = pool.members()
         os.kill(pid_of(worker), signal.SIGSTOP)
@@ -278,7 +279,7 @@ async def test_worker_health_check_recovery() -> None:
 
 
 async def test_session_affinity_maintained_across_operations() -> None:
-    """This also holds if another worker has been idle for longer, which is why the original's own test fails (B12)."""
+    """This also holds if a different worker has been idle for longer, which is why the original's test fails (B12)."""
     async with two_workers() as pool:
         session = "test_session_1"
         first = await execute_in_session(pool, session, "test_command")
@@ -354,7 +355,7 @@ async def test_a_caller_cancelled_in_the_queue_costs_no_worker(tmp_path: Path) -
 
 
 async def test_an_error_of_the_function_does_not_degrade_its_worker() -> None:
-    """Errors in any number do not replace a worker."""
+    """A worker is never replaced because its calls raise errors, however many."""
     async with two_workers() as pool:
         before = pool.members()
         for _ in range(7):
@@ -431,7 +432,7 @@ async def test_a_stop_succeeds_in_every_state(tmp_path: Path) -> None:
     async with two_workers() as at_work:
         hung, busy = at_work.members()
         async with at_work.lease() as lease:
-            # The idle worker does not answer. The other one has a call that does not end.
+            # The idle worker does not respond. The other worker runs a call that does not end.
             if lease.member is hung:
                 hung, busy = busy, hung
             os.kill(pid_of(hung), signal.SIGSTOP)
@@ -444,7 +445,7 @@ async def test_a_stop_succeeds_in_every_state(tmp_path: Path) -> None:
 
 
 async def test_a_call_has_one_budget_of_sixty_seconds() -> None:
-    """The deadline covers the wait and the work. Here, the wait uses all of it."""
+    """The deadline covers both waiting and running. Here, waiting uses all of it."""
     async with two_workers() as pool:
         assert inspect.signature(Pool).parameters["deadline"].default == 60.0
         async with pool.lease(), pool.lease():

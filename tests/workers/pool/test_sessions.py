@@ -117,7 +117,7 @@ def test_a_lost_session_is_reported_once(mode: str) -> None:
 
 
 def test_an_irrelevant_loss_is_not_reported() -> None:
-    """It does not fail in mode hint, after the ttl, or if the session was bound again."""
+    """The call does not fail in hint mode, after the ttl, or if the session was bound again."""
     since: dict[str, Callable[[SessionTable], object]] = {
         "hint": lambda _: None,
         "fail": lambda sessions: sessions.bind("a", "m2", 1.0),
@@ -286,7 +286,8 @@ class Truth:
         if len(self.bound) > most:
             self.expire(now)
         while len(self.bound) > most and (idle := [each for each in self.bound if not self.calls.get(each)]):
-            # Of sessions with the same time, the first one that was bound or used, in the order of dictionaries.
+            # If several sessions have the same time, `min` picks the first in dictionary order: the first bound or
+            # used.
             longest = min(idle, key=lambda session: self.bound[session][1])
             self.evicted.append((longest, self.bound.pop(longest)[0]))
 

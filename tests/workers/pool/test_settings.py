@@ -1,4 +1,4 @@
-"""A pool refuses settings that cannot work, with the given value and the remedy."""
+"""A pool refuses settings that cannot work. The error contains the given value and the remedy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lifecycle.workers.pool.settings import PoolSettings, Target, function_name
 
 
 def settings_of(**given: Any) -> PoolSettings:
-    """Return the settings of a pool with the arguments ``given``."""
+    """Return pool settings created with the arguments ``given``."""
     defaults: dict[str, Any] = {
         "size": (1, 4),
         "init": (),
