@@ -455,7 +455,8 @@ class _CommandParser(argparse.ArgumentParser):
     intermixes: bool = True
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"formatter_class": _HelpFormatter, "allow_abbrev": False, **settings})
+        defaults: dict[str, Any] = {"formatter_class": _HelpFormatter, "allow_abbrev": False}
+        super().__init__(**(defaults | settings))
         self._positionals.title = "arguments"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # its overloads

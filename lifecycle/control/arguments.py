@@ -150,23 +150,25 @@ def _plain(annotation: Any) -> tuple[Any, Completer | None]:
     """Return the type of an annotation without ``None`` and `Annotated`, and the completions in `Annotated`."""
     if get_origin(annotation) is Annotated:
         kind, *extras = get_args(annotation)
-        completer = next((each for each in extras if callable(each) or isinstance(each, list | tuple)), None)
-        return _plain(kind)[0], completer
+        return _plain(kind)[0], next((each for each in extras if _completes(each)), None)
     if get_origin(annotation) in (Union, types.UnionType):
         kinds = [each for each in get_args(annotation) if each is not type(None)]
         return _plain(kinds[0]) if len(kinds) == 1 else (str, None)
     return annotation, None
 
 
+def _completes(extra: Any) -> bool:
+    return callable(extra) or isinstance(extra, list | tuple)
+
+
 def _converter(kind: Any) -> tuple[Callable[[str], Any], list[str]]:
     """Return the function that converts a word to ``kind``, and the words that it accepts, if they are known."""
     if get_origin(kind) is Literal:
         return _choice({str(value): value for value in get_args(kind)})
-    if isinstance(kind, type) and issubclass(kind, Enum):
+    if inspect.isclass(kind) and issubclass(kind, Enum):
         return _choice({str(each.value): each for each in kind})
-    if kind in (inspect.Parameter.empty, Any, object):
-        return str, []
-    return kind, []
+    convert: Callable[[str], Any] = str if kind in (inspect.Parameter.empty, Any, object) else kind
+    return convert, []
 
 
 def _choice(values: dict[str, Any]) -> tuple[Callable[[str], Any], list[str]]:

@@ -86,10 +86,10 @@ class ScheduleSource:
             raise ValueError(f"catch_up={catch_up!r} is unknown; give one of {', '.join(map(repr, CATCH_UP))}")
         if not 0 <= seconds(jitter) < math.inf:
             raise ValueError(f"jitter={jitter!r} must be 0 or more seconds")
-        self.expression = expression
-        self.name = name
-        self.timezone = _zone(timezone)
-        self.catch_up = catch_up
+        self.expression: str = expression
+        self.name: str = name
+        self.timezone: tzinfo = _zone(timezone)
+        self.catch_up: str = catch_up
         self.jitter: float = seconds(jitter)
         self._state = None if state is None else Path(state)
         # The time of the last tick that was sent or skipped, or None before the first run.
