@@ -1,8 +1,9 @@
 """One call to a pool, from the request until the function has stopped running.
 
 A call waits for a slot and is sent to the worker as soon as it gets one. It gives the slot back as soon as the
-response arrives. Neither step waits for another task, so the caller may be cancelled at any time. Cancellation has two
-steps: the worker is asked to stop the call. If the call does not stop within the grace period, the worker is killed.
+response arrives. Neither step waits for another task, so the caller may be cancelled at any time. To cancel a call, the
+pool first sends a cancel request to the worker. If the call does not stop within the grace period, the pool kills the
+worker.
 """
 
 from __future__ import annotations

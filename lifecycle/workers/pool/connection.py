@@ -453,7 +453,7 @@ class Connection:
             return
         call = self._find(number)
         del self._calls[number]
-        # A worker that is asked to exit also cancels running calls that the parent has not cancelled.
+        # A worker that exits on request also cancels running calls that the parent has not cancelled.
         confirmed = cancelled and call.cancelled
         call.finish(error=CallCancelled() if confirmed else RemoteError(kind, message, traceback))
 

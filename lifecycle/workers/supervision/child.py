@@ -1,6 +1,6 @@
-"""A child of a supervisor. It stays when its worker is replaced.
+"""A child of a supervisor. The child remains when its worker is replaced.
 
-It counts failures, and starts and probes its worker. It makes no decisions; the supervisor's `loop` does.
+A child counts failures, and starts and probes its worker. The supervisor's `loop` makes all decisions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lifecycle.workers.probes import Probe
     from lifecycle.workers.specs import Spec
 
-    #: Called with the child, the generation of its worker, and the worker's old and new status.
+    #: Called with the child, the generation of its worker, and the old and new status of the worker.
     Listener = Callable[["Child", int, Status, Status], None]
 
 __all__ = ["Child", "end_of", "probe_all"]
@@ -41,7 +41,7 @@ _log = logging.getLogger("lifecycle.workers")
 
 
 class Announced(NamedTuple):
-    """The facts about a child that are announced when they change."""
+    """The facts about a child that the supervisor announces when they change."""
 
     status: Status
     health: ProbeResult | None
@@ -49,52 +49,57 @@ class Announced(NamedTuple):
 
     @property
     def in_events(self) -> tuple[Status, bool, bool]:
-        """The facts whose change causes a `StatusEvent`. The messages of probes are not included."""
+        """The facts that cause a `StatusEvent` when they change. Probe messages are excluded."""
         return self.status, self.health is None or self.health.healthy, self.circuit_open
 
 
 class Child:
-    """One child of a supervisor."""
+    """A child of a supervisor, with its current worker."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
-        # Constant during the life of the spec, unlike the workers.
+        # Stays the same for all workers of this spec.
         self._resume_id = str(uuid4())
         self._probe = None if spec.probe is None else parse_probe(spec.probe, spec.name)
         self._created_at = time.time()
-        #: Grows with every start and every stop, so that reports with an earlier number are ignored as stale.
+        #: Incremented with every start and every stop. Reports with a lower number are stale and ignored.
         self.generation: int = 0
-        #: The current or last worker; None before the first one, and while a new one is created.
+        #: The current or last worker. None before the first one, and while a new one is created.
         self.worker: Worker | None = None
-        #: Whether the worker is running: from the end of its start to its end.
+        #: True from the end of the worker's start to the worker's end.
         self.live: bool = False
-        #: Whether a worker has ever been running.
+        #: True if a worker has ever been running.
         self.has_run: bool = False
         #: The task of the current start; None if no start is in progress.
         self.starting: asyncio.Task[BaseException | None] | None = None
         self._idle_status = Status.CREATED
-        # The time of the last change of that or of the health, in seconds since the epoch.
+        # The time of the last change of the idle status or the health, in seconds since the epoch.
         self._changed_at = 0.0
-        #: Whether it was just added and `add` still waits. If it cannot start, it is removed.
+        #: True while `add` waits for the first start of a new child. If this start fails, the child is removed.
         self.provisional: bool = False
         self._announced = Announced(Status.CREATED, None, circuit_open=False)
         #: The exit of the last worker.
         self.exit: Exit | None = None
         self._health: ProbeResult | None = None
-        #: Given up, until a caller restarts it.
+        #: True if the circuit breaker is open. The child then stays down until a caller restarts it.
         self.circuit_open: bool = False
-        #: The timer of its backoff, the task that probes it, and the task that waits for a worker without `on_change`.
+        #: The timer of the backoff.
         self.backoff_timer: asyncio.TimerHandle | None = None
+        #: The task that probes the worker.
         self.probe_task: asyncio.Task[None] | None = None
+        #: The task that waits for a worker without `on_change`.
         self.wait_task: asyncio.Task[None] | None = None
-        # The callers that wait for the outcome of its start.
+        # Futures of the callers that wait for the outcome of the child's start.
         self._callers: list[asyncio.Future[None]] = []
-        # The number of starts, the consecutive failures, the time since it runs, the seconds that it ran before the
-        # last failure, and the restarts that its circuit breaker counts, newest first.
+        # Number of starts.
         self._attempt = 0
+        # Number of consecutive failures.
         self._retry = 0
+        # Time at which the worker began to run, on the loop's clock.
         self._running_since: float | None = None
+        # Seconds that the worker ran before the last failure.
         self._ran = 0.0
+        # Times of the restarts that the circuit breaker counts, newest first.
         self._restarts: deque[float] | tuple[()] = ()
 
     def __repr__(self) -> str:
@@ -104,7 +109,7 @@ class Child:
 
     @property
     def status(self) -> Status:
-        """Its status, with or without a worker."""
+        """The status of the child, with or without a worker."""
         if self.live or self.starting is not None:
             worker = self.worker
             return Status.STARTING if worker is None or worker.status == Status.CREATED else worker.status
@@ -127,21 +132,21 @@ class Child:
 
     @property
     def active(self) -> bool:
-        """Whether it is running, or waits for a restart."""
+        """True if the child is running, starting, or waiting for a restart."""
         return self.live or self.starting is not None or self._idle_status == Status.PENDING
 
     @property
     def retries_first_start(self) -> bool:
-        """Whether it is started again until it has run once."""
+        """True if failed starts are repeated until the child has run once."""
         return self.spec.first_start == FirstStart.RETRY and not self.has_run
 
     @property
     def restarts_with_group(self) -> bool:
-        """Whether it is restarted together with a sibling."""
+        """True if the child is restarted together with a sibling."""
         return self.spec.restart != Restart.NEVER and not self.circuit_open
 
     def state(self) -> WorkerState:
-        """Return the record of its worker, with the facts that only a supervisor knows."""
+        """Return the state of the child's worker, with the facts that only a supervisor has."""
         known: dict[str, Any] = {
             "status": self.status,
             "restarts": self.restarts,
@@ -163,16 +168,16 @@ class Child:
         return WorkerState(name, self.spec.kind, error=error, created_at=at, updated_at=updated_at, **known)
 
     def announce(self) -> tuple[Announced, Announced]:
-        """Return the facts that were announced last, and the current ones, which then count as announced."""
+        """Return the previously announced facts and the current facts. The current facts then count as announced."""
         before, self._announced = self._announced, Announced(self.status, self._health, self.circuit_open)
         return before, self._announced
 
     # -- a start --------------------------------------------------------------------------------------------------
 
     def begin_start(self, listener: Listener) -> int:
-        """Start a new worker in the task `starting`, and return its generation.
+        """Start a new worker in the task `starting`, and return the worker's generation.
 
-        The task returns the error that prevented the start, if any.
+        The result of the task is the error that prevented the start, or None.
         """
         self.generation += 1
         self._attempt += 1
@@ -185,7 +190,7 @@ class Child:
         try:
             worker = await _make(self.spec)
             if self.generation != generation:
-                # The child was stopped meanwhile, and user code may ignore a cancellation.
+                # The child was stopped in the meantime, but user code ignored the cancellation.
                 return stopped_early(self.spec.name)
             self.worker = worker
             if isinstance(worker, BaseWorker):
@@ -211,18 +216,18 @@ class Child:
 
     def note_ended(self, ended: Exit) -> None:
         """Record that the worker has ended, or could not start."""
-        # `_changed_at` stays: the worker itself has the time of its end.
+        # `_changed_at` is not updated, because the worker records the time of its end.
         self.live, self.exit, self._idle_status = False, ended, ended.status
         if self._running_since is not None:
-            # Computed now: a restart may wait for a resume, and that time is not running time.
+            # Computed now, because a restart may wait for a resume, and this wait is not running time.
             self._ran = asyncio.get_running_loop().time() - self._running_since
             self._running_since = None
         self.cancel_timers()
 
     def cancel_timers(self) -> None:
-        """Cancel the backoff, the probes and the wait for the end."""
+        """Cancel the backoff, the probes and the wait for the worker's end."""
         if self.backoff_timer is None and self.probe_task is None and self.wait_task is None:
-            # The usual case, and there may be thousands of children.
+            # Return early in the usual case, because there may be thousands of children.
             return
         for each in (self.backoff_timer, self.probe_task, self.wait_task):
             if each is not None:
@@ -232,7 +237,7 @@ class Child:
     # -- restarts ---------------------------------------------------------------------------------------------------
 
     def count_restart(self, now: float) -> bool:
-        """Count a restart, and return whether it exceeds the limit, so that the circuit breaker must open."""
+        """Count a restart. Return True if it exceeds the limit, so that the circuit breaker must open."""
         backoff = self.spec.backoff
         if not (backoff.max_restarts and backoff.within):
             return False
@@ -243,7 +248,7 @@ class Child:
     def take_delay(self) -> float:
         """Count a failure, and return the seconds to wait before the next start.
 
-        The delay grows with each failure, and is reset after the worker has run for a while.
+        The delay grows with each failure. It is reset after the worker has run for ``reset_after`` seconds.
         """
         if self._ran >= self.spec.backoff.reset_after:
             self._retry = 0
@@ -252,24 +257,24 @@ class Child:
         return self.spec.backoff.delay(self._retry - 1)
 
     def reset_failures(self) -> None:
-        """Close the circuit breaker and forget earlier restarts, because a caller starts the child."""
+        """Close the circuit breaker and forget earlier failures, because a caller starts the child."""
         self.circuit_open, self._restarts, self._retry = False, (), 0
 
     # -- callers that wait for a start ------------------------------------------------------------------------------
 
     @property
     def has_callers(self) -> bool:
-        """Whether a caller waits for the outcome of its start."""
+        """True if a caller waits for the outcome of the child's start."""
         return any(not caller.done() for caller in self._callers)
 
     def add_caller(self) -> asyncio.Future[None]:
-        """Return a future for the outcome of its start."""
+        """Return a future for the outcome of the child's start."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._callers.append(future)
         return future
 
     def answer_callers(self, error: BaseException | None = None) -> None:
-        """Report the outcome of its start to the callers. Without an error, it stays a child."""
+        """Report the outcome of the start to the callers. A child that has started is no longer provisional."""
         self.provisional &= error is not None
         callers, self._callers = self._callers, []
         for future in callers:
@@ -283,12 +288,12 @@ class Child:
     # -- health -----------------------------------------------------------------------------------------------------
 
     async def probe(self) -> ProbeResult:
-        """Probe the worker, and store the result. An error, a timeout, or a missing worker is a failed probe."""
+        """Probe the worker, and store the result. An error, a timeout, or a missing worker counts as a failed probe."""
         worker, status = self.worker, self.status
         if worker is None or status not in AT_WORK:
             return ProbeResult(healthy=False, message=f"is {status}")
         generation = self.generation
-        # A suspended worker cannot answer.
+        # A suspended worker cannot respond.
         extra = self._probe if status == Status.RUNNING else None
         result = await _answer(worker, extra, self.spec.probe_timeout)
         if self.generation == generation and result != self._health:
@@ -296,10 +301,10 @@ class Child:
         return result
 
     async def keep_probing(self, interval: float, report: Callable[[int, ProbeResult], None]) -> None:
-        """Probe it every ``interval`` seconds while it runs. ``report`` gets the number of consecutive failures."""
+        """Probe the worker every ``interval`` seconds. Pass the number of consecutive failures to ``report``."""
         bad = 0
         while True:
-            # A random offset, so that children that started together are not probed together.
+            # The random offset prevents children that started together from being probed together.
             await asyncio.sleep(interval * random.uniform(0.9, 1.1))  # noqa: S311  # no secret
             if self.status != Status.RUNNING:
                 continue
@@ -309,8 +314,8 @@ class Child:
 
 
 async def probe_all(children: Iterable[Child]) -> ProbeResult:
-    """Probe all children concurrently. They are healthy if all that should run are, and none has failed."""
-    # A child that ended normally, or that a caller stopped, does not count as unhealthy.
+    """Probe all children concurrently. The result is healthy if every child that should run is running and healthy."""
+    # Children that ended normally or were stopped by a caller do not count as unhealthy.
     probed = [child for child in children if child.status not in (Status.FINISHED, Status.STOPPED)]
     answers = zip(probed, await asyncio.gather(*(child.probe() for child in probed)), strict=True)
     ill = [f"{child.spec.name}: {answer.message or 'unhealthy'}" for child, answer in answers if not answer.healthy]
@@ -318,7 +323,7 @@ async def probe_all(children: Iterable[Child]) -> ProbeResult:
 
 
 async def _answer(worker: Any, extra: Probe | None, timeout: float) -> ProbeResult:
-    """Return the result of the worker's own probe or, if it is healthy, that of ``extra``."""
+    """Run the worker's own probe and, if it succeeds, ``extra``. Return the last result."""
     probe = getattr(worker, "probe", None)
     answer: Any = ProbeResult(healthy=True)
     try:
@@ -333,7 +338,7 @@ async def _answer(worker: Any, extra: Probe | None, timeout: float) -> ProbeResu
     except asyncio.CancelledError:
         if was_cancelled():
             raise
-        # Other code cancelled the task that the probe awaited.
+        # The probe awaited a task that other code cancelled.
         return ProbeResult(healthy=False, message="cancelled")
     except Exception as error:  # noqa: BLE001  # it is the answer
         return ProbeResult(healthy=False, message=error_text(error))
@@ -346,7 +351,8 @@ async def _make(spec: Spec) -> Worker:
     """Create a new worker for ``spec``.
 
     Raises:
-        WorkerFailed: if its function returns another object, or a worker that was started before.
+        WorkerFailed: if the function of the spec returns an object that is not a worker, or a worker that was started
+            before.
     """
     made = spec.make()
     if inspect.isawaitable(made):
@@ -362,10 +368,10 @@ async def _make(spec: Spec) -> Worker:
 
 
 async def end_of(worker: Worker) -> Exit:
-    """Wait for the end of ``worker``. An error of its `wait` is logged, and counts as its failure."""
+    """Wait for the end of ``worker``. An error raised by its `wait` is logged, and counts as its failure."""
     try:
         return await worker.wait()
-    except BaseException as error:  # the loop decides, even about SystemExit
+    except BaseException as error:  # the loop handles every error, even SystemExit
         if isinstance(error, asyncio.CancelledError) and was_cancelled():
             raise
         _log.exception("%r cannot report its end, which counts as its failure", worker)

@@ -1,9 +1,10 @@
 """The single task that makes all decisions about the children of a supervisor.
 
-Every event is a message in its mailbox: a child ended, a start is done, a backoff is over, a caller requests an
-operation. Messages are handled one after the other. A report of a worker carries the generation of its child, and is
-ignored if the worker has been replaced. The loop never waits for a start, so a start that hangs blocks no other child.
-It does wait for stops, which have a time limit.
+Every event is a message in the task's mailbox: a child ended, a start finished, a backoff expired, or a caller
+requested
+an operation. Messages are handled one after the other. A report from a worker contains the child's generation. It is
+ignored if the worker has been replaced since. The loop never waits for a start, so a start that hangs blocks no other
+child. The loop does wait for stops, which have a time limit.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from lifecycle.workers.model import Exit, ProbeResult
 
     Message: TypeAlias = Callable[[], Awaitable[None]]
-    #: Called with the future of its caller, which is done once the caller no longer waits.
+    #: Called with the future of its caller. The future is done if the caller no longer waits.
     Operation: TypeAlias = Callable[[asyncio.Future[Any]], Awaitable[Any]]
 
 __all__ = ["SupervisorLoop"]
@@ -68,7 +69,7 @@ _log = logging.getLogger("lifecycle.workers")
 
 
 class SupervisorLoop:
-    """Manages the children of ``supervisor``. ``on_failure`` is called when it begins to end with an error."""
+    """Manages the children of ``supervisor``. Calls ``on_failure`` when the supervisor begins to end with an error."""
 
     def __init__(
         self,
@@ -93,23 +94,24 @@ class SupervisorLoop:
         self._mailbox = Mailbox()
         self._stopper = Stopper(stop_order, self.note, self._end_with)
         self._queue = StartQueue(self._mailbox)
-        # Keeps the guard process, so that a restart does not wait for another one.
+        # Keeps the guard process running, so that a restart does not wait for a new one.
         self._guard = GuardRef()
-        # During a suspension, no child is started. These messages wait for the resume, each with the child that it
-        # starts and the generation of the child at that time.
+        # True during a suspension, in which no child is started.
         self._suspended = False
+        # Messages that wait for the resume, each with the child that it starts and the child's generation.
         self._held: deque[tuple[Child, int, Message]] = deque()
-        # Set when the supervisor was requested to stop, so that long operations give up.
+        # Set when the supervisor must stop, so that long operations give up.
         self._halted = asyncio.Event()
-        # Whether it is about to end for any reason, and with which error.
+        # True if the supervisor is ending for any reason.
         self._ending = False
+        # The error with which the supervisor ends.
         self._end = End()
         self._started: asyncio.Future[WorkerFailed | None] | None = None
 
     # -- from the start to the end ----------------------------------------------------------------------------------
 
     def begin(self) -> asyncio.Task[End]:
-        """Start the children in order. The task ends with the supervisor."""
+        """Start the children in order. The returned task ends when the supervisor ends."""
         self._started = asyncio.get_running_loop().create_future()
         return asyncio.create_task(self._run(self._started), name=f"supervisor {self.name}")
 
@@ -117,24 +119,24 @@ class SupervisorLoop:
         """Wait until all children have started.
 
         Raises:
-            WorkerFailed: if a child could not start. The others have been stopped by then.
+            WorkerFailed: if a child could not start. All other children are already stopped.
         """
         assert self._started is not None, "begin() comes first"
         if error := await asyncio.shield(self._started):
             raise error
 
     def halt(self) -> None:
-        """Stop all children, and end."""
+        """Stop all children, and end the loop."""
         self._halted.set()
         self._mailbox.post(self._halt)
 
     def kill(self) -> None:
-        """Kill all children that have not ended by now."""
+        """Kill all children that are still running."""
         self._stopper.kill(self.children.values())
 
     @property
     def error(self) -> BaseException | None:
-        """The error with which the supervisor ends, or has ended."""
+        """The error with which the supervisor ends or has ended."""
         return self._end.error
 
     async def _run(self, started: asyncio.Future[WorkerFailed | None]) -> End:
@@ -158,14 +160,14 @@ class SupervisorLoop:
         self._ending = True
 
     def _end_with(self, error: BaseException | None) -> None:
-        """End with ``error``, or without one if no work is left. Only the first call has an effect."""
+        """End with ``error``, or without an error if no work is left. Only the first call has an effect."""
         if not self._ending:
             self._ending, self._end = True, End(error=error)
             if error is not None:
                 self._on_failure()
 
     def _advance(self) -> None:
-        """Start the next child of the queue. When it is empty for the first time, the supervisor has started."""
+        """Start the next child in the queue. When the queue is empty for the first time, the supervisor has started."""
         child = self._queue.next()
         if child is not None and not self._suspended and not self._ending:
             self._start(child)
@@ -178,7 +180,7 @@ class SupervisorLoop:
         return self._started is not None and not self._started.done()
 
     def _dismiss(self, started: asyncio.Future[WorkerFailed | None]) -> None:
-        """Answer all waiting callers."""
+        """Complete the futures of all waiting callers."""
         for child in self.children.values():
             if child.has_callers:
                 child.answer_callers(stopped_early(child.spec.name))
@@ -188,7 +190,7 @@ class SupervisorLoop:
             started.set_result(None if error is None else as_failure(self.name, error))
 
     def note(self, child: Child) -> None:
-        """Announce and publish the change of a child, if it has changed."""
+        """If the facts about ``child`` have changed, announce and publish the change."""
         watched = self.watches.used and self.watches.active
         if not (watched or hooks.component_changed.receivers):
             return
@@ -202,7 +204,7 @@ class SupervisorLoop:
     # -- a start ----------------------------------------------------------------------------------------------------
 
     def _start(self, child: Child) -> None:
-        """Begin to start ``child``, which has no worker. The outcome is a message to `_start_done`."""
+        """Begin to start ``child``, which has no worker. A message passes the outcome to `_start_done`."""
         generation = child.begin_start(self._worker_changed)
         assert child.starting is not None, "it was begun"
         child.starting.add_done_callback(lambda _: self._mailbox.post(partial(self._start_done, child, generation)))
@@ -228,15 +230,15 @@ class SupervisorLoop:
             hooks.worker_restarted.announce(self.supervisor, worker=child.worker, restarts=child.restarts)
 
     async def _start_failed(self, child: Child, error: BaseException) -> None:
-        """Handle a failed start. A caller that waits for it decides about the child, otherwise the child's policy."""
+        """Handle a failed start: pass the error to the waiting callers, or apply the policy if no caller waits."""
         ended = await self._stopper.reap(child, error)
         child.note_ended(ended)
-        # `first`: a child that cannot start before the supervisor has started fails the supervisor.
+        # If ``first`` is True, the supervisor is still starting. The failed start of a child then fails the supervisor.
         cause, first = cause_of(error), self._starting_up and child in self._queue
         if isinstance(cause, CONTROL_EXCEPTIONS):
             self._queue.discard(child)
             if isinstance(cause, DoNotRestart):
-                # There was nothing to run, as after `ignore` in OTP. This is neither a failure nor the end of a
+                # The child has nothing to run, like `ignore` in OTP. This is neither a failure nor the end of a
                 # significant child.
                 child.idle_status = Status.STOPPED
             else:
@@ -271,9 +273,9 @@ class SupervisorLoop:
     # -- an end -----------------------------------------------------------------------------------------------------
 
     def _expect_end(self, child: Child, worker: Worker) -> None:
-        """Watch ``worker``: its end is reported as a message, and its health is probed.
+        """Watch ``worker``. A message reports its end, and its health is probed.
 
-        A `BaseWorker` reports its end through `_worker_changed`. For others, a task waits.
+        A `BaseWorker` reports its end through `_worker_changed`. For other workers, a task waits for the end.
         """
         generation = child.generation
         if worker.status in FINAL:
@@ -286,7 +288,7 @@ class SupervisorLoop:
             child.probe_task = asyncio.create_task(probing, name=f"health of {child.spec.name}")
 
     def _worker_changed(self, child: Child, generation: int, _old: Status, new: Status) -> None:
-        """Record a change of a `BaseWorker`, and report its end, unless it was stopped or replaced."""
+        """Record a status change of a `BaseWorker`. Report its end, unless the worker was stopped or replaced."""
         if new is Status.STARTING and isinstance(watches := getattr(child.worker, "_watches", None), Watches):
             watches.attach(self.watches, child.spec.name)
         self.note(child)
@@ -305,7 +307,8 @@ class SupervisorLoop:
         if ended is None:
             ended = await end_of(child.worker)
         elif child.worker.status not in FINAL:
-            # Its `wait` failed, so it may be alive, and must not run next to its successor.
+            # The `wait` of the worker failed, so the worker may still run. It must not run at the same time as its
+            # successor.
             await self._stopper.stop_worker(child.worker, child.spec.stop_timeout)
         child.note_ended(ended)
         self.note(child)
@@ -319,13 +322,13 @@ class SupervisorLoop:
                 await self._schedule_restart(child, generation, ended.error)
 
     def _log_failure(self, child: Child, ended: Exit) -> None:
-        """Log the failure of ``child``, which is not restarted, unless the child itself asked not to be."""
+        """Log the failure of ``child``, which is not restarted. A `DoNotRestart` is not logged."""
         error = ended.error
         if error is not None and not isinstance(cause_of(error), DoNotRestart):
             _log.error(NOT_RESTARTED, child.spec.name, _reason(child, error), exc_info=_with_traceback(error))
 
     def _leave(self, child: Child) -> None:
-        """Leave ``child`` down, which may end the supervisor."""
+        """Leave ``child`` down. This may end the supervisor."""
         others = (each for each in self.children.values() if each is not child and each.spec.significant)
         at_work = [each for each in others if self._is_at_work(each)]
         if ends_with(self._auto_shutdown, significant=child.spec.significant, others=at_work):
@@ -333,7 +336,7 @@ class SupervisorLoop:
             self._end_with(None)
 
     def _is_at_work(self, child: Child) -> bool:
-        """Whether ``child`` is running, or will be started."""
+        """Return True if ``child`` is running or will be started."""
         return child.active or child in self._queue or self._is_held(child)
 
     def _probed(self, child: Child, generation: int, bad: int, answer: ProbeResult) -> None:
@@ -356,7 +359,7 @@ class SupervisorLoop:
     async def _schedule_restart(self, child: Child, generation: int, error: BaseException | None) -> None:
         """Restart ``child`` and its group after the backoff, if its circuit breaker and the restart limit allow it."""
         if child.generation != generation:
-            # It waited during a suspension, and the child was started or stopped meanwhile.
+            # The message waited during a suspension, and a caller has started or stopped the child since.
             return
         if self._suspended:
             self._held.append((child, generation, partial(self._schedule_restart, child, generation, error)))
@@ -380,7 +383,7 @@ class SupervisorLoop:
             await self._restart_group(child, delay)
 
     def _retry_first_start(self, child: Child, error: BaseException) -> None:
-        """Start ``child``, which has never run, after its backoff. No sibling needs a restart because of it."""
+        """Start ``child``, which has never run, after its backoff. Its siblings need no restart."""
         self._queue.discard(child)
         if child.count_restart(asyncio.get_running_loop().time()):
             self._open_circuit(child, error)
@@ -407,12 +410,12 @@ class SupervisorLoop:
             if each in restarted:
                 self._show_pending(each)
             elif each.has_callers:
-                # A stop interrupted its start by a caller, and its policy does not allow another start.
+                # The start that a caller requested was stopped, and the child's policy does not allow another start.
                 self._refuse(each)
         self._queue.fill(restarted, delay)
 
     async def _start_due(self, child: Child, generation: int) -> None:
-        """Start ``child`` now, unless it was started or stopped meanwhile."""
+        """Start ``child`` now, unless it was started or stopped in the meantime."""
         if child.generation != generation:
             return
         if self._suspended:
@@ -425,7 +428,7 @@ class SupervisorLoop:
         self.note(child)
 
     def _open_circuit(self, child: Child, error: BaseException | None) -> None:
-        """Give ``child`` up after it ended with ``error``. Its siblings and the supervisor continue."""
+        """Open the circuit breaker after ``child`` ended with ``error``. The siblings and the supervisor continue."""
         backoff, name = child.spec.backoff, child.spec.name
         many = f"more than {backoff.max_restarts} restart{'s'[: backoff.max_restarts != 1]} within {backoff.within:g} s"
         _log.error("%r is given up after %s", name, many, exc_info=_with_traceback(error))
@@ -441,7 +444,7 @@ class SupervisorLoop:
         """Return the child ``name``.
 
         Raises:
-            KeyError: if there is none, with the names of the children.
+            KeyError: if no such child exists. The message lists the names of the children.
         """
         if name not in self.children:
             known = ", ".join(map(repr, self.children)) or "no children"
@@ -449,10 +452,10 @@ class SupervisorLoop:
         return self.children[name]
 
     def register(self, spec: Any) -> Child:
-        """Add a child as the last one in order, without starting it. It replaces a child of its name that has ended.
+        """Add a child at the end of the order without starting it. An ended child with the same name is replaced.
 
         Raises:
-            TypeError, ValueError: if it cannot be a child.
+            TypeError, ValueError: if ``spec`` is not a valid child.
         """
         if not isinstance(spec, Spec):
             several = ", or several one by one: *specs" if isinstance(spec, list | tuple) else ""
@@ -470,9 +473,9 @@ class SupervisorLoop:
         return child
 
     async def by_hand(self, operation: Callable[[Any], Awaitable[asyncio.Future[None] | None]], on: Any) -> None:
-        """Run one of the operations below in its turn, and wait for the start that it began, if any.
+        """Run one of the operations below as a message. If it began a start, wait for the outcome.
 
-        If the caller stops waiting, the policy of the child decides about the result of that start.
+        If the caller stops waiting, the child's policy applies to the outcome of that start.
         """
         started: asyncio.Future[None] | None = None
 
@@ -491,7 +494,7 @@ class SupervisorLoop:
                 started.cancel()
 
     async def add(self, spec: Spec) -> asyncio.Future[None] | None:
-        """Add a child and start it. The future completes with the start; None while suspended."""
+        """Add a child and start it. Return a future for the outcome of the start, or None while suspended."""
         child = self.register(spec)
         if self._suspended:
             self._hold(child)
@@ -503,18 +506,18 @@ class SupervisorLoop:
         else:
             self._queue.add(child)
             if not self._starting_up:
-                # The queue is a group that waits for its restart.
+                # The queue is not empty, because a group waits for its restart.
                 self._show_pending(child)
         return outcome
 
     async def remove(self, name: str) -> None:
-        """Stop the child ``name`` and forget it."""
+        """Stop the child ``name`` and remove it."""
         child = await self.stop_now(name)
         self.forget(child)
         child.answer_callers(stopped_early(name))
 
     async def stop_child(self, name: str) -> None:
-        """Stop the child ``name`` and keep it, unless a caller of `add` still waits for its first start."""
+        """Stop the child ``name`` and keep it. If `add` still waits for its first start, remove the child."""
         child = await self.stop_now(name)
         if child.provisional and child.has_callers:
             self._refuse(child)
@@ -525,7 +528,7 @@ class SupervisorLoop:
         """Stop the child ``name`` if it is running, and start it. Earlier failures no longer count."""
         child = await self.stop_now(name)
         if not (child.provisional and child.has_callers):
-            # A caller of `add` waits for this start instead of the stopped one.
+            # A caller of `add` waits for the new start instead of the stopped one.
             child.provisional = False
             child.answer_callers(stopped_early(name))
         child.reset_failures()
@@ -537,7 +540,7 @@ class SupervisorLoop:
         return outcome
 
     async def stop_now(self, name: str) -> Child:
-        """Stop the child ``name`` in the turn of the caller."""
+        """Stop the child ``name`` while the current message is handled."""
         child = self.child(name)
         self._queue.discard(child)
         await self._stopper.stop(child)
@@ -548,11 +551,12 @@ class SupervisorLoop:
     async def suspend(self, done: Callable[[], object]) -> None:
         """Suspend the children and call ``done``, unless the supervisor is already suspended.
 
-        If the caller gives up or the supervisor stops, the suspended children run again. A child that is starting
-        starts again after the resume.
+        If the caller stops waiting or the supervisor stops, the suspended children are resumed. A child that is
+        starting
+        is stopped, and started again after the resume.
 
         Raises:
-            WorkerFailed: if a child cannot be suspended. The others run again by then.
+            WorkerFailed: if a child cannot be suspended. The other children have been resumed.
         """
         await self._mailbox.call(partial(self._suspend, done))
 
@@ -565,7 +569,8 @@ class SupervisorLoop:
                 if child.starting is not None:
                     await self._stopper.stop(child)
                     self._hold(child)
-                # A caller that waits for its start would wait for the resume, which the same task may have to request.
+                # Without this, the caller of a start would wait for the resume. A task that must request the resume
+                # would deadlock.
                 child.answer_callers()
             await self._unless_given_up(caller, suspend_all(list(self.children.values())))
             done()
@@ -577,7 +582,7 @@ class SupervisorLoop:
         """Resume the children, call ``done``, and start the waiting children. Does nothing if not suspended.
 
         Raises:
-            WorkerFailed: if a child cannot be resumed. The others are suspended again by then.
+            WorkerFailed: if a child cannot be resumed. The other children have been suspended again.
         """
         await self._mailbox.call(partial(self._resume, done))
 
@@ -589,26 +594,27 @@ class SupervisorLoop:
         await self._release()
 
     def _hold(self, child: Child) -> None:
-        """Start ``child``, which has no worker, after the resume."""
+        """Schedule the start of ``child``, which has no worker, for the resume."""
         self._show_pending(child)
         if child not in self._queue:
             generation = child.generation
             self._held.append((child, generation, partial(self._start_due, child, generation)))
 
     def _is_held(self, child: Child) -> bool:
-        """Whether ``child`` will be started after the resume."""
+        """Return True if ``child`` will be started after the resume."""
         return any(held is child and generation == child.generation for held, generation, _message in self._held)
 
     async def _release(self) -> None:
         self._suspended = False
-        # One at a time, because the others will still be started, so no significant child among them has ended.
+        # Remove one message at a time. Children that are still held count as running, so they cannot end the
+        # supervisor.
         while self._held:
             _child, _generation, message = self._held.popleft()
             if not (self._halted.is_set() or self._ending):
                 await message()
 
     async def _unless_given_up(self, caller: asyncio.Future[Any], work: Coroutine[Any, Any, None]) -> None:
-        """Await ``work``, but cancel it if ``caller`` or the supervisor gives up: a task may never reach its gate."""
+        """Await ``work``, but cancel it if ``caller`` or the supervisor gives up. A task may never reach its gate."""
         doing = asyncio.ensure_future(work)
         halted = asyncio.ensure_future(self._halted.wait())
         try:
@@ -625,28 +631,28 @@ class SupervisorLoop:
 
 
 def _reason(child: Child, error: BaseException) -> str:
-    """Return the reason for the end of ``child``, for the log."""
+    """Return the reason why ``child`` ended, for the log."""
     ended = child.exit
     return with_stderr(reason_of(error), ended.stderr if ended is not None and ended.error is error else "")
 
 
 def _with_traceback(error: BaseException | None) -> BaseException | None:
-    """Return ``error`` for the log if its traceback helps. The errors of this library need only one line."""
+    """Return ``error`` if the log should show its traceback. For errors defined by this library, one line is enough."""
     return None if isinstance(error, LifecycleError) else error
 
 
 class Mailbox:
-    """Messages, which are functions, in order of arrival. Some have a caller that waits for the result."""
+    """A queue of messages, which are functions. The callers of some messages wait for the result."""
 
     def __init__(self) -> None:
-        # Its senders limit its size: one or two messages per worker, and one per caller.
+        # Unbounded, because each worker has at most two messages in it, and each caller one.
         self._messages: asyncio.Queue[Message] = asyncio.Queue()
         self._calls: set[asyncio.Future[Any]] = set()
-        # Raised in callers after the last message.
+        # Raised in callers after the last message was handled.
         self._closed: Exception | None = None
 
     async def take(self) -> Message:
-        """Return the next message."""
+        """Wait for the next message and return it."""
         return await self._messages.get()
 
     def post(self, message: Message) -> None:
@@ -661,7 +667,7 @@ class Mailbox:
         return asyncio.get_running_loop().call_later(delay, self.post, message)
 
     async def call(self, operation: Operation) -> Any:
-        """Run ``operation`` in its turn, unless the caller has given up by then, and return or raise its outcome."""
+        """Run ``operation`` as a message, unless the caller has given up by then. Return or raise its outcome."""
         if self._closed is not None:
             raise self._closed
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -673,7 +679,7 @@ class Mailbox:
             self._calls.discard(future)
 
     def dismiss(self, error: Exception) -> None:
-        """Raise ``error`` in all current and later callers, because no message is handled any more."""
+        """Raise ``error`` in all current and later callers, because no more messages are handled."""
         self._closed = error
         for future in self._calls:
             if not future.done():
@@ -694,15 +700,16 @@ async def _answer(future: asyncio.Future[Any], operation: Operation) -> None:
 
 
 class StartQueue:
-    """The children that are started in order: each start ends before the next one begins.
+    """A queue of children to start. Each start ends before the next one begins.
 
-    A supervisor has one, for its own start and for the restart of a group.
+    A supervisor uses one queue for its own start and for the restart of a group.
     """
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
-        # Only the first child is starting. The number identifies the timer of the current content.
+        # Only the first child may be starting.
         self._children: list[Child] = []
+        # Incremented when the content is replaced, so that a timer for earlier content has no effect.
         self._number = 0
         self._waiting = False
         self._timer: asyncio.TimerHandle | None = None
@@ -712,11 +719,11 @@ class StartQueue:
 
     @property
     def empty(self) -> bool:
-        """Whether the queue is empty."""
+        """True if the queue is empty."""
         return not self._children
 
     def fill(self, children: Sequence[Child], delay: float = 0.0) -> None:
-        """Replace its content with ``children``, to be started after ``delay`` seconds."""
+        """Replace the content of the queue with ``children``. The first start begins after ``delay`` seconds."""
         self.clear()
         self._children = list(children)
         number, self._waiting = self._number, True
@@ -737,7 +744,7 @@ class StartQueue:
             self._children.remove(child)
 
     def next(self) -> Child | None:
-        """Return the first child, if its delay is over and it is not starting."""
+        """Return the first child if the delay has passed and the child is not starting; otherwise None."""
         first = self._children[0] if self._children and not self._waiting else None
         return None if first is None or first.starting is not None else first
 

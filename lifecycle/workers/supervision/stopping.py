@@ -1,4 +1,4 @@
-"""Stops and suspends the children of a supervisor, at any point of their starts."""
+"""Stops and suspends the children of a supervisor, even while they start."""
 
 from __future__ import annotations
 
@@ -25,16 +25,19 @@ __all__ = ["Stopper", "resume_all", "suspend_all"]
 
 _log = logging.getLogger("lifecycle.workers")
 
-#: Seconds for the start of a worker to end after a stop or a cancellation.
+#: Seconds that a start has to end after it was stopped or cancelled.
 _START_ENDS: Final = 1.0
-#: The same while the worker is still being created, and has no timeout of its own.
+#: Seconds that a start has to end if it was cancelled while the worker was still being created.
 _MAKING_ENDS: Final = 10.0
 
 
 class Stopper:
     """Stops the children of one supervisor.
 
-    ``note`` is called when a child may have changed, ``end_with`` with an error that ends the supervisor.
+    Args:
+        order: the order in which to stop the children.
+        note: called when a child may have changed.
+        end_with: called with an error that ends the supervisor.
     """
 
     def __init__(
@@ -43,12 +46,12 @@ class Stopper:
         self._order = order
         self._note = note
         self._end_with = end_with
-        # The tasks that kill workers that are already stopping, once no time is left.
+        # Tasks that kill workers after the time to stop is over.
         self._kills: list[asyncio.Task[None]] = []
         self._no_time_left = False
 
     async def stop_all(self, children: Sequence[Child]) -> None:
-        """Stop ``children``: the last first, one after the other, or all concurrently."""
+        """Stop ``children``, either in reverse order or concurrently."""
         if self._order is StopOrder.PARALLEL:
             await self._stop_at_once(children)
             return
@@ -56,7 +59,7 @@ class Stopper:
             await self.stop(child)
 
     async def stop(self, child: Child) -> None:
-        """Stop the worker of ``child``, or its start. Later reports of that worker are stale."""
+        """Stop the worker of ``child``, or its start. Later reports from that worker are ignored."""
         self._invalidate(child)
         if child.starting is not None:
             await self._stop_start(child, child.starting)
@@ -68,7 +71,7 @@ class Stopper:
         self._note(child)
 
     async def reap(self, child: Child, error: BaseException) -> Exit:
-        """Return the exit of a start that failed with ``error``. If the worker is alive, it is stopped."""
+        """Return the exit for a start that failed with ``error``. If the worker is still alive, stop it first."""
         if child.worker is None:
             return failed(error)
         if child.worker.status not in FINAL:
@@ -77,7 +80,7 @@ class Stopper:
         return ended if ended.error is not None else failed(error)
 
     async def stop_worker(self, worker: Worker, timeout: float | None) -> None:
-        """Stop ``worker``; an error of its `stop` is logged."""
+        """Stop ``worker``. Log an error raised by its `stop`."""
         try:
             await worker.stop(timeout)
         except Exception:  # noqa: BLE001  # logged; the siblings have to be stopped all the same
@@ -92,12 +95,12 @@ class Stopper:
                 self._kills.append(asyncio.create_task(killing, name=f"kill of {child.spec.name}"))
 
     async def wait_killed(self) -> None:
-        """Wait for the ends of the killed workers."""
+        """Wait until the killed workers have ended."""
         if self._kills:
             await asyncio.wait(self._kills)
 
     async def _stop_at_once(self, children: Sequence[Child]) -> None:
-        """Stop ``children`` concurrently. Only workers that do not inherit from `BaseWorker` need a task each."""
+        """Stop ``children`` concurrently. Only workers with a custom `stop` need a task each."""
         asked: list[tuple[Child, BaseWorker]] = []
         others: list[Child] = []
         for child in children:
@@ -125,7 +128,7 @@ class Stopper:
         return groups
 
     async def _stop_start(self, child: Child, starting: asyncio.Task[BaseException | None]) -> None:
-        """Stop a start: the function that creates the worker, or the worker."""
+        """Stop a start: cancel the creation of the worker, or stop the created worker."""
         made = child.worker
         if made is None:
             starting.cancel()
@@ -148,14 +151,14 @@ class Stopper:
         return 0 if self._no_time_left else child.spec.stop_timeout
 
     def _ended(self, child: Child, ended: Exit) -> None:
-        """Record the end of a stopped child. Its error counts only if it ends the supervisor."""
+        """Record the end of a stopped child. Its error has an effect only if the restart policy escalates it."""
         child.note_ended(ended)
         if ended.error is not None and verdict(child.spec.restart, ended) is Verdict.ESCALATE:
             self._end_with(cause_of(ended.error))
 
 
 def _ask_all(grace: float, workers: Iterable[BaseWorker]) -> asyncio.TimerHandle | None:
-    """Stop ``workers``, with one timer that kills them all. One timer each would take longer than the stop."""
+    """Stop ``workers``. One timer kills them all, because one timer per worker would take longer than the stop."""
     for worker in workers:
         worker.ask_to_stop(math.inf if grace > 0 else 0)
     return asyncio.get_running_loop().call_later(grace, _kill_all, workers) if 0 < grace < math.inf else None
@@ -167,10 +170,10 @@ def _kill_all(workers: Iterable[BaseWorker]) -> None:
 
 
 async def suspend_all(children: Sequence[Child]) -> None:
-    """Suspend the running children that support it, the last first.
+    """Suspend the running children that support it, in reverse order.
 
     Raises:
-        WorkerFailed: if one cannot be suspended. The ones before it run again by then.
+        WorkerFailed: if a child cannot be suspended. The children that were suspended before it have been resumed.
     """
     await _each([child for child in reversed(children) if _can(child, Status.RUNNING)], "suspend", "resume")
 
@@ -179,7 +182,7 @@ async def resume_all(children: Sequence[Child]) -> None:
     """Resume the suspended children in order.
 
     Raises:
-        WorkerFailed: if one cannot be resumed. The ones before it are suspended again by then.
+        WorkerFailed: if a child cannot be resumed. The children that were resumed before it are suspended again.
     """
     await _each([child for child in children if _can(child, Status.SUSPENDED)], "resume", "suspend")
 
@@ -205,7 +208,7 @@ async def _each(children: Iterable[Child], do: str, undo: str) -> None:
 
 
 async def _call(child: Child, method: str) -> None:
-    """Suspend or resume ``child``. If it has ended meanwhile, it waits for the resume."""
+    """Suspend or resume ``child``. If it has ended in the meantime, its restart waits for the resume."""
     worker: Any = child.worker
     try:
         await getattr(worker, method)()

@@ -1,4 +1,4 @@
-"""The watches of a supervisor. Each has a bounded queue, and the supervisors above receive every change as well."""
+"""The watches of a supervisor. Each has a bounded queue. Changes are also published to the supervisors above."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _SIZE: Final = 1000
 
 
 class Watch:
-    """An async iterator of the changes from its creation until the supervisor has ended.
+    """Async iterator over the changes from its creation until the supervisor has ended.
 
-    It keeps the last 1,000 events for a slow reader; `dropped` counts the others.
+    It keeps the latest 1,000 events for a slow reader. `dropped` counts the events that were discarded.
     """
 
     def __init__(self) -> None:
@@ -61,12 +61,12 @@ class Watch:
 
 
 class Watches:
-    """The watches of one supervisor, and those of the supervisors above it."""
+    """The watches of one supervisor, with a link to those of the supervisor above it."""
 
     def __init__(self) -> None:
-        #: Whether there has been a watch here or above. Until then, a change costs only this check.
+        #: True if this supervisor or one above it has ever had a watch. Until then, a change costs only this check.
         self.used: bool = False
-        # Weak references, so that a watch disappears with its iterator.
+        # Weak references, so that a watch is removed together with its iterator.
         self._watches: WeakSet[Watch] | None = None
         self._closed = False
         self._parent: Watches | None = None
@@ -74,11 +74,11 @@ class Watches:
 
     @property
     def active(self) -> bool:
-        """Whether there is a watch, here or above."""
+        """True if this supervisor or one above it has a watch."""
         return bool(self._watches) or (self._parent is not None and self._parent.active)
 
     def attach(self, parent: Watches, name: str) -> None:
-        """Also publish every change to ``parent``, in which this supervisor is the child ``name``."""
+        """Also publish every change to ``parent``, where this supervisor is the child ``name``."""
         self._parent, self._name_in_parent = parent, name
         self.used |= parent.used
 
@@ -94,14 +94,14 @@ class Watches:
         return watch
 
     def publish(self, event: StatusEvent, *, up: bool = True) -> None:
-        """Publish ``event`` to all watches here, and with ``up`` to those above."""
+        """Publish ``event`` to all watches of this supervisor and, if ``up``, to those above."""
         for watch in list(self._watches or ()):
             watch.put(event)
         if up and self._parent is not None and self._parent.active:
             self._parent.publish(replace(event, path=f"{self._name_in_parent}/{event.path}"))
 
     def close(self) -> None:
-        """End all watches here after their queued events."""
+        """End all watches of this supervisor after their queued events."""
         self._closed = True
         for watch in list(self._watches or ()):
             watch.finish()
