@@ -402,7 +402,7 @@ async def _refused(path: Path, *schemas: Schema) -> str:
 
 async def test_a_file_that_is_not_a_database_is_refused_and_unchanged(path: Path) -> None:
     path.write_text("once upon a time, " * 1000)
-    assert "not a SQLite database" in await _refused(path)
+    assert "not an SQLite database" in await _refused(path)
     assert path.read_text().startswith("once upon a time")
 
 
@@ -419,7 +419,7 @@ async def test_a_damaged_file_is_named(path: Path) -> None:
 
 
 async def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
-    assert "does its directory exist" in await _refused(tmp_path / "nowhere" / "app.db")
+    assert "check that its directory exists" in await _refused(tmp_path / "nowhere" / "app.db")
     assert "cannot be opened" in await _refused(tmp_path)
 
 

@@ -1,8 +1,8 @@
-"""`Outbox`: delivers the events that tasks send. `send` has stored each event with the success of its task.
+"""`Outbox`: delivers events sent by tasks. Each event is stored together with the success of its task.
 
-Several processes may deliver from one store. A process that takes an event holds a lease on it, renews the lease during
-the delivery, and deletes the event after it was handled. If the process ends before that, another process takes the
-event, so the event may be delivered twice, with the same id.
+Several processes may deliver events from the same store. A process takes a lease on an event, renews the lease during
+the delivery, and deletes the event after it is handled. If the process ends earlier, a different process delivers the
+event. An event may therefore be delivered twice, with the same id.
 """
 
 from __future__ import annotations
@@ -31,26 +31,28 @@ __all__ = ["SENT", "Outbox", "SentEvent"]
 
 _log = logging.getLogger("lifecycle.flows")
 
-#: Message: there may be an event to deliver.
+#: Message: an event may be waiting for delivery.
 SENT = "sent"
 
-#: Seconds of a lease on an event, and maximum events in delivery at a time.
-_LEASE, _ROOM = 10.0, 64
-#: Seconds between two checks without a message.
+#: Seconds until a lease on an event expires.
+_LEASE = 10.0
+#: Maximum number of events that are being delivered at the same time.
+_ROOM = 64
+#: Seconds after which the store is checked without a message.
 _LOOK = 5.0
-#: Number of deliveries without a result after which an event, suspected of killing its process, is delivered alone.
+#: Number of deliveries without a result after which an event may be the cause of crashes and is delivered alone.
 _SUSPECT = 20
-#: The wait after a failed delivery.
+#: The delay after a failed delivery.
 _AGAIN = Backoff(initial=0.5, maximum=60.0)
 
 
 @dataclass(frozen=True, slots=True)
 class SentEvent:
-    """An event that a task has sent."""
+    """An event sent by a task."""
 
     topic: str
     data: Any
-    #: The id, the same for each delivery of the event.
+    #: The event's id, which is the same for each delivery.
     id: str
 
 
@@ -67,23 +69,23 @@ class _Flows(Protocol):
 
 
 class Outbox:
-    """A source for a router, made by `Flows.outbox`: delivers events that tasks have sent, once they are stored.
+    """A source for a router that delivers stored events sent by tasks; `Flows.outbox` creates it.
 
-    A delivered event is deleted. An event whose delivery failed, or that no route handles, is delivered again after
-    half a second, then at growing intervals of up to a minute. After ``max_attempts`` failures it becomes a dead
-    letter, which stays in the store until you replay or drop it (``lifecycle flows dead``). Events are delivered in the
-    order in which they were stored, except for repeated deliveries, and unless several processes deliver.
+    A delivered event is deleted. If the delivery fails or no route handles the event, the event is delivered again
+    after half a second, then at growing intervals of up to a minute. After ``max_attempts`` failures, the event becomes
+    a dead letter. It stays in the store until you replay or drop it with ``lifecycle flows dead``. If only one process
+    delivers events, they are delivered in the order in which they were stored, except for repeated deliveries.
     """
 
     def __init__(self, flows: _Flows, max_attempts: int) -> None:
         if max_attempts < 1:
-            raise ValueError(f"outbox(max_attempts={max_attempts!r}) would deliver nothing; give 1 or more")
+            raise ValueError(f"max_attempts must be 1 or more, got {max_attempts!r}")
         self._flows, self._max_attempts = flows, max_attempts
         self._store = flows.store.outbox()
         self._news = asyncio.Event()
-        # The current deliveries, by the numbers of their events, each watched by a task.
+        # The tasks that wait for deliveries to end, by event number.
         self._under_way: dict[int, asyncio.Task[None]] = {}
-        # The results to write: True if delivered, False to free the event, or how the delivery failed.
+        # The results to write, by event number: True if delivered, False to end the lease, or a record of the failure.
         self._ended: dict[int, bool | FailedDelivery] = {}
 
     def __repr__(self) -> str:
@@ -93,7 +95,7 @@ class Outbox:
         """Deliver events until cancelled.
 
         Raises:
-            FlowError: unless the flows are entered.
+            FlowError: if the `Flows` are not open.
         """
         self._flows.check_open()
         silence = self._flows.presence.listen(SENT, self._news.set)
@@ -113,7 +115,7 @@ class Outbox:
             await asyncio.wait([renewing])
 
     async def settle(self) -> None:
-        """Write the results of deliveries, and free the events whose delivery has not ended."""
+        """Write the results of deliveries, and end the leases on events whose delivery has not ended."""
         # The result of an ended delivery arrives in the next loop iteration.
         await asyncio.sleep(0)
         for task in self._under_way.values():
@@ -123,16 +125,16 @@ class Outbox:
         try:
             await self._write_results()
         except JournalError as error:
-            _log.warning("results of deliveries could not be written; the events will be delivered again: %s", error)
+            _log.warning("delivery results could not be written; the events will be delivered again: %s", error)
 
     async def _take(self) -> list[OutboxRow]:
-        """Write the results, and take as many events as the limit allows."""
+        """Write the results of deliveries, then take more events, up to the limit."""
         try:
             await self._write_results()
             room = _ROOM - len(self._under_way)
             rows = await self._claim(room) if room else []
             if any(map(_is_suspect, rows)) and len(rows) + len(self._under_way) > 1:
-                # The suspect may kill the process, so no other event may be in delivery with it.
+                # This event may crash the process, so no other event is delivered at the same time.
                 self._ended |= {row.number: False for row in rows}
                 await self._idle()
                 await self._write_results()
@@ -149,7 +151,7 @@ class Outbox:
         return [row for row in rows if row.number not in self._under_way and row.number not in self._ended]
 
     async def _idle(self) -> None:
-        """Wait until no delivery runs, at most for the time of a lease: a long delivery must not block the rest."""
+        """Wait until no delivery is running, but no longer than a lease, so that others are not blocked."""
         if self._under_way:
             await asyncio.wait(list(self._under_way.values()), timeout=_LEASE)
 
@@ -213,7 +215,7 @@ class Outbox:
             del self._ended[number]
 
     async def _renew(self) -> None:
-        """Renew the leases in time, until cancelled."""
+        """Renew the leases before they expire, until cancelled."""
         while True:
             await asyncio.sleep(_LEASE / 3)
             if numbers := [*self._under_way, *self._ended]:

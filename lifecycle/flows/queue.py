@@ -1,6 +1,6 @@
-"""`JobQueue`: jobs that are enqueued, claimed and completed, by this process or by others that share the store.
+"""`JobQueue`: a queue of jobs, shared by all processes that have the same store open.
 
-A job is a flow for any process to run. `worker` contains the loop that claims jobs and runs their flows.
+A job is a flow that any of these processes can run. `worker` contains the loop that claims jobs and runs their flows.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ __all__ = ["JOBS_TO_CLAIM", "Job", "JobQueue", "JobQueueState", "jobs_of"]
 
 _log = logging.getLogger("lifecycle.flows")
 
-#: Message: there may be jobs of any flow to claim.
+#: Message: a job for any flow may be available.
 JOBS_TO_CLAIM = "jobs"
-#: Maximum characters of a flow's name in a message.
+#: Maximum length of a flow's name in a message.
 _LONGEST = 100
-#: Seconds between two checks, without a message, of a process that waits for the end of a job.
+#: Seconds after which a process that waits for a job checks the job's state without having received a message.
 _LOOK = 5.0
-#: Number of rows turned into jobs per loop iteration.
+#: Number of rows converted to jobs per loop iteration.
 _PAGE = 1000
 _BACKOFF = Backoff(initial=1.0, maximum=300.0)
 
 
 def jobs_of(flow: str) -> str:
-    """Return the message that there may be jobs of ``flow`` to claim."""
+    """Return the message that a job for ``flow`` may be available."""
     return f"{JOBS_TO_CLAIM} {flow}" if len(flow) <= _LONGEST else JOBS_TO_CLAIM
 
 
@@ -55,9 +55,9 @@ def _end_of(id: str) -> str:  # noqa: A002  # what it is
 
 
 class Job:
-    """A job of a `JobQueue`, as last read from the store.
+    """A job in a `JobQueue`, as last read from the store.
 
-    Awaiting it waits until any process completes the job, and returns the outcome.
+    Awaiting a job waits until any process has completed it, and returns the outcome.
     """
 
     __slots__ = ("_machine", "_queue", "_row")
@@ -68,7 +68,7 @@ class Job:
 
     @classmethod
     def claimed(cls, queue: JobQueue, row: JobRow) -> Job:
-        """Return a job that was just claimed, and announce the claim."""
+        """Return a job that was just claimed, and announce the change of its state."""
         job = cls(queue, row._replace(state=JobState.UNCLAIMED))
         job.see(row)
         return job
@@ -81,12 +81,12 @@ class Job:
 
     @property
     def row(self) -> JobRow:
-        """The row that was last read."""
+        """The job's row, as last read from the store."""
         return self._row
 
     @property
     def id(self) -> str:
-        """Id of the job, and of its flow."""
+        """Id of the job and its flow."""
         return self._row.id
 
     @property
@@ -96,17 +96,17 @@ class Job:
 
     @property
     def priority(self) -> Priority:
-        """Its priority."""
+        """Priority of the job."""
         return PRIORITIES[self._row.rank]
 
     @property
     def state(self) -> JobState:
-        """Its state."""
+        """State of the job."""
         return self._machine.state
 
     @property
     def owner(self) -> str | None:
-        """Name of the owner, or None."""
+        """Name of the owner, or None if the job is not claimed."""
         return self._row.owner or None
 
     @property
@@ -131,7 +131,7 @@ class Job:
         return values
 
     def see(self, row: JobRow) -> None:
-        """Update from the stored row; the state machine passes through the intermediate states."""
+        """Update the job from a stored row. The job's state machine passes through the intermediate states."""
         old, self._row = self._row, row
         if self._machine.is_final:
             return
@@ -154,21 +154,22 @@ class JobQueueState:
 
 
 class JobQueue:
-    """A queue of jobs in the store of ``flows``. Each job is a flow to run, with its name and values.
+    """A queue of jobs in the same store as ``flows``. Each job is the name of a flow to run, with its values.
 
     A claimed job belongs to its owner until it is completed, discarded or released, or until the claim expires. If the
-    owner's process dies, its claims on the same machine end immediately. A failed job returns to the queue after a
-    delay. A complete job is kept, with its outcome, until `purge`.
+    owner's process ends, other processes on the same machine detect this, and its claims end immediately. A failed job
+    returns to the queue after a delay. A complete job stays in the store until you call `purge`.
 
     Args:
         flows: The flows. Enter them before you use the queue.
-        max_attempts: Maximum number of claims before a job is discarded. Applies to the jobs that are enqueued here.
-        backoff: Delays of a failed job.
+        max_attempts: Maximum number of attempts before a job is discarded, for jobs that are added to this queue
+            object.
+        backoff: Delays before a failed job runs again.
     """
 
     def __init__(self, flows: Flows, *, max_attempts: int = 10, backoff: Backoff = _BACKOFF) -> None:
         if max_attempts < 1:
-            raise ValueError(f"JobQueue(max_attempts={max_attempts!r}) would never run a job; give 1 or more")
+            raise ValueError(f"max_attempts must be 1 or more, got {max_attempts!r}")
         #: The `Flows` that run claimed jobs.
         self.flows = flows
         self._store = flows.store.jobs(flows.presence)
@@ -186,14 +187,14 @@ class JobQueue:
         """The store of the jobs.
 
         Raises:
-            FlowError: unless the flows are entered.
+            FlowError: if the `Flows` are not open.
         """
         self.flows.check_open()
         return self._store
 
     @cached_property
     def now(self) -> Callable[[], float]:
-        """Return seconds since the epoch, by the clock of all processes with this store."""
+        """Return seconds since the epoch, by the clock that all processes with this store share."""
         return clock_of(self.flows.store)
 
     def state(self) -> JobQueueState:
@@ -213,24 +214,24 @@ class JobQueue:
         id: str | None = None,  # noqa: A002  # what it is
         **store: Any,
     ) -> Job:
-        """Add a job: a flow to run, with its values.
+        """Add a job that runs ``flow`` with these values.
 
         Args:
-            flow: Name of the flow, as workers know it.
+            flow: Name of the flow, as in the mapping passed to `work`.
             priority: ``"very_high"``, ``"high"``, ``"normal"``, ``"low"`` or ``"very_low"``.
-            after: Seconds before which the job is not due.
+            after: Seconds until the job is due.
             id: Id of the job. If a job with this id exists, that job is returned with its first values. By default, a
                 new one.
             store: Values for the flow, by name.
 
         Raises:
-            ValueError: if the priority is unknown, or the delay is not a number of seconds.
-            FlowError: if a value cannot be stored, or the id belongs to a job of another flow.
+            ValueError: if the priority is unknown, or if ``after`` is negative or not finite.
+            FlowError: if a value cannot be stored, or if the id belongs to a job for a different flow.
         """
         if not isinstance(flow, str):
-            raise TypeError(f"enqueue({flow!r}) is not the name of a flow; give the name that `work` knows it by")
+            raise TypeError(f"flow must be the name of a flow, as in the mapping passed to `work`, got {flow!r}")
         if not 0 <= after < math.inf:
-            raise ValueError(f"enqueue(after={after!r}) must be 0 or more seconds")
+            raise ValueError(f"after must be 0 or more seconds, got {after!r}")
         now = self.now()
         row = JobRow(
             id_for(id),
@@ -261,13 +262,13 @@ class JobQueue:
         Args:
             states: ``UNCLAIMED``, ``CLAIMED``, ``COMPLETE``. By default, all jobs that are not complete.
             limit: Maximum number of jobs. By default, all.
-            after: Last job of the previous page.
+            after: Last job on the previous page.
 
         Raises:
-            ValueError: if the limit is below 1, or a state is unknown.
+            ValueError: if the limit is below 1 or a state is unknown.
         """
         if limit is not None and limit < 1:
-            raise ValueError(f"jobs(limit={limit!r}) would return nothing; give 1 or more, or None")
+            raise ValueError(f"limit must be 1 or more, or None, got {limit!r}")
         wanted = [JobState(state) for state in states] or [JobState.UNCLAIMED, JobState.CLAIMED]
         place = None if after is None else (after.row.rank, after.row.number)
         rows = await self.store.rows(*wanted, now=self.now(), after=place, limit=limit)
@@ -275,12 +276,12 @@ class JobQueue:
         for row in rows:
             jobs.append(Job(self, row))
             if not len(jobs) % _PAGE:
-                # A hundred thousand jobs would block the loop.
+                # Converting a hundred thousand jobs without a pause would block the loop.
                 await asyncio.sleep(0)
         return jobs
 
     async def wait(self, job: Job) -> str:
-        """Wait until any process completes ``job``, and return its outcome."""
+        """Wait until any process has completed ``job``, and return the job's outcome."""
         news = asyncio.Event()
         silence = self.flows.presence.listen(_end_of(job.id), news.set)
         try:
@@ -294,7 +295,7 @@ class JobQueue:
             silence()
 
     async def purge(self, older_than: float) -> int:
-        """Delete jobs and their flows, and return the number of jobs.
+        """Delete complete jobs and their flows, and return the number of deleted jobs.
 
         Args:
             older_than: Minimum seconds since the job was completed.
@@ -318,19 +319,19 @@ class JobQueue:
         flows: Collection[str] | None = None,
         lease: float = 30.0,
     ) -> Job | None:
-        """Claim a job, and return it. Return None if no job is due.
+        """Claim a job and return it, or return None if no job is due.
 
-        The claim lasts for ``lease`` seconds, unless this process ends earlier; `extend` extends it.
+        The claim ends after ``lease`` seconds, or earlier if this process ends. Call `extend` to keep it longer.
 
         Args:
-            job: A job from `enqueue` or `jobs`, which is claimed even before it is due. By default, the first job that
-                is due.
+            job: A job from `enqueue` or `jobs`, which can be claimed even before it is due. By default, the first job
+                    that is due.
             who: Name of the owner. By default, the name of this process.
             flows: Names of the flows to consider. By default, all.
-            lease: Seconds.
+            lease: Seconds until the claim expires.
 
         Raises:
-            InvalidState: if the job is claimed or complete.
+            InvalidState: if the job is already claimed or complete.
             FlowError: if the job no longer exists.
         """
         claim = self._claim(who, lease)
@@ -347,7 +348,7 @@ class JobQueue:
                 return job
 
     async def begin(self, flows: Collection[str], lease: float, limit: int) -> list[tuple[Job, Snapshot | None]]:
-        """Claim at most ``limit`` due jobs of those flows, and take their flows; for a worker."""
+        """Claim up to ``limit`` due jobs for these flows, and take their flows. Workers call this method."""
         begun = await self.store.begin(flows, self._claim(None, lease), limit)
         return [(Job.claimed(self, row), snapshot) for row, snapshot in begun]
 
@@ -365,8 +366,8 @@ class JobQueue:
         """Complete a claimed job.
 
         Args:
-            job: The job, as `claim` returned it.
-            who: Name of the owner, as for `claim`.
+            job: The job returned by `claim`.
+            who: Name of the owner, as passed to `claim`.
             outcome: Outcome to store.
             error: Error to store.
 
@@ -377,7 +378,7 @@ class JobQueue:
         await self._end(job, who, lambda row: completed(row, outcome, error, now=self.now()))
 
     async def discard(self, job: Job, who: str | None = None, *, error: str = "") -> None:
-        """Complete a claimed job that cannot be done, as a dead letter with the outcome ``discarded``.
+        """Complete a claimed job that cannot be run. It becomes a dead letter with the outcome ``discarded``.
 
         Raises:
             InvalidState: if the job is not claimed.
@@ -386,15 +387,16 @@ class JobQueue:
         await self._end(job, who, lambda row: completed(row, DISCARDED, error or row.error, now=self.now()))
 
     async def release(self, job: Job, who: str | None = None, *, error: str = "", after: float | None = None) -> None:
-        """Release a claim.
+        """Release the claim on a job.
 
         Without ``error`` and ``after``, the job is due immediately, and the claim does not count as an attempt.
-        Otherwise, the attempt counts, the job is due after a delay, and it is discarded if it has no attempts left.
+        Otherwise, the claim counts as an attempt. The job is due after a delay, or is discarded if it has no attempts
+        left.
 
         Args:
-            job: The job, as `claim` returned it.
-            who: Name of the owner, as for `claim`.
-            error: Reason.
+            job: The job returned by `claim`.
+            who: Name of the owner, as passed to `claim`.
+            error: Reason for the release.
             after: Seconds until the job is due. By default, the queue's backoff for the number of attempts.
 
         Raises:
@@ -416,9 +418,9 @@ class JobQueue:
         """Claim and run jobs until cancelled.
 
         Args:
-            flows: The flows to run, by name. Jobs of other flows are left in the queue.
+            flows: The flows to run, by name. Jobs for other flows stay in the queue.
             concurrency: Maximum number of jobs that run at the same time.
-            lease: Seconds of each claim, which is extended while its job runs.
+            lease: Seconds that each claim lasts. Claims are extended while their jobs run.
         """
         from lifecycle.flows.worker import Worker
 
@@ -427,17 +429,17 @@ class JobQueue:
     def _claim(self, who: str | None, lease: float) -> Claim:
         owner = self.flows.presence.name if who is None else who
         if not owner:
-            raise ValueError(f"claim() needs the name of an owner, got {who!r}")
+            raise ValueError(f"who must be the name of an owner, got {who!r}")
         if not 0 < lease < math.inf:
-            raise ValueError(f"claim(lease={lease!r}) must be more than 0 seconds")
+            raise ValueError(f"lease must be more than 0 seconds, got {lease!r}")
         now = self.now()
         return Claim(owner, self.flows.presence.token, now, now + lease)
 
     async def _end(self, job: Job, who: str | None, change: Callable[[JobRow], JobRow]) -> None:
-        """End a claim: write the row that ``change`` returns."""
+        """End a claim by writing the row that ``change`` returns."""
         owner = self.flows.presence.name if who is None else who
         while not await self._write(job, owner, change(job.row)):
-            # Another process may have claimed the job in the same name; then the stored row counts.
+            # A different process may have claimed the job with the same owner name, so the stored row is used.
             found = await self._row(job.id)
             _check(found, JobState(change(found).state))
             if found.owner != owner:
@@ -448,7 +450,7 @@ class JobQueue:
         self.flows.presence.notify(_end_of(job.id) if job.state is JobState.COMPLETE else jobs_of(job.flow))
 
     async def _write(self, job: Job, owner: str, row: JobRow) -> bool:
-        """Write ``row``, or return False if ``owner`` does not have the claim on the job as we know it."""
+        """Write ``row``. Return False if, in the row that was last read, ``owner`` does not have the claim."""
         old = job.row
         if (old.state, old.owner) != (JobState.CLAIMED, owner):
             return False
@@ -474,7 +476,7 @@ def _log_discarded(row: JobRow) -> None:
 
 
 def _rank_of(priority: str) -> int:
-    """Return the rank of a priority; the highest priority has rank 0.
+    """Return the rank of a priority, which is 0 for the highest priority.
 
     Raises:
         ValueError: if the priority is unknown.
@@ -486,7 +488,7 @@ def _rank_of(priority: str) -> int:
 
 
 def _check(row: JobRow, state: JobState) -> None:
-    """Reject a move that the table of jobs does not allow, or that would change nothing."""
+    """Raise an error if the job cannot change to ``state``, or already has it."""
     if not JOBS.check(row.id, JobState(row.state), state):
         whose = f" by {row.owner}" if row.owner else ""
-        raise InvalidState(f"job {row.id!r} is {row.state}{whose} already")
+        raise InvalidState(f"job {row.id!r} is already {row.state}{whose}")

@@ -1,7 +1,6 @@
-"""`Worker`: claims jobs and runs their flows until it is cancelled; then it releases the jobs that it has.
+"""`Worker`: claims jobs and runs their flows until it is cancelled, then releases its unfinished jobs.
 
-One task claims jobs while a slot is free, each job has its own task, and one task extends the claims independently of
-the jobs.
+One task claims jobs while slots are free. Each job runs in its own task. A separate task extends the claims.
 """
 
 from __future__ import annotations
@@ -33,33 +32,35 @@ __all__ = ["Worker"]
 
 _log = logging.getLogger("lifecycle.flows")
 
-#: The wait while the store cannot be read or written.
+#: The delay before the next attempt if the store cannot be read or written.
 _TROUBLE = Backoff(initial=0.1, maximum=30.0)
-#: Errors that would occur again in another attempt.
+#: Errors that would occur again on every attempt.
 _HOPELESS = (MissingDependencies, AmbiguousDependency)
-#: Number of extensions of a claim per lease time, and of attempts while the store does not answer.
-_OFTEN, _OFTENER = 3, 15
+#: Number of times a claim is extended per lease period.
+_OFTEN = 3
+#: Number of attempts per lease period while the store does not respond.
+_OFTENER = 15
 
 
 class _Lease:
-    """A claim to extend."""
+    """A claim that a heartbeat extends."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.until: float = job.row.until
-        #: Done once the claim is lost.
+        #: Done when the claim is lost.
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def lose(self) -> None:
-        """Report that the claim has ended."""
+        """Mark the claim as lost."""
         if not self.lost.done():
             self.lost.set_result(None)
 
 
 class _Heartbeat:
-    """Extends claims of ``seconds``, all in one call, and more often while the store does not answer.
+    """Extends all claims by ``seconds`` in one call, and tries more often while the store does not respond.
 
-    A claim is lost if the store refuses to extend it, or if its time is over. The other claims are kept.
+    A claim is lost if it has expired or the store refuses to extend it. Other claims are not affected.
     """
 
     def __init__(self, queue: JobQueue, seconds: float) -> None:
@@ -69,7 +70,7 @@ class _Heartbeat:
         self._some = asyncio.Event()
 
     def add(self, job: Job) -> _Lease:
-        """Extend the claim of ``job`` from now on; an older claim of ours on the job is lost."""
+        """Start extending the claim on ``job``. An older claim of ours on the same job is marked as lost."""
         if (older := self._held.get(job.id)) is not None:
             older.lose()
         self._held[job.id] = lease = _Lease(job)
@@ -77,14 +78,14 @@ class _Heartbeat:
         return lease
 
     def remove(self, lease: _Lease) -> None:
-        """Stop extending the claim."""
+        """Stop extending a claim."""
         if self._held.get(lease.job.id) is lease:
             del self._held[lease.job.id]
         if not self._held:
             self._some.clear()
 
     async def run(self) -> None:
-        """Extend the claims in time, until cancelled."""
+        """Extend the claims before they expire, until cancelled."""
         extended = True
         while True:
             await self._some.wait()
@@ -93,13 +94,14 @@ class _Heartbeat:
             extended = await self._extend()
 
     async def _extend(self) -> bool:
-        """Extend the claims, or return False if the store does not answer."""
+        """Extend the claims. Return False if the store does not respond."""
         leases, now = list(self._held.values()), self._queue.now()
         until = now + self._seconds
         if not leases:
             return True
         try:
-            # The call may take as long as the first claim lasts, because the store may wait for an unreachable server.
+            # The store may wait for an unreachable server, so the call is limited to the time until the first claim
+            # expires.
             async with asyncio.timeout(min(lease.until for lease in leases) - now):
                 lost = await self._queue.store.renew([lease.job.row for lease in leases], now=now, until=until)
         except (JournalError, TimeoutError) as error:
@@ -114,7 +116,7 @@ class _Heartbeat:
         return True
 
     def _drop(self, why: str) -> None:
-        """Mark the claims whose time is over as lost: other processes may have claimed the jobs."""
+        """Mark expired claims as lost, because other processes may have claimed the jobs."""
         now = self._queue.now()
         for lease in list(self._held.values()):
             if lease.until <= now:
@@ -124,36 +126,37 @@ class _Heartbeat:
 
 
 class Worker:
-    """Runs jobs of ``flows``, a mapping of the names that jobs are enqueued with."""
+    """Runs jobs for ``flows``, which maps the names used in `JobQueue.enqueue` to flows."""
 
     def __init__(self, queue: JobQueue, flows: Mapping[str, Item], *, concurrency: int, lease: float) -> None:
         if concurrency < 1:
-            raise ValueError(f"work(concurrency={concurrency!r}) would run nothing; give 1 or more")
+            raise ValueError(f"concurrency must be 1 or more, got {concurrency!r}")
         if not flows:
-            raise ValueError("work({}) would run nothing; give flows by their names")
+            raise ValueError("flows must map at least one name to a flow, got {}")
         # Plans are compiled once and shared by all jobs, because they are immutable.
         self._plans = {name: compile_flow(flow) for name, flow in flows.items()}
         for name, plan in self._plans.items():
             if plan.name != name:
-                raise ValueError(f"work({{{name!r}: ...}}) is a flow called {plan.name!r}; use its name as the key")
+                raise ValueError(f"the key of flow {plan.name!r} must be its name, got {name!r}")
         self._queue, self._lease = queue, lease
         self._slots = concurrency
-        # The jobs that occupy a slot, and an event that is set when a slot is freed.
+        # The claims on the jobs that occupy a slot.
         self._in_slots: set[_Lease] = set()
+        # Set when a slot is freed.
         self._freed = asyncio.Event()
         self._heartbeat = _Heartbeat(queue, lease)
         # Set when there may be a job to claim.
         self._news = asyncio.Event()
         # The task that runs each job, by job id.
         self._working: dict[str, asyncio.Task[None]] = {}
-        # Done when the worker must begin nothing more and stop its jobs.
+        # Done when the worker must start no more jobs and stop the running ones.
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
         """Work until cancelled.
 
         Raises:
-            FlowError: after the flows were left.
+            FlowError: if the `Flows` are closed.
         """
         presence, count = self._queue.flows.presence, self._queue.count
         jobs = {JOBS_TO_CLAIM, *map(jobs_of, self._plans)}
@@ -179,7 +182,7 @@ class Worker:
             task.result()
 
     async def _stop(self, claiming: asyncio.Task[None]) -> None:
-        """Begin nothing more, and wait until the running jobs have stopped."""
+        """Start no more jobs, and wait until the running jobs have stopped."""
         self._stopping.set_result(None)
         self._news.set()
         self._freed.set()
@@ -188,7 +191,7 @@ class Worker:
                 while left := [*self._working.values(), *([] if claiming.done() else [claiming])]:
                     await asyncio.wait(left)
         except TimeoutError:
-            _log.warning("the store takes too long; unfinished jobs return to the queue when their claims end")
+            _log.warning("the store did not respond; unfinished jobs return to the queue when their claims end")
         finally:
             # A second cancellation ends the wait.
             rest = [claiming, *self._working.values()]
@@ -199,7 +202,7 @@ class Worker:
     # -- claiming jobs -------------------------------------------------------------------------------------------------
 
     async def _claim_jobs(self) -> None:
-        """Claim jobs for free slots until the worker stops; a claim in progress is not cancelled."""
+        """Claim jobs for free slots until the worker stops. A call to the store that claims jobs is not cancelled."""
         failures = 0
         while not self._stopping.done():
             if len(self._in_slots) >= self._slots:
@@ -215,7 +218,7 @@ class Worker:
                 failures += 1
 
     async def _claim(self) -> None:
-        """Begin as many jobs as slots are free, or wait until there may be some."""
+        """Claim and start a job for each free slot. If there are fewer jobs, wait until more may be available."""
         self._news.clear()
         if self._queue.flows.suspended:
             await self._news.wait()
@@ -235,17 +238,17 @@ class Worker:
         return self._queue.flows.suspended
 
     async def _wait(self) -> None:
-        """Wait until there may be a job: a message arrives, a job is due, or a claim expires."""
+        """Wait until a message arrives, a job is due, a claim expires, or a third of the lease period has passed."""
         now = self._queue.now()
         then = await self._queue.store.next(now=now)
         wait = self._lease / 3 if then is None else min(self._lease / 3, max(0.0, then - now))
         await wait_within(wait, self._news)
         if not self._news.is_set():
-            # A message may be lost, and the end of a process may be unnoticed.
+            # A message may have been lost, and a process may have ended undetected.
             self._queue.store.doubt()
 
     def _free_slot(self, lease: _Lease) -> None:
-        """Free the slot of this job for another job."""
+        """Free the job's slot for the next job."""
         if lease in self._in_slots:
             self._in_slots.remove(lease)
             self._freed.set()
@@ -276,7 +279,8 @@ class Worker:
         job = lease.job
         try:
             if before is not None:
-                # This worker had the job before and lost it; the job must not run twice at the same time.
+                # This worker lost an earlier claim on this job. Its task must end first, so that the job does not run
+                # twice at the same time.
                 await asyncio.wait([before])
             if self._stopping.done():
                 await self._queue.release(job)
@@ -290,7 +294,7 @@ class Worker:
             _log.warning("job %s is unfinished and returns to the queue when its claim ends: %s", job.id, error)
 
     async def _adopt(self, job: Job, snapshot: Snapshot | None) -> Run | None:
-        """Return the run of the job's flow, or discard the job and return None if it cannot run."""
+        """Return the run for the job's flow. If the flow cannot run, discard the job and return None."""
         queue, row = self._queue, job.row
         try:
             if snapshot is None:
@@ -303,7 +307,7 @@ class Worker:
             return None
 
     async def _wait_for(self, lease: _Lease, run: Run) -> None:
-        """Wait until the flow has ended, or the worker must leave it."""
+        """Wait until the flow has ended, the claim is lost or the worker stops, then write the job's outcome."""
         ending = asyncio.create_task(_ending(run), name=f"end of {run.id}")
         try:
             reasons: list[asyncio.Future[Any]] = [ending, lease.lost, self._stopping]
@@ -319,11 +323,11 @@ class Worker:
             await ending
 
     async def _finish(self, lease: _Lease, run: Run, error: BaseException | None) -> None:
-        """Write the outcome of the job."""
+        """Write the outcome of the job, or release the job."""
         job = lease.job
         text = "" if error is None else error_text(error)
         if run.ended:
-            # The next job need not wait for this write.
+            # The slot is free for the next job before the outcome is written.
             self._free_slot(lease)
             await self._queue.complete(job, outcome=run.state, error=text)
         elif error is None:
@@ -337,7 +341,7 @@ class Worker:
 
 
 async def _ending(run: Run) -> BaseException | None:
-    """Wait for the run, and return its error."""
+    """Wait for the run to end, and return its error or None."""
     try:
         await run
     except Exception as error:  # noqa: BLE001  # it is kept with the job

@@ -1,6 +1,6 @@
-"""The files of a journal: a SQLite database with its schemas, clock and errors, and a lock file.
+"""The files that a journal uses: an SQLite database with its schemas and clock, and a lock file.
 
-All calls here block. A journal makes them in its writer thread, a command in its main thread.
+All functions here block. A journal calls them in its threads, and a command calls them in its main thread.
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ __all__ = ["Database", "FileLock", "Outcome", "Schema", "SteadyClock", "Work", "
 
 _log = logging.getLogger("lifecycle.journal")
 
-#: A function to call inside a transaction.
+#: A function that is called inside a transaction.
 Work: TypeAlias = Callable[[sqlite3.Connection], Any]
 
 #: The result of a function, or the error that it raised.
 Outcome: TypeAlias = tuple[Any, BaseException | None]
 
-#: Seconds to wait while another process writes the same file.
+#: Seconds to wait while a different process writes to the file.
 _PATIENCE = 5.0
 
 _MEMORY = ":memory:"
 
-# SQLite calls its authorizer when a statement is prepared, and Python caches prepared statements. The comments keep
-# these statements apart from equal ones in the functions of callers.
+# SQLite calls its authorizer only when it prepares a statement, and Python caches prepared statements. The comments
+# make these statements different from those in callers' functions, so that the authorizer checks the latter.
 _BEGIN, _COMMIT, _ROLL_BACK = "BEGIN IMMEDIATE -- journal", "COMMIT -- journal", "ROLLBACK -- journal"
 _BEGIN_READING = "BEGIN -- journal"
 
-#: SQLite's primary result codes for problems of the file rather than of a statement, and what to do about each.
+#: Advice for problems with the file, by SQLite's primary result code.
 _TROUBLES = {
     sqlite3.SQLITE_FULL: "the disk is full; free some space",
     sqlite3.SQLITE_READONLY: "it cannot be written; give this process write permission for it and its directory",
     sqlite3.SQLITE_PERM: "permission to open it is denied; grant it to this process",
-    sqlite3.SQLITE_CANTOPEN: "it cannot be opened; does its directory exist, and may this process write there?",
-    sqlite3.SQLITE_BUSY: f"another process has held it locked for {_PATIENCE:g} s; is one stuck in a transaction?",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened; check that its directory exists and this process may write there",
+    sqlite3.SQLITE_BUSY: f"another process has locked it for {_PATIENCE:g} s; check for one stuck in a transaction",
     sqlite3.SQLITE_LOCKED: "it is locked by another user in this process; end that transaction",
     sqlite3.SQLITE_CORRUPT: "it is damaged; move it away, with the files next to it, and restore a copy",
     sqlite3.SQLITE_AUTH: "a function given to the journal must not begin or end a transaction",
-    sqlite3.SQLITE_NOTADB: "it is not a SQLite database; give another path",
+    sqlite3.SQLITE_NOTADB: "it is not an SQLite database; give another path",
     sqlite3.SQLITE_IOERR: "the disk cannot read or write it; check the system's log",
 }
 
 
-#: SQLite's message for a table that is missing or lacks a column; it has no code.
+#: SQLite's messages for a missing table or column, because these errors have no specific code.
 _NO_TABLE = re.compile(r"no such (table: (main\.)?lifecycle_|column: )|table lifecycle_\w+ has no column ")
 
 
 class Database:
-    """A file with the tables of ``schemas``."""
+    """A file with the tables in ``schemas``."""
 
     def __init__(self, path: str, schemas: Sequence[Schema], *, durable: bool) -> None:
         self._path = path
@@ -71,18 +71,20 @@ class Database:
         self._db: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self.clock: SteadyClock = SteadyClock()
-        # Whether a caller's function is running, which must not end the transaction that it shares.
+        # True while a caller's function runs. The function must not end the transaction.
         self._working = False
-        # The device and inode of the file and of its log, and the error message after one of them was deleted.
+        # The device and the inode of the file and its log, by path.
         self._files: dict[str, tuple[int, int]] = {}
+        # The absolute path.
         self._place = path
+        # The error message after the file or its log was deleted; empty before.
         self._lost = ""
 
     def open(self) -> None:
-        """Open the file, create it if necessary, and migrate its tables.
+        """Open the file, creating it if necessary, and migrate its tables.
 
         Raises:
-            JournalError: with what is wrong with the file.
+            JournalError: if the file cannot be used; the message describes the problem.
         """
         try:
             self._open()
@@ -94,10 +96,10 @@ class Database:
             raise self._explained(error) from error
 
     def _open(self) -> None:
-        # The path is made absolute because the program may change its working directory.
+        # The absolute path stays valid if the program changes its working directory.
         self._place = self._path if self._path == _MEMORY else os.path.abspath(self._path)  # noqa: PTH100  # pathlib is not imported here
         if self._path != _MEMORY:
-            # Only the owner can read the file; SQLite creates the files next to it with the same permissions.
+            # Only the file's owner may read it. SQLite creates the files next to it with the same permissions.
             with suppress(OSError):
                 os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         self._db = db = sqlite3.connect(self._path, timeout=_PATIENCE, isolation_level=None)
@@ -123,7 +125,7 @@ class Database:
         except sqlite3.OperationalError:
             raise
         except sqlite3.DatabaseError as error:
-            # The clock's part of the file is damaged. Other damaged parts raise errors when they are used.
+            # The clock's table is damaged. The other tables may still be readable, so this is not an error.
             _log.warning("the clock that processes share in the journal %s cannot be read: %s", self._path, error)
             self._roll_back(db)
 
@@ -132,30 +134,30 @@ class Database:
         return sqlite3.SQLITE_DENY if forbidden else sqlite3.SQLITE_OK
 
     def close(self) -> None:
-        """Close the file; a transaction that was not committed is lost."""
+        """Close the file. An uncommitted transaction is lost."""
         db, self._db = self._db, None
         if db is not None:
             db.close()
 
     @property
     def can_be_read(self) -> bool:
-        """Whether `read` is available: a database in memory has only one connection."""
+        """True if `read` is available. It is not for a database in memory, which has only one connection."""
         return self._path != _MEMORY
 
     def read(self, work: Work) -> Any:
         """Return the result of ``work`` on a read-only connection, which neither waits for writers nor blocks them.
 
-        Call it in the same thread as `stop_reading`.
+        `read` and `stop_reading` must be called in the same thread.
 
         Raises:
-            JournalError: with what is wrong with the file.
+            JournalError: if the file cannot be used; the message describes the problem.
         """
         try:
             self._check_place()
             if self._reader is None:
                 self._reader = sqlite3.connect(self._place, timeout=_PATIENCE, isolation_level=None)
                 self._reader.execute("PRAGMA query_only = ON")
-            # The transaction reads a consistent snapshot.
+            # All reads in the transaction see the same snapshot.
             self._reader.execute(_BEGIN_READING)
             try:
                 found = work(self._reader)
@@ -174,15 +176,16 @@ class Database:
             raise lost
 
     def stop_reading(self) -> None:
-        """Close the connection that `read` has opened."""
+        """Close the connection opened by `read`."""
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
 
     def check(self) -> JournalError | None:
-        """Return an error if the file was deleted or replaced since it was opened, otherwise None.
+        """Return an error if the file was deleted or replaced since it was opened, and None otherwise.
 
-        SQLite does not notice this: it continues to write to the deleted file, which is lost when the process ends.
+        SQLite does not detect this. It would continue to write to the deleted file, which is lost when the process
+        ends.
         """
         if not self._lost:
             gone = next((path for path, known in self._files.items() if _identity(path) != known), None)
@@ -196,10 +199,9 @@ class Database:
         return JournalError(self._lost)
 
     def carry_out(self, works: Sequence[Work]) -> list[Outcome]:
-        """Call ``works``, commit them together, and return their outcomes; a function that fails writes nothing.
+        """Call ``works`` in one transaction and return their outcomes. A function that fails writes nothing.
 
-        If the shared transaction fails, each function is called again in its own transaction, and only that call
-        counts.
+        If the shared transaction fails, each function is called again in a separate transaction.
         """
         if self.clock.is_to_be_noted:
             return self._carry_out([*works, self.clock.note])[:-1]
@@ -212,7 +214,7 @@ class Database:
                 outcomes = self._together(works)
         if outcomes is None:
             outcomes = [self._alone(work) for work in works]
-        # This check follows the commit, because data written to a deleted file is lost.
+        # The file is checked after the commit, because data written to a deleted file is lost.
         if (lost := self.check()) is not None:
             return [(None, lost)] * len(works)
         return outcomes
@@ -222,7 +224,7 @@ class Database:
         try:
             db.execute(_BEGIN)
         except sqlite3.Error as error:
-            # Separate transactions would each wait again for the same lock.
+            # Without this, each separate transaction would wait again for the same lock.
             return [(None, self._explained(error)) for _ in works]
         try:
             outcomes = [self._apart(db, work) for work in works]
@@ -233,7 +235,7 @@ class Database:
         return outcomes
 
     def _apart(self, db: sqlite3.Connection, work: Work) -> Outcome:
-        """Call one function of several in a transaction."""
+        """Call one of several functions that share a transaction."""
         db.execute("SAVEPOINT lifecycle_work")
         outcome = self._outcome(db, work)
         if not db.in_transaction:
@@ -265,7 +267,7 @@ class Database:
             self._working = False
 
     def _roll_back(self, db: sqlite3.Connection) -> None:
-        """Roll back, unless SQLite has done it: it does so after some errors, such as a full disk."""
+        """Roll back the transaction, unless SQLite already did, as it does after errors such as a full disk."""
         if db.in_transaction:
             with suppress(sqlite3.Error):
                 db.execute(_ROLL_BACK)
@@ -275,7 +277,7 @@ class Database:
         return self._db
 
     def _explained(self, error: BaseException) -> BaseException:
-        """Return an error of the file with advice; any other error is returned unchanged."""
+        """Convert an error caused by the file to one with advice; return any other error unchanged."""
         if isinstance(error, StopIteration):
             # A future cannot hold a StopIteration.
             return RuntimeError("a function given to the journal raised StopIteration")
@@ -290,7 +292,7 @@ class Database:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Return the device and the inode of a file, or None if it does not exist."""
+    """Return the device and the inode of a file, or None if the file does not exist."""
     try:
         found = os.stat(path)  # noqa: PTH116  # the same
     except OSError:
@@ -299,7 +301,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 class _TransactionLost(Exception):
-    """The shared transaction was lost, with the writes of all functions called before."""
+    """The shared transaction was lost, together with the writes of all functions in it."""
 
 
 _VERSIONS = """
@@ -309,29 +311,29 @@ CREATE TABLE IF NOT EXISTS lifecycle_schemas (name TEXT PRIMARY KEY, version INT
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The tables of one user of a journal; users that share a file have their own schemas and names.
+    """The tables of one component that uses a journal. Components that share a file have separate schemas and names.
 
-    A released step never changes; append another step instead.
+    Do not change a step after its release. Append a new step instead.
     """
 
     #: The name of the schema in the file.
     name: str
-    #: The statements from each version to the next; the first step creates version 1.
+    #: The statements that migrate each version to the next. The first step creates version 1.
     steps: tuple[tuple[str, ...], ...]
-    #: The statements that create the latest version; without them, all steps run.
+    #: The statements that create the latest version. If there are none, a new file runs all steps.
     tables: tuple[str, ...] = ()
 
     def since(self, version: int) -> tuple[tuple[str, ...], ...]:
-        """Return the steps from ``version`` to the latest; version 0 is an empty database."""
+        """Return the steps from ``version`` to the latest version. Version 0 is an empty database."""
         return self.steps[version:] if version or not self.tables else (self.tables,)
 
 
 def migrate(db: sqlite3.Connection, schema: Schema) -> None:
-    """Migrate the tables of ``schema``, inside a transaction that the caller has begun.
+    """Migrate the tables in ``schema``, inside a transaction begun by the caller.
 
     Raises:
-        JournalError: if the file has a newer version of the tables than this program supports, or tables of another
-            program with the same names.
+        JournalError: if the tables have a newer version than this program supports, or if a different program created
+            tables with the same names.
     """
     db.execute(_VERSIONS)
     found, known = _version(db, schema.name), len(schema.steps)
@@ -382,19 +384,19 @@ def _make(db: sqlite3.Connection, name: str, statement: str) -> None:
         ) from error
 
 
-#: The file that contains the id of the current boot.
+#: The file that contains the kernel's id for the current boot.
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _CLOCK = "CREATE TABLE IF NOT EXISTS lifecycle_clock (boot TEXT NOT NULL, ahead REAL NOT NULL, seen REAL NOT NULL)"
-#: Seconds between two writes of the time into the file.
+#: Seconds between writes of the time to the file.
 _NOTE = 60.0
 
 
 class SteadyClock:
-    """Seconds since the epoch that do not jump when the system's clock is set.
+    """Seconds since the epoch that do not jump when the system clock is changed.
 
-    The clock counts the time since the boot, including time asleep. All processes that have a file open agree on the
-    time through the file. After a boot the clock starts at the system's time, but never before a time recorded in the
-    file. On systems other than Linux it is the system's clock.
+    The clock counts the time since the system started, including time in sleep mode. All processes that have the same
+    file open share the clock through the file. After a restart of the system, the clock starts at the system's time or,
+    if that is later, the last time in the file. On systems other than Linux, this is the system clock.
     """
 
     def __init__(self) -> None:
@@ -403,11 +405,11 @@ class SteadyClock:
         self._noted = 0.0
 
     def time(self) -> float:
-        """Return the time."""
+        """Return seconds since the epoch."""
         return _since_boot() + self._ahead if self._boot else time.time()
 
     def agree(self, db: sqlite3.Connection) -> None:
-        """Adopt the clock of the file, inside a transaction that writes."""
+        """Use the clock stored in the file, or store this one if there is none. Call it in a write transaction."""
         db.execute(_CLOCK)
         known = db.execute("SELECT boot, ahead, seen FROM lifecycle_clock").fetchone()
         if known is None:
@@ -422,18 +424,18 @@ class SteadyClock:
         self.note(db)
 
     def note(self, db: sqlite3.Connection) -> None:
-        """Record the time in the file."""
+        """Write the current time to the file."""
         self._noted = self.time()
         db.execute("UPDATE lifecycle_clock SET seen = ?", (self._noted,))
 
     @property
     def is_to_be_noted(self) -> bool:
-        """Whether the time should be recorded again."""
+        """True if the time should be written to the file again."""
         return not 0 <= self.time() - self._noted < _NOTE
 
 
 def _boot() -> str:
-    """Return the id of the current boot, or an empty string if the time since the boot is unknown."""
+    """Return the id of the current boot, or an empty string on systems that do not have one."""
     if sys.platform != "linux":
         return ""
     try:
@@ -450,7 +452,8 @@ def _since_boot() -> float:
 class FileLock:
     """An exclusive lock on a small file at ``path``, which is created if necessary and never removed.
 
-    The system releases the lock when the process ends. Two locks on a file also exclude each other within one process.
+    The system releases the lock when the process ends. Two locks on the same file exclude each other, even in one
+    process.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -458,7 +461,7 @@ class FileLock:
         self._file: int | None = None
 
     def take(self) -> bool:
-        """Acquire the lock if it is free, and return whether it is held; never wait.
+        """Acquire the lock without waiting. Return False if it is held elsewhere.
 
         Raises:
             OSError: if the file cannot be created or opened.
@@ -480,11 +483,11 @@ class FileLock:
         return True
 
     def is_held(self) -> bool:
-        """Return whether any process holds the lock, without blocking others or creating the file."""
+        """Return True if any process holds the lock. This does not block other processes or create the file."""
         import fcntl  # not on Windows
 
         try:
-            # Opening a FIFO for reading would block; opening it for writing fails if it has no reader.
+            # Opening a FIFO for reading would block. Opening it for writing fails if the FIFO has no reader.
             file = os.open(self.path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
@@ -501,7 +504,7 @@ class FileLock:
         return False
 
     def is_there(self) -> bool:
-        """Return whether the lock is held and its file still exists at its path, where other processes look for it."""
+        """Return True if this object holds the lock and the locked file still exists at its path."""
         if self._file is None:
             return False
         try:

@@ -1,7 +1,7 @@
-"""Durable queues of work: accepted, leased, retried, and then done or kept as a dead letter; and cached counts.
+"""Durable queues of work with leases, retries and dead letters, and cached counts.
 
-A `Queue` has only a name. Its methods use the connection of the caller's transaction, so that accepting or completing
-work is atomic with related changes. Times are seconds since the epoch, given by the caller.
+A `Queue` has no connection. Its methods use the connection from the caller's transaction, so that accepting or
+completing work is atomic with related changes. Times are in seconds since the epoch, and are passed by the caller.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ QUEUES = Schema(
     "queues",
     (
         (
-            # Ids are never reused, so they define an order and identify entries.
+            # Ids are never reused, so they identify entries and order them by insertion.
             """CREATE TABLE lifecycle_queue (
                 id INTEGER PRIMARY KEY AUTOINCREMENT,
                 queue TEXT NOT NULL,
@@ -54,14 +54,14 @@ _COLUMNS = "id, body, accepted, due, leased, attempts, failures, error, dead"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Work that was accepted and is not done."""
+    """Work that was accepted and is not done yet."""
 
     id: int
     body: bytes
     accepted: float
     #: Earliest time at which the entry can be leased.
     due: float
-    #: Time at which the lease expires; 0 without a lease.
+    #: Time at which the lease expires, or 0 without a lease.
     leased: float
     #: Number of leases, including the current one.
     attempts: int
@@ -69,7 +69,7 @@ class Entry:
     failures: int
     #: The last error.
     error: str
-    #: Whether the entry is a dead letter, until it is revived or removed.
+    #: True if the entry is a dead letter.
     dead: bool
 
 
@@ -89,10 +89,10 @@ class Queue:
         remember: float = 0.0,
         leased: float = 0.0,
     ) -> int | None:
-        """Add an entry and return its id, or return None if ``key`` was accepted before and is still remembered.
+        """Add an entry and return its id, or return None if an entry with the same ``key`` was accepted recently.
 
-        A key is remembered for ``remember`` seconds, but an empty key never. ``leased`` leases the entry to the caller
-        immediately.
+        A key is remembered for ``remember`` seconds. An empty key is not remembered. If ``leased`` is given, the caller
+        has a lease on the new entry until that time.
         """
         if key and remember > 0 and not self._is_new(db, key, now, remember):
             return None
@@ -115,7 +115,7 @@ class Queue:
         db.execute("DELETE FROM lifecycle_queue_keys WHERE queue = ? AND until <= ?", (self.name, now))
 
     def lease(self, db: sqlite3.Connection, *, now: float, until: float = math.inf, limit: int = 1) -> list[Entry]:
-        """Lease up to ``limit`` entries that are due and not leased, oldest first, until the time ``until``."""
+        """Lease up to ``limit`` due entries that are not leased, oldest first, until the time ``until``."""
         leased = db.execute(
             "UPDATE lifecycle_queue SET leased = ?, attempts = attempts + 1 WHERE id IN"  # noqa: S608  # our own columns
             " (SELECT id FROM lifecycle_queue WHERE queue = ? AND dead = 0 AND due <= ? AND leased <= ?"
@@ -125,7 +125,7 @@ class Queue:
         return sorted(map(_entry, leased), key=lambda entry: entry.id)
 
     def next_due(self, db: sqlite3.Connection, *, now: float) -> float | None:
-        """Return when the next entry becomes available that cannot be leased now, or None if there is none."""
+        """Return when the next entry that cannot be leased now becomes available, or None if there is no such entry."""
         due: tuple[float | None] = db.execute(
             "SELECT min(max(due, leased)) FROM lifecycle_queue"
             " WHERE queue = ? AND dead = 0 AND max(due, leased) > ? AND leased < ?",
@@ -134,11 +134,11 @@ class Queue:
         return due[0]
 
     def release_all(self, db: sqlite3.Connection) -> None:
-        """End all leases; call it when their owners are known to have ended."""
+        """End all leases. Call this method when their owners are known to have ended."""
         db.execute("UPDATE lifecycle_queue SET leased = 0 WHERE queue = ? AND dead = 0 AND leased > 0", (self.name,))
 
     def release(self, db: sqlite3.Connection, *ids: int) -> None:
-        """End unused leases, which then do not count as attempts."""
+        """End unused leases without counting them as attempts."""
         db.executemany(
             "UPDATE lifecycle_queue SET leased = 0, attempts = attempts - 1 WHERE queue = ? AND id = ?",
             [(self.name, each) for each in ids],
@@ -153,7 +153,7 @@ class Queue:
         self._end(db, number, due=due, error=error, dead=False)
 
     def discard(self, db: sqlite3.Connection, number: int, *, error: str) -> None:
-        """Make a failed entry a dead letter."""
+        """Turn a failed entry into a dead letter."""
         self._end(db, number, due=0.0, error=error, dead=True)
 
     def _end(self, db: sqlite3.Connection, number: int, *, due: float, error: str, dead: bool) -> None:
@@ -164,7 +164,7 @@ class Queue:
         )
 
     def revive(self, db: sqlite3.Connection, number: int) -> bool:
-        """Make an entry due now and reset its failures, or return False if it is leased or does not exist."""
+        """Make an entry due now and reset its failures. Return False if it is leased or does not exist."""
         changed = db.execute(
             "UPDATE lifecycle_queue SET dead = 0, failures = 0, due = 0 WHERE queue = ? AND id = ? AND leased = 0",
             (self.name, number),
@@ -172,7 +172,7 @@ class Queue:
         return changed.rowcount > 0
 
     def get(self, db: sqlite3.Connection, number: int) -> Entry | None:
-        """Return one entry, or None if it does not exist."""
+        """Return the entry with this id, or None if it does not exist."""
         row = db.execute(
             f"SELECT {_COLUMNS} FROM lifecycle_queue WHERE queue = ? AND id = ?",  # noqa: S608  # our own columns
             (self.name, number),
@@ -180,8 +180,8 @@ class Queue:
         return None if row is None else _entry(row)
 
     def counts(self, db: sqlite3.Connection) -> dict[str, int]:
-        """Return the number of ``waiting`` entries, including leased ones, and of ``dead`` ones."""
-        # An index answers both counts. Counting by the column `dead` alone would read past the body of each entry.
+        """Return the number of ``waiting`` entries, including leased entries, and the number of ``dead`` entries."""
+        # Indexes can provide both counts. Counting dead entries directly would read the rows with their bodies.
         every = db.execute("SELECT count(*) FROM lifecycle_queue WHERE queue = ?", (self.name,)).fetchone()[0]
         live = db.execute("SELECT count(*) FROM lifecycle_queue WHERE queue = ? AND dead = 0", (self.name,)).fetchone()
         return {"waiting": live[0], "dead": every - live[0]}
@@ -207,23 +207,23 @@ _EVERY = 1.0
 
 
 class CachedCounts:
-    """The cached result of ``count``, for readers that must not wait for the disk.
+    """The cached result of ``count``, for callers that must not wait for the disk.
 
-    ``count`` is called again soon after `renew`. If the result differs, ``changed`` is called.
+    After a call to `renew`, ``count`` is soon called again. If the result has changed, ``changed`` is called.
     """
 
     def __init__(self, count: Callable[[], Awaitable[dict[str, int]]], changed: Callable[[], object]) -> None:
         self._count, self._changed = count, changed
-        #: The count of each kind; empty before the first count.
+        #: The number of entries of each kind. Empty before the first count.
         self.figures: dict[str, int] = {}
-        # Number of calls of `open` without a matching `close`.
+        # Number of calls to `open` without a matching call to `close`.
         self._users = 0
         self._counting: asyncio.Task[None] | None = None
-        # Whether the counts may have changed since the last count began.
+        # True if the counts may have changed since the last count began.
         self._stale = False
 
     def open(self) -> None:
-        """Begin to count."""
+        """Start counting."""
         self._users += 1
         self.renew()
 
@@ -231,13 +231,13 @@ class CachedCounts:
         """Stop counting."""
         self._users -= 1
         if self._counting is not None and not self._users:
-            # If `open` is called again meanwhile, a new task counts.
+            # If `open` is called during the wait, it starts a new task.
             counting, self._counting = self._counting, None
             counting.cancel()
             await asyncio.wait([counting])
 
     def renew(self) -> None:
-        """Count again soon, unless this is closed."""
+        """Count again soon, if this object is open."""
         self._stale = True
         if self._users and (self._counting is None or self._counting.done()):
             self._counting = asyncio.get_running_loop().create_task(self._go_on(), name="count")

@@ -1,4 +1,4 @@
-"""Threads for blocking calls of one loop: `LoopThread` runs them in order, `LoopThreads` runs several in parallel."""
+"""Threads for blocking calls from one loop. `LoopThread` runs them in order, `LoopThreads` in parallel."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ __all__ = ["LoopThread", "LoopThreads", "settle"]
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
-#: Threads in addition to those for calls that may take long.
+#: Number of threads in addition to those for slow calls.
 _SPARE = 2
 
 
 class LoopThreads:
     """Daemon threads that call plain functions for one loop.
 
-    Threads start when they are needed, and end with `close`. At most ``limit`` calls that may take long run at a time:
-    each must acquire one of `slots` first. A few more threads are for quick calls.
+    Threads start when they are needed, and end when `close` is called. Up to ``limit`` slow calls can run at the same
+    time. A caller must acquire `slots` before a slow call. A few more threads run fast calls.
     """
 
     def __init__(self, name: str, limit: int) -> None:
         self._name, self._slots, self._limit = name, limit, limit + _SPARE
-        #: A semaphore to acquire before a call that may take long.
+        #: A semaphore to acquire before a slow call.
         self.slots: asyncio.Semaphore = asyncio.Semaphore(limit)
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._threads: set[threading.Thread] = set()
@@ -45,10 +45,10 @@ class LoopThreads:
         self._busy: set[threading.Thread] = set()
 
     async def call(self, fn: Callable[[], _T]) -> _T:
-        """Return the result of ``fn``, called in a thread with a copy of the context.
+        """Call ``fn`` in a thread with a copy of the context, and return the result.
 
-        A function that has begun cannot be stopped: if the call is cancelled, it returns without waiting for the
-        function. A function that has not begun is not called.
+        If this call is cancelled, a function that has not started is not called. A function that has started cannot be
+        stopped, so this call returns without waiting for it.
         """
         job, future = self._begin(fn)
         try:
@@ -59,7 +59,7 @@ class LoopThreads:
             raise
 
     async def finish(self, fn: Callable[[], _T]) -> _T:
-        """Return the result like `call`, but if cancelled, wait for a function that has begun and return its result.
+        """Call ``fn`` like `call` does. If cancelled, wait for a function that has started, and return its result.
 
         A second cancellation ends the wait.
         """
@@ -75,7 +75,7 @@ class LoopThreads:
     def _begin(self, fn: Callable[[], _T]) -> tuple[_Job, asyncio.Future[_T]]:
         loop = asyncio.get_running_loop()
         job = _Job(partial(contextvars.copy_context().run, fn), loop)
-        # The job goes through the loop, so that a loop in virtual time counts it.
+        # The job is submitted with `run_in_executor`, so that a loop in virtual time waits for it.
         return job, loop.run_in_executor(_Submitter(self._submit), job)
 
     def _submit(self, job: _Job) -> asyncio.Future[Any]:
@@ -90,7 +90,7 @@ class LoopThreads:
         return job.future
 
     def _withdraw(self, job: _Job) -> bool:
-        """Prevent ``job`` from running, or return False if it has begun."""
+        """Prevent ``job`` from running. Return False if it has started."""
         with self._lock:
             job.withdrawn = not job.begun
             return job.withdrawn
@@ -116,7 +116,7 @@ class LoopThreads:
         with self._lock:
             threads, self._threads, self._free = self._threads, set(), 0
             jobs, self._jobs = self._jobs, SimpleQueue()
-            # Another loop may use these threads next.
+            # A different loop may use this object next.
             self.slots = asyncio.Semaphore(self._slots)
             idle = threads - self._busy
         for _ in threads:
@@ -126,7 +126,7 @@ class LoopThreads:
 
 
 class _Job:
-    """A function that a thread calls, and its result."""
+    """A function for a thread to call, and its result."""
 
     __slots__ = ("_call", "_loop", "_outcome", "begun", "future", "withdrawn")
 
@@ -137,7 +137,7 @@ class _Job:
         self.begun = self.withdrawn = False
 
     def __call__(self) -> Any:
-        """Return the job as a function that an executor can call."""
+        """Do nothing. `run_in_executor` requires a callable, but threads call `do`."""
 
     def do(self) -> None:
         """Call the function."""
@@ -150,7 +150,7 @@ class _Job:
             self._outcome = None, error
 
     def tell(self) -> None:
-        """Pass the result to the loop."""
+        """Pass the function's result to the loop."""
         # The loop may be closed.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(settle, self.future, self._outcome)
@@ -168,10 +168,10 @@ class _Submitter(Executor):
 
 
 class LoopThread(Executor):
-    """One daemon thread that runs its jobs in order, so that the end of the process never waits for a disk.
+    """A daemon thread that runs its jobs in order. The end of the process does not wait for a daemon thread.
 
-    It is an executor because every loop, whatever its clock, can wait for an executor. It belongs to one loop and
-    returns futures of that loop. A thread-safe future would double the cost of the round trip.
+    The class is an executor because loops with a real or a virtual clock can wait for executors. An instance belongs to
+    one loop and returns futures that belong to this loop. Thread-safe futures would double the cost of each call.
     """
 
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
@@ -189,7 +189,7 @@ class LoopThread(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002  # Executor's signature
-        """End the thread after the submitted jobs."""
+        """End the thread after all submitted jobs."""
         self._jobs.put(None)
         if wait:
             self._thread.join()
@@ -197,7 +197,7 @@ class LoopThread(Executor):
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             self._do(*job)
-            # The thread keeps no reference to the job while it waits for the next.
+            # Drop the reference to the job before the thread waits for the next one.
             del job
 
     def _do(self, future: asyncio.Future[Any], call: Callable[[], Any]) -> None:

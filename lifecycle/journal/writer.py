@@ -1,7 +1,7 @@
-"""`Journal`: functions that run inside transactions, in one writer thread, with group commit.
+"""`Journal`: runs functions inside transactions in one writer thread, with group commit.
 
-Functions that arrive while a transaction is being committed run together in the next one. They share one wait for the
-disk.
+Functions that arrive while a transaction is being committed run together in the next transaction, so they share one
+wait for the disk.
 """
 
 from __future__ import annotations
@@ -28,38 +28,40 @@ __all__ = ["Journal"]
 
 _T = TypeVar("_T")
 
-#: Maximum number of waiting functions; further callers wait for capacity.
+#: Maximum number of queued functions. Further callers wait for capacity.
 _CAPACITY = 1024
 
-#: Seconds between two checks that the file still exists, even if nothing is written.
+#: Seconds between checks that the file still exists while nothing is written.
 _CHECK_EVERY = 5.0
 
 #: Maximum number of functions in one transaction.
 _GROUP = 256
 
-#: Seconds per commit from which waiting for further functions before the next commit pays, and the fraction of that
-#: time to wait.
-_SLOW, _PART = 0.004, 0.25
+#: Minimum duration of a commit, in seconds, for the next commit to wait for further functions.
+_SLOW = 0.004
+#: Length of that wait, as a fraction of the last commit's duration.
+_PART = 0.25
 
 
 class Journal:
-    """A SQLite file that many tasks can read and write in isolation.
+    """An SQLite file that many tasks can read and write in isolation.
 
-    ``await journal.run(fn)`` calls ``fn(connection)`` in the journal's own thread inside a transaction, and returns its
-    result once the transaction is committed. Functions that wait at the same time are committed together, but an error
-    in one does not affect the others. They run in the order of the calls.
+    ``await journal.run(fn)`` calls ``fn(connection)`` inside a transaction in the journal's own thread. It returns the
+    result after the transaction is committed. Functions run in the order of the calls. Functions that are queued at the
+    same time are committed together, but an error in one of them does not affect the others.
 
-    ``await journal.read(fn)`` does the same for functions that only read, in parallel with the writes and not in their
+    ``await journal.read(fn)`` does the same for read-only functions. They run in parallel with writes, and in any
     order.
 
-    With ``durable``, a commit survives a power failure. Without it, a commit survives only the end of this process,
-    whatever the cause. A power failure can then lose the last commits, but never a part of one. ``path`` may be
-    ``":memory:"``. The tables of ``schemas`` are migrated when the journal opens.
+    With ``durable``, a commit survives a power failure. Without it, a commit survives the end of this process for any
+    reason, but a power failure can lose the last commits. A commit is never lost in part. ``path`` may be
+    ``":memory:"``. The tables in ``schemas`` are created or migrated when the journal opens.
 
-    Several processes may open the same file: SQLite lets one write at a time, and the others wait up to 5 s. A journal
-    belongs to the loop and the process that entered it; a fork of that process cannot use it.
+    Several processes may open the same file. Only one process can write at a time, and the others wait for up to 5 s. A
+    journal belongs to the loop and the process that entered it. A forked process cannot use it.
 
-    The file is in SQLite's WAL mode: it must be on a local disk, and two more files exist next to it while it is open.
+    The file uses SQLite's WAL mode, so it must be on a local disk. While the file is open, two more files exist next to
+    it.
     """
 
     def __init__(self, path: str | os.PathLike[str], *schemas: Schema, durable: bool = True) -> None:
@@ -71,13 +73,15 @@ class Journal:
         self._pid = 0
         # The functions for the next transaction.
         self._waiting: deque[tuple[Work, asyncio.Future[Any]]] = deque()
-        # Whether the thread is busy; it has at most one job at a time.
+        # True while the thread has a job. The thread has at most one job at a time.
         self._busy = False
-        # On a slow disk, the number of functions expected for the next transaction, and the time until which it waits
-        # for them.
-        self._expected, self._gather_until = 0, 0.0
+        # Number of functions expected for the next transaction.
+        self._expected = 0
+        # On a slow disk, the loop time until which the next transaction waits for these functions.
+        self._gather_until = 0.0
+        # The timer that ends this wait.
         self._gathering: asyncio.TimerHandle | None = None
-        # Set when closing begins, and done when closing has ended.
+        # None until closing begins. The future is done when closing has ended.
         self._closing: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
@@ -96,7 +100,7 @@ class Journal:
         try:
             await loop.run_in_executor(thread, self._database.open)
         except BaseException:
-            # If the wait was cancelled, the thread still closes the file that it has opened, and ends.
+            # If the wait was cancelled, the thread still closes the file it has opened, then ends.
             thread.submit(self._database.close)
             thread.shutdown(wait=False)
             raise
@@ -107,7 +111,7 @@ class Journal:
         return self
 
     def _check_file(self) -> None:
-        """Check in the thread that the file still exists; the check logs an error if not."""
+        """Check in the thread that the file still exists, and log an error if it does not."""
         if self._thread is None or self._closing is not None:
             return
         self._checking = self._loop.call_later(_CHECK_EVERY, self._check_file)
@@ -116,7 +120,7 @@ class Journal:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Run the waiting functions and close the file. A cancellation is raised afterwards."""
+        """Run the queued functions and close the file. A cancellation is raised afterwards."""
         self._checking.cancel()
         if self._closing is None:
             self._closing = self._loop.create_future()
@@ -124,13 +128,13 @@ class Journal:
         await shield(self._closing)
 
     async def run(self, fn: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Return the result of ``fn`` once its writes are committed; if ``fn`` raises, nothing is written.
+        """Call ``fn``, commit its writes, and return its result. If ``fn`` raises an error, nothing is written.
 
-        ``fn`` must only use the connection, and return values rather than cursors. It runs in another thread and blocks
-        all other functions. It is called again if another function ends the transaction that they share. ``fn`` must
-        not begin or end a transaction itself, but it can use savepoints.
+        ``fn`` runs in a different thread and blocks all other functions. It must use only the connection, and return
+        values instead of cursors. It must not begin or end a transaction, but it can use savepoints. If the transaction
+        that several functions share fails, ``fn`` is called again.
 
-        A call that is cancelled while it waits does not run; once it has begun, it runs to its end.
+        If a call is cancelled before ``fn`` has started, ``fn`` does not run. Afterwards, ``fn`` runs to completion.
 
         Raises:
             JournalError: if the journal is closed, or the file is full, locked, damaged or not writable. The next call
@@ -146,19 +150,19 @@ class Journal:
         outcome: asyncio.Future[_T] = self._loop.create_future()
         self._waiting.append((fn, outcome))
         if not self._busy and len(self._waiting) in (1, self._expected):
-            # The delay lets other calls of the same loop iteration join the transaction.
+            # The delay lets other calls in the same loop iteration join the transaction.
             self._loop.call_soon(self._go_on)
         return await outcome
 
     def time(self) -> float:
-        """Return seconds since the epoch by the `SteadyClock` of the file."""
+        """Return seconds since the epoch, by the file's `SteadyClock`."""
         return self._database.clock.time()
 
     async def read(self, fn: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Return the result of ``fn``, which must only read: it sees one snapshot, with everything committed before.
+        """Call the read-only function ``fn`` on a snapshot with all earlier commits, and return its result.
 
-        Reads have their own connection and thread, so they neither wait for writers nor block them. As for `run`,
-        ``fn`` must only use the connection, and return values rather than cursors.
+        Reads have their own connection and thread, so they neither wait for writers nor block them. Like in `run`,
+        ``fn`` must use only the connection, and return values instead of cursors.
 
         Raises:
             JournalError: if the journal is closed, or the file cannot be read.
@@ -177,7 +181,7 @@ class Journal:
             raise JournalError(f"the journal {self.path} was opened before this process was forked; open another")
 
     def _go_on(self) -> None:
-        """Give the thread its next job, if it is idle."""
+        """Start the thread's next job, if the thread is idle."""
         if self._busy or self._thread is None:
             return
         if self._waiting:
@@ -192,7 +196,7 @@ class Journal:
             self._busy = True
 
     def _commit_next(self) -> None:
-        """Run as many of the waiting functions as fit into a transaction."""
+        """Run the queued functions, up to the limit for one transaction."""
         group = [self._waiting.popleft() for _ in range(min(_GROUP, len(self._waiting)))]
         kept = [(work, future) for work, future in group if not future.cancelled()]
         began = self._loop.time()
@@ -206,13 +210,13 @@ class Journal:
         self._busy = True
 
     def _expect(self, served: int, duration: float) -> None:
-        """Estimate the next transaction: the callers of this one may call again, in addition to those that wait."""
+        """Estimate the next transaction's size, assuming that the callers of the last one call again."""
         worthwhile = served > 1 and duration >= _SLOW
         self._expected = served + len(self._waiting)
         self._gather_until = self._loop.time() + duration * _PART if worthwhile else 0.0
 
     def _gathers(self) -> bool:
-        """Return whether the next transaction still waits for further functions."""
+        """Return True if the next transaction still waits for further functions."""
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
@@ -224,7 +228,7 @@ class Journal:
 
     def _committed(self, places: int, futures: list[asyncio.Future[Any]], job: asyncio.Future[list[Outcome]]) -> None:
         self._busy = False
-        # The next job starts before results are passed on, because all callers wait for the disk.
+        # Start the next job before passing on the results, because its callers are waiting for the disk.
         self._go_on()
         failure = job.exception()
         outcomes = [(None, failure)] * len(futures) if failure is not None else job.result()
@@ -245,6 +249,6 @@ class Journal:
         thread, closing, self._thread = self._thread, self._closing, None
         assert thread is not None
         assert closing is not None
-        # The thread has no jobs left, so this does not wait for long.
+        # The thread has no jobs left, so this call returns quickly.
         thread.shutdown()
         settle(closing, (None, job.exception()))

@@ -323,7 +323,7 @@ async def test_a_file_with_foreign_tables_of_the_same_names_is_not_changed(tmp_p
 async def test_a_file_that_is_not_a_database_is_named(tmp_path: Path) -> None:
     path = tmp_path / "flows.db"
     path.write_bytes(b"no database at all" * 100)
-    with pytest.raises(JournalError, match=r"flows\.db: it is not a SQLite database"):
+    with pytest.raises(JournalError, match=r"flows\.db: it is not an SQLite database"):
         async with Flows(path):
             pass
 

@@ -103,7 +103,7 @@ async def test_a_value_that_cannot_be_kept_is_refused_and_nothing_is_enqueued(qu
 
 
 async def test_a_flow_that_is_not_a_name_is_refused(queue: JobQueue) -> None:
-    with pytest.raises(TypeError, match="is not the name of a flow"):
+    with pytest.raises(TypeError, match="must be the name of a flow"):
         await queue.enqueue(queue)  # type: ignore[arg-type]  # that is the point
 
 
@@ -177,13 +177,13 @@ async def test_a_claim_makes_the_caller_the_owner(queue: JobQueue, flows: Flows)
 @pytest.mark.parametrize("who", ["me", "you"])
 async def test_a_claimed_job_cannot_be_claimed(queue: JobQueue, who: str) -> None:
     job = await queue.claim(await queue.enqueue("vm", id="a"), "me")
-    with pytest.raises(InvalidState, match="'a' is CLAIMED by me already"):
+    with pytest.raises(InvalidState, match="'a' is already CLAIMED by me"):
         await queue.claim(job, who)
 
 
 async def test_an_empty_owner_and_an_invalid_lease_are_refused(queue: JobQueue) -> None:
     job = await queue.enqueue("vm")
-    with pytest.raises(ValueError, match="needs the name of an owner"):
+    with pytest.raises(ValueError, match="must be the name of an owner"):
         await queue.claim(job, "")
     for lease in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(ValueError, match="must be more than 0 seconds"):
@@ -493,7 +493,7 @@ async def test_purge_deletes_old_complete_jobs_with_their_flows(queue: JobQueue,
 
 
 async def test_invalid_arguments_are_refused_at_once(flows: Flows) -> None:
-    with pytest.raises(ValueError, match="max_attempts=0"):
+    with pytest.raises(ValueError, match="max_attempts must be 1 or more, got 0"):
         JobQueue(flows, max_attempts=0)
     with pytest.raises(ValueError, match="'DONE'"):
         await JobQueue(flows).jobs("DONE")
@@ -507,5 +507,5 @@ async def test_jobs_come_in_pages(queue: JobQueue) -> None:
     third = await queue.jobs(limit=2, after=second[-1])
     assert [[job.id for job in page] for page in (first, second, third)] == [["j3", "j0"], ["j1", "j2"], ["j4"]]
     assert await queue.jobs(limit=2, after=third[-1]) == []
-    with pytest.raises(ValueError, match="would return nothing"):
+    with pytest.raises(ValueError, match="limit must be 1 or more"):
         await queue.jobs(limit=0)

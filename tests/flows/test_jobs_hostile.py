@@ -52,7 +52,7 @@ async def test_a_locked_file_is_reported_and_works_again(queue: JobQueue, tmp_pa
     with closing(another(tmp_path)) as other:
         other.execute("BEGIN IMMEDIATE")
         for call in (queue.enqueue("grow"), queue.jobs(), queue.claim(), queue.purge(0.0)):
-            with pytest.raises(JournalError, match=r"flows\.db: another process has held it locked"):
+            with pytest.raises(JournalError, match=r"flows\.db: another process has locked it"):
                 await call
         other.execute("ROLLBACK")
     assert (await queue.enqueue("grow", id="one")).state == "UNCLAIMED"
@@ -123,7 +123,7 @@ async def test_a_file_that_cannot_be_written_is_reported(queue: JobQueue) -> Non
 
 async def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "flows.db").write_bytes(b"not a database" * 500)
-    with pytest.raises(JournalError, match="is not a SQLite database"):
+    with pytest.raises(JournalError, match="is not an SQLite database"):
         async with Flows(tmp_path / "flows.db"):
             pass
     assert not (tmp_path / "flows.db-owners").exists()

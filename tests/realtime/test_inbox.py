@@ -203,7 +203,7 @@ async def test_a_file_that_is_not_an_inbox_fails_the_start(path: Path, content: 
     path.write_bytes(content)
     router = Router()
     router.add_source(WebhookSource(port=0, inbox=Inbox(path)))
-    with pytest.raises(SourceFailed, match="not a SQLite database"):
+    with pytest.raises(SourceFailed, match="not an SQLite database"):
         await router.run()
 
 
