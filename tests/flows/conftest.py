@@ -1,4 +1,4 @@
-"""Stores to run flows on; tests that use them run once per store."""
+"""Stores for the flow tests. Tests that use them run once per store."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ async def _at_once() -> None:
 
 
 class NumberedFlow:
-    """Make the flow of one number. ``effect`` is awaited in each task and revert, and may read `current_task`."""
+    """Create the flow for one number. ``effect`` is awaited in each task and revert, and may read `current_task`."""
 
     def __init__(self, number: int, effect: Callable[[], Awaitable[None]] = _at_once) -> None:
         self._chance = Random(number)
@@ -105,7 +105,7 @@ class NumberedFlow:
         return made.revert(undo) if self._maybe(0.8) or attempt else made
 
     def _fails_before(self, attempt: str | None) -> int:
-        """Return the attempt from which on a task succeeds, possibly one that is never reached."""
+        """Return the first attempt at which a task succeeds. It may never be reached."""
         if attempt is not None and self._maybe(0.25):
             return self._chance.randint(2, 3)
         return 99 if self._maybe(0.06) else 0
@@ -126,7 +126,7 @@ class NumberedFlow:
         return lambda history: (salt + sum(value for value in history.values() if isinstance(value, int))) % 3 > 0
 
     def _retry(self, provides: str, *, all_of_it: bool) -> Retry:
-        """Return a random retry. One that reverts everything is only returned with ``all_of_it``."""
+        """Return a random retry. A retry that reverts the whole flow is returned only with ``all_of_it``."""
         kind = self._chance.randrange(8)
         revert_all = all_of_it and self._maybe(0.3)
         if kind == 0:
@@ -148,7 +148,7 @@ def _asking(fn: Any, names: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class _Stubborn:
-    """A custom retry with an effect; it tries three times."""
+    """A custom retry with an effect. It makes three attempts."""
 
     provides: str
     effect: Callable[[], Awaitable[None]]

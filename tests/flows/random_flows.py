@@ -1,4 +1,4 @@
-"""Random flows, and a scheduler driven without a loop, killed at any transaction, and resumed."""
+"""Random flows, and a scheduler that runs without a loop, is killed at any transaction, and resumes."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ Nature = tuple[int, bool]
 
 
 class RandomFlow(NamedTuple):
-    """A flow, and how its tasks behave."""
+    """A flow, and the behaviour of its tasks."""
 
     flow: Flow | Task
     natures: dict[str, Nature]
 
 
 def random_flows(*, failing_reverts: bool = True) -> st.SearchStrategy[RandomFlow]:
-    """Make nested flows with retries and deciders, in which some tasks fail."""
+    """Create nested flows with retries and deciders, in which some tasks fail."""
     nature = st.tuples(st.sampled_from([0, 0, 0, 0, 1, 2, 9]), st.sampled_from([False, False, False, failing_reverts]))
     leaf = nature.map(lambda each: ("task", each))
     retry = st.sampled_from([None, None, None, "times", "revert", "all"])
@@ -130,7 +130,7 @@ class StoredFlow:
 
 
 def run(kept: StoredFlow, *, writes: int | None = None, watch: Any = None) -> bool:
-    """Drive a scheduler to its end, or kill it after that many ``writes``; return whether it reached its end."""
+    """Run a scheduler to its end, or kill it after this many ``writes``. Return whether it reached its end."""
     left = count() if writes is None else iter(range(writes))
     scheduler = kept.scheduler()
     for _ in _phases(kept, scheduler):
@@ -162,7 +162,7 @@ def _phases(kept: StoredFlow, scheduler: Scheduler) -> Any:
 
 
 def outcome_of(kept: StoredFlow, call: Call) -> StepResult | Failure:
-    """Return the result that the function of ``call`` would have."""
+    """Return the result that the function in ``call`` would return."""
     node = call.node
     if node.kind == "retry":
         value = None if call.reverting else node.step.function.fn(**call.arguments)  # type: ignore[union-attr]  # it is a step

@@ -1,4 +1,4 @@
-"""Errors around a flow: changed code, functions that raise, and values and disks that fail."""
+"""Problems outside a flow's logic: changed code, functions that raise, invalid values, and disk errors."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ async def test_a_full_disk_suspends_the_flow_until_there_is_space(tmp_path: Path
 
 
 async def _limit(flows: Flows, pages: int) -> None:
-    """Limit the file to this many pages, like a full disk."""
+    """Limit the file to this many pages, to simulate a full disk."""
     assert isinstance(flows.store, SQLiteStore)
     await flows.store.journal.run(lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchone())
 

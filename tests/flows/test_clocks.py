@@ -1,4 +1,4 @@
-"""Setting the system's clock while flows and jobs run: nothing is lost, and nothing waits for the old time."""
+"""Changes to the system clock while flows and jobs run: nothing is lost, and nothing waits for the old time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GROW = linear("grow", task(lambda: 1, name="a"))
 
 @pytest.fixture
 def step(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Set the system's clock."""
+    """Set the system clock."""
     real = time.time
 
     def step(seconds: float) -> None:

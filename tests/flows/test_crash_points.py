@@ -21,13 +21,13 @@ from tests.flows.numbered_flows import NumberedFlow, left_of
 if TYPE_CHECKING:
     from lifecycle.flows import Batch
 
-#: Numbers of flows; `NumberedFlow` builds the same flow for each every time.
+#: Numbers of flows. For the same number, `NumberedFlow` always builds the same flow.
 FLOWS = range(150 if "LIFECYCLE_CHAOS" in os.environ else 14)
 CONCURRENCY = (None, 1, 2)
 
 
 class Died(BaseException):
-    """The death of the process: nothing happens after this."""
+    """The simulated death of the process. Nothing runs after it."""
 
 
 class Mortal(MemoryStore):
@@ -48,12 +48,12 @@ class Mortal(MemoryStore):
 
 @dataclass
 class Life:
-    """A flow and its store, run by one process after another."""
+    """A flow and its store, run by consecutive processes."""
 
     number: int
     store: Mortal
     options: Options = field(default_factory=Options)
-    #: The keys of the tasks that were executed, in order.
+    #: Keys of the executed tasks, in order.
     executed: list[str] = field(default_factory=list)
 
     async def _note(self) -> None:
@@ -85,7 +85,7 @@ class Life:
         return {f"f/{row.name}/{numbers[row.name]}" for row in rows if row.state == "SUCCESS"}
 
     async def end(self) -> Any:
-        """Return its state, steps and values."""
+        """Return the flow's state, steps and values."""
         engine = await self.start()
         exactly = NumberedFlow(self.number).sequential
         state = engine.scheduler.state
@@ -105,7 +105,7 @@ async def test_a_flow_that_dies_after_any_transaction_ends_the_same(number: int)
             continue
         done = await life.done()
         life.executed.clear()
-        # The process dies once more soon after that, and then no more.
+        # The process dies a second time soon afterwards, and then never again.
         life.store.left = 1 + writes % 4
         await life.live() or await life.live()
         assert await life.end() == end, writes

@@ -1,4 +1,4 @@
-"""The pure scheduler: any flow killed at any point ends the same, and all changes are legal."""
+"""The pure scheduler: a flow killed at any point ends in the same state, and all changes are legal."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-#: Values that type checkers refuse.
+#: Values that type checkers reject.
 THREE: Any = 3
 PAIR: Any = (1, 2)
 TEXT: Any = "5"

@@ -1,4 +1,4 @@
-"""The engine: its phases and transactions, its functions in tasks and threads, and its independence of timing."""
+"""The engine: phases and transactions, functions in tasks and threads, and results that do not depend on timing."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ async def test_a_task_without_revert_needs_no_separate_phase_to_be_reverted(flow
     await failed(run, "woot")
 
 
-#: Seconds that a function waits for the loop; the wait fails if the loop is blocked.
+#: Timeout in seconds for a function that waits for the loop. The wait fails if the loop is blocked.
 LONG = 10.0
 
 

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("clock")
 
-#: Seconds that tasks, tasks that ignore cancellation, and the last writes have.
+#: Timeouts in seconds for tasks, for tasks that ignore cancellation, and for the last writes.
 LIMIT = 3.0 + 5.0 + 3.0
 
 
 class Frozen(MemoryStore):
-    """A store that answers until the test freezes it."""
+    """A store that works until the test freezes it."""
 
     frozen = False
 

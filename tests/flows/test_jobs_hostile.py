@@ -37,13 +37,13 @@ async def queue(tmp_path: Path) -> AsyncIterator[JobQueue]:
 
 
 async def pragma(queue: JobQueue, text: str) -> None:
-    """Change how the file is used, for example so that a lock is not waited for and the test is short."""
+    """Change how the file is used. For example, do not wait for a lock, so that the test is short."""
     journal = queue.flows.store.journal  # type: ignore[attr-defined]  # it is one of SQLite
     await journal.run(lambda db: db.execute(f"PRAGMA {text}").fetchall())
 
 
 def another(path: Path) -> sqlite3.Connection:
-    """Write as another process. Wait for the disk as long as needed, since the queue may be writing now."""
+    """Write as another process would. Wait for the lock as long as needed, because the queue may be writing."""
     return sqlite3.connect(path / "flows.db", isolation_level=None, timeout=60)
 
 
@@ -86,7 +86,7 @@ async def test_a_worker_survives_a_locked_file(queue: JobQueue, tmp_path: Path, 
 
 
 async def test_a_worker_survives_a_lock_during_a_job(queue: JobQueue, tmp_path: Path, clock: Clock) -> None:
-    """The claim cannot be renewed and the result cannot be written, so the job runs again, here in the same worker."""
+    """The claim cannot be renewed and the result cannot be written. The same worker therefore runs the job again."""
     await pragma(queue, "busy_timeout = 10")
     work = asyncio.create_task(queue.work({"grow": GROW}, lease=3.0))
     job = await queue.enqueue("grow", size=1)

@@ -38,7 +38,7 @@ def queue(flows: Flows) -> JobQueue:
 
 @pytest.fixture
 async def other(flows: Flows, reopened: Callable[[], Flows]) -> AsyncIterator[JobQueue]:
-    """Return the queue of another session, as another process would have it. A memory store has only one."""
+    """Return a queue in a separate session, as in another process. A memory store has only one session."""
     if isinstance(flows.store, MemoryStore):
         yield JobQueue(flows)
         return
@@ -172,7 +172,7 @@ async def test_jobs_run_in_order_within_the_concurrency_limit(queue: JobQueue) -
     async with working(queue, doing("f", work), concurrency=2):
         assert await asyncio.gather(*jobs) == ["SUCCESS"] * 6
     assert most == 2
-    # If two jobs begin at the same time, either may be first.
+    # If two jobs start at the same time, either may be first.
     assert [sorted(order[place : place + 2]) for place in (0, 2, 4)] == [
         ["high-0", "high-1"],
         ["high-2", "low-0"],
@@ -183,7 +183,7 @@ async def test_jobs_run_in_order_within_the_concurrency_limit(queue: JobQueue) -
 async def test_a_waiter_in_another_session_is_notified_of_the_end(queue: JobQueue, other: JobQueue) -> None:
     async with working(queue, GROW):
         job = await other.enqueue("grow", size=1)
-        # A virtual clock does not wait for messages from a network; without them, each process checks for itself.
+        # A virtual clock does not wait for network messages. Without these messages, each process polls.
         async with asyncio.timeout(30 if isinstance(queue.flows.store, PostgresStore) else 2):
             assert await job == "SUCCESS"
 
@@ -306,7 +306,7 @@ async def test_suspended_flows_keep_their_claims_and_continue_when_resumed(queue
 async def test_a_worker_that_lost_a_claim_stops_and_its_writes_are_refused(
     queue: JobQueue, other: JobQueue, clock: Clock
 ) -> None:
-    """The other worker's clock is ahead, so for that worker the lease is over."""
+    """The other worker's clock is ahead, so that worker sees an expired lease."""
     fates: list[str] = []
 
     async def work() -> str:
@@ -337,7 +337,7 @@ async def test_a_worker_that_lost_a_claim_stops_and_its_writes_are_refused(
 async def test_a_task_that_ends_after_the_claim_was_lost_is_not_written(
     queue: JobQueue, other: JobQueue, clock: Clock
 ) -> None:
-    """No heartbeat comes in between, so the flow's own write is rejected."""
+    """No heartbeat is sent in between, so the flow's own write is rejected."""
 
     async def work() -> str:
         await asyncio.sleep(2)
@@ -373,7 +373,7 @@ async def test_a_worker_that_reclaims_its_lost_job_does_not_run_it_twice_at_once
     async with working(queue, doing("f", work), lease=30.0):
         await until(lambda: calls)
         other.now = lambda: clock.time() + 100
-        # Checking is enough to expire the claim. Then any worker can take the job.
+        # Reading the jobs is enough to expire the claim. Then any worker can claim the job.
         assert (await other.get("one")).state == "UNCLAIMED"
         await queue.enqueue("g")
         assert await job == "SUCCESS"
@@ -405,7 +405,7 @@ async def test_a_late_heartbeat_loses_the_claims_that_have_expired_and_no_others
 
 
 class FullDisk(MemoryJobs):
-    """Fail to extend a claim the first five times."""
+    """Fail the first five attempts to extend a claim."""
 
     left = 5
 

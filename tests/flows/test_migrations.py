@@ -1,4 +1,4 @@
-"""Files and tables that earlier versions have written."""
+"""Files and tables written by earlier versions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DATA = Path(__file__).parent.parent / "data"
 
 @pytest.fixture
 def first_version(tmp_path: Path) -> Path:
-    """Return a file of the first version, left by kill -9 while the task `ship` of the flow `o7` ran."""
+    """Return a file from the first version, left by kill -9 while the task `ship` in the flow `o7` was running."""
     path = tmp_path / "old.db"
     with closing(sqlite3.connect(path)) as db:
         db.executescript((_DATA / "flows_v1.sql").read_text())

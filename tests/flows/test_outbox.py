@@ -30,7 +30,7 @@ def sends(*topics: str, name: str = "a") -> Flow:
 
 
 async def waiting(flows: Flows) -> list[tuple[str, str, str]]:
-    """Return the stored events that are not delivered."""
+    """Return the stored events that have not been delivered."""
     rows = await flows.store.outbox().take(100, now=0.0, until=0.0)
     return [row[:3] for row in rows]
 
@@ -207,7 +207,7 @@ async def test_a_failing_event_does_not_delay_others(flows: Flows) -> None:
 
 
 async def flows_later(flows: Flows) -> list[tuple[str, str, str]]:
-    """Return the flows whose events will be delivered again by that time."""
+    """Return the flows with events that will be delivered again by then."""
     rows = await flows.store.outbox().take(100, now=1e12, until=0.0)
     return [row[:3] for row in rows]
 

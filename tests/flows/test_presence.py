@@ -69,7 +69,7 @@ async def test_notifications_reach_all_their_listeners_and_no_others(join: Calla
 
 
 async def _known(presence: Presence, others: int) -> None:
-    """Wait until ``presence`` is connected to that many other processes."""
+    """Wait until ``presence`` is connected to this many other processes."""
     async with asyncio.timeout(LIMIT):
         while f"among {others + 1}" not in repr(presence):
             await asyncio.sleep(0.001)

@@ -1,4 +1,4 @@
-"""Flows as users use them, on every store: started, inspected, suspended, resumed, and run again."""
+"""Flows from a user's view, on every store: started, inspected, suspended, resumed, and run again."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def step(name: str, log: list[str], *, fails: int = 0) -> Task:
-    """A task that records its calls, and fails that many times."""
+    """A task that records its calls and fails this many times."""
 
     async def do() -> str:
         log.append(name)

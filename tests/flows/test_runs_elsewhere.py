@@ -1,4 +1,4 @@
-"""A flow belongs to the process that runs it while that process lives; other processes wait for it."""
+"""A flow belongs to the process that runs it while that process is alive. Other processes wait for the flow."""
 
 from __future__ import annotations
 

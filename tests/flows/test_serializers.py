@@ -1,4 +1,4 @@
-"""Results of many megabytes: a thread encodes them, with little more memory than the text needs."""
+"""Results of many megabytes: a thread encodes them, using little more memory than the text needs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_a_large_result_is_encoded_in_a_thread_and_a_small_one_in_the_loop
         codec.in_loop.clear()
         out = await flows.start(flow)
     assert out == {"large": LARGE[0], "small": 200_000}
-    # The arguments of the flow, the number of the attempt, both results, and the history of the retry.
+    # The flow's arguments, the attempt number, both results, and the retry's history.
     assert codec.in_loop.count(False) == 1
 
 

@@ -1,4 +1,4 @@
-"""The five tables: each pair as in TaskFlow, plus two guarded moves."""
+"""The five transition tables: each pair as in TaskFlow, plus two guarded transitions."""
 
 from __future__ import annotations
 

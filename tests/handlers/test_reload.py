@@ -372,7 +372,7 @@ def test_a_handler_works_in_another_loop_after_a_thread_timed_out() -> None:
     assert (it.now, handler.state().generation) == (2, 1)
 
 
-#: A step of a caller: request a reload, cancel the n-th request, or wait.
+#: One step by a caller: request a reload, cancel the n-th request, or wait.
 _STEPS = st.lists(
     st.one_of(
         st.just(("ask", 0)),
@@ -421,7 +421,7 @@ async def _play(steps: list[tuple[str, int]]) -> None:
         assert begin >= end, "two at once"
     for at, done in served:
         assert [span for span in spans if span[0] >= at and span[1] == done]
-        # At most the run in progress at the request, and the one for it.
+        # At most two runs: the run in progress at the time of the request, and the run for the request.
         assert sum(at < span[1] <= done for span in spans) <= 2
     assert not handler.state().running
     assert handler.state().generation == len(spans) <= len(asked)

@@ -38,7 +38,7 @@ def calls() -> list[str]:
 
 
 def slow(handler: SuspendHandler, calls: list[str]) -> asyncio.Event:
-    """Make suspending wait until the event is set."""
+    """Make the suspension wait until the event is set."""
     go = asyncio.Event()
 
     @handler.on_suspend

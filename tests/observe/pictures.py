@@ -1,4 +1,4 @@
-"""Diagrams drawn by the real Mermaid in a headless Chromium. One page draws all of them, and returns JSON."""
+"""Diagrams drawn by the real Mermaid in a headless Chromium. One page draws all of them and returns JSON."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import pytest
 from tests.browsers import browsing
 
 MERMAID = Path(__file__).parents[2] / ".engines/node_modules/mermaid/dist/mermaid.min.js"
-#: Seconds for the whole page on a busy machine.
+#: Timeout in seconds for the whole page on a busy machine.
 LIMIT = 150
 
 _OPTIONS = [
-    # Milliseconds of the page's own clock, which stops while the page works.
+    # Milliseconds on the page's own clock, which stops while the page works.
     "--virtual-time-budget=100000",
     "--dump-dom",
 ]
@@ -74,7 +74,7 @@ function result(svg) {
 
 @dataclass(frozen=True)
 class Shape:
-    """A node that was drawn."""
+    """A node in a drawn diagram."""
 
     id: str
     classes: tuple[str, ...]
@@ -83,7 +83,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Picture:
-    """A diagram that was drawn, or the error."""
+    """A drawn diagram, or the error."""
 
     error: str
     nodes: tuple[Shape, ...] = ()

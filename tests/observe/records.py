@@ -1,4 +1,4 @@
-"""Records as in a program of medium size."""
+"""Records of a typical program of medium size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of an event log: one line per event, limited in size, with or without errors of the disk."""
+"""The file of an event log: one line per event, limited in size, with and without disk errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log records contain the event, the worker and the flow, as fields and as lines of JSON."""
+"""Log records contain the event, the worker and the flow, as fields and as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Kept(logging.Handler):
-    """A handler that formats immediately."""
+    """A log handler that formats records immediately."""
 
     def __init__(self) -> None:
         super().__init__()

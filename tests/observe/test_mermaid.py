@@ -1,4 +1,4 @@
-"""The text of a diagram: its content, and errors. `test_mermaid_drawn` checks that it can be drawn."""
+"""The text of a diagram, and errors. `test_mermaid_drawn` checks that Mermaid can draw it."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_bad_settings_are_refused(settings: dict[str, Any], error: type[Exceptio
 
 @pytest.mark.parametrize("metrics", [PrometheusMetrics, OpenTelemetryMetrics])
 def test_a_policy_of_another_type_is_refused_at_once(metrics: Any) -> None:
-    """It does not wait for the first event, whose error would only be logged."""
+    """The error is raised before the first event, because an error then would only be logged."""
     with pytest.raises(TypeError, match=r"labels=\{'child': \['web'\]\} is not a policy; give LabelPolicy\(…\)"):
         metrics(labels={"child": ["web"]})
 

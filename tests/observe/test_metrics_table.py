@@ -1,4 +1,4 @@
-"""Each metric of the Go model has a counterpart here: a metric or a hook that exists and is announced."""
+"""Each metric in the Go model has a counterpart here: a metric, or a hook that exists and is announced."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from lifecycle.testing.signals import FakeSignals
 
-#: For each metric of the model, the metric or hook here that corresponds to it.
+#: Metrics in the Go model, each with the corresponding metric or hook in this library.
 COUNTERPARTS = {
     "IncSignalReceived": "hooks.signal_received",
     "IncProcessStarted": "hooks.worker_started",
@@ -67,13 +67,13 @@ COUNTERPARTS = {
     "DecEventWaiting": "lifecycle.lane.waiting",
 }
 
-#: It ends the process. Its test is tests/realtime/test_signals.py.
+#: This hook ends the process, so tests/realtime/test_signals.py tests it.
 NOT_IN_THIS_PROCESS = {"forced_exit"}
 
 
 @contextmanager
 def announced() -> Iterator[list[tuple[str, Any, dict[str, Any]]]]:
-    """Record every announcement: the hook's name, the sender, the arguments."""
+    """Record every announcement: the hook's name, the sender and the arguments."""
     log: list[tuple[str, Any, dict[str, Any]]] = []
     connected: list[tuple[hooks.Hook, Any]] = []
     for each in (getattr(hooks, name) for name in hooks.__all__):
@@ -108,7 +108,7 @@ async def forever() -> None:
 
 
 async def life_of_a_program(signals: FakeSignals) -> None:
-    """Cause each event of the rows once."""
+    """Cause each event in the table once."""
     router = Router()
     router.handle("good", lambda _: None)
     router.handle("bad", fails)

@@ -36,7 +36,7 @@ TRACE, SENDER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
 class Webhook(Event):
-    """An event with headers, as a webhook has them."""
+    """An event with headers, like a webhook event."""
 
     def __init__(self, topic: str, headers: Mapping[Any, Any]) -> None:
         super().__init__(topic)
@@ -44,7 +44,7 @@ class Webhook(Event):
 
 
 class Tally(SpanProcessor):
-    """Records open spans and ended ones."""
+    """Records open and ended spans."""
 
     def __init__(self) -> None:
         self.open: set[int] = set()
@@ -555,7 +555,7 @@ async def test_gauges_are_read_in_the_loop_from_any_thread() -> None:
 
 
 class Provider(TracerProvider):
-    """An exporter that records when it was asked to send, and then succeeds, fails or hangs."""
+    """An exporter that records each export, and then succeeds, fails or hangs."""
 
     def __init__(self, answer: Callable[[], bool]) -> None:
         super().__init__(shutdown_on_exit=False)

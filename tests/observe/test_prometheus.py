@@ -34,7 +34,7 @@ AWKWARD = 'a "quoted" <b>name</b>\nof two lines \\ 🙂'
 
 
 def scraped(metrics: PrometheusMetrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Return each sample by its name and labels, as a scraper reads it."""
+    """Return each sample by name and labels, as a scraper reads it."""
     return _samples(plain(metrics.expose()[0].decode()))
 
 

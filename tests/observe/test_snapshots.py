@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lifecycle.control import RouteInfo
     from lifecycle.testing import Clock
 
-#: Names that break careless code.
+#: Unusual names that careless code handles incorrectly.
 NASTY = ("\"'`<b>&amp;</b>", "näh 🦊", "two\nlines", "\ud800", "a/b#2", " ")
 
 
@@ -367,7 +367,7 @@ async def test_an_invalid_depth_is_an_error(clock: Clock) -> None:
 
 
 class Everything:
-    """An object that has every attribute, as a number, and can be called."""
+    """An object on which every attribute exists as a number. The object can be called."""
 
     def __getattr__(self, name: str) -> int:
         if name == "__qualname__":

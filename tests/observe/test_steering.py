@@ -267,7 +267,7 @@ async def test_a_supervisor_whose_workers_raise_does_not_hide_others() -> None:
             raise RuntimeError("not today")
 
         async def restart(self, name: str) -> None:
-            """Restart as a supervisor does."""
+            """Restart the worker as a supervisor does."""
 
         state = workers
 

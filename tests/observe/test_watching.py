@@ -35,7 +35,7 @@ async def nothing(_event: Event) -> None:
 
 
 async def soon(changes: Watch) -> Update | None:
-    """Return the next change, or None if there is none for a long time."""
+    """Return the next change, or None if no change arrives for a long time."""
     try:
         async with asyncio.timeout(1000):
             return await anext(changes)

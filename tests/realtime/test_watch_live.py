@@ -45,7 +45,7 @@ print("up", VALUE, flush=True)
 server.serve_forever()
 """
 
-#: Waits until another run answers before it requests the script.
+#: Waits until a new run responds before it requests the script.
 LATE = """\
 <script>
 const wait = () => fetch('/run').then((answer) => answer.text()).then((run) => {

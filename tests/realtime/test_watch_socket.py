@@ -48,12 +48,12 @@ while ended not in select.select([server, ended], [], [])[0]:
 
 
 def ask(port: int) -> str:
-    """Return the body of the answer, or the error."""
+    """Return the response body, or the error."""
     return response_to(port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", lambda answer: answer.rpartition(b"\r\n\r\n")[2])
 
 
 def clients(port: int, *, number: int = 8, rate: float = 200.0) -> AbstractContextManager[Counter[str]]:
-    """Run this many clients that send ``rate`` requests per second in total, and count the answers."""
+    """Run clients that send ``rate`` requests per second in total, and count the responses."""
     return requesting(partial(ask, port), number=number, pause=number / rate)
 
 

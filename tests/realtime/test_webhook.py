@@ -1,4 +1,4 @@
-"""Webhooks over real sockets and through a real router: answers to well-behaved senders."""
+"""Webhooks over real sockets and through a real router: responses to well-behaved senders."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Wire:
         self.writer.write(data)
 
     async def status(self) -> int:
-        """Read the next answer, and return its status."""
+        """Read the next response, and return its status."""
         head = await self.reader.readuntil(b"\r\n\r\n")
         for line in head.lower().split(b"\r\n"):
             if line.startswith(b"content-length:"):

@@ -187,7 +187,7 @@ async def test_a_blocked_thread_gets_source_closed_when_the_source_stops() -> No
     await blocked.wait()
     await source.emit(B)
     thread = asyncio.create_task(asyncio.to_thread(source.emit_threadsafe, C))
-    # The request of the thread wakes the loop.
+    # The request from the thread wakes the loop.
     while not source._waiting:
         await asyncio.sleep(0)
     run.cancel()

@@ -1,4 +1,4 @@
-"""FileWatchSource without notifications of the system: names that count, and changes between two scans of a tree."""
+"""FileWatchSource without system notifications: watched names, and changes between two scans of a tree."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def skips(ignore: Sequence[str], below: str) -> bool:
-    """Return whether the entry at ``below``, or a directory above it, is ignored, checked from the top."""
+    """Return whether ``below``, or a directory above it, is ignored. Directories are checked from the top."""
     rules, parts = Rules((), ignore), below.split("/")
     return any(rules.skips(part, "/".join(parts[: depth + 1])) for depth, part in enumerate(parts))
 

@@ -33,7 +33,7 @@ def answers(results: Iterable[bool]) -> Callable[[], Any]:
 
 
 async def events_of(clock: Clock, source: HealthCheckSource, seconds: float) -> list[tuple[float, HealthEvent]]:
-    """Return the events of the source within ``seconds`` with their times."""
+    """Return the events that the source emits within ``seconds``, with their times."""
     events: list[tuple[float, HealthEvent]] = []
 
     async def emit(event: Any) -> Any:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 END = EndOfInputEvent()
 LIMIT = 30
-#: The length of the longest line in bytes.
+#: Length of the longest line in bytes.
 MAX_LINE = 1_048_576
 
 

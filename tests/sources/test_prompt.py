@@ -27,7 +27,7 @@ LIMIT = 30
 
 
 class Screen:
-    """The far end of a terminal that is connected to stdin and stdout."""
+    """The remote end of a terminal that is connected to stdin and stdout."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.keys, follower = pty.openpty()
@@ -135,7 +135,7 @@ async def test_clear_line_clears_a_half_typed_line(screen: Screen) -> None:
 
 
 async def test_ctrl_c_sends_sigint(screen: Screen) -> None:
-    """If the loop is blocked, no code would read a key."""
+    """While the loop is blocked, no code reads keys."""
     running = screen.run(PromptSource(), Emitted())
     await until(lambda: screen.shows(">"))
     local_modes: int = screen.modes()[3]

@@ -29,7 +29,7 @@ def at(text: str, zone: Any = UTC) -> datetime:
 
 
 async def ticks(clock: Clock, source: ScheduleSource, seconds: float) -> list[str]:
-    """Return the scheduled times of the ticks within ``seconds``, in the zone of the schedule."""
+    """Return the scheduled times of the ticks within ``seconds``, in the schedule's time zone."""
     router, seen = Router(), list[str]()
     router.handle("tick/**", lambda tick: seen.append(tick.time.strftime("%m-%d %H:%M:%S")))
     router.add_source(source)

@@ -1,4 +1,4 @@
-"""GitHub's signatures: which ones are accepted. The result is always an id or a `VerificationError`."""
+"""GitHub signatures: which ones are accepted. The result is always an id or a `VerificationError`."""
 
 from __future__ import annotations
 

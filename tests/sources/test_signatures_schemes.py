@@ -1,4 +1,4 @@
-"""Each scheme compared with its origin: documented examples, the reference library, the published formula."""
+"""Each scheme compared with its origin: documented examples, the reference library, or the published formula."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures: one server per test module. Each test uses its own stream on it."""
+"""Fixtures with one server per test module. Each test uses its own stream on the server."""
 
 from __future__ import annotations
 

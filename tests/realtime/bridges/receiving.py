@@ -41,7 +41,7 @@ class Box(Recorder):
 
 
 async def answered(js: JetStreamContext, receiver: NatsBridge) -> None:
-    """Wait until every event that the server delivered to the group has an answer."""
+    """Wait until every event that the server delivered to the group has been acknowledged or returned."""
     async with asyncio.timeout(LIMIT):
         while (await js.consumer_info(receiver._settings.stream, receiver.name)).num_ack_pending:
             await asyncio.sleep(0.005)
@@ -49,7 +49,7 @@ async def answered(js: JetStreamContext, receiver: NatsBridge) -> None:
 
 @asynccontextmanager
 async def by_hand(server: NatsProcess, patience: float = 5.0) -> AsyncIterator[JetStreamContext]:
-    """Yield a client of nats-py, with ``patience`` seconds for each answer."""
+    """Yield a nats-py client that waits at most ``patience`` seconds for each response."""
     import nats
 
     client = await nats.connect(server.url)

@@ -1,4 +1,4 @@
-"""Failures of handlers make dead letters; restarts, prefetching and crashes of other processes do not."""
+"""Handler failures create dead letters. Restarts, prefetching and crashes of other processes do not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]
 
-#: A member of a group that dies at the event "pill" and writes down the other events.
+#: A group member that dies at the event "pill" and records the other events.
 KILLED_BY_A_PILL = """
 import asyncio, os, signal, sys
 from lifecycle import Router, run
@@ -48,7 +48,7 @@ run(router)
 
 
 async def deliver(server: NatsProcess, receiver: NatsBridge, times: int) -> None:
-    """Deliver all events of the group this many times, and return each without a handler."""
+    """Deliver all events to the group this many times, and return each without running a handler."""
     async with by_hand(server) as js:
         subscription = await js.pull_subscribe_bind("there", receiver._settings.stream)
         count = (await js.consumer_info(receiver._settings.stream, "there")).num_pending or 0
@@ -257,7 +257,7 @@ async def test_without_a_bucket_an_endlessly_redelivered_event_is_a_dead_letter(
 
 @pytest.fixture
 def denying(tmp_path: Path) -> Iterator[NatsProcess]:
-    """Yield a server that lets its user reach the stream of events and nothing else."""
+    """Yield a server that allows its user to access only the event stream."""
     allowed = ["ev.>", "$JS.API.INFO", "$JS.API.STREAM.*.EVENTS", "$JS.API.CONSUMER.>", "$JS.ACK.>", "_INBOX.>"]
     user = f"{{ user: me, password: pw, permissions: {{ publish: {{ allow: {json.dumps(allowed)} }} }} }}"
     accounts = f"accounts {{ A: {{ jetstream: enabled, users: [{user}] }} }}"
@@ -268,7 +268,7 @@ def denying(tmp_path: Path) -> Iterator[NatsProcess]:
 async def test_where_the_bucket_is_denied_the_server_is_not_asked_for_every_event(
     denying: NatsProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The bucket does not answer. An event that waits for an answer delays the events after it."""
+    """The bucket does not respond. An event that waits for a response delays the events after it."""
     monkeypatch.setattr(dedupe, "_ANSWER", 0.5)
     assert await dead_letters(denying, 20) == {"2"}
     logged = [

@@ -81,7 +81,7 @@ async def test_subjects_of_another_stream_are_reported(bridge: MakeBridge, serve
 async def test_a_group_with_old_settings_gets_the_new_ones(
     bridge: MakeBridge, server: NatsProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """New patterns are added. Old ones are removed when no member has them."""
+    """New patterns are added. Old patterns are removed when no member uses them."""
     router = Router()
     router.add_source(bridge(group="g", subscribe=("old/*",), ack_wait=7.0))
     async with running(router):
@@ -206,7 +206,7 @@ async def test_a_file_of_credentials_lets_in(tmp_path: Path) -> None:
 
 
 async def test_a_certificate_is_asked_for_and_shown(tmp_path: Path) -> None:
-    """Both sides have a certificate of the same authority."""
+    """Both sides have a certificate from the same authority."""
     paths = certificates(tmp_path)
     settings = (
         f'tls {{ cert_file: "{paths["cert"]}", key_file: "{paths["key"]}", ca_file: "{paths["cert"]}", verify: true }}'

@@ -138,7 +138,7 @@ async def test_a_lease_taken_by_another_is_lost_at_the_next_write(server: NatsPr
 
 
 async def test_a_lost_answer_does_not_end_the_leadership(server: NatsProcess) -> None:
-    """The server has stored a renewal, and its answer was lost. The next write finds the leader's own renewal."""
+    """The server has stored a renewal, but its response was lost. The next write finds the leader's own renewal."""
     member = Candidate(server, "answer")
     async with running(member.router):
         await member.box.wait(1)

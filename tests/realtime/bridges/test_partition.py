@@ -47,7 +47,7 @@ class Networks:
         self._ip(f"-n {self._name}bus link set to{number} up")
 
     def pull(self, number: int) -> None:
-        """Cut the cable at the server's end, so that the host still sends and gets no answer."""
+        """Cut the cable at the server's end. The host can still send, but receives no response."""
         self._ip(f"-n {self._name}bus link set to{number} down")
 
     def via(self, which: int | str) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ __all__ = ["Loss", "Way", "way"]
 Loss = Literal["request", "answer", "late"]
 
 _SOCKET = ".s.PGSQL.5432"
-#: The end of a server's answer outside a transaction.
+#: The end of a server response outside a transaction.
 _READY = b"Z\x00\x00\x00\x05I"
 
 
@@ -98,7 +98,7 @@ class Way:
                 await self._arrive.wait()
             if loss != "request":
                 to_there.write(data)
-                # The answer may arrive in several parts.
+                # The response may arrive in several parts.
                 rest = asyncio.create_task(_carry(reader, to_there))
                 answer = b""
                 while not answer.endswith(_READY):

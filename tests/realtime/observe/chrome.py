@@ -28,7 +28,7 @@ LIMIT = 30.0
 
 @contextmanager
 def chromium(profile: Path) -> Iterator[str]:
-    """Run a browser and yield its address. No process of it remains at the end."""
+    """Run a browser and yield its address. On exit, none of its processes remain."""
     # A page that stays open would continue to read its stream.
     options = "--disable-features=BackForwardCache", "--remote-debugging-port=0"
     with browsing("about:blank", profile, *options) as browser:

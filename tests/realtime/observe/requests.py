@@ -17,17 +17,17 @@ __all__ = ["Stream", "answer", "ask", "sent", "streaming", "tell"]
 
 
 async def ask(path: Path, target: str) -> tuple[int, Any]:
-    """Return the status and the JSON of the answer to a GET."""
+    """Send a GET request, and return the response's status and JSON."""
     return await answer(path, _request("GET", target))
 
 
 async def tell(path: Path, target: str, body: object) -> tuple[int, Any]:
-    """Return the status and the JSON of the answer to a POST of JSON."""
+    """Send a POST request with JSON, and return the response's status and JSON."""
     return await answer(path, _request("POST", target, json.dumps(body).encode()))
 
 
 async def answer(path: Path, request: bytes) -> tuple[int, Any]:
-    """Return the status and the JSON of the answer to ``request``."""
+    """Send ``request``, and return the response's status and JSON."""
     status, body = _parsed(await sent(path, request))
     return status, json.loads(body)
 

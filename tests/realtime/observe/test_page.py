@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.engine("chromium"), pytest.mark.timeout(120)]
 
 TOKEN = "a-token-of-a-user"
 HOSTILE = "ev\"il' <img src=x onerror=pwned=1>\n</script>\u202e\U0001f98a"
-#: The same text as the page shows it.
+#: The same text as shown on the page.
 SHOWN = "ev\"il' <img src=x onerror=pwned=1>\u240a</script>\\u202e\U0001f98a"
 
 #: Elements wider than the screen, by class, except those that scroll.

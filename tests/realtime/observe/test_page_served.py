@@ -1,4 +1,4 @@
-"""A `Dashboard` over real sockets: the answer to each request from any client, and shutdown."""
+"""A `Dashboard` over real sockets: the response to each request from any client, and shutdown."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_every_answer_has_the_security_headers() -> None:
 
 
 async def raw(dashboard: Dashboard, data: bytes) -> bytes:
-    """Send ``data`` and return the answer, until the program closes the connection."""
+    """Send ``data``, and return everything that arrives until the program closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(dashboard.url.rpartition(":")[2]))
     received = b""
     try:
