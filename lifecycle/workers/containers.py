@@ -1,8 +1,8 @@
 """A container that runs as a worker, through an engine with Docker's API, such as Docker or Podman.
 
-`ContainerWorker` is the worker. `EngineContainer` calls the engine and interprets its answers. The end of this module
-finds the address of the engine. `lifecycle.workers.containment` has the guard process that removes the container when
-this program is killed.
+`ContainerWorker` is the worker. `EngineContainer` calls the engine and interprets its responses. The functions at the
+end of this module find the engine's address. If this program is killed, the guard process in
+`lifecycle.workers.containment` removes the container.
 """
 
 from __future__ import annotations
@@ -51,25 +51,25 @@ __all__ = [
 
 _log = logging.getLogger("lifecycle.workers")
 
-#: Seconds to wait for the remaining output after the end of the container.
+#: Seconds to wait for remaining output after the container has ended.
 _DRAIN: Final = 5.0
-#: Labels that identify a container at the engine.
+#: Labels by which an engine's containers are identified.
 _NAME_LABEL: Final = "lifecycle.worker"
 _OWNER_LABEL: Final = "lifecycle.owner"
 _RESUME_LABEL: Final = "lifecycle.resume_id"
 #: Offset that shells and engines add to a signal number to form an exit status.
 _SIGNALLED: Final = 128
-#: Maximum seconds for requests that are little work for the engine.
+#: Maximum seconds for requests that the engine can complete quickly.
 _ANSWER: Final = 10.0
-#: Maximum seconds for a removal, which deletes a file system.
+#: Maximum seconds for a removal, because the engine deletes a file system.
 _REMOVAL: Final = 60.0
-#: The status that aiodocker sets if the engine did not answer.
+#: The status that aiodocker sets if the engine did not respond.
 _NO_ANSWER: Final = 900
 _STDERR: Final = 2
 #: The prefix of the address of an engine on this machine.
 _UNIX: Final = "unix://"
 _SCHEMES: Final = (_UNIX, "tcp://", "http://", "https://", "npipe://")
-#: Maximum seconds for the first answer of an engine.
+#: Maximum seconds for the first response from an engine.
 _PING: Final = 30.0
 
 
@@ -142,12 +142,12 @@ class ContainerWorker(BaseWorker):
         return replace(super()._state_as(name, **known), contain=self._level)
 
     async def suspend(self) -> None:
-        """Freeze all processes of the container, at any point of their work. Idempotent.
+        """Freeze all processes in the container immediately. Idempotent.
 
         If the call is cancelled, the container continues to run.
 
         Raises:
-            InvalidTransition: if the container does not run, or its engine cannot freeze it. Rootless Podman needs
+            InvalidTransition: if the container is not running, or its engine cannot freeze it. Rootless Podman needs
                 cgroups version 2.
         """
         async with self._changing:
@@ -217,7 +217,7 @@ class ContainerWorker(BaseWorker):
         guarded = self._guard.add(at.name, _socket_of(self._address))
         self._level = Level.GUARD if guarded else Level.DETACHED
         if resume_id := self._env.get(RESUME_ID):
-            # Remove a container of an earlier run that could not be removed because the engine was down.
+            # Remove containers from earlier runs that could not be removed because the engine was down.
             await at.remove_labelled(_RESUME_LABEL, resume_id)
         await at.create(self._config())
         self._stop_signal = await at.stop_signal()
@@ -255,7 +255,7 @@ class ContainerWorker(BaseWorker):
         self._paused = False
 
     async def _watch(self, at: EngineContainer) -> End:
-        """Wait for the end of the container and of its output, and remove the container."""
+        """Wait until the container and its output have ended, and remove the container."""
         reading = asyncio.create_task(at.read(self._receiver.feed), name=f"output of {self.name}")
         ended: ContainerEnd | None = None
         failure = ""
@@ -276,7 +276,7 @@ class ContainerWorker(BaseWorker):
                 self._receiver.feed(b"", stream)
             removed = await self._clear(at)
         if ended is not None and ended.code != 0 and not removed and self.status is not Status.STOPPING:
-            # A removal from outside kills the container first, so its end is reported before the removal.
+            # If other software removes the container, the engine kills it first and reports its end before the removal.
             failure = (
                 f"{self.name!r} is gone: its container {at.name} was removed from outside and ended with status "
                 f"{ended.code}"
@@ -287,7 +287,7 @@ class ContainerWorker(BaseWorker):
         return End(failure_of(self.name, ended), code, self._receiver.tail())
 
     async def _clear(self, at: EngineContainer) -> bool:
-        """Remove the container and close the connection. Return False if it had been removed from outside."""
+        """Remove the container and close the connection. Return False if other software had removed the container."""
         try:
             return await at.remove()
         except (EngineRefused, EngineLost) as error:
@@ -305,7 +305,7 @@ def _words(name: str, command: Sequence[str]) -> list[str]:
 
 
 def container_name(name: str) -> str:
-    """Return a unique name, valid at engines, for the container of the worker ``name``."""
+    """Return a unique container name for the worker ``name``, with only the characters that engines allow."""
     return f"{re.sub('[^a-zA-Z0-9_.-]+', '-', name).lstrip('_.-')[:40] or 'worker'}-{secrets.token_hex(6)}"
 
 
@@ -329,16 +329,16 @@ def failure_of(name: str, ended: ContainerEnd) -> WorkerFailed | None:
 
 
 class EngineRefused(Exception):
-    """The engine answered with an error, which is the message."""
+    """Raised if the engine responds with an error. The message is that error."""
 
 
 class EngineLost(Exception):
-    """The engine did not answer. The message has the reason."""
+    """Raised if the engine does not respond. The message contains the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerEnd:
-    """The end of a container, as the engine reports it."""
+    """The end of a container, as reported by the engine."""
 
     #: The exit status of the first process; 128 + n if it was killed by signal n or exited with that status.
     code: int
@@ -346,16 +346,18 @@ class ContainerEnd:
 
 
 class EngineContainer:
-    """The container ``name`` at an engine. Call `close` at the end.
+    """The container ``name`` in an engine. Call `close` when it is no longer needed.
 
     The calls have the same order as in ``docker run``. The client attaches before the start, so that it misses no
-    output: Podman forgets the exit code of a container if a client attaches after its end. Automatic removal by the
-    engine is not used, because Podman may then lose the exit code and the out-of-memory flag.
+    output. A later attachment would also lose the exit code, which Podman forgets if a client attaches after the end of
+    the
+    container. Automatic removal by the engine is not used, because Podman may then lose the exit code and the
+    out-of-memory flag.
     """
 
     def __init__(self, docker: Docker, name: str) -> None:
         self.name = name
-        # The types of aiodocker are incomplete.
+        # Any, because the types of aiodocker are incomplete.
         self._docker: Any = docker
         self._there = self._docker.containers.container(name)
         self._attached: Attached | None = None
@@ -370,7 +372,7 @@ class EngineContainer:
 
         Raises:
             EngineRefused: if, for example, the image cannot be pulled or the name is already in use.
-            EngineLost: if the engine does not answer.
+            EngineLost: if the engine does not respond.
         """
         async with _answers(None):
             if not await self._has_image(config["Image"]):
@@ -387,13 +389,13 @@ class EngineContainer:
             await self._there.start()
 
     async def stop_signal(self) -> int:
-        """Return the stop signal of the image."""
+        """Return the stop signal that the image defines."""
         async with _answers():
             found = await self._there.show()
         return signal_number(found["Config"].get("StopSignal"))
 
     async def read(self, feed: Callable[[bytes, Stream], None]) -> None:
-        """Pass the output to ``feed`` until its end."""
+        """Pass all output to ``feed``."""
         assert self._attached is not None, "create() sets it"
         with suppress(EngineLost):
             async with _answers(None):
@@ -402,16 +404,16 @@ class EngineContainer:
                         feed(message.data, "stderr" if message.stream == _STDERR else "stdout")
 
     async def ended(self) -> ContainerEnd:
-        """Wait for the end of the container, without a limit. Raises EngineLost, or EngineRefused if it was removed."""
+        """Wait for the container to end, without a timeout. Raises EngineLost, or EngineRefused if it was removed."""
         async with _answers(None):
             await self._there.wait()
-        # If the container was removed during the wait, Podman reports status 0 above.
+        # Request the state, because Podman reports status 0 above if the container was removed during the wait.
         async with _answers():
             state = (await self._there.show())["State"]
         return ContainerEnd(state["ExitCode"], state.get("OOMKilled", False))
 
     async def kill(self, signum: int) -> None:
-        """Send a signal to the first process. Raises EngineLost, or EngineRefused, for example if it has ended."""
+        """Send a signal to the first process. Raises EngineRefused or EngineLost."""
         async with _answers():
             await self._there.kill(signal=str(signum))
 
@@ -426,7 +428,7 @@ class EngineContainer:
             await _settled(self._there.unpause())
 
     async def remove(self) -> bool:
-        """Kill the container if necessary, and remove it. Return False if another client removes or has removed it.
+        """Kill the container if necessary, and remove it. Return False if a different client removes or has removed it.
 
         Raises:
             EngineRefused, EngineLost: if the container was not removed.
@@ -434,7 +436,7 @@ class EngineContainer:
         return await self._remove(self.name)
 
     async def remove_labelled(self, label: str, value: str) -> None:
-        """Remove containers of earlier runs that have this label. Raises EngineRefused or EngineLost."""
+        """Remove containers from earlier runs that have this label. Raises EngineRefused or EngineLost."""
         async with _answers():
             filters = json.dumps({"label": [f"{label}={value}"]})
             found = await self._docker.containers.list(all=True, filters=filters)
@@ -482,7 +484,7 @@ class EngineContainer:
 
 @asynccontextmanager
 async def _answers(timeout: float | None = _ANSWER) -> AsyncGenerator[None]:
-    """Translate errors of the engine, which has ``timeout`` seconds to answer."""
+    """Translate errors from the engine, which has ``timeout`` seconds to respond."""
     from aiodocker import DockerError
     from aiohttp import ClientError
 
@@ -498,7 +500,7 @@ async def _answers(timeout: float | None = _ANSWER) -> AsyncGenerator[None]:
 
 
 async def _settled(request: Awaitable[object]) -> None:
-    """Wait for ``request``, even if cancelled, because an operation of the engine must be complete to be undone."""
+    """Wait for ``request``, even if cancelled, because an engine operation must be complete before it can be undone."""
     asked = asyncio.ensure_future(request)
     try:
         await asyncio.shield(asked)
@@ -510,7 +512,7 @@ async def _settled(request: Awaitable[object]) -> None:
 
 
 def signal_number(stop_signal: str | None) -> int:
-    """Return the number of an image's stop signal, such as ``"SIGINT"``, ``"INT"`` or ``"2"``; SIGTERM for None."""
+    """Return the number of a stop signal such as ``"SIGINT"``, ``"INT"`` or ``"2"``; SIGTERM for None."""
     text = (stop_signal or "").upper().removeprefix("SIG")
     if text.isascii() and text.isdigit():
         return int(text)
@@ -522,7 +524,7 @@ def signal_number(stop_signal: str | None) -> int:
 
 
 def _check_address(address: str, setting: str = "engine") -> str:
-    """Return ``address``, the value of ``setting``, as a URL. A path is that of a socket. Raises ValueError."""
+    """Return ``address``, the value of ``setting``, as a URL. A plain path means a socket. Raises ValueError."""
     if address.startswith("/"):
         return _UNIX + address
     scheme = next((each for each in _SCHEMES if address.startswith(each)), None)
@@ -563,10 +565,10 @@ def _socket_of(address: str) -> str | None:
 
 
 async def _client(address: str) -> Docker:
-    """Return a client of the engine at ``address``, which has answered. The caller closes the client.
+    """Return a client that is connected to the engine at ``address``. The caller closes the client.
 
     Raises:
-        WorkerFailed: if aiodocker is not installed, or the engine does not answer.
+        WorkerFailed: if aiodocker is not installed, or the engine does not respond.
     """
     try:
         from aiodocker import Docker
@@ -591,7 +593,7 @@ async def _client(address: str) -> Docker:
 
 
 async def _api_version(docker: Docker) -> str:
-    """Return the version of the engine's API. Requesting the full version from Podman takes far longer."""
+    """Return the version of the engine's API. The full version information takes Podman far longer."""
     async with asyncio.timeout(_PING), docker.session.get(f"{docker.docker_host}/_ping") as answer:
         answer.raise_for_status()
         version = answer.headers.get("Api-Version")
@@ -599,7 +601,7 @@ async def _api_version(docker: Docker) -> str:
 
 
 def _sockets() -> list[str]:
-    """Return the possible sockets of engines, in the order to try them."""
+    """Return the possible engine sockets, in the order in which to try them."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     own = [f"{runtime}/podman/podman.sock"] if runtime else []
     return ["/var/run/docker.sock", *own, "/run/podman/podman.sock"]

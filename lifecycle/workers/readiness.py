@@ -1,7 +1,7 @@
-"""The conditions for the ``ready=`` of `ProcessWorker`, which define when a process counts as ready.
+"""The conditions for the ``ready=`` setting of `ProcessWorker`, which define when a process counts as ready.
 
-Each condition is a class: a line of output, a port that accepts connections, a URL that answers, or a notification as
-for systemd.
+Each condition is a class. It waits for a line of output, a port that accepts connections, a URL that responds, or a
+notification in systemd's format.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["Line", "Port", "Readiness", "Url", "not_ready", "parse_ready"]
 
 
 class Readiness:
-    """A condition for one run of a process. Its text completes "it did not …"."""
+    """A readiness condition for one run of a process. ``str()`` of the condition completes "it did not …"."""
 
     #: The reason why the process is not ready yet, if known.
     reason: str = ""
@@ -46,7 +46,7 @@ class Readiness:
         return command
 
     def reached(self, is_ours: Callable[[int], bool]) -> Awaitable[object]:
-        """Complete when the process is ready. ``is_ours`` recognizes pids of the worker. The caller may cancel this."""
+        """Complete when the process is ready. ``is_ours`` recognizes PIDs of the worker. The caller may cancel this."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ def _read(text: object) -> Readiness:
 
 
 def not_ready(name: str, ready: Readiness, life: asyncio.Future[End | None], timeout: float) -> WorkerFailed:
-    """Return the error for the worker ``name`` that ended early or is not ready after ``timeout`` seconds."""
+    """Return the error for the worker ``name``, which ended early or was not ready after ``timeout`` seconds."""
     reason = f"; {ready.reason}" if ready.reason else ""
     if not life.done():
         return WorkerFailed(
@@ -100,7 +100,7 @@ def not_ready(name: str, ready: Readiness, life: asyncio.Future[End | None], tim
 
 # -- a line of output --------------------------------------------------------------------------------------------------
 
-#: Maximum characters searched per line, because the search time of an expression may grow with their square.
+#: Maximum number of characters searched per line. The search time of an expression may grow quadratically.
 _SEARCHED: Final = 4096
 
 
@@ -131,7 +131,7 @@ class Line(Readiness):
             self._found.set_result(None)
 
     def prepare(self, command: Command) -> Command:
-        """Begin the search with the first line."""
+        """Start to search the output."""
         self._found = asyncio.get_running_loop().create_future()
         return command
 
@@ -186,7 +186,8 @@ class Port(Readiness):
             with socket.socket(family) as probe:
                 probe.setblocking(False)
                 await asyncio.get_running_loop().sock_connect(probe, (host, self.number))
-                # If nothing listens, the probe may get this port as its own, and connect to itself.
+                # If no process listens, the system may assign this port to the probe, which would then connect to
+                # itself.
                 return bool(probe.getsockname() != probe.getpeername())
         except OSError:
             return False
@@ -194,7 +195,7 @@ class Port(Readiness):
 
 # -- a URL -------------------------------------------------------------------------------------------------------------
 
-#: Seconds per request. A server that accepts connections before it is ready may lose a request.
+#: Seconds per request. A server that accepts connections before it is ready may never answer the first request.
 _ANSWER_TIMEOUT: Final = 5.0
 _PORTS: Final = {"http": 80, "https": 443}
 
@@ -271,13 +272,13 @@ def _is_here(host: str) -> bool:
 # -- a notification ----------------------------------------------------------------------------------------------------
 
 _VARIABLE: Final = "NOTIFY_SOCKET"
-#: Maximum bytes of a notification. Like systemd, we ignore longer ones.
+#: Maximum bytes per notification. Like systemd, this module ignores longer ones.
 _SIZE: Final = 4096
-#: Maximum notifications read per iteration of the loop, so that a flood does not block the loop.
+#: Maximum number of notifications read per loop iteration, so that a flood does not block the loop.
 _AT_ONCE: Final = 32
-#: Maximum characters of a status that are shown.
+#: Maximum number of characters shown of a status.
 _STATUS_SHOWN: Final = 200
-#: The pid, user and group of the sender.
+#: The PID, user and group of the sender.
 _SENDER: Final = struct.Struct("3i")
 
 
@@ -310,13 +311,13 @@ class Notice(Readiness):
         name = f"lifecycle-{secrets.token_hex(16)}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
-        # Set this before the socket has a name, because earlier messages would have no credentials.
+        # Set this before the socket has a name, because messages that arrive earlier would have no credentials.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._socket.bind(f"\0{name}")
         return replace(command, env={**command.env, _VARIABLE: f"@{name}"})
 
     def reached(self, is_ours: Callable[[int], bool]) -> asyncio.Future[None]:
-        """Complete after ``READY=1``. Later messages are read too, because their senders wait for that."""
+        """Complete after ``READY=1``. Later messages are read too, because their senders wait until they are read."""
         assert self._socket is not None, "prepare() sets it"
         loop = asyncio.get_running_loop()
         self._is_ours = is_ours
@@ -364,7 +365,7 @@ def _none(_: int) -> bool:
 
 
 def _sender(ancillary: list[tuple[int, int, bytes]]) -> int:
-    """Return the pid of the sender from the kernel, or 0 if the pid is not visible here."""
+    """Return the PID of the sender from the kernel, or 0 if that process is not visible here."""
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
             return int(_SENDER.unpack(data)[0])
@@ -373,8 +374,9 @@ def _sender(ancillary: list[tuple[int, int, bytes]]) -> int:
 
 # -- polling, and the listeners on a port ------------------------------------------------------------------------------
 
-#: Seconds between the first two checks, and the maximum between any two.
+#: Seconds between the first two checks.
 _FIRST_PAUSE: Final = 0.01
+#: Maximum number of seconds between two checks.
 _LONGEST_PAUSE: Final = 0.2
 
 
@@ -398,11 +400,11 @@ _LOCAL: Final = {
 
 
 class _Listeners:
-    """The sockets that listen on ``port``, and the subset that already existed before a start.
+    """The sockets that listen on ``port``, and the subset that existed before the start of the process.
 
-    With this record, an answer from another process on the port is recognized. Sockets are identified by their inodes,
-    as Linux shows them. Their owners are not compared, because another process may listen legitimately, such as a
-    container engine that publishes the port.
+    The subset shows whether a connection may have reached a process that was already running. Sockets are identified by
+    inode, as listed in /proc on Linux. The owners of sockets are not compared, because a different process may listen
+    legitimately, such as a container engine that publishes the port.
     """
 
     def __init__(self, port: int) -> None:
@@ -410,13 +412,13 @@ class _Listeners:
         self._before: set[str] = set()
 
     def remember(self) -> None:
-        """Remember the current sockets, which do not belong to the next process."""
+        """Remember the current sockets, which do not belong to the process to be started."""
         self._before = set(_listening(self._port))
 
     def objection(self) -> str:
-        """Return the reason why an answer from the port does not count, or an empty string if it counts.
+        """Return the reason why a response from the port does not count, or an empty string if it counts.
 
-        An answer counts if the system shows no listener at all, as outside Linux or behind port forwarding.
+        A response counts if the system shows no listener, as outside Linux or with port forwarding.
         """
         now = set(_listening(self._port))
         if now and now <= self._before:
@@ -438,6 +440,6 @@ def _listening(port: int) -> Iterator[str]:
 
 
 def _packed(address: str) -> bytes:
-    """Return an address in network order. In /proc, each word of it has the byte order of this machine."""
+    """Return an address in network byte order. Each word of an address in /proc has the byte order of this machine."""
     words = (int(address[start : start + 8], 16) for start in range(0, len(address), 8))
     return b"".join(word.to_bytes(4, sys.byteorder) for word in words)
