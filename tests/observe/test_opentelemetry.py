@@ -555,7 +555,7 @@ async def test_gauges_are_read_in_the_loop_from_any_thread() -> None:
 
 
 class Provider(TracerProvider):
-    """An exporter that records each export, and then succeeds, fails or hangs."""
+    """A tracer provider that counts flushes. Each flush succeeds, fails or raises."""
 
     def __init__(self, answer: Callable[[], bool]) -> None:
         super().__init__(shutdown_on_exit=False)

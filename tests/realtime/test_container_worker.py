@@ -53,7 +53,7 @@ def engine(podman: tuple[Engine, str], record_property: Callable[[str, object], 
 
 
 class Output:
-    """The lines that a worker printed, with a wait for one of them."""
+    """The lines printed by a worker. A test can wait for one of them."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
@@ -89,7 +89,7 @@ async def eventually(condition: Callable[[], Awaitable[object]]) -> None:
 
 @asynccontextmanager
 async def seen(engine: Engine, worker: ContainerWorker) -> AsyncIterator[DockerContainer]:
-    """Return the container of ``worker``, as the engine shows it."""
+    """Return the engine's data about the container of ``worker``."""
     assert worker.container is not None
     async with client(engine) as docker:
         yield docker.containers.container(worker.container)
@@ -230,7 +230,7 @@ async def test_a_start_that_is_cancelled_leaves_no_container(engine: Engine) -> 
     worker = made(engine, *STUBBORN)
     starting = asyncio.create_task(worker.start())
     await eventually(lambda: containers(engine))
-    # Regardless of the progress of the start.
+    # The result is the same, whatever the progress of the start.
     starting.cancel()
     await asyncio.wait({starting})
     await worker.stop(LIMIT if starting.cancelled() else 0)

@@ -60,7 +60,7 @@ def end(fd: int) -> None:
 
 
 def ended(fd: int, limit: float = LIMIT) -> bool:
-    """Return whether the process of ``fd`` has ended, within ``limit`` seconds."""
+    """Return whether the process behind ``fd`` ends within ``limit`` seconds."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(limit * 1000))
@@ -80,7 +80,7 @@ def python(code: str, **how: Any) -> ProcessWorker:
     return ProcessWorker("app", sys.executable, "-I", "-S", "-u", "-c", textwrap.dedent(code), **how)
 
 
-#: A daemon that keeps its environment and prints its pid.
+#: A daemon that keeps its environment and prints its PID.
 DAEMON = """
 import os, time
 here, there = os.pipe()

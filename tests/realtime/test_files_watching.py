@@ -32,7 +32,7 @@ LIMIT = 30
 
 
 class Seen:
-    """Collects the changes in order."""
+    """Records changes in order."""
 
     def __init__(self) -> None:
         self.events: list[FileEvent] = []
@@ -48,7 +48,7 @@ class Seen:
         return [(event.change, event.path) for event in self.events]
 
     def net(self) -> dict[Path, str]:
-        """Return the last change of each path."""
+        """Return the last change to each path."""
         return {event.path: event.change for event in self.events}
 
     async def until(self, condition: Callable[[], bool]) -> None:

@@ -36,7 +36,7 @@ def command(code: str, *argv: str) -> list[str]:
 
 
 class Lives:
-    """The runs of one child: the output of each, and its worker."""
+    """The runs of one child: the worker and the output of each run."""
 
     def __init__(self) -> None:
         self.workers: list[ProcessWorker] = []
@@ -44,13 +44,13 @@ class Lives:
 
     @property
     def pid(self) -> int:
-        """Return the pid of the latest leader."""
+        """Return the PID of the latest leader."""
         pid = self.workers[-1].state().pid
         assert pid is not None
         return pid
 
     def numbers(self) -> list[int]:
-        """Return the printed pids."""
+        """Return the printed PIDs."""
         return [int(line) for line in self.lines]
 
     def make(self, *argv: str, **how: Any) -> ProcessWorker:
@@ -262,7 +262,7 @@ def in_group(pid: int, group: int) -> bool:
 
 @BOTH
 async def test_a_group_that_stopped_itself_gets_its_grace_period(way: str) -> None:
-    """It is continued with SIGCONT and gets its grace period."""
+    """The process is continued with SIGCONT and gets its grace period."""
     code = f"""
         import os, signal, sys, time
         def tidy(*_):

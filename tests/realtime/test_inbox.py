@@ -133,7 +133,7 @@ async def test_events_are_delivered_in_the_order_in_which_they_were_accepted(pat
 
 
 async def test_senders_do_not_wait_for_a_full_lane_and_too_many_get_429(path: Path) -> None:
-    """One is being handled, two wait in the lane, the source holds one, and three wait in the inbox."""
+    """One message is being handled, two wait in the lane, the source holds one, and three wait in the inbox."""
     go_on = asyncio.Event()
 
     async def handle(_receiver: Receiver, _event: WebhookEvent) -> None:

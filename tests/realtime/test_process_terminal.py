@@ -21,7 +21,7 @@ LIMIT = 20.0
 
 
 class Screen:
-    """The text written to a terminal, with a wait for part of it."""
+    """The text written to a terminal. A test can wait for part of it."""
 
     def __init__(self) -> None:
         self.shown = b""

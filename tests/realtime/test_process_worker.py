@@ -1,4 +1,4 @@
-"""A real program with all its processes: its end, its output, and that no process is left."""
+"""A real program with all its processes: how it ends, its output, and that no process is left."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LIMIT = 20.0
 
 
 class Output:
-    """Receives output, and lets a test wait for a line of it."""
+    """Receives output. A test can wait for one of the lines."""
 
     def __init__(self) -> None:
         self.stdout: list[str] = []
@@ -370,7 +370,7 @@ async def test_signals_reach_the_leader_or_the_group_until_the_end() -> None:
 
 
 async def test_a_process_that_leaves_the_group_does_not_delay_the_end() -> None:
-    """A daemon keeps the pipe open. The worker still ends, with all output."""
+    """A daemon keeps the pipe open. The worker still ends, and all its output is received."""
     output = Output()
     code = """
         import os, time

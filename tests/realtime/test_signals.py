@@ -302,7 +302,7 @@ def test_hangup_without_a_controlling_terminal_reloads() -> None:
 
 
 def on_a_terminal(code: str) -> tuple[int, int]:
-    """Start ``code`` in a session on a new pseudo-terminal. Return its pid and the other end."""
+    """Start ``code`` in a session on a new pseudo-terminal. Return its PID and the terminal's other end."""
     pid, fd = pty.fork()
     if pid == 0:  # pragma: no cover  # another program from here on
         os.execv(sys.executable, [sys.executable, "-c", PRELUDE + textwrap.dedent(code)])

@@ -172,7 +172,7 @@ class Chaos:
             left += [each for each in below if isinstance(each, Supervisor)]
 
     async def calm_down(self) -> None:
-        """Start all supervisors, and wait until the tree is idle."""
+        """Start all stopped supervisors, and wait until the tree is idle."""
         try:
             async with asyncio.timeout(LIMIT):
                 while True:
@@ -297,7 +297,7 @@ def drawn(state: WorkerState) -> str:
 
 
 def whereabouts() -> str:
-    """Return the place at which every task waits."""
+    """Return the position at which each task is waiting."""
     return "\n".join(f"{task.get_name()}: {' > '.join(_chain(task.get_coro()))}" for task in asyncio.all_tasks())
 
 

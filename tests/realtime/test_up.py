@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-#: Runs until it is stopped, and prints its pid.
+#: Runs until it is stopped, and prints its PID.
 LIVES = "echo up $$; exec sleep 600"
 
 

@@ -1,4 +1,4 @@
-"""``answer="handled"``: the sender gets the result of the handler, and so does a repetition."""
+"""``answer="handled"``: the sender receives the handler's result, and a repeated request receives it too."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_waiting_requests_are_answered_while_the_router_drains_and_others_
 
 
 async def test_requests_get_503_while_the_router_drains() -> None:
-    """No client waits for an answer, but accepted events are still being handled."""
+    """No client waits for a response, but accepted events are still being handled."""
     handler = Handler()
     async with serving(handle=handler) as served:
         url = served.source.url

@@ -266,7 +266,7 @@ async def test_small_chunks_of_one_client_leave_turns_to_others(monkeypatch: pyt
 
 
 async def test_small_chunks_of_many_clients_leave_turns_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They take turns instead of all parsing in each turn of the loop."""
+    """The connections take turns, so that not all of them are parsed in each turn of the loop."""
     turn, fed, feed = 0, list[int](), Connection.feed
 
     async def count() -> None:
@@ -365,7 +365,7 @@ async def test_expect_100_continue_is_answered() -> None:
 async def test_a_request_without_credentials_is_refused_before_its_body(
     line: bytes, headers: bytes, status: int
 ) -> None:
-    """The server does not wait for a body that never comes."""
+    """The server does not wait for a body that never arrives."""
     async with serving(paths=["deploy"], limits=Limits(body_timeout=3600.0)) as served:
         assert (
             await served.ask(line + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n" + headers + b"\r\n") == status

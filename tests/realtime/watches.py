@@ -43,7 +43,7 @@ def has_ended(process: psutil.Process) -> bool:
 
 
 class Watch:
-    """A `lifecycle watch` with its output in files."""
+    """A `lifecycle watch` process that writes its output to files."""
 
     def __init__(self, here: Path, *argv: str, env: dict[str, str] | None = None) -> None:
         self.here = here
@@ -79,7 +79,7 @@ class Watch:
         return f"\n--- out ---\n{self.out.read_text()}--- err ---\n{self.err.read_text()}"
 
     def children(self) -> list[psutil.Process]:
-        """Return its child processes, without the guard."""
+        """Return the child processes, except the guard."""
         return [each for each in self.process.children(recursive=True) if not is_guard(each)]
 
     def ends(self, status: int) -> None:

@@ -1,4 +1,4 @@
-"""The targets of the pools in these tests. Only pool workers import this module."""
+"""Call targets for the pools in these tests. Only pool workers import this module."""
 
 from __future__ import annotations
 

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = ["QUICK", "announced", "gone", "pids", "pool_of", "ready", "started"]
 
-#: Without the cost of containment.
+#: Settings that avoid the cost of containment.
 QUICK = Process(contain="group", grace=0.3)
 #: Any number of lost workers.
 ANY = Intensity(10_000, 30.0)
 
 
 def pool_of(target: str = "Desk", *, size: tuple[int, int] = (1, 1), **how: Any) -> Pool:
-    """Return a pool of that target."""
+    """Return a pool with this target."""
     how = {"process": QUICK, "intensity": ANY, "deadline": LIMIT, **how}
     return Pool("pool", f"tests.realtime.pool.pool_targets:{target}", size=size, **how)
 

@@ -1,4 +1,4 @@
-"""The answers of a worker in Python: results, errors and streams, from its main thread, threads and a loop."""
+"""Responses from a Python worker: results, errors and streams, from its main thread, other threads and a loop."""
 
 from __future__ import annotations
 

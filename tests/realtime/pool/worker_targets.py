@@ -1,4 +1,4 @@
-"""The targets of the workers in these tests. Only pool workers import this module."""
+"""Call targets for the workers in these tests. Only pool workers import this module."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Plain:
         return lines
 
     def fork(self) -> int:
-        """Fork a child that keeps running with all open descriptors, and return its pid."""
+        """Fork a child that keeps running with all open descriptors, and return its PID."""
         child = os.fork()
         if child == 0:
             time.sleep(1000)
