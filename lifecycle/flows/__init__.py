@@ -2,8 +2,8 @@
 
 A flow consists of tasks and their order: `linear`, `unordered` or `graph`, which can be nested. `Flows` runs a flow and
 stores each step before and after it runs, in memory, in a file or on a server. A restarted program continues the flow.
-If a task fails, the finished tasks are reverted, or a retry such as `Times` repeats them. A task runs at least once,
-and has one result.
+If a task fails, the finished tasks are reverted, or a retry such as `Times` repeats them. A task runs at least once and
+has one result.
 """
 
 from lifecycle._lazy import lazy_names

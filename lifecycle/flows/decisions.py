@@ -1,7 +1,7 @@
 """`Scheduler`: processes the results of steps, and decides which step is executed or reverted next.
 
-Nothing here awaits, reads a clock or uses a store, so tests can check every decision. The functions of users that are
-called from here, deciders and ``on_failure``, are plain and quick.
+This module does not await, read a clock or use a store, so tests can check every decision. It calls two kinds of user
+functions, deciders and ``on_failure``, which must be plain and fast.
 """
 
 from __future__ import annotations
@@ -43,24 +43,23 @@ class Options:
         ValueError: if ``concurrency`` is below 1.
     """
 
-    #: Maximum steps of one flow that run at the same time; None means no limit.
+    #: Maximum number of steps per flow that run at the same time; None means no limit.
     concurrency: int | None = None
-    #: Whether a failure ends the flow without reverting anything.
+    #: True if a failure ends the flow without reverting any step.
     never_resolve: bool = False
-    #: Whether a retry that returns REVERT leaves the decision to the outer retry or, without one, has everything
-    #: reverted.
+    #: True if a REVERT from a retry passes the decision to the enclosing retry or, without one, reverts everything.
     defer_reverts: bool = False
 
     def __post_init__(self) -> None:
         if self.concurrency is not None and self.concurrency < 1:
-            raise ValueError(f"Options(concurrency={self.concurrency!r}) would run nothing; give 1 or more, or None")
+            raise ValueError(f"concurrency must be 1 or more, or None, got {self.concurrency!r}")
 
 
 class Call(NamedTuple):
     """A function to call now."""
 
     node: NodeState
-    #: Whether the step is reverted rather than executed.
+    #: True if the step is reverted, False if it is executed.
     reverting: bool
     arguments: dict[str, Any]
     #: The events that the function sends while it runs.
@@ -73,17 +72,17 @@ class StepResult(NamedTuple):
     """The result of a function, and its stored text."""
 
     text: str
-    #: The result, or `NOTHING` to decode it only when it is needed.
+    #: The result, or `NOTHING` if it is decoded only when needed.
     value: Any
 
     @property
     def announced(self) -> Any:
-        """The value in the announced change; a large value that nothing listens to is not decoded."""
+        """The value for the announced change. A large value is decoded only if there are listeners."""
         return None if self.value is NOTHING else self.value
 
 
 class Scheduler:
-    """Decides about one flow, starting from the state in ``snapshot``."""
+    """Makes all decisions for one flow, starting from the state in ``snapshot``."""
 
     def __init__(self, plan: Plan, snapshot: Snapshot, codec: Codec, options: Options) -> None:
         self._plan, self._options = plan, options
@@ -94,11 +93,11 @@ class Scheduler:
         self.steps: list[NodeState] = [node for node in self.nodes if node.step is not None]
         self.values: Final = Values(plan, self.nodes, codec, codec.decode(snapshot.flow.store))
         self.work: Final = UnitOfWork(snapshot.flow, codec, self.nodes)
-        #: The time by the clock of the store; set before anything is scheduled.
+        #: The current time by the store's clock. The engine sets it before each `schedule`.
         self.now: float = 0.0
-        # Whether everything must be reverted; only a reset ends this.
+        # True if everything must be reverted, until the flow is reset.
         self._reverting_all = False
-        # The steps that have ever failed, by number.
+        # All steps that have failed, by number, even if they succeeded later.
         self._failed: dict[int, NodeState] = {}
         # The ready steps: highest priority first, then in the order of the flow.
         self._ready: list[tuple[int, int]] = []
@@ -124,18 +123,18 @@ class Scheduler:
 
     @property
     def state(self) -> FlowState:
-        """The state that the flow has once everything is written."""
+        """The state of the flow after all changes are written."""
         return self.work.state
 
     def failures(self) -> dict[str, Failure]:
-        """Return the failures of steps that have not been tried again, by name."""
+        """Return the failures of steps that have not run again since, by name."""
         failed = [self._failed[number] for number in sorted(self._failed)]
         return {node.name: node.failure for node in failed if node.failure is not None} | self._removed
 
     # -- between runs -------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Move a loaded flow to a state from which it can run: after a crash to SUSPENDED; a REVERTED flow is reset."""
+        """Prepare a loaded flow to run. After a crash, it becomes SUSPENDED. A REVERTED flow is reset."""
         if self.state in _STARTED:
             self.work.move_flow(FlowState.RESUMING)
             self.work.move_flow(FlowState.SUSPENDED)
@@ -174,13 +173,13 @@ class Scheduler:
         self.work.move_flow(FlowState.RUNNING)
 
     def resume(self) -> None:
-        """Process the loaded state: failures without a verdict, and steps that were running when the process ended."""
+        """Process failures without a verdict and interrupted steps in the loaded state."""
         for node in self.steps:
             if node.state is StepState.FAILURE and node.failure is not None and not self._options.never_resolve:
                 self._resolve(node, node.failure)
         for node in self.steps:
             if node.revert_failure is not None:
-                # As in the run in which the revert failed, nothing more is reverted.
+                # As in the run whose revert failed, no further steps are reverted.
                 self.errors.append((node.name, node.revert_failure))
             if node.state is StepState.RETRYING:
                 self._renew_after(node)
@@ -207,7 +206,7 @@ class Scheduler:
         heapq.heappush(self._ready, (-node.step.priority, node.number))
 
     def _conditions_hold(self, node: NodeState) -> bool:
-        """Return whether the deciders before ``node`` agree; if not, skip the node and the steps that depend on it."""
+        """Return True if the deciders for ``node`` allow it to run. If not, skip the node and its dependents."""
         if not node.planned.conditions or node.state is not StepState.PENDING:
             return True
         try:
@@ -222,11 +221,11 @@ class Scheduler:
 
     @property
     def may_schedule(self) -> bool:
-        """Whether a step can start now."""
+        """True if a step can start now."""
         return self.state is FlowState.RUNNING and bool(self._ready) and not self.errors
 
     def schedule(self, limit: int | None) -> list[Call]:
-        """Start the ready steps, at most ``limit`` of them."""
+        """Start up to ``limit`` ready steps."""
         self._before, self._begun, self._errors_before = [], [], len(self.errors)
         calls: list[Call] = []
         while self.may_schedule and (limit is None or len(calls) < limit):
@@ -243,7 +242,7 @@ class Scheduler:
         return calls
 
     def take_back(self, seq: int) -> None:
-        """Undo the last `schedule`, whose changes from number ``seq`` on were stored but not announced."""
+        """Undo the last `schedule`. Its changes, starting with the number ``seq``, were stored but not announced."""
         for node, saved in reversed(self._before):
             node.restore(saved)
             self.work.add(node)
@@ -282,7 +281,7 @@ class Scheduler:
         if not node.due:
             node.due = self.now + seconds
             return seconds
-        # Setting the clock cannot make the wait longer.
+        # A change of the clock cannot make the wait longer.
         return min(max(0.0, node.due - self.now), seconds)
 
     def _move_to_work(self, node: NodeState, state: StepState) -> None:
@@ -337,7 +336,7 @@ class Scheduler:
         self.work.move(node, StepState.REVERTED, result=outcome.announced, text=outcome.text)
 
     def cancel(self, node: NodeState) -> None:
-        """Treat a step that was cancelled before its end as if it had not started."""
+        """Treat a step that was cancelled while running as if it had not started."""
         state = node.before_work
         if state is StepState.PENDING:
             # The next attempt belongs to the same round and has the same idempotency key.
@@ -347,7 +346,7 @@ class Scheduler:
     # -- failures -----------------------------------------------------------------------------------------------------
 
     def _resolve(self, node: NodeState, failure: Failure) -> None:
-        """Ask the retries around ``node``, innermost first, and set the resulting intentions."""
+        """Get a verdict from the retries around ``node``, innermost first, and set the resulting intentions."""
         try:
             verdict, retry = self._verdict(node, failure)
         except Exception as error:  # noqa: BLE001  # a retry's error ends the flow, and nothing else
@@ -360,7 +359,7 @@ class Scheduler:
         """Return the verdict on a failure, and the retry of the affected flow, or None if everything is affected.
 
         Raises:
-            Exception: an error of a retry, or `FlowError` if it returned no verdict.
+            Exception: any error raised by a retry, or `FlowError` if the retry did not return a verdict.
         """
         if node.planned.retry is None:
             return Verdict.REVERT_ALL, None
@@ -374,7 +373,7 @@ class Scheduler:
         return Verdict.REVERT, retry
 
     def _ask(self, retry: NodeState, node: NodeState, failure: Failure) -> Verdict:
-        """Return the verdict of ``retry``; its history includes the failure, which is stored with the next changes."""
+        """Return the verdict from ``retry``, after adding the failure to its history."""
         step = cast("RetryStep", retry.step)
         if retry.history:
             failures = cast("dict[str, Failure]", retry.history[-1].failures)
@@ -389,7 +388,7 @@ class Scheduler:
             ) from None
 
     def _intentions(self, verdict: Verdict, retry: NodeState | None) -> Iterable[tuple[NodeState, Intention]]:
-        """Return the resulting intentions, without those that an earlier failure has set."""
+        """Return the intentions that change, without those set by an earlier failure."""
         if self._reverting_all:
             return []
         if verdict is Verdict.REVERT_ALL or retry is None:
@@ -409,8 +408,8 @@ class Scheduler:
     def ending(self) -> FlowState:
         """Return the state in which the flow would end now.
 
-        FAILURE if a step could not be, or was not to be, reverted; SUSPENDED if steps remain; SUCCESS if all are done;
-        otherwise REVERTED.
+        The state is FAILURE if a step was not reverted, because the revert failed or reverting is disabled. It is
+        SUSPENDED if steps remain, SUCCESS if all steps are done, and REVERTED otherwise.
         """
         states = {(node.state, node.intention) for node in self.steps}
         unresolved = (StepState.FAILURE, Intention.EXECUTE) in states
@@ -421,13 +420,13 @@ class Scheduler:
         return FlowState.SUCCESS if all(state in _DONE for state, _ in states) else FlowState.REVERTED
 
     def end(self) -> FlowState:
-        """Move the flow to its end state, when no step runs."""
+        """Move the flow to its final state. No step may be running."""
         state = self.ending()
         self.work.move_flow(state)
         return state
 
     def error(self) -> BaseException | None:
-        """Return the error that the flow failed with, one or a group, or None if it did not fail."""
+        """Return the error or exception group that the flow failed with, or None if it did not fail."""
         if self.state not in (FlowState.FAILURE, FlowState.REVERTED):
             return None
         not_undone = [(node.name, node.revert_failure) for node in self.steps if node.revert_failure]
@@ -450,12 +449,12 @@ def _joined(flow: str, failures: Sequence[tuple[str, Failure]]) -> BaseException
 
 
 def _skipped(plan: Plan, node: Node, values: Values, nodes: Sequence[NodeState]) -> list[int]:
-    """Call the deciders of ``node``, and return the nodes to skip, including itself, or nothing if all agree.
+    """Call the deciders for ``node``. Return the nodes to skip, including ``node``, or none if all return true.
 
-    Deciders that come after a skipped step are not called.
+    Deciders that follow a skipped step are not called.
 
     Raises:
-        Exception: an error of a decider.
+        Exception: any error raised by a decider.
     """
     conditions = [each for each in node.conditions if _counts(each, nodes)]
     numbers = sorted({number for each in conditions for number in each.sources})
@@ -489,7 +488,7 @@ def _dependents(plan: Plan, node: Node, depth: Depth) -> list[int]:
         return [number for number in node.successors if plan.nodes[number].kind == "task"]
     if depth is Depth.STEP:
         return []
-    # The steps after it in the same flow, without entering another flow.
+    # The following steps in the same flow, without those in nested flows.
     seen: set[int] = set()
     ways = [node]
     while ways:

@@ -1,7 +1,7 @@
-"""The state of one flow while it runs: the state of each node, its arguments, and the changes to write.
+"""The state of one flow while it runs: node states, arguments, and changes to write.
 
-Nothing here awaits, reads a clock or uses a store. Every move goes through `UnitOfWork`, which checks it against its
-table and returns all new moves as one transaction. `decisions` makes the moves.
+This module does not await, read a clock or use a store. `decisions` makes every change of state through `UnitOfWork`,
+which checks the change against a table and collects changes for one transaction.
 
 Readiness is counted, so that no change needs a walk through the graph. A node is *done* when it and all nodes before it
 are finished; then each node directly after it waits for one node less. A node is *reverted* when neither it nor any
@@ -111,30 +111,30 @@ class NodeState:
         return f"<NodeState {self.name or self.kind!r}: {self.state}/{self.intention}>"
 
     def saved(self) -> tuple[Any, ...]:
-        """Return its state for `restore`, without the values derived from neighboring nodes."""
+        """Return the node's state for `restore`, without the values derived from neighboring nodes."""
         return _SAVED(self)
 
     def restore(self, saved: tuple[Any, ...]) -> None:
-        """Return to a state from `saved`."""
+        """Restore a state returned by `saved`."""
         for name, value in zip(_SAVED_NAMES, saved, strict=True):
             setattr(self, name, value)
 
     def is_done(self) -> bool:
-        """Return whether later nodes need not wait for this node or any node before it."""
+        """Return True if this node and all nodes before it are finished."""
         return not self.predecessors_left and (
             self.step is None or (self.state in _FINISHED and self.intention in _FORWARD)
         )
 
     def is_reverted(self) -> bool:
-        """Return whether this node and all nodes after it allow the nodes before it to be reverted."""
+        """Return True if this node and all nodes after it have nothing to undo."""
         return not self.successors_left and (self.step is None or self.state in _NOTHING_TO_UNDO)
 
     def can_revert(self) -> bool:
-        """Return whether the node can be reverted now."""
+        """Return True if the node can be reverted now."""
         return not self.successors_left and self.intention in _BACK and self.state in _ENDED
 
     def is_ready(self) -> bool:
-        """Return whether the node can be executed or reverted now."""
+        """Return True if the node can be executed or reverted now."""
         if self.step is None:
             return False
         can_execute = not self.predecessors_left and self.intention is Intention.EXECUTE and self.state in _READY
@@ -154,7 +154,7 @@ class NodeState:
         return None if undo is None or (undo.only_if_done and self.failure is not None) else undo
 
     def clear(self) -> None:
-        """Delete its results and failures, but keep its attempt count."""
+        """Delete the node's results and failures, but keep its attempt count."""
         self.result, self.value = None, NOTHING
         self.failure = self.revert_failure = None
         self.history = []
@@ -238,7 +238,7 @@ def _decode_history(text: str, codec: Codec) -> list[Attempt]:
 
 
 class UnitOfWork:
-    """The moves of a flow and its steps, including those that are not stored yet."""
+    """Changes the states of a flow and its steps, and collects the changes to store."""
 
     def __init__(self, flow: FlowRow, codec: Codec, nodes: list[NodeState]) -> None:
         self._flow, self._codec = flow, codec
@@ -262,7 +262,7 @@ class UnitOfWork:
     # -- moves --------------------------------------------------------------------------------------------------------
 
     def move_flow(self, state: FlowState, reason: str = "") -> bool:
-        """Move the flow, or return False if the table ignores the move.
+        """Change the flow's state. Return False if the table ignores the change.
 
         Raises:
             InvalidState: if the table does not allow the move.
@@ -283,7 +283,7 @@ class UnitOfWork:
         result: Any = None,
         text: str | None = None,
     ) -> None:
-        """Move a step.
+        """Change a step's state.
 
         Raises:
             InvalidState: if the step's table does not allow the move.
@@ -382,12 +382,12 @@ class UnitOfWork:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def send(self, rows: Sequence[OutboxRow]) -> None:
-        """Write these events together with the next changes."""
+        """Write these sent events together with the next changes."""
         self._sent += rows
 
     @property
     def is_open(self) -> bool:
-        """Whether anything is not written yet."""
+        """True if any change or row is not written yet."""
         return bool(self._dirty or self._changes)
 
     @property
@@ -422,18 +422,18 @@ class UnitOfWork:
 
 
 class Values:
-    """The values that a flow was given, and the results of its steps."""
+    """The values that a flow was started with, and the results of its steps."""
 
     def __init__(self, plan: Plan, nodes: list[NodeState], codec: Codec, store: dict[str, Any]) -> None:
         self._plan, self._nodes, self._codec = plan, nodes, codec
-        #: The values that the flow was given.
+        #: The values that the flow was started with.
         self.store = store
 
     def result_of(self, node: NodeState) -> Any:
         """Return the result of ``node``, or `NOTHING` if it has none or was reverted, even if its revert failed."""
         if node.result is None or node.state is StepState.REVERT_FAILURE:
             return NOTHING
-        # Each step gets its own copy: other steps do not see its changes to a value, with or without a crash.
+        # Each step gets its own copy, so that a step that changes a value in place does not affect other steps.
         return node.value if is_plain(node.value) else self._codec.decode(node.result)
 
     def arguments(

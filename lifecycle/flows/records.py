@@ -1,6 +1,6 @@
-"""Records of flows: stored rows, and snapshots for watchers.
+"""Records for flows: stored rows, and snapshots for observers.
 
-Values of tasks are kept as text. Nothing here needs the engine or a store.
+Task values are stored as text. This module does not depend on the engine or a store.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ __all__ = [
     "taken",
 ]
 
-#: Characters kept of a traceback, from its end.
+#: Maximum number of characters stored from a traceback, counted from its end.
 _TRACEBACK_KEPT = 8000
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error that a task, a retry or a revert raised; ``type`` is the name of its class."""
+    """An error raised by a task, a retry or a revert; ``type`` is the name of the error's class."""
 
     type: str
     message: str
@@ -74,11 +74,11 @@ class Failure:
 
     @classmethod
     def decode(cls, text: str) -> Failure:
-        """Return the failure that `encode` turned into ``text``."""
+        """Return the failure that `encode` converted to ``text``."""
         return cls(*json.loads(text))
 
     def exception(self, name: str) -> BaseException:
-        """Return the error itself or, after a reload, a `StepFailed` that describes what ``name`` raised."""
+        """Return the original error or, after a reload, a `StepFailed` that describes the error raised by ``name``."""
         if self.error is not None:
             return self.error
         error = StepFailed(f"{name!r} failed: {self}")
@@ -88,7 +88,7 @@ class Failure:
 
 
 class Change(NamedTuple):
-    """A change of state, announced once it is stored."""
+    """A change of state, which is announced after it is stored."""
 
     #: ``flow``, ``task`` or ``retry``.
     kind: str
@@ -120,23 +120,23 @@ class TaskContext(NamedTuple):
     flow: str
     #: The name of the task or retry.
     name: str
-    #: Number of times it was started, including this time; above 1 after a failed attempt or a crash.
+    #: Number of times the step was started, including this time. It is above 1 after a failed attempt or a crash.
     attempt: int
     #: An idempotency key for effects that must happen once: pass it to the service that performs them. The key stays
     #: the same for all attempts, until the task is known to be reverted: its revert has succeeded, or the flow was
     #: reset.
     key: str
-    #: Whether the task is being reverted.
+    #: True if the task is being reverted.
     reverting: bool = False
 
 
 class StepView(NamedTuple):
-    """A task or a retry of a run."""
+    """A task or a retry in a run."""
 
     kind: str
     state: StepState = StepState.PENDING
     intention: Intention = Intention.EXECUTE
-    #: Number of times it was started.
+    #: Number of times the step was started.
     attempt: int = 0
     #: The error of its execution or its revert, or empty.
     error: str = ""
@@ -157,7 +157,7 @@ class ItemInfo:
     state: str = ""
     #: The next action on it.
     intention: str = ""
-    #: Number of times it was started.
+    #: Number of times the step was started.
     attempt: int = 0
     #: The error of its execution or its revert.
     error: str = ""
@@ -197,7 +197,7 @@ class FlowsState:
 
     #: The store of the flows.
     store: str
-    #: The unfinished runs, in the order of their start.
+    #: The unfinished runs, in start order.
     runs: tuple[RunInfo, ...] = field(default=())
 
 
@@ -234,13 +234,13 @@ class FlowRow(NamedTuple):
     #: The name of its definition.
     name: str
     state: str = "PENDING"
-    #: Raised by each process that takes the flow; writes with an older epoch are rejected.
+    #: Incremented each time a process takes the flow. Writes with an older epoch are rejected.
     epoch: int = 0
-    #: The process that has taken it; empty if no specific process has.
+    #: The token of the process that has taken the flow, or empty.
     owner: str = ""
-    #: The number of its last change.
+    #: The number of the flow's last change.
     seq: int = 0
-    #: The values that it was started with, encoded.
+    #: The encoded values that the flow was started with.
     store: str = "{}"
     #: The error that stopped it, other than a failed task or a suspension.
     error: str = ""
@@ -256,11 +256,11 @@ class Snapshot(NamedTuple):
 
 
 class OutboxRow(NamedTuple):
-    """The stored row of an event that a task has sent, until it is delivered."""
+    """The stored row of an event sent by a task, until the event is delivered."""
 
     id: str
     topic: str
-    #: Its data, encoded.
+    #: The event's encoded data.
     data: str
     #: The number in order, assigned by the store.
     number: int = 0
@@ -274,7 +274,7 @@ UNENDED = "its delivery began and never ended"
 
 
 def taken(row: OutboxRow, until: float) -> OutboxRow:
-    """Return the row of a taken event; an earlier lease, which expired at ``until``, counts as a failure."""
+    """Return the row of a leased event. If an earlier lease expired at ``until``, count it as a failure."""
     if not until:
         return row if row.error == UNENDED else row._replace(error="")
     if row.error in ("", UNENDED):
@@ -283,7 +283,7 @@ def taken(row: OutboxRow, until: float) -> OutboxRow:
 
 
 class FailedDelivery(NamedTuple):
-    """The update of an outbox row whose delivery failed."""
+    """The update for an outbox row after a failed delivery."""
 
     number: int
     failures: int
@@ -305,20 +305,20 @@ class Batch(NamedTuple):
     #: None leaves the stored values unchanged.
     store: str | None = None
     error: str = ""
-    #: The events that successful steps have sent.
+    #: The events sent by successful steps.
     sent: Sequence[OutboxRow] = ()
-    #: Stored changes from this number on are deleted; 0 deletes none.
+    #: Stored changes with this number or a higher one are deleted; 0 deletes none.
     taken_back: int = 0
 
 
 # -- jobs --------------------------------------------------------------------------------------------------------------
 
-#: The outcome of a job that was given up.
+#: The outcome of a discarded job.
 DISCARDED = "discarded"
 
 
 class Priority(StrEnum):
-    """The priority of a job; among equal priorities the oldest job is first."""
+    """The priority of a job. Among jobs with the same priority, the oldest is first."""
 
     VERY_HIGH = "very_high"
     HIGH = "high"
@@ -339,11 +339,11 @@ class JobRow(NamedTuple):
     flow: str
     #: The rank of its priority.
     rank: int
-    #: The values that the flow starts with, encoded.
+    #: The encoded values that the flow starts with.
     store: str
-    #: Time when it was enqueued.
+    #: Time when the job was enqueued.
     enqueued: float
-    #: Maximum claims before the job is discarded.
+    #: Maximum number of claims before the job is discarded.
     max_attempts: int
     #: The number in order, assigned by the store.
     number: int = 0
@@ -351,7 +351,7 @@ class JobRow(NamedTuple):
     #: The name of its owner, and the owner's process, as a token of `Presence`.
     owner: str = ""
     token: str = ""
-    #: Raised by each claim; a write with an older epoch is rejected.
+    #: Incremented by each claim. A write with an older epoch is rejected.
     epoch: int = 0
     #: Time when the claim expires.
     until: float = 0.0
@@ -361,9 +361,9 @@ class JobRow(NamedTuple):
     due: float = 0.0
     #: The state in which its flow ended, or ``discarded``.
     outcome: str = ""
-    #: Its last error.
+    #: The job's last error.
     error: str = ""
-    #: Time when it was completed.
+    #: Time when the job was completed.
     ended: float = 0.0
 
 

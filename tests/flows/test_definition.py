@@ -93,7 +93,7 @@ def test_a_task_can_be_copied_with_other_settings() -> None:
         (lambda: task(lambda: 1, requires=[THREE]), ValueError, "requires has 3"),
         (lambda: Times(-1), ValueError, r"Times\(-1\)"),
         (lambda: Times(3, backoff=PAIR), ValueError, r"backoff=\(1, 2\)\) is not a backoff"),
-        (lambda: Options(concurrency=0), ValueError, "would run nothing"),
+        (lambda: Options(concurrency=0), ValueError, "concurrency must be 1 or more"),
         (lambda: linear("f", THREE), TypeError, "3 is neither task nor flow"),
         (lambda: linear("", named("a")), TypeError, r"linear\('', …\) is not a name"),
         (lambda: linear("f", retry=THREE), TypeError, "has no execute and on_failure"),
