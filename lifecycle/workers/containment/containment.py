@@ -80,14 +80,14 @@ class Level(StrEnum):
 
 
 class _Needs(NamedTuple):
-    """The needs of a level."""
+    """The mechanisms that a level needs."""
 
     #: The guard process, and a cookie in the environment.
     guard: bool = False
     #: A cgroup. The process enters it before the command begins, or is moved into it after its start.
     cgroup: Literal["", "before", "after"] = ""
     pidns: bool = False
-    #: Whether the start fails if one of them is missing.
+    #: True if the start fails when one of them is missing.
     required: bool = True
 
 
@@ -180,7 +180,7 @@ class Containment:
                 self._seen.update(process.identity for process in descendants_of(pid))
 
     def owns(self, pid: int, leader: int) -> bool:
-        """Return whether the process ``pid`` descends from ``leader``; False once it is gone."""
+        """Return True if the process ``pid`` descends from ``leader``. Return False if it no longer exists."""
         with suppress(OSError):
             if leader in (os.getpgid(pid), os.getsid(pid)):
                 return True
@@ -227,7 +227,7 @@ class Containment:
 
     @property
     def _is_enclosed(self) -> bool:
-        """Whether the cgroup certainly contains all descendants, so that no scan is needed.
+        """True if the cgroup certainly contains all descendants, so that no scan is needed.
 
         Always False for ``"cgroup"``, the level for untrusted workers: a process of our user can move itself into the
         cgroup above.
@@ -302,7 +302,7 @@ def _sweep(wanted: Sequence[_Wanted]) -> None:
     known = {each for _, some in wanted for each in some}
 
     def find() -> Iterator[Identity]:
-        # The known ones only in the first scan.
+        # Yield the known processes only in the first scan.
         yield from known
         known.clear()
         yield from scan()

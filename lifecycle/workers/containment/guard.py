@@ -50,7 +50,7 @@ _log = logging.getLogger("lifecycle.workers")
 
 #: Maximum bytes of outdated lines, beyond as many bytes as the current lines have.
 _STALE: Final = 1 << 16
-#: Delays between the starts of guards that end soon after each other. The first of them is replaced immediately.
+#: Delays in seconds before the start of a replacement, if guards end soon after each other.
 _BACKOFF: Final = Backoff(initial=0.1, maximum=5.0, jitter=0.0, reset_after=60.0)
 _PROGRAM: Final = Path(__file__).with_name("guard_main.py")
 
@@ -89,13 +89,13 @@ class SharedLog:
         self._check()
         text = "".join(f"{line}\n" for line in lines).encode()
         if (written := os.pwrite(self._file, text, self._size)) < len(text):
-            # Otherwise the next line would be joined to a partial one.
+            # Otherwise, the next line would be joined to a partial one.
             raise OSError(errno.ENOSPC, f"{written} of {len(text)} bytes of the log for the guard were written")
         self._size += written
 
     @property
     def is_stale(self) -> bool:
-        """Whether most lines may be outdated."""
+        """True if most lines may be outdated."""
         return self._size > self._enough
 
     def compact(self, lines: Sequence[str]) -> None:
@@ -124,7 +124,7 @@ class SharedLog:
         return b"%016x" % self._number
 
     def _check(self) -> None:
-        # The program may have closed the descriptor, and its number may now be another file's.
+        # The program may have closed the descriptor. Its number may then refer to a different file.
         if [_identity(file) for file in self.files] != self._identities:
             raise OSError(errno.EBADF, "the log for the guard was closed")
 
@@ -183,13 +183,13 @@ class GuardProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it is still running; other code may have killed it."""
+        """True if the guard is still running. Other code may have killed it."""
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
         return not poll.poll(0)
 
     def dismiss(self) -> None:
-        """Kill it, because nothing is left to guard. Call `wait` afterwards."""
+        """Kill the guard, because nothing is left to guard. Call `wait` afterwards."""
         with suppress(OSError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         self.close()
@@ -203,7 +203,7 @@ class GuardProcess:
             os.close(self._pidfd)
 
     async def wait(self) -> None:
-        """Wait for its end, after `dismiss`."""
+        """Wait for the end of the guard, after `dismiss`."""
         try:
             await _posix.process_end(self._pid)
         finally:
@@ -228,7 +228,7 @@ class GuardManager:
 
     @property
     def pid(self) -> int | None:
-        """The pid of the guard; None if it is not running."""
+        """The PID of the guard; None if it is not running."""
         return self._guard.pid if self._guard is not None else None
 
     async def wait_for_backoff(self) -> None:

@@ -43,14 +43,14 @@ _ENGINE_TIMEOUT = 60.0
 
 
 class Guard:
-    """The processes and containers of the parent, as its log lists them."""
+    """The processes and containers of the parent, as listed in its log."""
 
     def __init__(self, runtime: bytes) -> None:
         self._runtime = runtime
         # The leaders of groups, with their start times.
         self._leaders: dict[int, int] = {}
         self._cgroups: set[str] = set()
-        # The sockets of the engines of containers.
+        # For each container, the socket of its engine.
         self._engines: dict[str, str] = {}
         # The time of the parent's end in clock ticks since the boot, as start times are.
         self._parent_ended = 0
@@ -82,7 +82,7 @@ class Guard:
         process_scan.kill_found(self._find, scans=_SCANS, pause=_PAUSE)
         until = time.monotonic() + _LAST_WAIT
         for path in self._cgroups:
-            # A cgroup becomes empty a while after its processes were killed, on a busy machine a long while.
+            # A cgroup becomes empty some time after its processes were killed. On a busy machine, this takes long.
             while not process_scan.remove_cgroup(path) and time.monotonic() < until:
                 select.select([], [], [], _PAUSE)
         _remove_containers(self._engines)
@@ -111,11 +111,11 @@ class Guard:
         members = [process for process in table.values() if self._is_member(process, table)]
         below = process_scan.descendants((process.pid for process in members), table)
         for pid, start_time in self._leaders.items():
-            # Immediately, because a fork bomb cannot outrun the kill of its group.
+            # Kill the group immediately, because a fork bomb cannot outrun this.
             if pid in table and table[pid].start_time == start_time and table[pid].group == pid:
                 process_scan.kill_group(pid)
         yield from {process.identity for process in members + below if not process.is_dead}
-        # A new scan each time, because a process may have a new environment after an exec.
+        # Create a new scan each time, because a process may have a new environment after an exec.
         yield from process_scan.CookieScan(self._is_ours)()
 
     def _is_member(self, process: process_scan.Process, table: dict[int, process_scan.Process]) -> bool:
