@@ -429,7 +429,7 @@ class JobQueue:
     def _claim(self, who: str | None, lease: float) -> Claim:
         owner = self.flows.presence.name if who is None else who
         if not owner:
-            raise ValueError(f"who must be the name of an owner, got {who!r}")
+            raise ValueError(f"the name of an owner must not be empty, got {who!r}")
         if not 0 < lease < math.inf:
             raise ValueError(f"lease must be more than 0 seconds, got {lease!r}")
         now = self.now()

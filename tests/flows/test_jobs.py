@@ -183,7 +183,7 @@ async def test_a_claimed_job_cannot_be_claimed(queue: JobQueue, who: str) -> Non
 
 async def test_an_empty_owner_and_an_invalid_lease_are_refused(queue: JobQueue) -> None:
     job = await queue.enqueue("vm")
-    with pytest.raises(ValueError, match="must be the name of an owner"):
+    with pytest.raises(ValueError, match="the name of an owner must not be empty"):
         await queue.claim(job, "")
     for lease in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(ValueError, match="must be more than 0 seconds"):
