@@ -15,10 +15,10 @@ from lifecycle._async import was_cancelled
 from lifecycle._util import error_text, name_of, was_logged
 from lifecycle.control.debouncing import Debounce, Debouncer
 from lifecycle.control.deliveries import Delivery, current, emits_stored
-from lifecycle.control.keyed_lanes import KeyedLane
+from lifecycle.control.keyed_lanes import KeyedLane, check_key
 from lifecycle.control.lanes import Lane
 from lifecycle.control.patterns import Pattern
-from lifecycle.control.routing import Route
+from lifecycle.control.routing import Busy, Route
 from lifecycle.errors import Dropped, InvalidTopic, LaneFull, LifecycleError, NotHandled, UsageError
 
 if TYPE_CHECKING:
@@ -88,13 +88,24 @@ class Dispatcher:
             RouteConflict: if its pattern is taken and ``replace`` is false.
             ValueError: if another route of that lane has a different concurrency.
         """
-        if debounce is not None:
-            self._add_debouncer(route, debounce if isinstance(debounce, Debounce) else Debounce(debounce))
-        if lane is not None:
-            self._share_lane(route, lane)
+        self._prepare(route, debounce, lane)
         old = self.table.add(route, replace=replace)
         if old is not None:
             self.remove(old)
+
+    def add_also(self, route: Route, debounce: float | Debounce | None, lane: str | LaneKey | None) -> None:
+        """Register ``route`` for events in addition to the routes that answer for them."""
+        self._prepare(route, debounce, lane)
+        self.table.add_tap(route)
+
+    def _prepare(self, route: Route, debounce: float | Debounce | None, lane: str | LaneKey | None) -> None:
+        route.is_plain = debounce is None and route.busy is Busy.QUEUE
+        if debounce is not None:
+            self._add_debouncer(route, debounce if isinstance(debounce, Debounce) else Debounce(debounce))
+        if lane is not None:
+            if not isinstance(lane, str):
+                check_key(lane)
+            self._share_lane(route, lane)
 
     def _add_debouncer(self, route: Route, settings: Debounce) -> None:
         def deliver(key: Hashable, call: Delivery) -> bool:
@@ -192,6 +203,7 @@ class Dispatcher:
         """Iterate over every route that may have events."""
         yield from self.table.routes.values()
         yield from self.table.relays
+        yield from self.table.also
         yield from self._removed
         if self.fallback is not None:
             yield self.fallback
@@ -287,6 +299,9 @@ class Dispatcher:
             # Another tap may have removed this one.
             if tap.is_removed:
                 return
+            if tap.is_also:
+                self._admit_also(tap, event)
+                return
             lane = self.lane_of(tap)
             if lane.is_full:
                 tap.dropped += 1
@@ -299,6 +314,17 @@ class Dispatcher:
             tap.dropped += 1
         except (Exception, asyncio.CancelledError):  # noqa: BLE001  # the errors of a tap are only logged
             self.report.log_tap_failed(tap, event)
+
+    def _admit_also(self, route: Route, event: Topical) -> None:
+        """Give an event to a route that gets it in addition. It has its own delivery, and never makes `emit` wait."""
+        route.routed += 1
+        delivery = Delivery(event, current.get(), route)
+        self.report.announce_accepted(delivery)
+        self.report.announce_routed(delivery, route)
+        if route.is_plain and self.lane_of(route).is_full:
+            self.report.drop(delivery, f"lane {route.lane!r} is full")
+        else:
+            self._place(delivery, route)
 
     def _place(self, delivery: Delivery, route: Route) -> None:
         """Put the event into the debouncer or the lane of ``route``.
@@ -382,6 +408,9 @@ class Dispatcher:
     async def _pass_on(self, delivery: Delivery, route: Route, error: NotHandled) -> None:
         """Pass the event to the next route, or end its delivery if no other route follows."""
         self.report.announce_passed(delivery, route)
+        if route.is_also:
+            self.report.end(delivery, error)
+            return
         following = self._following(delivery.match, route)
         if following is None:
             if delivery.match is not None and delivery.match.was_relayed:
@@ -432,7 +461,7 @@ class Dispatcher:
         try:
             if error is None:
                 for tap in match.taps:
-                    await tap.call(event)
+                    await (self._call_also(tap, event) if tap.is_also else tap.call(event))
                 route = route or self.fallback
                 if route is None:
                     raise _no_route(event)
@@ -454,6 +483,17 @@ class Dispatcher:
         finally:
             # The traceback of the error refers to this frame.
             del error
+
+    async def _call_also(self, route: Route, event: Topical) -> None:
+        """Call a route that gets the event in addition. Its error is only logged."""
+        try:
+            await route.call(event)
+        except NotHandled:
+            return
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and was_cancelled():
+                raise
+            _log.exception("%s failed on %s (route %r)", name_of(route.handler), event.topic, route.text)
 
 
 async def _attempt(route: Route, event: Topical) -> NotHandled | None:

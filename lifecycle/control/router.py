@@ -14,12 +14,11 @@ from lifecycle._util import name_of
 from lifecycle.backoff import Backoff
 from lifecycle.control.commands import Command, Commands, Completer, help_of
 from lifecycle.control.dispatcher import Dispatcher
-from lifecycle.control.keyed_lanes import check_key
 from lifecycle.control.patterns import Pattern, quoted
 from lifecycle.control.routing import Busy, Route, RouteTable, as_pattern, caller
 from lifecycle.control.running import Lifespan
 from lifecycle.control.source_runner import SourceRunner
-from lifecycle.control.taps import Subscription, Tap, tap_info
+from lifecycle.control.taps import Subscription, Tap, add_tap, tap_info
 from lifecycle.errors import NotHandled, RouteNotFound
 from lifecycle.events import Event
 
@@ -141,16 +140,56 @@ class Router:
                 function of one argument.
             ValueError: if ``concurrency`` is below 1 or differs from that of the shared lane, or ``busy`` is unknown.
         """
-        if lane is not None and not isinstance(lane, str):
-            check_key(lane)
         route = Route(as_pattern(pattern), handler, middleware, concurrency)
-        self._table.check_free(route, replace=replace)
         route.busy = Busy(busy)
-        route.is_plain = debounce is None and route.busy is Busy.QUEUE
+        self._table.check_free(route, replace=replace)
         if self._middleware:
             route.add_middleware(self._middleware)
         self._dispatcher.add(route, debounce, lane, replace=replace)
         return route
+
+    def also(
+        self,
+        pattern: str | Pattern | type[Topical],
+        handler: Handler,
+        *,
+        debounce: float | Debounce | None = None,
+        busy: Busy | Literal["queue", "drop", "restart"] = Busy.QUEUE,
+        concurrency: int = 1,
+        lane: str | Callable[[Any], Hashable] | None = None,
+        middleware: Iterable[Middleware] = (),
+    ) -> Tap:
+        """Register ``handler`` for every matching event, in addition to the one route that answers for it.
+
+        The handler has its own lane, debounce, counts and deliveries. Its errors are logged and counted, and do not
+        change the delivery of the event. It never makes `emit` wait: if its lane is full, it misses the event, which is
+        counted as dropped. Several handlers may have the same pattern. `emit` still raises `NotHandled` if no route
+        matches.
+
+        Args:
+            pattern: See `handle`.
+            handler: See `handle`. If it raises `NotHandled`, its delivery ends and no other route gets the event.
+            debounce: See `handle`.
+            busy: See `handle`. With ``"queue"``, events are dropped only if the queue is full.
+            concurrency: See `handle`.
+            lane: See `handle`.
+            middleware: See `handle`.
+
+        Returns:
+            A handle of the registration. Its ``remove()`` removes it.
+
+        Raises:
+            InvalidPattern: See `handle`.
+            TypeError: See `handle`.
+            ValueError: See `handle`.
+        """
+        route = Route(as_pattern(pattern), handler, middleware, concurrency)
+        route.busy = Busy(busy)
+        self._table.name_also(route)
+        if self._middleware:
+            route.add_middleware(self._middleware)
+        self._dispatcher.add_also(route, debounce, lane)
+        return Tap(self._dispatcher, route)
 
     def on(self, pattern: str | Pattern | type[Topical], **settings: Unpack[_RouteSettings]) -> Callable[[_H], _H]:
         """Register the decorated function as a handler, and return it unchanged.
@@ -286,7 +325,7 @@ class Router:
         Returns:
             The tap. ``tap.remove()`` removes it.
         """
-        return Tap(self._dispatcher, as_pattern(pattern), handler)
+        return add_tap(self._dispatcher, as_pattern(pattern), handler)
 
     def subscribe(self, pattern: str | Pattern | type[Topical] = "**", *, maxsize: int = 100) -> Subscription:
         """Return the matching events as an async iterator.
@@ -444,8 +483,9 @@ class Router:
     # -- statistics --------------------------------------------------------------------------------------------
 
     def routes(self) -> list[RouteInfo]:
-        """Return every route, sorted by pattern."""
-        return [route.info() for _, route in sorted(self._table.routes.items())]
+        """Return every route, sorted by pattern, and then those of `also`."""
+        routes = [route for _, route in sorted(self._table.routes.items())]
+        return [route.info() for route in (*routes, *sorted(self._table.also, key=lambda route: route.pattern.text))]
 
     def sources(self) -> list[SourceInfo]:
         """Return every source, in the order of registration."""
@@ -461,8 +501,12 @@ class Router:
         return [tap_info(tap, self._dispatcher) for tap in self._table.taps()]
 
     def explain(self, topic: str) -> list[RouteInfo]:
-        """Return the routes that match ``topic``, in order of precedence. The first gets the event."""
-        return [route.info() for route in self._table.match(Event(topic)).routes]
+        """Return the routes that match ``topic``, in order of precedence. The first gets the event.
+
+        The matching routes of `also` follow. Each of them gets the event as well.
+        """
+        match = self._table.match(Event(topic))
+        return [route.info() for route in (*match.routes, *(tap for tap in match.taps if tap.is_also))]
 
     def state(self) -> RouterState:
         """Return the number of routes and sources, and the counts of events that passed through lanes."""

@@ -184,6 +184,8 @@ class RouteInfo:
     debounce: float | None = None
     #: Bursts that have not ended.
     held: int = 0
+    #: True if the route was registered with `Router.also`.
+    also: bool = False
 
 
 class Route:
@@ -201,6 +203,7 @@ class Route:
         "failed",
         "handled",
         "handler",
+        "is_also",
         "is_direct",
         "is_fallback",
         "is_plain",
@@ -249,6 +252,8 @@ class Route:
         self.is_tap: bool = False
         # True for the route of a tap with a plain function, which is called directly by the emitter.
         self.is_direct: bool = False
+        # True for a route that gets events in addition to the route that answers for them.
+        self.is_also: bool = False
         self.routed: int = 0
         self.handled: int = 0
         self.failed: int = 0
@@ -300,6 +305,7 @@ class Route:
             place="{}:{}".format(*self.place),
             debounce=None if self.debouncer is None else self.debouncer.wait,
             held=0 if self.debouncer is None else len(self.debouncer),
+            also=self.is_also,
         )
 
 
@@ -352,6 +358,8 @@ class RouteTable:
         # Taps by the text of their pattern, in the order of registration.
         self._taps: dict[str, list[Route]] = {}
         self._tap_globs: Index[list[Route]] = Index()
+        #: The routes that get events in addition, in the order of registration. They are matched like taps.
+        self.also: list[Route] = []
         # In the order of registration. Their number is small.
         self.relays: list[Route] = []
         self._cold = functools.lru_cache(_CACHED)(self._resolve)
@@ -359,7 +367,7 @@ class RouteTable:
         self.matches: Final = _Matches(self._exact, self._cold, self._resolve)
 
     def __len__(self) -> int:
-        return len(self.routes)
+        return len(self.routes) + len(self.also)
 
     # -- registration ------------------------------------------------------------------------------------------
 
@@ -418,25 +426,37 @@ class RouteTable:
         return route
 
     def add_tap(self, tap: Route) -> None:
-        """Register the route of a tap. Several taps may share a pattern."""
-        taps = self._taps.setdefault(tap.text, [])
+        """Register the route of a tap, or one that gets events in addition. Several may share a pattern."""
+        taps = self._taps.setdefault(tap.pattern.text, [])
         taps.append(tap)
+        if tap.is_also:
+            self.also.append(tap)
         self._tap_globs.add(tap.pattern, taps)
         self.forget()
 
     def remove_tap(self, tap: Route) -> None:
         """Remove the route of a tap. Does nothing if it is not registered."""
-        taps = self._taps.get(tap.text, [])
+        taps = self._taps.get(tap.pattern.text, [])
         if tap in taps:
             taps.remove(tap)
+            if tap.is_also:
+                self.also.remove(tap)
             if not taps:
-                del self._taps[tap.text]
+                del self._taps[tap.pattern.text]
                 self._tap_globs.remove(tap.pattern)
             self.forget()
 
     def taps(self) -> list[Route]:
         """Return the routes of all taps, sorted by pattern."""
-        return [tap for _, taps in sorted(self._taps.items()) for tap in taps]
+        return [tap for _, taps in sorted(self._taps.items()) for tap in taps if not tap.is_also]
+
+    def name_also(self, route: Route) -> None:
+        """Give a route that gets events in addition a text and a lane of its own, such as ``a/* (also audit)``."""
+        taken = {each.text for each in self.also}
+        base = f"{route.pattern.text} (also {name_of(route.handler).rpartition('.')[2]}"
+        names = (f"{base})", *(f"{base} {number})" for number in range(2, len(taken) + 2)))
+        route.is_also = True
+        route.text = route.lane = next(name for name in names if name not in taken)
 
     def add_relay(self, relay: Route) -> None:
         """Register a relay, which gets matching events before any route."""
@@ -455,7 +475,7 @@ class RouteTable:
         """Add ``middleware`` to every route."""
         for each in middleware:
             as_async(each)
-        for route in self.routes.values():
+        for route in (*self.routes.values(), *self.also):
             route.add_middleware(middleware)
         self.forget()
 

@@ -234,8 +234,8 @@ class Lifespan:
         for source in self.sources:
             source.reset()
         # Events that are emitted before the next run are debounced, as before the first run.
-        for route in self._dispatcher.table.routes.values():
-            if route.debouncer is not None:
+        for route in self._dispatcher.routes():
+            if route.debouncer is not None and not route.is_removed:
                 route.debouncer.closed = False
         self._ending = None
         hooks.router_stopped.announce(self._dispatcher.router, router=self._dispatcher.router)

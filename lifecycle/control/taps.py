@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lifecycle.control.types import Handler
     from lifecycle.events import Topical
 
-__all__ = ["Subscription", "Tap", "TapInfo", "add_relay", "notify", "tap_info"]
+__all__ = ["Subscription", "Tap", "TapInfo", "add_relay", "add_tap", "notify", "tap_info"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +45,13 @@ class Tap:
     A plain function is called immediately, before the event reaches its route. An async function has its own lane. The
     tap misses an event if this lane is full, or if the handler raises `Dropped`, as `notify` does when its queue is
     full. `Router.dispatch` uses no lanes, so it also awaits async taps.
+
+    `Router.also` returns an object of this class, too. Its `missed` counts all dropped events.
     """
 
-    def __init__(self, dispatcher: Dispatcher, pattern: Pattern, handler: Handler) -> None:
+    def __init__(self, dispatcher: Dispatcher, route: Route) -> None:
         self._dispatcher = dispatcher
-        self._route = route = Route(pattern, handler)
-        route.is_tap, route.is_direct = True, not is_async(handler)
-        route.lane = f"tap {route.text}"
-        # Errors of the tap do not reach the emitter, neither from its lane nor in a direct dispatch.
-        route.call = _contained(route, dispatcher)
-        dispatcher.table.add_tap(route)
+        self._route = route
 
     @property
     def pattern(self) -> Pattern:
@@ -71,10 +68,27 @@ class Tap:
         return tap_info(self._route, self._dispatcher)
 
     def remove(self) -> None:
-        """Remove the tap. Further calls do nothing."""
-        self._route.is_removed = True
-        self._dispatcher.table.remove_tap(self._route)
-        self._dispatcher.lanes.pop(self._route, None)
+        """Remove the tap. A route of `Router.also` finishes its accepted events. Further calls do nothing."""
+        route, dispatcher = self._route, self._dispatcher
+        if route.is_removed:
+            return
+        dispatcher.table.remove_tap(route)
+        if route.is_also:
+            dispatcher.remove(route)
+        else:
+            route.is_removed = True
+            dispatcher.lanes.pop(route, None)
+
+
+def add_tap(dispatcher: Dispatcher, pattern: Pattern, handler: Handler) -> Tap:
+    """Register a tap."""
+    route = Route(pattern, handler)
+    route.is_tap, route.is_direct = True, not is_async(handler)
+    route.lane = f"tap {route.text}"
+    # Errors of the tap do not reach the emitter, neither from its lane nor in a direct dispatch.
+    route.call = _contained(route, dispatcher)
+    dispatcher.table.add_tap(route)
+    return Tap(dispatcher, route)
 
 
 def tap_info(route: Route, dispatcher: Dispatcher) -> TapInfo:

@@ -92,11 +92,15 @@ class Explanation:
     #: If no route matches, similar patterns and topics.
     near: tuple[NearMiss, ...]
     silent: tuple[Silence, ...]
+    #: The routes of `Router.also` that get the event as well.
+    also: tuple[Match, ...] = ()
 
     @property
     def lines(self) -> tuple[str, ...]:
         """The explanation as text. The first line is the short answer."""
-        lines = [f"{self.topic}: {self.verdict}", *self._others(), *self._counts()]
+        lines = [f"{self.topic}: {self.verdict}", *self._others()]
+        lines += [f"  the event also goes to {each.handler} ({each.pattern!r}) and {each.would}" for each in self.also]
+        lines += self._counts()
         lines += [f"  similar {each.kind}: {each.text!r} ({each.hint})" for each in self.near]
         lines += [f"  seen at {time_of_day(entry.time)}: {describe(entry)}" for entry in self.seen]
         if self.matches and not self.seen:
@@ -112,7 +116,7 @@ class Explanation:
             yield f"  {when}, the event goes to {match.handler} ({match.pattern!r}) and {match.would}"
 
     def _counts(self) -> Iterator[str]:
-        for match in self.matches:
+        for match in (*self.matches, *self.also):
             if match.failed or match.dropped:
                 yield (
                     f"  {match.pattern!r} so far: {match.handled} handled, {match.failed} failed, "
@@ -128,6 +132,7 @@ class Explanation:
             "seen": [each.to_dict() for each in self.seen],
             "near": [_to_dict(each) for each in self.near],
             "silent": [_to_dict(each) for each in self.silent],
+            "also": [_to_dict(each) for each in self.also],
             "lines": list(self.lines),
         }
 
@@ -148,14 +153,15 @@ def explain(
     views = [view for router in routers if (view := _view_of(router)) is not None]
     shown = shorten(topic, MAX_TOPIC)
     try:
-        matches = tuple(match for view in views for match in view.matches(topic))
+        matches = tuple(match for view in views for match in view.matches(topic, also=False))
+        also = tuple(match for view in views for match in view.matches(topic, also=True))
     except InvalidTopic as error:
         return Explanation(shown, str(error), (), (), (), ())
     near: tuple[NearMiss, ...] = ()
     if not matches:
         near = near_misses(topic, {pattern for view in views for pattern in view.patterns}, topics)
     silent = tuple(silence for view in views for silence in view.silent(failures))
-    return Explanation(shown, _verdict(views, matches), matches, tuple(seen), near, silent)
+    return Explanation(shown, _verdict(views, matches), matches, tuple(seen), near, silent, also)
 
 
 class _View:
@@ -167,11 +173,13 @@ class _View:
         self._lanes = {lane.name: lane for lane in router.lanes()}
         self._sources = router.sources()
         #: The patterns of all routes.
-        self.patterns: list[str] = [info.pattern for info in router.routes()]
+        self.patterns: list[str] = [info.pattern for info in router.routes() if not info.also]
 
-    def matches(self, topic: str) -> Iterator[Match]:
-        """Yield the matching routes, in order."""
+    def matches(self, topic: str, *, also: bool) -> Iterator[Match]:
+        """Yield the matching routes, in order: those that answer for the event, or those that get it as well."""
         for info in self._explain(topic):
+            if info.also is not also:
+                continue
             yield Match(
                 self.state.name,
                 info.pattern,
