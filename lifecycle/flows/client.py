@@ -156,8 +156,7 @@ class Flows:
             flow: A flow, or a single task.
             id: Id of the run, such as an order number. By default, a new id.
             store: Values for the tasks, by name. You can omit them if this process already has the run. Values that
-                differ
-                    from those of the stored run raise an error, here or when you await the run.
+                differ from those of the stored run raise an error, here or when you await the run.
 
         Returns:
             The run. Await it for its results.
@@ -166,8 +165,7 @@ class Flows:
             MissingDependencies: if an argument for a task is missing. No task has started.
             AmbiguousDependency: if several tasks of a graph provide a name that another task requires.
             FlowError: if the flow is invalid, if no task requires a value, if a value cannot be stored, or if the id
-                belongs to
-                    a different flow or to different values.
+                belongs to a different flow or to different values.
             TypeError: if ``flow`` is neither a flow nor a task, or ``id`` is not a string.
         """
         return self._start(flow, id, store, same=True)
@@ -267,8 +265,7 @@ class Flows:
 
         Args:
             max_attempts: Number of failed deliveries after which an event becomes a dead letter. 100 failures take
-                about an
-                    hour and a half.
+                about an hour and a half.
 
         Raises:
             ValueError: if ``max_attempts`` is below 1.
