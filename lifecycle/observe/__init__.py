@@ -1,12 +1,12 @@
-"""Observe and control a running program.
+"""Observation and control of a running program.
 
 `snapshot` collects the state of all components, and `watch` reports the changes. `EventLog` records events and their
 outcomes. `Dashboard` serves a page, and `ControlSocket` lets `lifecycle ctl` query and control a program. Both use a
-`Console`. `ProbeServer` responds to the probes of Kubernetes and of load balancers. `PrometheusMetrics`,
+`Console`. `ProbeServer` responds to probes from Kubernetes and load balancers. `PrometheusMetrics`,
 `OpenTelemetryMetrics` and `OpenTelemetryTraces` export metrics and spans, and `mermaid` draws states as diagrams.
 
-This package calls ``state()`` and listens to hooks. Observed objects do not depend on it. It imports only the records
-of workers and flows. A new exporter of metrics needs one module that uses the table in `metrics`.
+This package calls ``state()`` and listens to hooks. Observed objects do not depend on this package, which imports only
+the records of workers and flows. To add a metrics exporter, write one module that uses the table in `metrics`.
 """
 
 from lifecycle._lazy import lazy_names

@@ -1,7 +1,7 @@
-"""Tracing spans: hooks start and end them, and set the parent and the current span of each context.
+"""Tracing spans: hooks start and end them, and set the parent and the current span in each context.
 
-This module imports OpenTelemetry's API, so it is imported only when tracing begins. Every span that starts here also
-ends here: in the hook that announces the end, or in `Spans.close`.
+This module imports OpenTelemetry's API, so it is imported only when tracing begins. Every span that this module starts
+ends in the hook that announces the end, or in `Spans.close`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["Spans"]
 
 _OUTCOME: Final = "lifecycle.outcome"
 
-#: Maximum merged events that the span of their call links to. The SDK has the same limit.
+#: Maximum number of merged events that a call's span links to. The SDK has the same limit.
 _LINKS: Final = 128
 
 _W3C: Final = TraceContextTextMapPropagator()
@@ -52,12 +52,12 @@ class _CurrentSpan:
         )
 
     def end(self, error: BaseException | None, outcome: str = "") -> None:
-        """End the span, and restore the previous one."""
+        """End the span, and make the previous span current again."""
         _end(self.span, error, outcome)
         self.leave()
 
     def leave(self) -> None:
-        """Restore the previous span. Call this in the context where this span was started."""
+        """Make the previous span current again. Call this in the context where this span was started."""
         contexts.detach(self._tokens[0])
         current_span.reset(self._tokens[1])
 
@@ -84,9 +84,9 @@ class Spans:
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
-        # The events, by the id of their delivery.
+        # The spans of events, by the id of the event's delivery.
         self._events: dict[int, _Event] = {}
-        # The spans of events that were merged into a call that has not begun, by the id of the call.
+        # The spans of events that were merged into a call that has not begun, by the id of that call.
         self._merged: dict[int, list[SpanContext]] = {}
         self._calls: dict[object, Span] = {}
         self._tasks: dict[object, _CurrentSpan] = {}
@@ -103,7 +103,7 @@ class Spans:
         )
 
     def close(self) -> None:
-        """End all open spans, because their ends will no longer be announced."""
+        """End all open spans, because no hook will announce their ends after this call."""
         spans = [each.span for each in self._events.values()]
         spans += [each.handling.span for each in self._events.values() if each.handling is not None]
         spans += [*self._calls.values(), *(each.span for each in self._tasks.values())]
@@ -211,7 +211,7 @@ class Spans:
 
 
 def _leave_later(left: dict[int, _CurrentSpan]) -> None:
-    """Restore the previous span when each handler ends, in its context. Otherwise the next event would inherit it."""
+    """Restore the previous span when a handler ends, so that the next event does not inherit the span."""
 
     def ended(_sender: object, *, delivery: Delivery, **_: object) -> None:
         if (current := left.pop(delivery.id, None)) is not None:
@@ -226,7 +226,7 @@ def _leave_later(left: dict[int, _CurrentSpan]) -> None:
 
 
 def _end(span: Span, error: BaseException | None, outcome: str = "") -> None:
-    """End ``span`` with an outcome, by default that of ``error``. Dropped events do not count as failed."""
+    """End ``span`` with an outcome, which is taken from ``error`` by default. Dropped events do not count as failed."""
     outcome = outcome or _outcome(error)
     span.set_attribute(_OUTCOME, outcome)
     if error is not None and outcome == "failed":
@@ -258,7 +258,7 @@ def _outcome(error: BaseException | None) -> str:
 
 
 def _above(delivery: Delivery) -> Context:
-    """Return the context of the handler that emitted the event, or of its sender outside the program."""
+    """Return the parent context, of the handler that emitted the event or of a sender outside the program."""
     here = contexts.get_current()
     if delivery.parent is not None:
         return here
@@ -267,7 +267,7 @@ def _above(delivery: Delivery) -> Context:
 
 
 def _sent_with(event: object) -> dict[str, str]:
-    """Return the trace headers of an event, which may come from any sender, with any kind of headers."""
+    """Return an event's trace headers. The event may come from any sender, with any kind of headers."""
     headers: Any = getattr(event, "headers", None)
     if not isinstance(headers, Mapping):
         return {}

@@ -1,4 +1,4 @@
-"""`Console`: all queries and commands for a running program, without HTTP, which is in `http`."""
+"""`Console`: all queries and commands for a running program. The HTTP interface is in the package `http`."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ __all__ = ["Console", "Outcome", "TooMany", "Verdict"]
 
 _CLOSED = "the console is closed; write `async with Console() as console`"
 
-#: Maximum open streams, if an eighth of the available file descriptors is not less.
+#: Maximum number of open streams. The limit is lower if an eighth of the available file descriptors is less.
 _STREAMS = 1000
 
-#: Maximum commands and events that run at the same time.
+#: Maximum number of commands and events that run at the same time.
 _RUNNING = 200
 
-#: Commands with twice that limit, so that hanging commands cannot prevent you from stopping the program.
+#: Commands for which the limit is doubled, so that you can stop the program even if other commands hang.
 _STOPPING = ("stop", "terminate")
 
-#: The topic of each built-in command that a program may handle itself.
+#: The topic for each built-in command that a program may handle itself.
 _TOPICS = {
     "suspend": "lifecycle/suspend",
     "resume": "lifecycle/resume",
@@ -69,12 +69,12 @@ _TOPICS = {
     "terminate": "lifecycle/terminate",
 }
 
-#: Maximum characters of an unknown command in an error message.
+#: Maximum number of characters of an unknown command in an error message.
 _SHOWN = 60
 
 
 class TooMany(LifecycleError):
-    """The maximum number of commands or streams is reached."""
+    """Too many commands are running, or too many streams are open."""
 
 
 class Verdict(StrEnum):
@@ -96,7 +96,7 @@ class Outcome:
     #: The id of the event's delivery; None without a delivery.
     delivery: int | None = None
     error: str | None = None
-    #: The replies of the command, such as the output of `status`.
+    #: The command's replies, such as the output of `status`.
     answer: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -107,14 +107,17 @@ class Outcome:
 class Console:
     """Queries and commands for everything under the current lifetime, inside ``async with``.
 
-    While it is open, the built-in commands are added to the lifetime's routers. Commands of the program with the same
-    name take precedence. Events are read from the open `EventLog`, or from one that the console opens.
+    While the console is open, the built-in commands are added to the lifetime's routers. If a program has a command
+    with
+    the same name, the program's command takes precedence. Events are read from the open `EventLog`, or from one that
+    the
+    console opens.
     """
 
     def __init__(self) -> None:
         self._resources = AsyncExitStack()
         self._output = Output()
-        # Tasks that send streams. They end with the console.
+        # Tasks that send streams. They are cancelled when the console closes.
         self._streams: set[asyncio.Task[Any]] = set()
         self._lifetime: Lifetime | None = None
         self._queue: _CommandQueue | None = None
@@ -125,7 +128,7 @@ class Console:
 
         Raises:
             LookupError: outside a lifetime.
-            RuntimeError: if it is already open.
+            RuntimeError: if the console is already open.
         """
         if self._lifetime is not None:
             raise RuntimeError("the console is already open; create another")
@@ -151,7 +154,7 @@ class Console:
 
     @property
     def lifetime(self) -> Lifetime:
-        """The lifetime of the program.
+        """The program's lifetime.
 
         Raises:
             RuntimeError: if the console is not open.
@@ -162,7 +165,7 @@ class Console:
 
     @property
     def events(self) -> EventLog:
-        """The event log of the program, or the one that the console opened."""
+        """The program's event log, or the one that the console opened."""
         found = next((each for each in self.lifetime.components() if isinstance(each, EventLog)), self._log)
         assert found is not None, "the console opens one"
         self._log = found
@@ -181,7 +184,7 @@ class Console:
         return watch()
 
     def routes(self) -> list[dict[str, Any]]:
-        """Return the routes of all routers, each with the name of its router, without those of built-in commands."""
+        """Return the routes of all routers, with the router's name. Routes of built-in commands are left out."""
         return [
             {"router": router.name, **asdict(route)}
             for router in self._commands.routers()
@@ -205,16 +208,16 @@ class Console:
         ]
 
     def complete(self, line: str) -> list[str]:
-        """Return the completions of the last word of ``line``."""
+        """Return the completions for the last word in ``line``."""
         commands = self._commands
         names = {each.name for router in commands.routers() for each in router.commands}
         return completions(line, names, commands.command_of)[1]
 
     def diagram(self, of: str = "system") -> str:
-        """Return the Mermaid text of ``"system"``, ``"lifetime"``, a worker (its name or path) or a flow (its id).
+        """Return the Mermaid text for ``"system"``, ``"lifetime"``, a worker (its name or path) or a flow (its id).
 
         Raises:
-            LookupError: if nothing has this name.
+            LookupError: if no worker or flow has this name.
         """
         return _diagram(self.lifetime, of)
 
@@ -223,7 +226,7 @@ class Console:
         return masked(stacks(asyncio.get_running_loop()))
 
     def listening(self) -> AbstractContextManager[Listener]:
-        """Return a context with the future output and log of the program.
+        """Return a context manager for the output and log messages that the program writes from now on.
 
         ``with console.listening() as texts: async for text in texts``
         """
@@ -262,7 +265,7 @@ class Console:
 
     @contextmanager
     def streaming(self) -> Generator[None]:
-        """Count the current task as a stream within the context. It is cancelled when the console closes.
+        """Count the current task as a stream within the context. The task is cancelled when the console closes.
 
         Raises:
             TooMany: if too many streams are open.
@@ -287,7 +290,7 @@ class Console:
 
 
 class _CommandQueue:
-    """Sends commands and events of clients to the routers under ``lifetime``, and waits for their results.
+    """Sends clients' commands and events to the routers under ``lifetime``, and waits for their results.
 
     If no router is running, the built-in commands still work.
     """
@@ -295,7 +298,7 @@ class _CommandQueue:
     def __init__(self, lifetime: Lifetime) -> None:
         self._lifetime = lifetime
         self._running: set[asyncio.Task[Outcome]] = set()
-        # The answers of commands in progress, by the id of the delivery.
+        # The replies to running commands, by the id of the delivery.
         self._answers: dict[int, Answer] = {}
         # A router that never runs. Without a running router, commands are dispatched to it directly.
         self._stand_in = Router("program")
@@ -315,7 +318,7 @@ class _CommandQueue:
         return routers_of(self._lifetime) or (self._stand_in,)
 
     def router_for(self, name: str) -> Router | None:
-        """Return the router of a command: one that registered it, or else one with a route for its topic."""
+        """Return the router for a command: one that registered it, or else one with a route for its topic."""
 
         def distance(router: Router) -> int:
             if router.commands.owns(name):
@@ -394,7 +397,7 @@ class _CommandQueue:
 
     @contextmanager
     def _answering(self, delivery: Delivery, answer: Answer) -> Generator[None]:
-        """Let the handlers of ``delivery`` write their replies to ``answer``."""
+        """Make the handlers for ``delivery`` write their replies to ``answer``."""
         if not self._answers:
             hooks.handler_started.connect(self._on_handler_started)
         self._answers[delivery.id] = answer
@@ -452,7 +455,7 @@ def _diagram(lifetime: Lifetime, of: str) -> str:
 
 
 def _state(component: Any) -> Any:
-    """Return the state of ``component``, or None if it raises, so that the other components are still drawn."""
+    """Return the state of ``component``, or None if reading it raises an error."""
     try:
         return component.state()
     except Exception:  # noqa: BLE001  # a class of the program may raise anything

@@ -26,27 +26,31 @@ __all__ = ["ControlSocket"]
 
 _log = logging.getLogger("lifecycle.observe")
 
-#: Maximum bytes of a name. The whole address of a socket, with directory and suffix, may have about a hundred.
+#: Maximum number of bytes in a name. The whole socket address, with directory and suffix, is limited to about a
+#: hundred.
 _LONGEST = 64
 
-#: A process id in the name of a socket.
+#: A process id in a socket's file name.
 _PID = re.compile("[1-9][0-9]{0,8}", re.ASCII)
 
 
 class ControlSocket(Auxiliary):
     """Server for ``lifecycle ctl``, to query and control this program. Pass it to `run`, preferably first.
 
-    It serves HTTP at the Unix socket ``NAME.sock`` in the first of these directories that is available:
+    The server accepts HTTP requests on the Unix socket ``NAME.sock`` in the first of these directories that is
+    available:
     ``$XDG_RUNTIME_DIR/lifecycle``, ``$RUNTIME_DIRECTORY/lifecycle``, ``/tmp/lifecycle-UID``. The directory has mode
     0700 and the socket mode 0600. Only our own user and root may connect. If another user owns the directory in
     ``/tmp``, a warning is logged and ``~/.local/state/lifecycle`` is used.
 
-    ``name`` defaults to the name of the program: its file or module. If another running program uses that name, the
-    process id is added. The socket of a killed program is replaced, or removed if its name contains a process id.
+    ``name`` defaults to the program's name: its file or module. If another running program uses that name, the
+    process id is added. If a killed program left a socket with this name, the socket is replaced. Leftover sockets with
+    a
+    process id in their names are removed.
 
-    With `run`, it opens before the next main starts, and closes last. It does not keep the program running when the
-    other mains have ended. If the socket cannot be opened, a warning is logged, and the program runs without it. Inside
-    a lifetime, you can use ``async with`` instead. It raises `OSError` if the socket cannot be opened, and
+    With `run`, the socket opens before the next main starts, and closes last. It does not keep the program running when
+    the other mains have ended. If the socket cannot be opened, a warning is logged, and the program runs without it.
+    Inside a lifetime, you can use ``async with`` instead. It raises `OSError` if the socket cannot be opened, and
     `LookupError` outside a lifetime.
 
     Raises:
@@ -57,7 +61,7 @@ class ControlSocket(Auxiliary):
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__()
-        #: The name that clients use. A process id may be added to it when the socket opens.
+        #: The name that clients use. When the socket opens, a process id may be added.
         self.name: str = _tidy(program_name()) if name is None else _checked(name)
         self._wanted = self.name
         self._path: Path | None = None
@@ -67,11 +71,11 @@ class ControlSocket(Auxiliary):
 
     @property
     def path(self) -> Path | None:
-        """The path of the socket; None while it is closed."""
+        """The socket's path; None while the socket is closed."""
         return self._path
 
     async def run(self) -> None:
-        """Stay open until cancelled, or run without a socket if it cannot be opened."""
+        """Keep the socket open until cancelled, or run without one if it cannot be opened."""
         async with AsyncExitStack() as held:
             try:
                 await held.enter_async_context(self)
@@ -85,7 +89,7 @@ class ControlSocket(Auxiliary):
         console = await held.enter_async_context(Console())
         file = self._listen(held)
         held.push_async_callback(_ended, asyncio.create_task(_serve(console, file.socket), name=repr(self)))
-        # The file is removed first, so that no new client finds it.
+        # The file is removed first, so that no new client can connect.
         held.callback(file.remove)
 
     def _listen(self, held: AsyncExitStack) -> SocketFile:
@@ -96,7 +100,7 @@ class ControlSocket(Auxiliary):
             for name in (self._wanted, f"{self._wanted}-{os.getpid()}"):
                 path = where / f"{name}.sock"
                 try:
-                    # The context stays open with the socket, because the removal also needs the address.
+                    # This context must outlive the socket, because removing the socket also needs the address.
                     file = SocketFile(held.enter_context(addressed(path)))
                 except OSError as error:
                     if error.errno != errno.EADDRINUSE:
@@ -114,7 +118,7 @@ class ControlSocket(Auxiliary):
 
 
 async def _serve(console: Console, at: socket) -> None:
-    """Serve until cancelled. After an error, the program continues and clients are rejected."""
+    """Serve until cancelled. After an error, the program continues, but clients are rejected."""
     try:
         await _answer(console, at)
     except Exception:  # noqa: BLE001  # an error here must not end the program
@@ -123,7 +127,7 @@ async def _serve(console: Console, at: socket) -> None:
 
 
 async def _answer(console: Console, at: socket) -> None:
-    """Serve the API. The server is imported at the first connection, because the import takes long."""
+    """Serve the API. The server module is slow to import, so it is imported at the first connection."""
     await _wait_readable(at)
     # The import runs in a thread, so that it does not block the loop. The connection waits in the backlog.
     await asyncio.to_thread(import_module, "lifecycle.observe.http.api")
@@ -167,10 +171,10 @@ def _make_directory() -> Path:
 
 
 def _make(where: Path) -> None:
-    """Create the directory with access for our user only.
+    """Create the directory, and allow access to our user only.
 
     Raises:
-        OSError: if it cannot be used. The message contains the reason, and XDG_RUNTIME_DIR as the remedy.
+        OSError: if the directory cannot be used. The message contains the reason and suggests setting XDG_RUNTIME_DIR.
     """
     try:
         where.mkdir(mode=0o700, exist_ok=True)
@@ -182,7 +186,7 @@ def _make(where: Path) -> None:
 
 @contextmanager
 def _locked(where: Path) -> Generator[None]:
-    """Prevent other programs from searching for or taking a free name within the context."""
+    """Within the context, prevent other programs from looking for a free name or taking one."""
     import fcntl  # not available on all systems
 
     descriptor = os.open(where, os.O_RDONLY | os.O_DIRECTORY)
@@ -194,11 +198,11 @@ def _locked(where: Path) -> Generator[None]:
 
 
 def _remove_stale(where: Path) -> None:
-    """Remove the sockets of killed programs with a pid in their names. No other program would reuse them."""
+    """Remove sockets that killed programs left with a pid in their names. No other program would reuse them."""
     for path in where.glob("*-*.sock"):
         pid = path.stem.rpartition("-")[2]
         if _PID.fullmatch(pid) and has_ended(int(pid)):
-            # A socket stays if a process listens at it, for example in another pid namespace.
+            # The socket is kept if a process is listening on it, for example in a different pid namespace.
             with suppress(OSError), addressed(path) as address:
                 clear(address)
 

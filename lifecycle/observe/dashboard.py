@@ -1,4 +1,4 @@
-"""`Dashboard`: the page that shows and controls a running program."""
+"""`Dashboard`: a web page that shows and controls a running program."""
 
 from __future__ import annotations
 
@@ -23,20 +23,23 @@ _log = logging.getLogger("lifecycle.observe")
 
 
 class Dashboard(Auxiliary):
-    """Server of a page that shows this program live, with buttons for its commands. Pass it to `run`.
+    """Server for a page that shows this program live, with buttons for its commands. Pass it to `run`.
 
     The page shows the tree of workers with restarts, health and memory, routes with rates and latencies, and events
-    with their outcomes and causes. It also shows flows as diagrams, pools, sources, lanes and inboxes. It loads nothing
-    from other servers. The same server provides the HTTP API, below ``/api``.
+    with their outcomes and causes. It also shows flows as diagrams, pools, sources, lanes and inboxes. The page loads
+    nothing from other servers. The same server provides the HTTP API under ``/api``.
 
-    Every client of a loopback address may read. Commands need ``token``. Reading also needs it if other machines can
-    reach ``host``. By default, a token is generated. Send it in the header ``Authorization: Bearer TOKEN`` or, for the
-    page, after ``#token=``. It must never be in a query, a cookie or a log. At a terminal, the address is printed to
-    stderr, with a generated token. Otherwise the address is logged without a token: pass your own ``token``, or read
-    the attribute. Requests that use another host name, or that come from another page, are rejected.
+    If ``host`` is a loopback address, every client may read. Commands need ``token``. Reading also needs the token if
+    other machines can reach ``host``. By default, a token is generated. Send the token in the header
+    ``Authorization: Bearer TOKEN`` or, for the page, after ``#token=``. Never put the token in a query, a cookie or a
+    log.
+    On a terminal, the address is printed to stderr with a generated token. Without a terminal, the address is logged
+    without the token: pass your own ``token``, or read the attribute. Requests that use another host name, or that come
+    from another page, are rejected.
 
-    With `run`, it opens before the next main starts, and closes last. It does not keep the program running when the
-    other mains have ended. Inside a lifetime, you can use ``async with`` instead. Both raise `OSError` if the address
+    With `run`, the server opens before the next main starts, and closes last. It does not keep the program running when
+    the other mains have ended. Inside a lifetime, you can use ``async with`` instead. Both raise `OSError` if the
+    address
     is in use or does not exist, and `LookupError` outside a lifetime. While no page is open, the dashboard costs almost
     nothing.
 
@@ -54,7 +57,7 @@ class Dashboard(Auxiliary):
     def __init__(self, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
         check_port(port)
         super().__init__()
-        #: The token that commands need.
+        #: The token that commands require.
         self.token: str = generate_token() if token is None else token
         self._generated = token is None
         Guard(host, self.token)
@@ -66,11 +69,11 @@ class Dashboard(Auxiliary):
 
     @property
     def url(self) -> str:
-        """The address of the page, without a trailing slash. Before the start, it has the given port."""
+        """The page's address, without a trailing slash. Before the start, the address contains the given port."""
         return url_of("http", *self._address)
 
     async def _open(self, held: AsyncExitStack) -> None:
-        from lifecycle.observe.http.live import Latencies, page_app  # importing aiohttp takes long
+        from lifecycle.observe.http.live import Latencies, page_app  # aiohttp is slow to import
         from lifecycle.observe.http.server import serving
 
         console = await held.enter_async_context(Console())

@@ -1,4 +1,4 @@
-"""`HookObserver`: the base class of components that listen to hooks in a context, or while a program runs."""
+"""`HookObserver`: base class for components that listen to hooks in a context, or while a program runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["HookObserver"]
 class HookObserver(Auxiliary):
     """Base class for components that listen to hooks. Pass them to `run`, preferably first, or use ``async with``.
 
-    At the end of a program, they listen until the shutdown hooks have run, so that they also record those.
+    When a program ends, an observer listens until the shutdown hooks have run, to record those as well.
     """
 
     _taken: ClassVar[str] = "is already open; create another"
@@ -30,7 +30,7 @@ class HookObserver(Auxiliary):
         self._lifetime: Lifetime | None = None
 
     async def _open(self, held: AsyncExitStack) -> None:
-        # After an exit during a shutdown, it is still listening.
+        # After an exit during a shutdown, the observer is still listening.
         await self._stop()
         life = current_life.get(None)
         self._lifetime = None if life is None else life.lifetime

@@ -1,4 +1,4 @@
-"""The context of log records: the event, worker, flow and span of the code that logs.
+"""Context for log records: the event, worker, flow and span that the logging code runs in.
 
 This module configures no logging. The program installs the filter or the formatter.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ContextFilter", "JsonFormatter", "context", "structlog_context"]
 
-#: The attributes added to each record, for formats such as ``%(topic)s``; empty if unknown.
+#: The attributes added to each record, for formats such as ``%(topic)s``. Unknown values are empty.
 _NAMES = ("event_id", "topic", "worker", "flow", "traceparent")
 
 #: The attributes that the standard library sets, and those that the formatter writes elsewhere.
@@ -28,7 +28,7 @@ _VARIABLES = (("worker", current_worker), ("flow", current_flow), ("traceparent"
 
 
 def context() -> dict[str, object]:
-    """Return ``event_id``, ``topic``, ``worker``, ``flow`` and ``traceparent`` of the caller, if known."""
+    """Return the caller's ``event_id``, ``topic``, ``worker``, ``flow`` and ``traceparent``, if known."""
     found: dict[str, object] = {}
     delivery = current.get()
     if delivery is not None:
@@ -43,9 +43,10 @@ def context() -> dict[str, object]:
 class ContextFilter(logging.Filter):
     """A filter that adds ``event_id``, ``topic``, ``worker``, ``flow`` and ``traceparent``, and drops no record.
 
-    Unknown values are empty strings, and existing values of a record stay. Add the filter to a handler, because filters
-    of a logger see only records of that logger. With a ``QueueHandler``, add it to that handler: the other handlers run
-    in another thread, which does not have the context.
+    Unknown values are empty strings. Values that a record already has are kept. Add the filter to a handler, because a
+    logger's filters see only records from that logger. With a ``QueueHandler``, add the filter to that handler: the
+    other
+    handlers run in another thread, which does not have the context.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -58,7 +59,7 @@ class ContextFilter(logging.Filter):
 
 
 def structlog_context(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Add the known values of `context` to ``event``, as a structlog processor. Existing values stay."""
+    """Add the known values from `context` to ``event``, as a structlog processor. Existing values are kept."""
     for name, value in context().items():
         event.setdefault(name, value)
     return event
@@ -67,7 +68,8 @@ def structlog_context(_logger: object, _method: str, event: MutableMapping[str, 
 class JsonFormatter(logging.Formatter):
     """Formats a record as one line of JSON with ``time`` (UTC), ``level``, ``logger``, ``message`` and optional fields.
 
-    The optional fields are the context of `ContextFilter` (with or without the filter), the values of ``extra``, and
+    The optional fields are the context from `ContextFilter` (with or without the filter), the values from ``extra``,
+    and
     ``exception`` and ``stack`` as texts. A value that JSON does not support is written as its repr.
     """
 
@@ -79,7 +81,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": _message(record),
         }
-        # The values of the filter take precedence, because the record may come from another thread.
+        # The filter's values take precedence, because the record may come from another thread.
         here = context()
         fields |= {name: value for name in _NAMES if (value := record.__dict__.get(name, here.get(name)))}
         extra = {name: value for name, value in record.__dict__.items() if name not in _STANDARD}

@@ -1,7 +1,7 @@
-"""The metrics: what is counted, timed and read in one table, and the policy for label values.
+"""The metrics: one table of everything that is counted, timed and read, and the policy for label values.
 
-Prometheus and OpenTelemetry only export it. Each metric is for an alert, or for the diagnosis after it; other hooks can
-be counted with a line of your own. ``docs/reference/metrics.md`` lists when to alert.
+Prometheus and OpenTelemetry only export this table. Each metric serves an alert, or the diagnosis after an alert. You
+can count other hooks with a line of your own. ``docs/reference/metrics.md`` lists when to alert.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lifecycle.hooks import Hook
     from lifecycle.runtime.lifetimes import Lifetime
 
-    #: Returns the values of the labels, given the sender of a hook and its arguments.
+    #: Returns the label values, given the sender of a hook and its arguments.
     LabelsOf: TypeAlias = Callable[[Any, Mapping[str, Any]], tuple[object, ...]]
 
 __all__ = [
@@ -53,13 +53,13 @@ _log = logging.getLogger("lifecycle.observe")
 
 T = TypeVar("T")
 
-#: Bounds of histograms in seconds, from a handler that only computes to a build.
+#: Histogram bounds in seconds, from a handler that only computes to a build.
 BUCKETS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0, 300.0)
 
-#: Seconds that another thread waits for the loop; a blocked loop has no figures.
+#: Seconds that another thread waits for the loop. If the loop is blocked, no gauges are exported.
 _LOOP_TIMEOUT: Final = 2.0
 
-#: Characters of an error that is logged.
+#: Maximum number of characters in a logged error.
 _ERROR: Final = 500
 
 _UNKNOWN, _OTHER = "unknown", "other"
@@ -71,7 +71,7 @@ LANES: Final = "lifecycle.lane.waiting"
 SATURATION: Final = "lifecycle.pool.saturation"
 WORKERS: Final = "lifecycle.workers"
 
-#: For each gauge, the values of its labels and its value.
+#: For each gauge, its label values and its value.
 Readings: TypeAlias = dict[str, dict[tuple[object, ...], float]]
 
 
@@ -80,22 +80,23 @@ Readings: TypeAlias = dict[str, dict[tuple[object, ...], float]]
 
 @dataclass(frozen=True, slots=True)
 class LabelPolicy:
-    """Which values labels may have, so that no name in your program creates an unbounded number of series.
+    """The allowed label values, so that no name in your program creates an unbounded number of series.
 
-    An empty value is ``unknown``. One that is too long is cut and ends in ``…``. If ``allow`` lists the values of a
-    label, any other is ``other``; with ``strict``, it is not counted at all.
+    An empty value becomes ``unknown``. A value that is too long is cut and ends in ``…``. If ``allow`` lists the values
+    for
+    a label, any other value becomes ``other``. With ``strict``, any other value is not counted at all.
 
     Raises:
         ValueError: for a label that no metric has, and bounds below 1.
-        TypeError: if the values of a label are one text.
+        TypeError: if a label's values are a single string.
     """
 
     #: Allowed values by label. A label that is not listed accepts any value.
     allow: Mapping[str, Collection[str]] = field(default_factory=dict[str, Collection[str]])
     strict: bool = False
-    #: Characters of a value.
+    #: Maximum number of characters in a value.
     max_length: int = 64
-    #: Series per metric; later ones have ``other`` for all of their labels.
+    #: Maximum number of series per metric. In further series, all labels have the value ``other``.
     max_series: int = 1000
 
     def __post_init__(self) -> None:
@@ -110,7 +111,7 @@ class LabelPolicy:
 
 
 def exported_values(policy: LabelPolicy, labels: tuple[str, ...], values: tuple[object, ...]) -> tuple[str, ...] | None:
-    """Return the values that ``policy`` allows for the labels of one series; None if it is not to be counted."""
+    """Return the values that ``policy`` allows for one series' labels; None if the series must not be counted."""
     exported = [_exported(policy, label, value) for label, value in zip(labels, values, strict=True)]
     kept = tuple(text for text in exported if text is not None)
     return kept if len(kept) == len(labels) else None
@@ -127,10 +128,10 @@ def _exported(policy: LabelPolicy, label: str, value: object) -> str | None:
 
 
 def checked_policy(labels: LabelPolicy | None) -> LabelPolicy:
-    """Return the policy that was given, or the default.
+    """Return the given policy, or the default.
 
     Raises:
-        TypeError: if it is not a policy.
+        TypeError: if the given object is not a policy.
     """
     if labels is None:
         return LabelPolicy()
@@ -146,7 +147,7 @@ def checked_policy(labels: LabelPolicy | None) -> LabelPolicy:
 class Metric:
     """A metric with a value for each set of labels.
 
-    The name is OpenTelemetry's. Prometheus has ``_`` for dots, and the unit and ``_total`` at the end.
+    The name is in OpenTelemetry's format. For Prometheus, dots become ``_``, and the unit and ``_total`` are appended.
     """
 
     name: str
@@ -159,7 +160,7 @@ class Metric:
         return self.name.replace(".", "_")
 
     def attributes(self, labels: tuple[str, ...]) -> dict[str, str]:
-        """Return the values of its labels by name."""
+        """Return the metric's label values by name."""
         return dict(zip(self.labels, labels, strict=True))
 
 
@@ -169,11 +170,11 @@ def _always(_: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Counter(Metric):
-    """The number of announcements of a hook."""
+    """A count of a hook's announcements."""
 
     hook: Hook
     labels_of: LabelsOf
-    #: Whether an announcement counts.
+    #: Returns whether to count an announcement.
     counts: Callable[[Mapping[str, Any]], bool] = _always
 
 
@@ -183,7 +184,7 @@ class Histogram(Metric):
 
     hook: Hook
     labels_of: LabelsOf
-    #: The argument of the hook with the duration.
+    #: The hook's argument that contains the duration.
     seconds: str
 
 
@@ -191,11 +192,11 @@ class Histogram(Metric):
 class Gauge(Metric):
     """A value that is read by `GaugeReader` when it is exported."""
 
-    #: Combines two readings to which the policy gives the same labels.
+    #: Combines two readings that have the same labels under the policy.
     combine: Callable[[float, float], float] = float.__add__
 
     def series(self, readings: Mapping[tuple[object, ...], float], policy: LabelPolicy) -> dict[tuple[str, ...], float]:
-        """Return ``readings`` with the label values that ``policy`` gives them."""
+        """Return ``readings`` with the label values that ``policy`` allows."""
         series: dict[tuple[str, ...], float] = {}
         for values, amount in readings.items():
             labels = exported_values(policy, self.labels, values)
@@ -337,7 +338,7 @@ GAUGES: Final = (
     Gauge(JOBS, "Jobs in a queue that this program works on.", ("queue", "state")),
 )
 
-#: The labels of all metrics, and the meaning of each.
+#: All labels, and the meaning of each.
 LABELS: Final = {
     "child": "name of a worker in its supervisor",
     "error": "type of the exception",
@@ -361,18 +362,18 @@ LABELS: Final = {
 
 
 class Series(Generic[T]):
-    """Finds the series of a set of label values; values that the policy makes equal have the same."""
+    """Finds the series for a set of label values. Values that become equal under the policy share a series."""
 
     def __init__(self, labels: tuple[str, ...], policy: LabelPolicy, make: Callable[[tuple[str, ...]], T]) -> None:
         self._labels = labels
         self._policy = policy
         self._make = make
         self._series: dict[tuple[str, ...], T] = {}
-        # By the values as they were announced; never more than a few times the possible number.
+        # Series by the announced values. The size is limited to a few times the maximum number of series.
         self._cache: dict[tuple[object, ...], T | None] = {}
 
     def of(self, values: tuple[object, ...]) -> T | None:
-        """Return the series for ``values``; None if they are not to be counted."""
+        """Return the series for ``values``; None if the values must not be counted."""
         try:
             return self._cache[values]
         except KeyError:
@@ -396,7 +397,7 @@ class Series(Generic[T]):
 def timing(
     metric: Histogram, policy: LabelPolicy, make: Callable[[tuple[str, ...]], Callable[[float], object]]
 ) -> Callable[..., None]:
-    """Return a receiver for the hook of ``metric``; ``make`` returns a function that takes the seconds of a series."""
+    """Return a receiver for the hook of ``metric``; ``make`` returns a function that records seconds in a series."""
     labels_of, seconds, series = metric.labels_of, metric.seconds, Series(metric.labels, policy, make)
 
     def time(sender: Any, **given: Any) -> None:
@@ -423,20 +424,20 @@ def counting(
 
 
 class GaugeReader:
-    """Reads the gauges of the components of ``lifetime`` in the thread of its loop. Without a lifetime, it reads none.
+    """Reads the gauges for the components under ``lifetime``, in the loop's thread. Without a lifetime, it reads none.
 
-    A component that cannot be read is logged, and the others are still read.
+    If a component cannot be read, the error is logged, and the other components are still read.
     """
 
     def __init__(self, lifetime: Lifetime | None) -> None:
         self._lifetime = lifetime
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        # Components that could not be read; each is logged once, and not at every export.
+        # Components that could not be read. Each is logged once, not at every export.
         self._failed: set[int] = set()
 
     def read(self) -> Readings:
-        """Return the values now; nothing if the loop is blocked or closed."""
+        """Return the current values, or nothing if the loop is blocked or closed."""
         if threading.get_ident() == self._thread:
             return self._read()
         readings: Future[Readings] = Future()
@@ -468,7 +469,7 @@ def _read(component: Any, into: Readings) -> None:
         for lane in component.lanes():
             _add(into[LANES], (lane.name,), lane.waiting)
         return
-    # The runs of `Flows`, whose state() would describe every item of them.
+    # Only the runs, because the state() of `Flows` would describe every item in them.
     if isinstance(getattr(component, "runs", None), tuple):
         for run in component.runs:
             _add(into[FLOWS], (run.name, run.state), 1)
@@ -482,7 +483,7 @@ def _read(component: Any, into: Readings) -> None:
 
 
 def _read_worker(state: WorkerState, worker: Any, into: Readings) -> None:
-    """Count a worker and its children; ``worker`` itself provides only the statistics of a pool."""
+    """Count a worker and its children. ``worker`` itself is used only for a pool's statistics."""
     _add(into[WORKERS], (state.kind, state.status), 1)
     if state.kind == "pool" and worker is not None and state.status in ("running", "suspended"):
         into[SATURATION][(state.name,)] = worker.stats().saturation
@@ -494,7 +495,7 @@ def _read_worker(state: WorkerState, worker: Any, into: Readings) -> None:
 
 
 def _child(worker: Any, name: str) -> Any:
-    """Return the worker of a supervisor's child; None if it does not run."""
+    """Return the worker for a supervisor's child; None if the child is not running."""
     try:
         return worker[name]
     except (KeyError, TypeError):

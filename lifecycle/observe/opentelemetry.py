@@ -68,16 +68,17 @@ class _Flusher:
 class OpenTelemetryMetrics(HookObserver):
     """Counts and durations from hooks, and gauges that are read whenever the SDK collects.
 
-    The metrics are those of `PrometheusMetrics`. Pass it to `run`, preferably first, or use ``async with``. When it
-    closes, it flushes the provider. At the end of a program, that is after the shutdown hooks.
+    The metrics are the same as in `PrometheusMetrics`. Pass this object to `run`, preferably first, or use ``async
+    with``.
+    When it closes, it flushes the provider. When a program ends, it closes after the shutdown hooks.
 
     Args:
-        provider: the meter provider; by default the one of the process.
-        labels: the policy for the values of attributes.
-        flush_timeout: maximum seconds of the flush. The lifetime's ``hook_timeout`` also limits it.
+        provider: the meter provider; by default the process's provider.
+        labels: the policy for attribute values.
+        flush_timeout: maximum seconds for the flush. The lifetime's ``hook_timeout`` also limits it.
 
     Raises:
-        ModuleNotFoundError: if the API of OpenTelemetry is not installed.
+        ModuleNotFoundError: if OpenTelemetry's API is not installed.
         ValueError: if ``flush_timeout`` is not above 0.
         TypeError: if ``labels`` is not a policy.
     """
@@ -128,22 +129,25 @@ class OpenTelemetryMetrics(HookObserver):
 
 
 class OpenTelemetryTraces(HookObserver):
-    """Spans of events and their handlers, of calls in a pool, and of tasks in a flow.
+    """Spans for events and their handlers, for calls in a pool, and for tasks in a flow.
 
-    An event's span lasts from its acceptance to its outcome. Its parent is the span of the handler that emitted it, or
-    the span in its header ``traceparent``. The handler's span is a child of it, and is the current span while the
-    handler runs. If a debounce window merges events, their spans end, and the span of the resulting call links to them.
-    Calls in a pool and started processes inherit the current span.
+    An event's span lasts from its acceptance to its outcome. The parent is the span of the handler that emitted the
+    event,
+    or the span in the event's header ``traceparent``. The handler's span is a child of the event's span, and is the
+    current
+    span while the handler runs. If a debounce window merges events, their spans end, and the span of the resulting call
+    links to them. Calls in a pool and started processes inherit the current span.
 
-    Pass it to `run`, preferably first, or use ``async with``. When it closes, it ends open spans and flushes the
-    provider. At the end of a program, that is after the shutdown hooks.
+    Pass this object to `run`, preferably first, or use ``async with``. When it closes, it ends open spans and flushes
+    the
+    provider. When a program ends, it closes after the shutdown hooks.
 
     Args:
-        provider: the tracer provider; by default the one of the process.
-        flush_timeout: maximum seconds of the flush. The lifetime's ``hook_timeout`` also limits it.
+        provider: the tracer provider; by default the process's provider.
+        flush_timeout: maximum seconds for the flush. The lifetime's ``hook_timeout`` also limits it.
 
     Raises:
-        ModuleNotFoundError: if the API of OpenTelemetry is not installed.
+        ModuleNotFoundError: if OpenTelemetry's API is not installed.
         ValueError: if ``flush_timeout`` is not above 0.
     """
 

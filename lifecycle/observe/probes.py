@@ -63,14 +63,14 @@ class ProbeServer(Auxiliary):
       mains then continue for ``drain_delay`` seconds (limited by ``exit_timeout``), so that load balancers notice the
       change.
     - ``/healthz``: 200 if the program is ready and the last result of each of ``checks`` was healthy. The response
-      lists the checks. It does not run them.
+      lists the checks. The request does not run them.
     - ``/metrics``: the metrics, if ``metrics`` is given.
 
     The server accepts GET and HEAD. Except for ``/metrics``, responses are small JSON objects.
 
-    With `run`, it opens before the next main starts, and closes last. It does not keep the program running when the
-    other mains have ended. You can use ``async with`` instead. Outside a lifetime, it is then ready immediately. Both
-    raise `OSError` if the address is in use or does not exist.
+    With `run`, the server opens before the next main starts, and closes last. It does not keep the program running when
+    the other mains have ended. You can use ``async with`` instead. Outside a lifetime, the server is then ready
+    immediately. Both raise `OSError` if the address is in use or does not exist.
 
     Raises:
         ValueError: if ``port`` does not exist, ``drain_delay`` is negative, or two checks have the same name.
@@ -119,11 +119,11 @@ class ProbeServer(Auxiliary):
 
     @property
     def url(self) -> str:
-        """The address of the server, without a trailing slash. Before the start, it has the given port."""
+        """The server's address, without a trailing slash. Before the start, the address contains the given port."""
         return url_of("http", *(self._address or (self._host, self._port)))
 
     async def _open(self, held: AsyncExitStack) -> None:
-        from lifecycle.sources._http.server import Listener  # importing aiohttp takes long
+        from lifecycle.sources._http.server import Listener  # aiohttp is slow to import
 
         self._life = current_life.get(None)
         listener = Listener(self._answer, header_timeout=_HEADER_TIMEOUT)
@@ -152,14 +152,14 @@ class ProbeServer(Auxiliary):
         return _response(good=status == "ready", status=status)
 
     def _health(self, _request: web.BaseRequest) -> web.Response:
-        """Return the status of all checks without their messages, because any client may read it."""
+        """Return the status of all checks without their messages, because any client may read the response."""
         status = self._readiness()
         checks = {check.name: _WORDS[check.healthy] for check in self._checks}
         good = status == "ready" and all(word == "up" for word in checks.values())
         return _response(good=good, status=status, checks=checks)
 
     def _exposed(self, request: web.BaseRequest) -> web.Response:
-        """Return the metrics. Errors of custom collectors are only logged, because any client may read the response."""
+        """Return the metrics. Errors in custom collectors are only logged, because any client may read the response."""
         from aiohttp import web
 
         from lifecycle.sources._http.server import problem

@@ -1,6 +1,6 @@
-"""`PrometheusMetrics`: the metrics of a program in the format of Prometheus.
+"""`PrometheusMetrics`: the program's metrics in the Prometheus format.
 
-It needs ``prometheus_client``, the extra ``prometheus``.
+This module needs ``prometheus_client``, from the extra ``prometheus``.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ __all__ = ["PrometheusMetrics"]
 class PrometheusMetrics(HookObserver):
     """Counts and durations from hooks, and gauges that are read at each scrape.
 
-    ``ProbeServer(metrics=…)`` serves the metrics at ``/metrics``. Pass it to `run`, preferably first so that it misses
-    nothing. It counts until the shutdown hooks have run. You can use ``async with`` instead. Outside a lifetime, it has
-    no gauges. You can still scrape counters after it is closed, and from any thread.
+    ``ProbeServer(metrics=…)`` serves the metrics at ``/metrics``. Pass this object to `run`, preferably first so that
+    it
+    misses nothing. It counts until the shutdown hooks have run. You can use ``async with`` instead. Outside a lifetime,
+    it
+    has no gauges. You can still scrape counters after it is closed, and from any thread.
 
     Args:
         registry: the registry for the metrics, such as ``prometheus_client.REGISTRY``; by default a separate one.
-        labels: the policy for the values of labels.
+        labels: the policy for label values.
 
     Raises:
         ModuleNotFoundError: if prometheus_client is not installed.
@@ -61,7 +63,7 @@ class PrometheusMetrics(HookObserver):
         return self._registry
 
     def expose(self, accept: str = "") -> tuple[bytes, str]:
-        """Return the registry as text, and the content type of the text.
+        """Return the registry as text, and the text's content type.
 
         Args:
             accept: the ``Accept`` header of the request.
@@ -81,7 +83,7 @@ class PrometheusMetrics(HookObserver):
 
 
 class _Collector:
-    """All metrics as one collector of a registry."""
+    """All metrics as one collector for a registry."""
 
     def __init__(self, policy: LabelPolicy) -> None:
         self._policy = policy

@@ -1,4 +1,4 @@
-"""The control sockets of running programs, for clients. This module imports only light modules.
+"""Finds the control sockets of running programs, for clients. This module imports only light modules.
 
 A socket is in ``$XDG_RUNTIME_DIR/lifecycle``, else in ``$RUNTIME_DIRECTORY/lifecycle`` (which systemd sets), else in
 ``/tmp/lifecycle-UID``. Another user could create that directory in ``/tmp`` first, so a directory in the user's home
@@ -26,10 +26,10 @@ __all__ = ["Program", "addressed", "check_directory", "directory", "fallback", "
 
 _SUFFIX = ".sock"
 
-#: Maximum bytes of the address of a Unix socket.
+#: Maximum number of bytes in a Unix socket's address.
 _LONGEST = 107 if hasattr(socket, "SO_PEERCRED") else 103
 
-#: The permission bits of group and others.
+#: The permission bits for group and others.
 _OTHERS = 0o077
 
 
@@ -38,16 +38,16 @@ class Program:
     """A running program with a control socket."""
 
     name: str
-    #: The path of its control socket.
+    #: The path of the program's control socket.
     path: Path
-    #: The process id; None if the system does not provide it.
+    #: The process id; None if the system does not provide one.
     pid: int | None
 
     def connect(self, timeout: float | None = None) -> socket.socket:
         """Connect to the program. Each operation on the connection may take ``timeout`` seconds.
 
         Raises:
-            OSError: if no process listens any more.
+            OSError: if no process is listening.
         """
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -70,7 +70,7 @@ def fallback() -> Path | None:
     if _configured() is not None:
         return None
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
-    with suppress(RuntimeError):  # the user has no home
+    with suppress(RuntimeError):  # the user has no home directory
         state = state if state.is_absolute() else Path.home() / ".local" / "state"
     return state / "lifecycle" if state.is_absolute() else None
 
@@ -81,18 +81,18 @@ def _configured() -> Path | None:
     # systemd separates several directories with colons.
     for runtime in (os.environ.get("XDG_RUNTIME_DIR", ""), *os.environ.get("RUNTIME_DIRECTORY", "").split(":")):
         with suppress(OSError):
-            # A process that has changed its user may still have the old user's variables.
+            # A process that has switched to a different user may still have the old user's variables.
             if Path(runtime).is_absolute() and os.stat(runtime).st_uid == own:  # noqa: PTH116  # runtime may be ""
                 return Path(runtime, "lifecycle")
     return None
 
 
 def _directories() -> Iterator[Path]:
-    """Yield the directories that may contain the socket of a program of this user."""
+    """Yield the directories that may contain a socket of one of this user's programs."""
     yield directory()
     if (home := fallback()) is not None:
         yield home
-        # The directories of the user's systemd services. This process does not have their variable.
+        # The directories of the user's systemd services, because RUNTIME_DIRECTORY is not set in this process.
         with suppress(OSError):
             yield from (path for path in Path("/run").glob("*/lifecycle") if path.stat().st_uid == os.geteuid())
 
@@ -102,7 +102,7 @@ def check_directory(path: Path) -> None:
 
     Raises:
         PermissionError: if the check fails, with the reason.
-        FileNotFoundError: if it does not exist.
+        FileNotFoundError: if the directory does not exist.
     """
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode):
@@ -117,9 +117,10 @@ def check_directory(path: Path) -> None:
 
 
 def find(name: str | None = None) -> list[Program]:
-    """Return the programs that listen at their control sockets, sorted by name.
+    """Return the programs that are listening on their control sockets, sorted by name.
 
-    With ``name``, return only the program of that name. If it does not exist, return the programs called ``NAME-PID``,
+    With ``name``, return only the program with that name. If it does not exist, return the programs called
+    ``NAME-PID``,
     which were started while another program used the name.
     """
     programs = (each for where in dict.fromkeys(_directories()) for each in _programs(where))
@@ -138,7 +139,7 @@ def _programs(where: Path) -> Iterator[Program]:
     except FileNotFoundError:
         return
     except OSError as error:
-        import logging  # its import takes as long as this whole module, and is rarely needed
+        import logging  # imported here because it is slow to import and rarely needed
 
         logging.getLogger("lifecycle.observe").warning("cannot search %s for programs: %s", where, error.strerror)
         return

@@ -1,4 +1,4 @@
-"""`nodes`, a snapshot as a flat table, and `watch`, its changes, at most once per interval.
+"""`nodes`, which flattens a snapshot to a table, and `watch`, which yields changes at most once per interval.
 
 All watchers of a lifetime share one observation. It listens to hooks only until the first change after each snapshot,
 so it handles at most one announcement per interval under load.
@@ -35,11 +35,11 @@ _Changes = dict[str, _Node | None]
 
 
 def nodes(snapshot: Snapshot) -> dict[str, _Node]:
-    """Return the nodes of ``snapshot`` by id, each after its parent.
+    """Return the nodes in ``snapshot`` by id, each after its parent.
 
-    A node has ``id``, ``kind``, ``parent`` (an id, or None), ``name``, ``status`` and the fields of its record. If the
-    state of a component could not be read, its node has the status ``unknown`` and an ``error``. Values that grow with
-    time are left out, so a node that has not changed is equal.
+    A node has ``id``, ``kind``, ``parent`` (an id, or None), ``name``, ``status`` and the fields of its record. If a
+    component's state could not be read, its node has the status ``unknown`` and an ``error``. Values that grow with
+    time are left out, so that a node is equal as long as nothing else changes.
     """
     table = _Table()
     program = table.add("program", "program", None, "running", _without(to_dict(snapshot.program), "uptime"))
@@ -58,7 +58,7 @@ def nodes(snapshot: Snapshot) -> dict[str, _Node]:
         for run in flows.runs:
             _flow(table, parent, run)
     for queue in snapshot.queues:
-        # The id omits the queue's name, which is the name of its store and may change.
+        # The id omits the queue's name, which is the name of the queue's store and may change.
         table.add("queue", "queue", program, _status(queue.error), to_dict(queue))
     for inbox in snapshot.inboxes:
         table.add(f"inbox:{inbox.name}", "inbox", program, _status(inbox.error), to_dict(inbox))
@@ -69,19 +69,19 @@ def nodes(snapshot: Snapshot) -> dict[str, _Node]:
 
 
 def router_ids(names: Iterable[str]) -> list[str]:
-    """Return the ids of routers with these names, in the order of a snapshot."""
+    """Return the ids of routers with these names, in the order in which a snapshot lists them."""
     table = _Table()
     return [table.add(f"router:{name}", "router", None, "", {}) for name in names]
 
 
 class _Table:
-    """Nodes by unique ids."""
+    """A collection of nodes with unique ids."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, _Node] = {}
 
     def add(self, wanted: str, kind: str, parent: str | None, status: str, own: _Node) -> str:
-        """Add a node, and return its id: ``wanted``, with a number if another node has the same id."""
+        """Add a node, and return its id: ``wanted``, with a number appended if another node has that id."""
         id_, count = wanted, 1
         while id_ in self.nodes:
             count += 1
@@ -93,7 +93,7 @@ class _Table:
 
 
 def _without(own: _Node, *names: str) -> _Node:
-    """Remove fields that grow with time, or that are separate nodes."""
+    """Remove fields that grow with time, and fields that become separate nodes."""
     for name in names:
         del own[name]
     return own
@@ -180,7 +180,7 @@ def watch(*components: object, interval: float = 0.2) -> Watch:
 
     The first update follows immediately and contains everything. The next one follows after a change, at least
     ``interval`` seconds later. A slow reader receives the latest state and the differences from its last update, not a
-    backlog. ``async with watch() as changes`` closes it at the end of the block.
+    backlog. With ``async with watch() as changes``, the iterator is closed when the block ends.
 
     Raises:
         LookupError: without components, outside a lifetime.
@@ -194,13 +194,13 @@ def watch(*components: object, interval: float = 0.2) -> Watch:
 
 
 class Watch:
-    """The updates for one reader, from `watch`."""
+    """Updates for one reader, as returned by `watch`."""
 
     def __init__(self, observation: _Observation, interval: float) -> None:
         self._observation: _Observation | None = observation
         self._interval = interval
         self._seen: _View | None = None
-        # The earliest time of the next update, on the loop's clock.
+        # The earliest time for the next update, on the loop's clock.
         self._due = 0.0
         self._ended = asyncio.Event()
 
@@ -246,7 +246,7 @@ class _View:
     def __init__(self, snapshot: Snapshot, at: float) -> None:
         self.snapshot = snapshot
         self.nodes: _Nodes = nodes(snapshot)
-        #: The time of the snapshot, on the loop's clock.
+        #: When the snapshot was taken, on the loop's clock.
         self.at = at
         # The differences from the view that most readers received last.
         self._known: tuple[_View, _Changes] | None = None
@@ -257,7 +257,7 @@ class _View:
             return dict(self.nodes)
         if self._known is None or self._known[0] is not before:
             self._known = before, _difference(before.nodes, self.nodes)
-            # Otherwise each view would keep all earlier views in memory.
+            # Drop the link to the earlier view. Otherwise each view would keep all earlier views in memory.
             before._known = None  # noqa: SLF001  # of the same class
         return self._known[1]
 
@@ -282,7 +282,7 @@ class _Observation:
         self._listening = False
 
     async def newer(self, than: _View | None, interval: float, due: float) -> _View:
-        """Return a view that may differ from ``than``, once it is ``due``."""
+        """Return a view that may differ from ``than``, at the time ``due`` or later."""
         while True:
             latest, now = self._latest, self._loop.time()
             if latest is None:
@@ -315,7 +315,7 @@ class _Observation:
         if _running_loop() is self._loop:
             self._note_change()
         else:
-            with suppress(RuntimeError):  # the loop may be closed by now
+            with suppress(RuntimeError):  # the loop may be closed
                 self._loop.call_soon_threadsafe(self._note_change)
 
     def _note_change(self) -> None:
@@ -327,14 +327,14 @@ class _Observation:
         self._changed.set()
 
 
-#: All hooks except those that announce no change of a snapshot.
+#: All hooks except those that cannot change a snapshot.
 _HOOKS: tuple[hooks.Hook, ...] = tuple(
     hook
     for hook in (getattr(hooks, name) for name in hooks.__all__)
     if isinstance(hook, hooks.Hook) and hook not in (hooks.forced_exit, hooks.hook_finished, hooks.critical_finished)
 )
 
-#: The shared observations by lifetime, all with weak references.
+#: Shared observations by lifetime, all with weak references.
 _shared: WeakKeyDictionary[Lifetime, ref[_Observation]] = WeakKeyDictionary()
 
 

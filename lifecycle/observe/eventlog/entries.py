@@ -13,26 +13,26 @@ if TYPE_CHECKING:
 
 __all__ = ["Entry", "EventOutcome", "Node", "Trace", "describe", "trace_of"]
 
-#: Minimum wait in seconds that a description mentions.
+#: Minimum waiting time in seconds that a description mentions.
 _SHORT_WAIT = 0.001
 
-#: Maximum indentation of lines in characters. Chains of events that cause each other have no limit.
+#: Maximum number of characters by which lines are indented, because chains of events have no maximum length.
 _MAX_INDENT = 40
 
 
 class EventOutcome(StrEnum):
-    """The outcome of an event so far."""
+    """The current outcome of an event."""
 
-    #: Waiting in a lane, or for space in one.
+    #: Waiting in a lane, or for space in a lane.
     QUEUED = "queued"
     #: Held by a debounce window that is still open.
     HELD = "held"
-    #: Merged by a debounce window into another call, which has the outcome.
+    #: Merged into another call by a debounce window; that call has the outcome.
     MERGED = "merged"
     RUNNING = "running"
     HANDLED = "handled"
     FAILED = "failed"
-    #: Dropped and counted.
+    #: Dropped and counted as dropped.
     DROPPED = "dropped"
     #: Dropped, or its handler cancelled, because of a newer event.
     SUPERSEDED = "superseded"
@@ -49,28 +49,28 @@ _IN_FLIGHT = frozenset({EventOutcome.QUEUED, EventOutcome.HELD, EventOutcome.RUN
 class Entry:
     """One event and its outcome at one moment. Durations are in seconds.
 
-    Texts are cut to a bounded length. `summary` contains numbers and short texts of the event, but no bodies. Values
+    Texts are cut to a bounded length. `summary` contains numbers and short texts from the event, but no bodies. Values
     with a name such as password or token are shown as ``***``.
     """
 
-    #: The id of the event. Ids increase within the process, as `Delivery.id` does.
+    #: The event's id. Ids increase within the process, as `Delivery.id` does.
     id: int
     #: The id of the event whose handler emitted this event.
     parent: int | None
     topic: str
     summary: str
-    #: The name of the router.
+    #: The router's name.
     router: str
-    #: When the event was accepted, in seconds since 1970.
+    #: When the router accepted the event, in seconds since 1970.
     time: float
     #: The pattern of the event's route; ``(fallback)`` if no route matched.
     pattern: str | None
     handler: str | None
-    #: The outcome so far.
+    #: The current outcome.
     what: EventOutcome
     #: The id of the call that the event was merged into.
     into: int | None
-    #: The number of events merged into this call.
+    #: Number of events merged into this call.
     merged: int
     #: Seconds from acceptance to the call of the handler.
     waited: float | None
@@ -78,7 +78,7 @@ class Entry:
     duration: float | None
     error: str | None
     attempt: int
-    #: Patterns of the routes whose handlers passed the event on, in order.
+    #: The patterns of routes whose handlers passed the event on, in order.
     passed: tuple[str, ...]
 
     @property
@@ -93,12 +93,12 @@ class Entry:
 
 _FIELDS = tuple(each.name for each in fields(Entry))
 
-#: The word between an outcome and the handler; "for" after all others.
+#: The word between an outcome and the handler's name; "for" after all other outcomes.
 _PREPOSITIONS = {EventOutcome.HANDLED: "by", EventOutcome.RUNNING: "in", EventOutcome.FAILED: "in"}
 
 
 def describe(entry: Entry) -> str:
-    """Return an event and its outcome in one line for people."""
+    """Return an event and its outcome as one readable line."""
     words = [f"#{entry.id} {printable(entry.topic)}:", str(entry.what)]
     if entry.into is not None:
         words.append(f"into #{entry.into}")
@@ -122,7 +122,7 @@ def describe(entry: Entry) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An entry, and its number of generations below the root."""
+    """An entry and its depth below the root."""
 
     entry: Entry
     depth: int
@@ -130,7 +130,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The tree of an event: its oldest known ancestor, and all events that resulted from that ancestor.
+    """The tree for an event: its oldest known ancestor, and all events that resulted from that ancestor.
 
     Children follow their parents, in the order of acceptance. An event without a parent that was merged into a call is
     listed below that call.
@@ -168,7 +168,7 @@ def trace_of(number: int, entries: Mapping[int, Entry]) -> Trace:
         if parent is not None:
             children.setdefault(parent.id, []).append(entry)
     root = entries[number]
-    # The loop ends: a parent has a smaller id, and a merged call has the parent of its first event.
+    # The loop always ends: a parent has a smaller id, and a merged call has the parent of its first event.
     while (parent := _parent(root, entries)) is not None:
         root = parent
     return Trace(number, tuple(_nodes(root, children)))

@@ -1,4 +1,4 @@
-"""The file of an event log: lines of JSON, rotated by size and written in a thread."""
+"""The file for an event log: JSON lines, rotated by size and written in a thread."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ __all__ = ["LineFile", "Writer"]
 
 _log = logging.getLogger("lifecycle.observe")
 
-#: Maximum entries waiting for the disk. If the disk is too slow, the oldest entries are lost.
+#: Maximum number of entries that wait to be written. If the disk is too slow, the oldest entries are lost.
 _WAITING = 10_000
-#: Maximum entries per batch.
+#: Maximum number of entries per batch.
 _BATCH = 1000
 #: Seconds to write the remaining entries when the log is closed.
 _CLOSING = 2.0
 
 
 class LineFile:
-    """A file that lines are appended to. It is rotated before a line that would make it longer than ``max_bytes``.
+    """A file to which lines are appended. Before a line would make it longer than ``max_bytes``, the file is rotated.
 
     ``path.1`` is the newest of ``backups`` older files. Only the files' owner can read them.
     """
@@ -42,9 +42,9 @@ class LineFile:
         self._max_bytes = max_bytes
         self._backups = backups
         self._fd: int | None = None
-        # None for anything but a regular file, such as a pipe: it has no size.
+        # None unless the file is a regular file. A pipe, for example, has no size.
         self._size: int | None = None
-        # True if the last line is incomplete, because a write was interrupted.
+        # True if an interrupted write left the last line incomplete.
         self._torn = False
         #: The number of lines written.
         self.written: int = 0
@@ -53,7 +53,7 @@ class LineFile:
         """Open the file for appending.
 
         Raises:
-            OSError: if it cannot be opened for writing.
+            OSError: if the file cannot be opened for writing.
         """
         # Opening a pipe without a reader fails immediately.
         self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o600)
@@ -119,7 +119,7 @@ def _last_byte(path: Path) -> bytes:
 
 
 class Writer:
-    """Writer of finished events to a file, in a thread. It delays neither the event loop nor the end of the process.
+    """Writes finished events to a file in a thread, without delaying the event loop or the end of the process.
 
     Events that cannot be written in time are lost and counted. The first loss is logged.
     """

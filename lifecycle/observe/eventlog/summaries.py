@@ -1,7 +1,7 @@
 """Short texts about events: the class and its small values, without bodies and secrets.
 
 `digest` copies the values immediately, so the event itself is not kept. `summary` creates the text when an entry is
-read. No code of the program runs then: a value that is neither a number nor a text is shown as its class.
+read, without running any code of the program: a value that is neither a number nor a text is shown as its class.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ __all__ = ["Digest", "digest", "summary"]
 #: The class of an event, and the values copied from it.
 Digest: TypeAlias = tuple[type[Any], tuple[Any, ...]]
 
-#: Maximum characters of a text, of a name and of a summary, and the maximum number of values.
+#: Maximum number of characters in a text, in a name and in a summary, and the maximum number of values.
 _TEXT, _NAME, _LONGEST, _VALUES = 60, 40, 240, 8
-#: Maximum bits of integers that are shown. Printing larger ones takes long.
+#: Maximum number of bits in an integer that is shown. Larger integers are slow to print.
 _BITS = 64
 
-#: Path classes whose instances are shown as text, unlike those of the program's subclasses.
+#: Path classes with instances that are shown as text. Instances of the program's own subclasses are not.
 _PATHS = (PosixPath, WindowsPath, PurePosixPath, PureWindowsPath)
 
 #: `type`, with an annotation that type checkers need.
@@ -44,7 +44,7 @@ class _Text(str):
 
 
 def digest(event: Any) -> Digest:
-    """Return the values of ``event`` to show. It is cheap and never raises."""
+    """Return the values of ``event`` to show. This function is cheap and never raises."""
     kind = _class(event)
     try:
         return kind, _taker(kind)(event)  # type: ignore[arg-type]  # a class has a hash
@@ -70,7 +70,7 @@ def summary(taken: Digest) -> str:
 
 @functools.lru_cache(512)
 def _taker(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a function that copies the values from events of ``kind``."""
+    """Return a function that copies the values from events with the class ``kind``."""
     if kind is Event:
         return lambda event: () if event.data is None else (event.topic, _kept(event.data, deep=True))
     special = _SPECIAL.get(kind)
@@ -82,7 +82,7 @@ def _taker(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
 
 @functools.lru_cache(512)
 def _names(kind: type[Any]) -> tuple[str, ...]:
-    """Return the names of the fields in the repr of a record."""
+    """Return the names of the fields in a record's repr."""
     shown = [each.name for each in fields(kind) if each.repr and each.name != "topic"] if is_dataclass(kind) else []
     return tuple(shown[:_VALUES])
 
@@ -139,11 +139,11 @@ def _key(key: Any) -> str:
 
 
 def _class_name(kind: type[Any]) -> str:
-    # Not __name__, which a metaclass of the program may override.
+    # Not __name__, which a metaclass in the program may override.
     return shorten(type.__dict__["__name__"].__get__(kind), _NAME)
 
 
-#: Events of the library that have one value to show.
+#: The library's events that have one value to show.
 _SPECIAL: dict[type, Callable[[Any], str]] = {CommandEvent: _arguments, LineEvent: _typed, FileBatch: _files}
 
 

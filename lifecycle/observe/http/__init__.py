@@ -1,4 +1,4 @@
-"""HTTP access to a `Console`, for both the control socket and the page of the dashboard.
+"""HTTP access to a `Console`, for the control socket and the dashboard's page.
 
 All modules except `guard` import aiohttp, so they are imported only when a server starts.
 """

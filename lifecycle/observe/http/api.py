@@ -1,4 +1,4 @@
-"""The HTTP API of a running program, for both its control socket and the page of the dashboard.
+"""The HTTP API for a running program, used by the control socket and the dashboard's page.
 
 Each path has one method, which calls the `Console`. The `Console` decides what a command means.
 docs/reference/control-api.md describes the paths.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SharedMessages", "api_routes", "change_event", "control_app"]
 
-#: Seconds between two messages of a busy stream. Sending many entries together is much cheaper than sending each alone.
+#: Seconds between two messages in a busy stream. Sending many entries together is much cheaper than sending each alone.
 _PAUSE = 0.05
 
 #: Number of events in a response if the request sets no limit.
@@ -168,7 +168,7 @@ class _Api:
 
 
 class SharedMessages:
-    """Messages about the state, encoded once for all streams that send the same message."""
+    """State messages, encoded once for all streams that send the same message."""
 
     def __init__(self) -> None:
         # The last encoded update, and its message.
@@ -176,7 +176,7 @@ class SharedMessages:
         self._change: tuple[object, bytes] = (None, b"")
 
     def full(self, update: Update) -> bytes:
-        """Return the first message of a stream, which contains all nodes."""
+        """Return a stream's first message, which contains all nodes."""
         if self._full[0] is not update.snapshot:
             self._full = update.snapshot, change_event(update)
         return self._full[1]
@@ -217,7 +217,7 @@ def _pattern(request: web.Request) -> str:
 
 
 def _count(text: str) -> int:
-    """Return a number from a request. It must be 1 or more."""
+    """Return a number from a request, which must be 1 or more."""
     if not text.isascii() or not text.isdigit() or len(text) > _DIGITS or not int(text):
         raise Refused(400, f"{text[:40]!r} is not a positive number; give 1 or more")
     return int(text)
@@ -227,7 +227,7 @@ _DIGITS = 15
 
 
 def control_app(console: Console) -> web.Application:
-    """Return the API for a control socket. It accepts only our own user and root."""
+    """Return the API for a control socket, which accepts only our own user and root."""
     app = web.Application(middlewares=[_check_user, errors_as_json])
     app.add_routes(api_routes(console))
     return app

@@ -1,8 +1,8 @@
-"""`Guard`: access checks of a `Dashboard` by host, origin and token.
+"""`Guard`: access checks for a `Dashboard` by host, origin and token.
 
-Any page that is open in a browser can send requests to this machine. So a request must name this machine by host name
-or address, because another name that resolves here is a sign of DNS rebinding. It must also come from the dashboard's
-own page, because anything else is request forgery. Requests that change something also need the token, which no other
+Any page that is open in a browser can send requests to this machine. So a request must use this machine's host name
+or address, because any other name that resolves here is a sign of DNS rebinding. A request must also come from the
+dashboard's own page, to prevent request forgery. Requests that change something also need the token, which no other
 page can know.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HEADERS", "Guard", "Refused", "generate_token"]
 
-#: Headers of every response. They forbid content from other origins, inline content, frames, referrers and caching.
+#: Headers for every response. They forbid content from other origins, inline content, frames, referrers and caching.
 HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -41,7 +41,7 @@ HEADERS: Mapping[str, str] = {
     "Server": "lifecycle",
 }
 
-#: Paths that show output and source lines of the program. They need the token, as commands do.
+#: Paths that show the program's output and source lines. They need the token, as commands do.
 _SENSITIVE = ("/api/dump", "/api/attach")
 _READING = ("GET", "HEAD")
 _SCHEME = "bearer"
@@ -50,7 +50,7 @@ _SCHEME = "bearer"
 _HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^\s\[\]:/@%]+))(?::[0-9]{0,5})?", re.IGNORECASE)
 
 
-class Refused(Exception):  # a response, not an error of the program
+class Refused(Exception):  # a response, not a program error
     """Ends a request with ``status``. ``reason`` is shown to the person who sent the request."""
 
     def __init__(self, status: int, reason: str) -> None:
@@ -83,7 +83,8 @@ class Guard:
         """Check a request. ``target`` is the path as sent, and ``path`` the route that it matches.
 
         Raises:
-            Refused: if host, origin or token is wrong. The reason names the wrong one, but not the right value.
+            Refused: if host, origin or token is wrong. The reason names which of them is wrong, but not the expected
+                value.
         """
         if not target.startswith("/"):
             # A host in the target would override the checked header.
@@ -117,14 +118,14 @@ class Guard:
                 raise Refused(403, "requests from other pages are not allowed")
 
     def _check_site(self, method: str, path: str, headers: MultiMapping[str]) -> None:
-        """Check the page that the browser reports. Any page may contain a link to the dashboard itself."""
+        """Check the page that the browser reports as the sender. Any page may link to the dashboard itself."""
         site = headers.get("Sec-Fetch-Site", "none")
         link = method in _READING and path == "/" and headers.get("Sec-Fetch-Mode") == "navigate"
         if site not in ("same-origin", "none") and not link:
             raise Refused(403, "requests from other pages are not allowed")
 
     def _check_token(self, method: str, path: str, headers: MultiMapping[str]) -> None:
-        """Check a given token even where none is needed, so that a page can test its token."""
+        """Check a given token even where no token is needed, so that a page can test its token."""
         given = headers.getall("Authorization", [])
         reading = method in _READING and path not in _SENSITIVE
         needed = path not in self._free and not (reading and self._open)

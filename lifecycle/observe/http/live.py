@@ -1,4 +1,4 @@
-"""The page of a `Dashboard`: its files, the event stream of an open page, and the figures that it shows.
+"""The page of a `Dashboard`: its files, the event stream for an open page, and the figures that the page shows.
 
 A browser opens at most six connections to a server for all its tabs, so each page uses a single stream. Each message
 contains the latest state of everything that changed since the last message. The cost therefore depends on the size of
@@ -45,14 +45,14 @@ __all__ = ["Figures", "Latencies", "Latency", "live", "memory_of", "merged", "pa
 #: The content types of served files. Other files, such as licenses, are not served.
 _TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 
-#: Seconds between two messages with events, and the maximum events per message. The newest are sent.
+#: Seconds between two messages with events, and the maximum number of events per message. The newest are sent.
 _EVENTS_INTERVAL, _EVENTS_SHOWN = 0.2, 200
-#: Maximum number of nodes compared per second, so that the CPU usage does not grow with the number of nodes; and the
-#: maximum seconds between two messages.
+#: Maximum number of nodes compared per second, which limits the CPU usage; and the maximum seconds between two
+#: messages.
 _NODES_PER_SECOND, _LONGEST_INTERVAL = 2000.0, 2.0
 #: Seconds between two measurements.
 _FIGURES_INTERVAL = 2.0
-#: Maximum stored calls per route, and maximum routes. The least recently called route is removed first.
+#: Maximum number of stored calls per route, and of routes. The least recently called route is removed first.
 _CALLS, _ROUTES = 200, 2000
 
 _PROC = Path("/proc")
@@ -78,7 +78,7 @@ def page_app(console: Console, latencies: Latencies, host: str, token: str) -> w
 
 
 def page_files() -> dict[str, tuple[bytes, str]]:
-    """Return the content and the type of each file of the page, by path."""
+    """Return the content and the type of each of the page's files, by path."""
     found = dict(_files_in(files("lifecycle.observe") / "page", "/page"))
     return {"/": found.pop("/page/index.html"), **found}
 
@@ -154,7 +154,7 @@ def _update(nodes: dict[str, Any], known: set[str], pids: dict[str, int]) -> Non
 
 async def _entries(console: Console) -> AsyncGenerator[bytes]:
     dropped = 0
-    # Following begins before the first message is sent, so that no event in between is missed.
+    # Following begins before the first message is sent, so that no event is missed in between.
     async with console.events.follow() as following:
         known = console.events.entries(limit=_EVENTS_SHOWN)
         # Oldest first, because the page shows events in the order of arrival.
@@ -190,7 +190,7 @@ async def _figures(figures: Figures, pids: dict[str, int]) -> AsyncGenerator[byt
 
 
 async def merged(*sources: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """Yield the messages of all sources as they arrive, until one source ends."""
+    """Yield the messages from all sources as they arrive, until one source ends."""
     async with AsyncExitStack() as resources:
         upcoming: dict[asyncio.Task[bytes], AsyncGenerator[bytes]] = {}
         for source in sources:
@@ -217,7 +217,7 @@ def _next(source: AsyncGenerator[bytes]) -> asyncio.Task[bytes]:
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[bytes]]) -> None:
-    """Cancel the tasks and wait for all of them, even if cancelled. Only then may the generators be closed."""
+    """Cancel the tasks and wait for all of them, even if cancelled. After that, the generators may be closed."""
     for task in tasks:
         task.cancel()
     await shield(asyncio.gather(*tasks, return_exceptions=True))
@@ -227,7 +227,7 @@ async def _cancel(tasks: Iterable[asyncio.Task[bytes]]) -> None:
 
 
 class Latency(TypedDict):
-    """The median and the 95th percentile of a route's last calls, in seconds. ``count`` includes all calls."""
+    """The median and the 95th percentile for a route's last calls, in seconds. ``count`` includes all calls."""
 
     p50: float
     p95: float
@@ -235,9 +235,9 @@ class Latency(TypedDict):
 
 
 class Latencies:
-    """Durations of the handlers of all routers in the process, from `hooks.handler_finished`. Use it with ``with``.
+    """Handler durations in all routers in the process, from `hooks.handler_finished`. Use it with ``with``.
 
-    A route is a router and a pattern, because two routers may have the same pattern.
+    A route is identified by router and pattern, because two routers may have the same pattern.
     """
 
     def __init__(self) -> None:
@@ -258,7 +258,7 @@ class Latencies:
         hooks.router_stopped.disconnect(self._on_stopped)
 
     def of(self, pattern: str, router: object = None) -> Latency | None:
-        """Return the latency of ``pattern`` in ``router``; None before the first call has ended."""
+        """Return the latency for ``pattern`` in ``router``; None before the first call has ended."""
         last = self._durations.get((router, pattern))
         if not last:
             return None
@@ -267,7 +267,7 @@ class Latencies:
         return Latency(p50=_quantile(ordered, 0.5), p95=_quantile(ordered, 0.95), count=count)
 
     def all(self, router: object = None) -> dict[str, Latency]:
-        """Return the latencies of all patterns of ``router`` that were called."""
+        """Return the latencies for all patterns in ``router`` that were called."""
         patterns = [pattern for owner, pattern in self._durations if owner is router]
         return {pattern: found for pattern in patterns if (found := self.of(pattern, router)) is not None}
 
@@ -293,7 +293,7 @@ def _quantile(ordered: list[float], share: float) -> float:
 
 
 class Figures:
-    """Route latencies, memory of processes, and CPU usage of this process, encoded once for all pages."""
+    """Route latencies, memory usage of processes, and CPU usage of this process, encoded once for all pages."""
 
     def __init__(self, latencies: Latencies, console: Console) -> None:
         self._latencies = latencies
@@ -303,7 +303,7 @@ class Figures:
         self._valid_until = 0.0
 
     def message(self, pids: Iterable[int]) -> bytes:
-        """Return the figures, at most two seconds old. They include the memory of the processes in ``pids``."""
+        """Return the figures, at most two seconds old. They include the memory usage of the processes in ``pids``."""
         now = time.monotonic()
         if now >= self._valid_until:
             figures = {"latency": self._latency(), "memory": memory_of(pids), "cpu": self._cpu_share(now)}
@@ -312,7 +312,7 @@ class Figures:
         return self._message
 
     def _latency(self) -> dict[str, Latency]:
-        """Return latencies by pattern, or by the id of the route if several routers have the pattern."""
+        """Return latencies by pattern, or by the route's id if several routers have the pattern."""
         routers = [each for each in self._console.lifetime.components() if isinstance(each, Router)]
         found = [self._latencies.all(router) for router in routers]
         owners = Counter(pattern for each in found for pattern in each)

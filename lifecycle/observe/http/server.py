@@ -1,4 +1,4 @@
-"""The HTTP server of the control API: it serves an aiohttp application, responds in JSON and sends event streams.
+"""The HTTP server for the control API: it serves an aiohttp application, responds in JSON and sends event streams.
 
 Clients may be slow or never read at all. A shutdown waits for none of them.
 """
@@ -39,7 +39,7 @@ __all__ = [
 
 _log = logging.getLogger("lifecycle.observe")
 
-#: Maximum connections that wait to be accepted.
+#: Maximum number of connections that wait to be accepted.
 _BACKLOG = 1024
 
 #: Seconds for running requests to finish when the server ends. Streams end immediately.
@@ -48,16 +48,16 @@ _SHUTDOWN_TIMEOUT = 0.5
 #: Seconds for a client to send the headers of a request, to send its body, or to receive a response or a message.
 _CLIENT_TIMEOUT = 30.0
 
-#: Maximum bytes of a request body.
+#: Maximum number of bytes in a request body.
 _MAX_BODY = 1024 * 1024
 
-#: Seconds between comments in a stream. They prevent proxies from closing an idle stream.
+#: Seconds between comments in a stream. The comments prevent proxies from closing an idle stream.
 _KEEP_ALIVE = 15.0
 
-#: Maximum bytes per write, so that buffers stay small even for large messages.
+#: Maximum number of bytes per write, so that buffers stay small even for large messages.
 _CHUNK = 32 * 1024
 
-#: Headers of every response. They forbid caching and content sniffing.
+#: Headers for every response. They forbid caching and content sniffing.
 _HEADERS: Mapping[str, str] = {
     "Cache-Control": "no-store",
     "Server": "lifecycle",
@@ -71,7 +71,7 @@ _STREAM_HEADERS = {**_HEADERS, "Content-Type": "text/event-stream; charset=utf-8
 
 
 class _DebugLog(logging.LoggerAdapter[logging.Logger]):
-    """A logger that writes everything at DEBUG, because a malformed request is not an error of the program."""
+    """A logger that writes everything at DEBUG, because a malformed request is not a program error."""
 
     def info(self, msg: object, *args: object, **how: Any) -> None:
         self.debug(msg, *args, **how)
@@ -111,7 +111,7 @@ async def _send_in_time(request: web.Request, handler: Handler) -> web.StreamRes
 async def serving(
     app: web.Application, console: Console, at: socket.socket, *, headers: Mapping[str, str] | None = None
 ) -> AsyncGenerator[None]:
-    """Serve ``app`` at a socket within the context. If a client disconnects, its request is cancelled.
+    """Serve ``app`` on a socket within the context. If a client disconnects, its request is cancelled.
 
     ``headers`` are added to responses to malformed requests, which do not reach ``app``.
     """
@@ -168,7 +168,7 @@ def problem(status: int, reason: str, headers: Mapping[str, str] | None = None) 
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Convert rejections to JSON, including those of aiohttp, such as 404. Log other errors without sending details."""
+    """Convert rejected requests to JSON, including aiohttp's own. Log other errors without sending details."""
     try:
         return await handler(request)
     except Refused as refusal:
@@ -188,7 +188,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
 
 
 async def json_object(request: web.Request, **kinds: type[Any]) -> dict[str, Any]:
-    """Return the JSON object in the body. It must have the given fields with the given types.
+    """Return the JSON object from the body, which must have the given fields with the given types.
 
     Raises:
         Refused: with status 400, 408, 413, 415 or 501, and the reason.
@@ -269,7 +269,7 @@ async def _send_all(client: _StreamClient, messages: AsyncGenerator[bytes]) -> N
     except ConnectionError:
         raise
     except Exception as error:
-        # The response has already begun, so an error response would be read as a part of it.
+        # The response has already begun, so the client would read an error response as part of it.
         _log.exception("a stream of %s failed", client.request.path)
         client.abort()
         raise ConnectionAbortedError("the stream failed") from error
@@ -282,7 +282,7 @@ class _StreamClient:
         self.request = request
         self.response = web.StreamResponse(headers=_STREAM_HEADERS)
         self.response.force_close()
-        # True while a message is being written. A comment must not interrupt it.
+        # True while a message is being written. During that time, no comment may be sent.
         self._sending = False
 
     async def begin(self) -> None:
@@ -301,7 +301,7 @@ class _StreamClient:
         self._sending = False
 
     async def keep_alive(self) -> None:
-        """Send a comment regularly. If the client has disconnected, the next message fails."""
+        """Send a comment regularly. If the client has disconnected, sending the next message raises an error."""
         with suppress(ConnectionError):
             while True:
                 await asyncio.sleep(_KEEP_ALIVE)

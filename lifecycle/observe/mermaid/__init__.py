@@ -1,7 +1,7 @@
 """Diagrams of the results of ``state()``, as text for `Mermaid <https://mermaid.js.org>`_.
 
-The functions convert records to text: a state diagram of a worker or of the lifetime, or a graph of a supervisor's
-tree, a flow or a program. GitHub, documentation tools and many editors render the text.
+The functions convert records to text. The text is a state diagram for a worker or the lifetime, or a graph for a
+supervisor's tree, a flow or a program. GitHub, documentation tools and many editors render the text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def worker(state: WorkerState, *, label: Label | None = None, style: Style | Non
 
 
 def signal(state: LifetimeState, *, label: Label | None = None, style: Style | None = None) -> str:
-    """Draw a lifetime as a ``stateDiagram-v2``, from the first signal to its end, and its current state.
+    """Draw a lifetime as a ``stateDiagram-v2``, from the first signal to its end, with its current state.
 
     Args:
         state: the result of a lifetime's ``state()``.
@@ -57,12 +57,13 @@ def signal(state: LifetimeState, *, label: Label | None = None, style: Style | N
 def tree(state: WorkerState, *, label: Label | None = None, style: Style | None = None) -> str:
     """Draw a supervisor and its descendants as a ``graph TD``.
 
-    The nodes show name, status, pid, restarts, an open circuit, health and errors. Their shapes show the kinds. Mermaid
-    draws a few hundred nodes. In a larger tree, siblings without children that have the same status become one node
-    with their count.
+    The nodes show name, status, pid, restarts, an open circuit, health and errors. The shape of a node shows its kind.
+    Mermaid can draw a few hundred nodes. In a larger tree, siblings without children that have the same status become
+    one
+    node with their count.
 
     Args:
-        state: the result of ``state()`` of a supervisor or any other worker.
+        state: the result of ``state()`` from a supervisor or any other worker.
         label: a heading, or a function from a record to the label of its node; see `system`.
         style: CSS per status, or a function from a record to the status whose style applies; see `system`.
 
@@ -79,8 +80,9 @@ def tree(state: WorkerState, *, label: Label | None = None, style: Style | None 
 def flow(state: RunInfo, *, label: Label | None = None, style: Style | None = None) -> str:
     """Draw a flow as a ``graph TD``: its tasks and retries with their states and order, and nested flows.
 
-    If the flow is too large, tasks with the same state become one node with their count. If that is not enough, each
-    nested flow also becomes one node.
+    If the flow is too large, tasks with the same state become one node with their count. If the graph is still too
+    large,
+    each nested flow also becomes one node.
 
     Args:
         state: the result of ``run.info()``, or one of ``flows.state().runs``.
@@ -108,12 +110,11 @@ def system(state: object, *, label: Label | None = None, style: Style | None = N
         label: a heading, or a function from a record to the label of its node. A label may have several lines.
             ``None`` selects the default label.
         style: a mapping from status to CSS, such as ``{"running": "fill:#ffffff,stroke:#000000"}``, which replaces the
-            default CSS. Or a function from a record to the status whose style applies, where ``None`` selects the
-            record's status. In addition to a worker's statuses, there is ``unhealthy``, which is applied on top of
-            them.
+            default CSS. It can also be a function from a record to the status whose style applies, where ``None``
+            selects the record's status. The additional status ``unhealthy`` is applied on top of a worker's status.
 
     Raises:
-        TypeError: if an object is none of these. The message names it.
+        TypeError: if ``state`` contains any other object. The message names the object.
         ValueError: if a style is invalid in a diagram.
     """
     parts, look = graphs.SystemParts.of(state), Look.of(label, style)

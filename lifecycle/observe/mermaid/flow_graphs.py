@@ -37,7 +37,7 @@ _LOOKS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The drawing of an item: a node, or a frame around other parts."""
+    """An item in the drawing: a node, or a frame around other parts."""
 
     item: ItemInfo
     node: Node
@@ -56,7 +56,7 @@ def flow_nodes(states: Sequence[RunInfo], look: Look) -> list[Node]:
 
 
 def flow_graph(state: RunInfo, look: Look) -> Iterator[str]:
-    """Yield the lines of a flow. If it is too large, several items or a nested flow become one node."""
+    """Yield the lines for a flow. If the flow is too large, several items or a nested flow become one node."""
     part = root = _part(state.root, look)
     for reduced in (_merged, _without_frames, _closed):
         if fits(list(_drawn(part, "f"))):

@@ -49,13 +49,13 @@ _Record: TypeAlias = WorkerState | RunInfo | LifetimeState | RouterState | Route
 #: The attributes of a record that describes a whole program.
 _PROGRAM: Final = ("lifetime", "router", "routes", "sources", "workers", "tree", "flows", "runs")
 
-#: Maximum lines and characters of a readable diagram. Mermaid's own limits are 500 edges and 50,000 characters.
+#: Maximum number of lines and characters in a readable diagram. Mermaid's limits are 500 edges and 50,000 characters.
 _LINES: Final = 540
 _CHARACTERS: Final = 40_000
-#: Maximum childless siblings per row. Invisible links place the others below.
+#: Maximum number of childless siblings per row. Invisible links place further siblings below.
 _ROW: Final = 8
 
-#: The shape of each kind.
+#: The node shape for each kind.
 _SHAPES: Final = {
     "supervisor": ("{{", "}}"),
     "process": ("[", "]"),
@@ -84,7 +84,7 @@ class Node:
 
 
 def chart(body: Iterable[str], look: Look) -> str:
-    """Return the text of a graph."""
+    """Return a graph's text."""
     lines = list(body)
     if look.heading is not None:
         lines = frame("heading", look.heading, lines)
@@ -107,7 +107,7 @@ def fitting(roots: Sequence[Node]) -> list[Node]:
 
 
 def drawn(node: Node, name: str) -> Iterator[str]:
-    """Yield the lines of ``node`` and its descendants. Their names begin with ``name``."""
+    """Yield the lines for ``node`` and its descendants. The names of the nodes begin with ``name``."""
     yield from shape(node, name)
     for number, child in enumerate(node.children):
         yield from drawn(child, f"{name}_{number}")
@@ -116,7 +116,7 @@ def drawn(node: Node, name: str) -> Iterator[str]:
 
 
 def shape(node: Node, name: str) -> Iterator[str]:
-    """Yield the lines of ``node`` alone."""
+    """Yield the lines for ``node`` alone."""
     left, right = _SHAPES.get(node.kind, _SHAPES["task"])
     first, *others = [f":::{each}" for each in node.classes] or [""]
     yield f"{name}{left}{markdown(node.lines)}{right}{first}"
@@ -129,7 +129,7 @@ def in_rows(name: str, numbers: Sequence[int]) -> Iterator[str]:
 
 
 def fits(lines: Sequence[str]) -> bool:
-    """Return whether ``lines`` are few enough for Mermaid and for readers."""
+    """Return whether the number of ``lines`` is small enough for Mermaid and for readers."""
     return len(lines) <= _LINES and sum(map(len, lines)) <= _CHARACTERS
 
 
@@ -138,7 +138,7 @@ def _fit(roots: Iterable[Node]) -> bool:
 
 
 def _merged(node: Node, calm: Container[tuple[str, ...]] | None) -> Node:
-    """Replace childless children with equal classes by one node. If ``calm`` is given, replace only those classes."""
+    """Replace childless children in the same class by one node. If ``calm`` is given, replace only those classes."""
     alike = Counter(child.classes for child in node.children if not child.children)
     many = {each: number for each, number in alike.items() if number > 1 and (calm is None or each in calm)}
     kept = [_merged(child, calm) for child in node.children if child.children or child.classes not in many]
@@ -150,7 +150,7 @@ def _merged(node: Node, calm: Container[tuple[str, ...]] | None) -> Node:
 
 
 def worker_node(state: WorkerState, look: Look) -> Node:
-    """Return the node of a worker with its descendants."""
+    """Return a worker's node with its descendants."""
     unhealthy = state.health is not None and not state.health.healthy
     return Node(
         look.lines(state, worker_lines(state)),
@@ -222,7 +222,7 @@ class SystemParts:
         """Return the records in ``state``, which may be nested.
 
         Raises:
-            TypeError: if an object is not a record. The message names it.
+            TypeError: if an object is not a record. The message names the object.
         """
         parts = cls()
         for record in _records(state):
@@ -237,7 +237,7 @@ class SystemParts:
         elif isinstance(record, LifetimeState):
             self.lifetimes.append(record)
         elif isinstance(record, RouterState):
-            # The routes of the router may have come before the router itself.
+            # A router's routes may have come before the router itself.
             router = self._last_router()
             if router.state is not None:
                 self.routers.append(router := RouterParts())
@@ -277,7 +277,7 @@ def _contents(state: Any) -> Sequence[object]:
 
 
 def system_graph(parts: SystemParts, flow_nodes: Sequence[Node], look: Look) -> Iterator[str]:
-    """Yield the lines of a program: the lifetime at the top, and a frame for each router, for workers and for flows."""
+    """Yield the lines for a program: the lifetime on top, and frames for each router, for workers and flows."""
     frames = [
         *(f"router{number}" for number, _ in enumerate(parts.routers)),
         *(name for name, records in (("workers", parts.workers), ("flows", parts.flows)) if records),

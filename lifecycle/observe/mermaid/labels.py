@@ -1,4 +1,4 @@
-"""The labels of nodes: each record as a few short lines, its name first."""
+"""Labels for nodes: each record as a few short lines, with its name first."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
     "worker_lines",
 ]
 
-#: Maximum characters of an error or of a probe's message, because diagrams have little space.
+#: Maximum number of characters in an error or a probe's message, because diagrams have little space.
 _SHORT = 120
 
 
@@ -47,7 +47,7 @@ def worker_lines(state: WorkerState) -> list[str]:
 
 
 def lifetime_lines(state: LifetimeState) -> list[str]:
-    """Return whether the lifetime is stopping and why, and the remaining tasks and hooks."""
+    """Return whether and why the lifetime is stopping, and the remaining tasks and hooks."""
     return [
         "lifetime",
         f"stopping, {_reason(state)}" if state.stopping else "running",
@@ -76,7 +76,7 @@ def route_lines(info: RouteInfo) -> list[str]:
 
 
 def source_lines(info: SourceInfo) -> list[str]:
-    """Return the name of a source, and whether it is running."""
+    """Return a source's name, and whether the source is running."""
     return [info.name, "running" if info.running else "not running"]
 
 

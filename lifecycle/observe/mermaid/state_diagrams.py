@@ -1,4 +1,4 @@
-"""State diagrams: all transitions of a worker or a lifetime, and its current state."""
+"""State diagrams: all transitions of a worker or a lifetime, with its current state."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _worker_transitions() -> Iterator[tuple[str, str, str]]:
 def lifetime_diagram(state: LifetimeState, look: Look) -> str:
     """Draw the states of a lifetime, from running to one of two final states."""
     now = "stopping" if state.stopping else "running"
-    # Before the stop, the possible reasons for it.
+    # Before the stop, list the possible reasons for it.
     cause = str(state.reason) if state.stopping else "signal, shutdown, end of the main component, or deadline"
     transitions = [("running", "stopping", cause), ("stopping", "[*]", "everything has ended")]
     if state.force_exit_at:

@@ -1,4 +1,4 @@
-"""Styles of diagrams, and escaping of text, so that Mermaid shows any text unchanged.
+"""Styles for diagrams, and escaping of text, so that Mermaid shows any text unchanged.
 
 A diagram is code, and the names in it are untrusted. Letters, digits and marks inside a word stay. Every other
 character is written as a numeric code (``#34;``), which Mermaid decodes after it has parsed syntax, Markdown and HTML.
@@ -24,7 +24,7 @@ Label: TypeAlias = "str | Callable[[Any], str | None]"
 #: CSS per class, or a function from a record to its class, where None selects the class of its status.
 Style: TypeAlias = "Mapping[str, str] | Callable[[Any], str | None]"
 
-#: The style of each status. It always sets text and fill, because the page may be light or dark.
+#: The style for each status. It always sets text and fill, because the page may be light or dark.
 CLASSES: Final[Mapping[str, str]] = {
     "created": "fill:#f8fafc,stroke:#94a3b8,color:#334155",
     "pending": "fill:#fef9c3,stroke:#ca8a04,color:#713f12,stroke-dasharray:5 3",
@@ -36,9 +36,9 @@ CLASSES: Final[Mapping[str, str]] = {
     "finished": "fill:#ccfbf1,stroke:#0d9488,color:#134e4a",
     "failed": "fill:#fee2e2,stroke:#dc2626,color:#7f1d1d,stroke-width:3px",
     "killed": "fill:#7f1d1d,stroke:#450a0a,color:#fef2f2,stroke-width:3px",
-    # Applied on top of the status.
+    # Applied on top of the status's style.
     "unhealthy": "stroke:#dc2626,stroke-width:3px,stroke-dasharray:3 3",
-    # The current state of a state diagram.
+    # The current state in a state diagram.
     "present": "stroke-width:3px,font-weight:bold",
     # The frame around related nodes.
     "frame": "fill:transparent,stroke:#94a3b8",
@@ -79,17 +79,17 @@ class Look:
         )
 
     def lines(self, record: Any, usual: Sequence[str]) -> Sequence[str]:
-        """Return the lines in the node of ``record``."""
+        """Return the lines in the node for ``record``."""
         label = None if self._label is None else self._label(record)
         return usual if label is None else label.split("\n")
 
     def name(self, record: Any, usual: str) -> str:
-        """Return the class of the node of ``record``."""
+        """Return the class of the node for ``record``."""
         chosen = None if self._class is None else self._class(record)
         return usual if chosen is None else _known(chosen)
 
     def definitions(self) -> list[str]:
-        """Return the definitions of all classes, so that two diagrams differ only if the programs do."""
+        """Return the definitions of all classes, used or not, so that diagrams differ only if programs do."""
         return [f"classDef {name} {css}" for name, css in {**CLASSES, **self._css}.items()]
 
 
@@ -97,7 +97,7 @@ def _known(name: str) -> str:
     """Return ``name``.
 
     Raises:
-        ValueError: if it is not a class. The message names the classes.
+        ValueError: if ``name`` is not a class. The message lists the classes.
     """
     if name not in CLASSES:
         raise ValueError(f"{name!r} is not a class of a diagram; use one of {', '.join(CLASSES)}")
@@ -115,7 +115,7 @@ def _css(name: str, css: str) -> str:
 
 # -- text ----------------------------------------------------------------------------------------------------------
 
-#: Maximum characters of one line. Mermaid rejects diagrams with more than 50,000 characters.
+#: Maximum number of characters per line. Mermaid rejects diagrams with more than 50,000 characters.
 _LONGEST: Final = 1000
 
 # Every character except letters, digits, marks between two of them, and a single space before one. A dot after "www"
@@ -150,9 +150,10 @@ def quoted(text: str) -> str:
 
 
 def markdown(lines: Iterable[str]) -> str:
-    """Return the label of a node, with the first line in bold.
+    """Return a node's label, with the first line in bold.
 
-    It is a Markdown string. In other strings, Mermaid looks for icons, formulas and line ends after it has decoded
+    The label is a Markdown string. In other strings, Mermaid looks for icons, formulas and line ends after it has
+    decoded
     numbers.
     """
     first, *others = [label_line(line) for line in lines] or [label_line("")]
