@@ -4,8 +4,7 @@
 each publication, and acknowledges each event after its handler. ``lean`` is ``raw`` with an id as the only header.
 ``faststream`` is the example from the faststream documentation. A consumer prints that it is up. After the last event,
 it prints the seconds since the first event and the sorted latencies. A publisher prints the seconds until the server
-has
-acknowledged all events.
+has acknowledged all events.
 """
 
 from __future__ import annotations

@@ -265,10 +265,8 @@ class Connections:
     """The connections of one server. Together with other servers, they use at most half of the process's descriptors.
 
     After connecting, or after an answer, a client has ``timeout`` seconds to send the headers of a request; a TLS
-    handshake
-    counts as well. At most ``most`` may wait at a time. A further one disconnects the client that has waited longest,
-    so
-    that many slow clients cannot keep a quick one out. One timer serves all.
+    handshake counts as well. At most ``most`` may wait at a time. A further one disconnects the client that has waited
+    longest, so that many slow clients cannot keep a quick one out. One timer serves all.
     """
 
     def __init__(self, *, timeout: float) -> None:

@@ -90,8 +90,7 @@ class NatsBridge:
 
     Events that match ``publish`` are sent to the bus before their local routes receive them. When the `Delivery` has
     ended, both the bus and the routes have the event. Events that also match ``subscribe`` are sent to the bus only,
-    and
-    one member of the group receives them from there. Events from the bus are never sent to it again.
+    and one member of the group receives them from there. Events from the bus are never sent to it again.
 
     Args:
         url: the server's URL, or a `NatsServer` for credentials, TLS or several servers.

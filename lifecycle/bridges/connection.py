@@ -54,9 +54,8 @@ class NatsServer:
 
     ``urls`` is one or more servers in one cluster: ``nats://host:4222``, or ``tls://…`` for a server that must prove
     its identity. A single string may contain several URLs, separated by commas. ``credentials`` is the path of a file
-    that
-    ``nsc`` wrote. ``tls`` is an SSL context for a custom authority or a client certificate. A name and a password, or a
-    token, may be part of the URL, which is never logged.
+    that ``nsc`` wrote. ``tls`` is an SSL context for a custom authority or a client certificate. A name and a password,
+    or a token, may be part of the URL, which is never logged.
 
     Raises:
         ValueError: without a URL.

@@ -63,12 +63,10 @@ class Leader:
     """Elects one of all processes that have a `Leader` with this name. Add a leader to a router with ``add_source``.
 
     A `Leader` emits ``leader/<name>/gained`` when this process becomes the leader, and ``leader/<name>/lost`` when it
-    loses
-    the leadership, both as `LeaderEvent`. The leader has a lease on the server, which it renews three times per period.
-    If a leader dies or is cut off, a different process becomes the leader about a second after the lease has ended. On
-    a
-    clean stop, the leader emits the loss, waits for its handlers, and gives the lease back. A different process then
-    becomes the leader immediately.
+    loses the leadership, both as `LeaderEvent`. The leader has a lease on the server, which it renews three times per
+    period. If a leader dies or is cut off, a different process becomes the leader about a second after the lease has
+    ended. On a clean stop, the leader emits the loss, waits for its handlers, and gives the lease back. A different
+    process then becomes the leader immediately.
 
     A leader that cannot renew its lease gives up before the lease ends, by its own clock. A process that was suspended
     too long has lost the lease before it does anything else: `token` is None, and `put` raises `NotLeader`. Include
@@ -121,8 +119,7 @@ class Leader:
         """Store ``value`` on the server, if this process is still the leader at the moment of the write.
 
         The server checks the leadership and writes in one step, and refuses the write if a different process leads. If
-        the
-        server does not respond, the write is repeated while this process has the lease.
+        the server does not respond, the write is repeated while this process has the lease.
 
         Args:
             key: a topic below the leader's name, such as ``last/run``.

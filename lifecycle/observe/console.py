@@ -108,10 +108,8 @@ class Console:
     """Queries and commands for everything under the current lifetime, inside ``async with``.
 
     While the console is open, the built-in commands are added to the lifetime's routers. If a program has a command
-    with
-    the same name, the program's command takes precedence. Events are read from the open `EventLog`, or from one that
-    the
-    console opens.
+    with the same name, the program's command takes precedence. Events are read from the open `EventLog`, or from one
+    that the console opens.
     """
 
     def __init__(self) -> None:

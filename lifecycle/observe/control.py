@@ -43,9 +43,8 @@ class ControlSocket(Auxiliary):
     0700 and the socket mode 0600. Only our own user and root may connect. If another user owns the directory in
     ``/tmp``, a warning is logged and ``~/.local/state/lifecycle`` is used.
 
-    ``name`` defaults to the program's name: its file or module. If another running program uses that name, the
-    process id is added. If a killed program left a socket with this name, the socket is replaced. Leftover sockets with
-    a
+    ``name`` defaults to the program's name: its file or module. If another running program uses that name, the process
+    id is added. If a killed program left a socket with this name, the socket is replaced. Leftover sockets with a
     process id in their names are removed.
 
     With `run`, the socket opens before the next main starts, and closes last. It does not keep the program running when

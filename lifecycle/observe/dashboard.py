@@ -39,9 +39,8 @@ class Dashboard(Auxiliary):
 
     With `run`, the server opens before the next main starts, and closes last. It does not keep the program running when
     the other mains have ended. Inside a lifetime, you can use ``async with`` instead. Both raise `OSError` if the
-    address
-    is in use or does not exist, and `LookupError` outside a lifetime. While no page is open, the dashboard costs almost
-    nothing.
+    address is in use or does not exist, and `LookupError` outside a lifetime. While no page is open, the dashboard
+    costs almost nothing.
 
     Args:
         host: The address to listen on. Traffic is not encrypted, so use a tunnel or a proxy for other machines.

@@ -45,8 +45,7 @@ class ContextFilter(logging.Filter):
 
     Unknown values are empty strings. Values that a record already has are kept. Add the filter to a handler, because a
     logger's filters see only records from that logger. With a ``QueueHandler``, add the filter to that handler: the
-    other
-    handlers run in another thread, which does not have the context.
+    other handlers run in another thread, which does not have the context.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -69,8 +68,7 @@ class JsonFormatter(logging.Formatter):
     """Formats a record as one line of JSON with ``time`` (UTC), ``level``, ``logger``, ``message`` and optional fields.
 
     The optional fields are the context from `ContextFilter` (with or without the filter), the values from ``extra``,
-    and
-    ``exception`` and ``stack`` as texts. A value that JSON does not support is written as its repr.
+    and ``exception`` and ``stack`` as texts. A value that JSON does not support is written as its repr.
     """
 
     def format(self, record: logging.LogRecord) -> str:

@@ -132,15 +132,12 @@ class OpenTelemetryTraces(HookObserver):
     """Spans for events and their handlers, for calls in a pool, and for tasks in a flow.
 
     An event's span lasts from its acceptance to its outcome. The parent is the span of the handler that emitted the
-    event,
-    or the span in the event's header ``traceparent``. The handler's span is a child of the event's span, and is the
-    current
-    span while the handler runs. If a debounce window merges events, their spans end, and the span of the resulting call
-    links to them. Calls in a pool and started processes inherit the current span.
+    event, or the span in the event's header ``traceparent``. The handler's span is a child of the event's span, and is
+    the current span while the handler runs. If a debounce window merges events, their spans end, and the span of the
+    resulting call links to them. Calls in a pool and started processes inherit the current span.
 
     Pass this object to `run`, preferably first, or use ``async with``. When it closes, it ends open spans and flushes
-    the
-    provider. When a program ends, it closes after the shutdown hooks.
+    the provider. When a program ends, it closes after the shutdown hooks.
 
     Args:
         provider: the tracer provider; by default the process's provider.

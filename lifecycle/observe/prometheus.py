@@ -29,10 +29,8 @@ class PrometheusMetrics(HookObserver):
     """Counts and durations from hooks, and gauges that are read at each scrape.
 
     ``ProbeServer(metrics=…)`` serves the metrics at ``/metrics``. Pass this object to `run`, preferably first so that
-    it
-    misses nothing. It counts until the shutdown hooks have run. You can use ``async with`` instead. Outside a lifetime,
-    it
-    has no gauges. You can still scrape counters after it is closed, and from any thread.
+    it misses nothing. It counts until the shutdown hooks have run. You can use ``async with`` instead. Outside a
+    lifetime, it has no gauges. You can still scrape counters after it is closed, and from any thread.
 
     Args:
         registry: the registry for the metrics, such as ``prometheus_client.REGISTRY``; by default a separate one.

@@ -353,8 +353,7 @@ class Auxiliary:
     """Base class of servers and observers that are open during ``async with`` or as a main of `run`.
 
     It is optional: `run` accepts any object with ``run()``, waits for its ``wait_running()`` if there is one, and ends
-    when
-    only mains with ``auxiliary`` are left.
+    when only mains with ``auxiliary`` are left.
     """
 
     #: For `run`: a program ends when only auxiliary mains are left.

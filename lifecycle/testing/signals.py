@@ -19,8 +19,7 @@ class FakeSignals(SignalRegistry):
 
     Lifetimes and signal sources that start inside the block receive the signals of `send`. A forced exit is recorded in
     ``exits`` instead of ending the test. ``terminal`` sets whether there is a controlling terminal, which determines
-    the
-    meaning of SIGHUP.
+    the meaning of SIGHUP.
     """
 
     # No other code can take these signals away, and a timer would advance virtual time.

@@ -350,8 +350,7 @@ class EngineContainer:
 
     The calls have the same order as in ``docker run``. The client attaches before the start, so that it misses no
     output. A later attachment would also lose the exit code, which Podman forgets if a client attaches after the end of
-    the
-    container. Automatic removal by the engine is not used, because Podman may then lose the exit code and the
+    the container. Automatic removal by the engine is not used, because Podman may then lose the exit code and the
     out-of-memory flag.
     """
 

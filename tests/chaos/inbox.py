@@ -1,10 +1,9 @@
 """A receiver that is killed repeatedly, and a sender that counts: ``python -m tests.chaos.inbox --seconds 60``.
 
 The sender posts numbered signed requests. It repeats each request with the same id until a response arrives, and
-records
-requests that were answered with 202. The receiver is killed with SIGKILL at random moments, even while it starts, and
-started again. Finally, every accepted number must have been handled, and no rejected number. A number may be handled
-twice only if a kill happened in between. The last line prints the result. The exit status is 0 on success.
+records requests that were answered with 202. The receiver is killed with SIGKILL at random moments, even while it
+starts, and started again. Finally, every accepted number must have been handled, and no rejected number. A number may
+be handled twice only if a kill happened in between. The last line prints the result. The exit status is 0 on success.
 """
 
 from __future__ import annotations

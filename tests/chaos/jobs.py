@@ -3,9 +3,8 @@
 Jobs are enqueued in one file, and four processes work on them. At random moments, a process is killed with SIGKILL and
 replaced, or stopped with SIGSTOP for longer than its lease and then continued. Finally, every job must have been
 completed once. No process may have written to a flow after a different process had claimed it. With ``--store
-postgres``
-the jobs are kept on a server. The test kills that server too, or cuts its connections. The last line prints the result.
-The exit status is 0 on success.
+postgres`` the jobs are kept on a server. The test kills that server too, or cuts its connections. The last line prints
+the result. The exit status is 0 on success.
 """
 
 from __future__ import annotations

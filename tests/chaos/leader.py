@@ -1,11 +1,9 @@
 """Leaders that are killed and frozen: ``python -m tests.chaos.leader --seconds 60``.
 
 Three processes are candidates, and the leader writes. At random moments, a process is killed with SIGKILL or frozen
-with
-SIGSTOP for longer than a lease. The server is killed as well. Some writes are delayed and check no clock. Finally, no
-write may come after the first write from a later term, and every acknowledged write must be stored. The last line
-prints
-the result. The exit status is 0 on success.
+with SIGSTOP for longer than a lease. The server is killed as well. Some writes are delayed and check no clock. Finally,
+no write may come after the first write from a later term, and every acknowledged write must be stored. The last line
+prints the result. The exit status is 0 on success.
 """
 
 from __future__ import annotations

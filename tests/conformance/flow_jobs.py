@@ -1,9 +1,8 @@
 """Recordings of TaskFlow's job queues and workers, replayed on our queue.
 
 Our queue follows TaskFlow's ZooKeeper queue. Claims expire as in TaskFlow's Redis queue, because the ZooKeeper queue
-has
-no expiry. Waiting jobs are ordered by priority and then by age, as TaskFlow documents. A worker's death is noticed when
-its claim expires. The tests advance the queue's clock, so they do not sleep.
+has no expiry. Waiting jobs are ordered by priority and then by age, as TaskFlow documents. A worker's death is noticed
+when its claim expires. The tests advance the queue's clock, so they do not sleep.
 """
 
 from __future__ import annotations

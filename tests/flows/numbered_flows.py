@@ -2,8 +2,7 @@
 
 The outcome of such a flow depends only on its number, not on timing or on kills of its process. Whether a task fails
 depends on the value of its retry, not on the number of calls. Arguments from tasks that may be skipped are optional,
-and
-reverts fail only in sequential flows.
+and reverts fail only in sequential flows.
 """
 
 from __future__ import annotations

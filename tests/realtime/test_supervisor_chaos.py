@@ -1,9 +1,8 @@
 """Fifty workers that are killed, stopped, added, removed, suspended and resumed at random.
 
 It takes five seconds in the suite, or the seconds in ``LIFECYCLE_CHAOS`` (`make chaos`: five minutes). A seed
-determines
-the actions. The suite always uses the same seed, ``LIFECYCLE_SEED`` sets it, and `make chaos` draws and prints one.
-Timing depends on the machine.
+determines the actions. The suite always uses the same seed, ``LIFECYCLE_SEED`` sets it, and `make chaos` draws and
+prints one. Timing depends on the machine.
 """
 
 from __future__ import annotations

@@ -59,8 +59,7 @@ def tree(state: WorkerState, *, label: Label | None = None, style: Style | None 
 
     The nodes show name, status, pid, restarts, an open circuit, health and errors. The shape of a node shows its kind.
     Mermaid can draw a few hundred nodes. In a larger tree, siblings without children that have the same status become
-    one
-    node with their count.
+    one node with their count.
 
     Args:
         state: the result of ``state()`` from a supervisor or any other worker.

@@ -153,8 +153,7 @@ def markdown(lines: Iterable[str]) -> str:
     """Return a node's label, with the first line in bold.
 
     The label is a Markdown string. In other strings, Mermaid looks for icons, formulas and line ends after it has
-    decoded
-    numbers.
+    decoded numbers.
     """
     first, *others = [label_line(line) for line in lines] or [label_line("")]
     return '"`' + "\n".join([f"**{first}**", *others]) + '`"'

@@ -89,8 +89,7 @@ class CallDispatcher:
         """Prepare the payload of ``spec``. Return True if it can be sent without encoding it in a thread.
 
         This is the case if the arguments are small and no earlier call in the session is waiting. Plain arguments
-        become
-        the payload here, because they need no separate encoding.
+        become the payload here, because they need no separate encoding.
         """
         args, kwargs = spec.args, spec.kwargs
         if spec.session in self._encoding:

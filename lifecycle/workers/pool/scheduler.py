@@ -254,9 +254,8 @@ class SlotQueue:
     """The workers' free slots and the calls that wait for one, without a clock or I/O.
 
     The next call goes to the worker with the fewest calls. Among equals, it goes to the most recently used worker, so
-    that
-    surplus workers stay idle and can be ended. Calls are served in order of arrival. A call that waits for a particular
-    worker does not delay others. No call waits while it could use a free slot, unless the queue is paused.
+    that surplus workers stay idle and can be ended. Calls are served in order of arrival. A call that waits for a
+    particular worker does not delay others. No call waits while it could use a free slot, unless the queue is paused.
 
     Args:
         slots: the number of slots per worker.

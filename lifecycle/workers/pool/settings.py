@@ -53,8 +53,7 @@ class Recycle:
     """When a worker is replaced because of its age or use. The replacement does not cause any call to fail.
 
     Each worker gets individual limits, up to a tenth below ``calls``, ``age`` and ``rss``, so that workers of the same
-    age
-    are not replaced together. Small values of ``calls`` are not reduced.
+    age are not replaced together. Small values of ``calls`` are not reduced.
 
     Args:
         calls: Maximum number of calls.

@@ -1,10 +1,9 @@
 """The single task that makes all decisions about the children of a supervisor.
 
 Every event is a message in the task's mailbox: a child ended, a start finished, a backoff expired, or a caller
-requested
-an operation. Messages are handled one after the other. A report from a worker contains the child's generation. It is
-ignored if the worker has been replaced since. The loop never waits for a start, so a start that hangs blocks no other
-child. The loop does wait for stops, which have a time limit.
+requested an operation. Messages are handled one after the other. A report from a worker contains the child's
+generation. It is ignored if the worker has been replaced since. The loop never waits for a start, so a start that hangs
+blocks no other child. The loop does wait for stops, which have a time limit.
 """
 
 from __future__ import annotations
@@ -552,8 +551,7 @@ class SupervisorLoop:
         """Suspend the children and call ``done``, unless the supervisor is already suspended.
 
         If the caller stops waiting or the supervisor stops, the suspended children are resumed. A child that is
-        starting
-        is stopped, and started again after the resume.
+        starting is stopped, and started again after the resume.
 
         Raises:
             WorkerFailed: if a child cannot be suspended. The other children have been resumed.

@@ -1,9 +1,8 @@
 """Facts about the original pool implementation, checked here with its defects corrected.
 
 The five original tests come first, under their original names. Facts that no other test covers follow. For each of F1
-to
-F39, `FACTS` contains the behaviour of this pool and the test that checks it. "corrected" marks errors in the original,
-with the number of the defect in the pool's design.
+to F39, `FACTS` contains the behaviour of this pool and the test that checks it. "corrected" marks errors in the
+original, with the number of the defect in the pool's design.
 """
 
 from __future__ import annotations

@@ -347,12 +347,9 @@ class SharedReader:
     """A reader that two threads share. Only one of them reads at a time.
 
     The main thread reads while it is idle, so that it can run the next call immediately. Passing the call from one
-    thread
-    to another would take longer than all other steps of a call. If a call runs for more than a moment, the second
-    thread
-    reads, so that pings and cancellations are handled. When the next call arrives, the second thread passes the call to
-    the
-    main thread, and with it the task of reading.
+    thread to another would take longer than all other steps of a call. If a call runs for more than a moment, the
+    second thread reads, so that pings and cancellations are handled. When the next call arrives, the second thread
+    passes the call to the main thread, and with it the task of reading.
 
     Args:
         read: waits for bytes and returns them, or b"" at the end of the input.
@@ -475,8 +472,7 @@ class _SignalRelay:
 
     Python runs signal handlers in the main thread. However, Python does not wake the main thread if another thread
     received the signal, or if the signal arrived just before the main thread began to wait. Create the relay in the
-    main
-    thread.
+    main thread.
     """
 
     def __init__(self) -> None:
