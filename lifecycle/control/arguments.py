@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Arguments", "arguments_of"]
 
-_OPTION = (inspect.Parameter.KEYWORD_ONLY,)
-
 
 class Arguments:
     """Parses the arguments of the command ``name`` for the parameters of ``handler``.
@@ -49,7 +47,7 @@ class Arguments:
     @property
     def usage(self) -> str:
         """The command and its arguments, such as ``deploy [--force] TARGET``."""
-        return " ".join(self._parser.format_usage().removeprefix("usage:").split())
+        return self._parser.line
 
     def handler(self) -> Callable[[CommandEvent], Any]:
         """Return a handler of a `CommandEvent` that calls the handler with the parsed arguments."""
@@ -76,7 +74,7 @@ class Arguments:
             value = values[parameter.name]
             if parameter.kind is parameter.VAR_POSITIONAL:
                 args.extend(value)
-            elif parameter.kind in _OPTION:
+            elif parameter.kind is parameter.KEYWORD_ONLY:
                 options[parameter.name] = value
             else:
                 args.append(value)
@@ -98,7 +96,7 @@ class Arguments:
             return
         converter, choices = _converter(kind)
         settings |= {"type": converter, "metavar": parameter.name.upper()}
-        if parameter.kind in _OPTION:
+        if parameter.kind is parameter.KEYWORD_ONLY:
             self._parser.add_argument(option, dest=parameter.name, required=not has_default, **settings)
         else:
             many = "*" if parameter.kind is parameter.VAR_POSITIONAL else "?" if has_default else None
@@ -109,8 +107,13 @@ class Arguments:
 class _Parser(argparse.ArgumentParser):
     """A parser that raises its errors."""
 
+    @property
+    def line(self) -> str:
+        """The usage in one line, without its prefix."""
+        return " ".join(self.format_usage().removeprefix("usage:").split())
+
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; usage: {' '.join(self.format_usage().removeprefix('usage:').split())}")
+        raise UsageError(f"{message}; usage: {self.line}")
 
 
 def arguments_of(name: str, handler: Callable[..., Any]) -> Arguments | None:
