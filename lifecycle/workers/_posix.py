@@ -14,6 +14,7 @@ import sys
 import threading
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -21,7 +22,7 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TypeAlias
 
     _Batch: TypeAlias = list[tuple[_T, asyncio.Future[_R]]]
@@ -33,16 +34,20 @@ __all__ = [
     "find_account",
     "group_end",
     "group_gone",
+    "mains_end",
     "process_end",
     "readable",
     "reap",
     "require_groups",
     "signal_group",
+    "signal_mains",
     "signal_name",
     "stopped",
 ]
 
 
+#: Programs that run other programs, and handle a signal only after the current one has ended.
+_SHELLS: Final = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "mksh", "sh", "zsh"})
 #: Seconds to wait until killed members of a group are gone.
 _LAST_WAIT: Final = 1.0
 #: Maximum seconds until a stop signal takes effect, and the first and longest pause between checks.
@@ -183,13 +188,17 @@ async def group_end(pgid: int) -> None:
     seen: set[int] = {pgid}
     while new := [pid for pid in (await _listings.submit(pgid))[pgid] if pid not in seen]:
         seen.update(new)
-        watched = [fd for pid in new if (fd := _open_member(pid, pgid)) is not None]
-        try:
-            if watched:
-                await asyncio.gather(*(readable(fd) for fd in watched))
-        finally:
-            for fd in watched:
-                os.close(fd)
+        await mains_end(pgid, new)
+
+
+async def mains_end(pgid: int, pids: Iterable[int]) -> None:
+    """Wait until these members of the group ``pgid`` have ended. Those that cannot be watched are skipped."""
+    watched = [fd for pid in pids if (fd := _open_member(pid, pgid)) is not None]
+    try:
+        await asyncio.gather(*(readable(fd) for fd in watched))
+    finally:
+        for fd in watched:
+            os.close(fd)
 
 
 async def group_gone(pgid: int) -> None:
@@ -216,6 +225,39 @@ def signal_group(pgid: int, signum: int) -> None:
     # macOS raises EPERM for a group of zombies.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pgid, signum)
+
+
+def signal_mains(pgid: int, signum: int) -> list[int]:
+    """Send ``signum`` to the leader and, if it is a shell, to the commands that it runs. Return the pids of all.
+
+    The leader must not have been reaped.
+    """
+    mains = [pgid]
+    for pid in mains:
+        mains += _children(pid) if _is_shell(pid) else []
+    with suppress(ProcessLookupError, PermissionError):
+        # The shell comes first. Otherwise it could start its next command.
+        os.kill(pgid, signum)
+    for pid in mains[1:]:
+        if (fd := _open_member(pid, pgid)) is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                signal.pidfd_send_signal(fd, signum)
+            os.close(fd)
+    return mains
+
+
+def _is_shell(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/exe").readlink().name in _SHELLS
+    except OSError:
+        return False
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_bytes().split()]
+    except OSError:
+        return []
 
 
 async def stopped(pid: int | None, wanted: Callable[[], bool]) -> None:

@@ -35,10 +35,12 @@ class ProcessWorker(BaseWorker):
     """A worker that runs a program, including all descendants of its process.
 
     The process is the leader of its own session, has no input, and inherits no descriptors except ``inherit``. No
-    processes remain after its end. A stop sends ``stop_signal`` to the process group, waits up to ``stop_timeout``
-    seconds, and kills what is left. If the leader ends, the rest of the group is killed immediately. Processes that
-    have left the group are killed too, as far as ``contain`` reaches; the same applies if this program ends for any
-    reason.
+    processes remain after its end. A stop sends ``stop_signal`` to the leader, so that a program such as Celery or
+    gunicorn can let its own workers finish. If the leader is a shell, the commands that it runs receive the signal too.
+    When these processes have ended, the rest of the group receives the signal. After
+    ``stop_timeout`` seconds in total, all remaining processes are killed. If the leader ends without a stop, the rest
+    of the group is killed immediately. Processes that have left the group are killed too, as far as ``contain``
+    reaches; the same applies if this program ends for any reason.
 
     Args:
         name: Name in messages and states.
@@ -48,7 +50,7 @@ class ProcessWorker(BaseWorker):
         user: Name or number of the user that the process runs as, with the groups of this user. ``HOME``, ``SHELL``,
             ``USER`` and ``LOGNAME`` are set too. Only root can set another user than its own, and ``stdio`` and the
             levels ``"cgroup"`` and ``"pidns"`` of ``contain`` exclude it.
-        stop_signal: Signal that requests the stop.
+        stop_signal: Signal that requests the stop. With ``contain="pidns"``, the whole group receives it immediately.
         stop_timeout: Seconds from this signal until the process is killed.
         output: Plain function, called in the loop with each line without its end, and "stdout" or "stderr". By default,
             lines go to the log ``lifecycle.workers.<name>`` at level INFO. Errors of the function are logged.
@@ -120,6 +122,8 @@ class ProcessWorker(BaseWorker):
         self._containment = Containment(name, Level.wanted(contain, detached=detached))
         # The process group, until its leader is reaped. After that, another group may get this id.
         self._group: int | None = None
+        # The processes that received the stop signal before the rest of the group.
+        self._mains: list[int] = []
         for key, value in (env or {}).items():
             check_env(key, value)
             self._env[key] = value
@@ -234,8 +238,16 @@ class ProcessWorker(BaseWorker):
             self._containment.kill()
         # A suspended group does not react to the stop signal.
         self._signal(signal.SIGKILL if force else signal.SIGCONT)
-        if not force and self._stop_signal is not None:
-            self._signal(self._stop_signal)
+        if not force and self._group is not None and self._stop_signal is not None:
+            self._mains = self._signal_mains(self._group, self._stop_signal)
+
+    def _signal_mains(self, group: int, signum: int) -> list[int]:
+        """Send the stop signal to the processes that end the others, and return their pids."""
+        if self._containment.level is Level.PIDNS:
+            # The processes between us and the command ignore signals.
+            self._signal(signum)
+            return []
+        return _posix.signal_mains(group, signum)
 
     async def _watch(self, pid: int) -> End:
         """Wait for the end of the process, its group and its output."""
@@ -271,8 +283,8 @@ class ProcessWorker(BaseWorker):
             if self.status is Status.STOPPING:
                 empty = self._containment.is_empty()
                 if not empty:
-                    # Each member received the signal and has the rest of the grace period. Then `_terminate` kills it.
-                    await _posix.group_end(pid)
+                    # The members have the rest of the grace period. Then `_terminate` kills them.
+                    await self._stop_members(pid)
             # A detached worker may leave processes behind, unless it is stopped.
             kill = self.status is Status.STOPPING or self._containment.level is not Level.DETACHED
             if kill:
@@ -290,6 +302,13 @@ class ProcessWorker(BaseWorker):
             # A worker counts as ended only when all of its processes are gone.
             await _posix.group_gone(pid)
         return code
+
+    async def _stop_members(self, pid: int) -> None:
+        """Stop the rest of the group after its leader ``pid`` has ended."""
+        if self._mains and self._stop_signal is not None:
+            await _posix.mains_end(pid, self._mains)
+            self._signal(self._stop_signal)
+        await _posix.group_end(pid)
 
     def _signal(self, signum: int) -> None:
         if self._group is not None:

@@ -277,6 +277,41 @@ async def test_a_stop_ends_the_whole_group() -> None:
     assert exit_.status is Status.STOPPED
 
 
+#: A program that lets its child finish a task when it is stopped, as Celery and gunicorn do.
+FINISHES = """
+import signal, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "print('finished', input())"], stdin=subprocess.PIPE)
+signal.signal(15, lambda *_: (child.communicate(b"7\\n"), sys.exit(0)))
+print("ready")
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("shell", [None, "'{}' -uc \"$0\"; exit $?", "cd . && (exec '{}' -uc \"$0\") & wait"])
+async def test_a_stop_lets_a_program_finish_with_its_children(shell: str | None) -> None:
+    output = Output()
+    argv = ("sh", "-c", shell.format(sys.executable), FINISHES) if shell else (sys.executable, "-uc", FINISHES)
+    async with ProcessWorker("app", *argv, output=output) as worker:
+        await output.line("ready")
+    assert await output.line("finished") == "7"
+    assert (await worker.wait()).status is Status.STOPPED
+
+
+async def test_children_receive_the_stop_signal_when_their_leader_has_ended() -> None:
+    output = Output()
+    code = """
+        import signal, subprocess, sys
+        code = "import os, signal; signal.signal(15, lambda *_: (print('child ended', flush=True), os._exit(0)))"
+        subprocess.Popen([sys.executable, "-u", "-c", code + "; print('ready')\\nwhile True: signal.pause()"])
+        signal.pause()
+    """
+    async with python(code, output=output) as worker:
+        await output.line("ready")
+    await output.line("child ended")
+    assert (await worker.wait()).status is Status.STOPPED
+
+
 async def test_processes_left_by_a_leader_are_killed_at_once() -> None:
     output = Output()
     worker = python(FAMILY.format(end="os._exit(0)"), output=output, stop_timeout=1000)
