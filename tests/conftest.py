@@ -19,11 +19,12 @@ import hypothesis
 import psutil
 import pytest
 
-from lifecycle.testing.virtual import VirtualLoop
 from tests import postgres
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator
+
+    from lifecycle.testing.plugin import LoopFactories
 
 _loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
@@ -50,10 +51,9 @@ def _remembered(factory: Callable[[], asyncio.AbstractEventLoop]) -> Callable[[]
     return make
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    virtual = "clock" in getattr(item, "fixturenames", ())
-    return {"virtual": _remembered(VirtualLoop)} if virtual else {"asyncio": _remembered(asyncio.new_event_loop)}
+@pytest.hookimpl(optionalhook=True, wrapper=True)
+def pytest_asyncio_loop_factories() -> Generator[None, LoopFactories, LoopFactories]:
+    return {name: _remembered(factory) for name, factory in (yield).items()}
 
 
 @pytest.hookimpl(wrapper=True)

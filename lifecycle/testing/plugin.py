@@ -1,6 +1,6 @@
 """The pytest plugin: a test that requests the fixture `clock` runs in virtual time.
 
-It works with pytest-asyncio (1.5 or newer), which runs the tests.
+pytest-asyncio (1.4 or newer) or the plugin of anyio runs the tests.
 """
 
 from __future__ import annotations
@@ -11,21 +11,38 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
+    from typing import TypeAlias
 
     from lifecycle.testing import Clock, FakeSignals, Recorder
 
-__all__ = ["clock", "pytest_asyncio_loop_factories", "recorder", "signals"]
+    LoopFactories: TypeAlias = Mapping[str, Callable[[], asyncio.AbstractEventLoop]]
+
+__all__ = ["clock", "pytest_asyncio_loop_factories", "pytest_generate_tests", "recorder", "signals"]
 
 
-@pytest.hookimpl(optionalhook=True, trylast=True)
-def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Give tests that use `clock` a `VirtualLoop`, and all others the usual loop."""
+@pytest.hookimpl(optionalhook=True, wrapper=True)
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Generator[None, LoopFactories | None, LoopFactories]:
+    """Give tests that use `clock` a `VirtualLoop`, and all others the loops of the project, or the usual loop."""
+    factories = yield
     if "clock" in getattr(item, "fixturenames", ()):
         from lifecycle.testing.virtual import VirtualLoop
 
         return {"virtual": VirtualLoop}
-    return {"asyncio": asyncio.new_event_loop}
+    return {"asyncio": asyncio.new_event_loop} if factories is None else factories
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give tests of anyio's plugin that use `clock` a `VirtualLoop`, unless they are parametrized with a backend."""
+    if not {"clock", "anyio_backend"}.issubset(metafunc.fixturenames):
+        return
+    marks = metafunc.definition.iter_markers("parametrize")
+    if not any("anyio_backend" in (*mark.args, *mark.kwargs.values())[0] for mark in marks):
+        from lifecycle.testing.virtual import VirtualLoop
+
+        backend = pytest.param(("asyncio", {"loop_factory": VirtualLoop}), id="asyncio")
+        metafunc.definition.add_marker(pytest.mark.parametrize("anyio_backend", [backend]))
 
 
 @pytest.fixture

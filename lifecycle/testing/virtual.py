@@ -28,8 +28,6 @@ _HAIR = 1e-6
 #: The resolution that asyncio assumes for its clock.
 _RESOLUTION = time.get_clock_info("monotonic").resolution
 
-_NOT_VIRTUAL = "this test does not run in virtual time; request the fixture `clock`"
-
 
 class VirtualLoop(asyncio.SelectorEventLoop):
     """A loop in virtual time, for ``asyncio.Runner(loop_factory=VirtualLoop)``; it starts at 0 seconds."""
@@ -107,29 +105,38 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 class Clock:
-    """The clock of a test in virtual time."""
+    """The clock of a test in virtual time. In another loop than a `VirtualLoop`, its methods raise RuntimeError."""
 
     def time(self) -> float:
         """Return the seconds since the test's loop was created."""
-        return asyncio.get_running_loop().time()
+        return _virtual_loop().time()
 
     def set_date(self, date: datetime) -> None:
         """Let it be ``date`` now, for schedules and ticks. The date of a new loop is that of its creation."""
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop), _NOT_VIRTUAL
+        loop = _virtual_loop()
         loop.epoch = date.timestamp() - loop.time()
 
     async def advance(self, seconds: float) -> None:
         """Advance by ``seconds``. When this returns, everything due by then has run, in order."""
+        _virtual_loop()
         await asyncio.sleep(seconds)
         await self.settle()
 
     async def settle(self) -> None:
         """Run everything that is ready now, and its consequences, without advancing the clock."""
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop), _NOT_VIRTUAL
+        loop = _virtual_loop()
         for _ in range(10_000):
             if not loop.busy:
                 return
             await asyncio.sleep(0)
         raise RuntimeError("the program never becomes idle: a callback keeps scheduling itself")
+
+
+def _virtual_loop() -> VirtualLoop:
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop, VirtualLoop):
+        raise RuntimeError(  # noqa: TRY004  # the caller has passed no wrong value
+            f"a Clock needs a VirtualLoop, but this code runs in {loop!r}; request the fixture `clock` in a test that "
+            "pytest-asyncio 1.4 or newer or the plugin of anyio runs, or pass loop_factory=VirtualLoop"
+        )
+    return loop

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["EXTRAS", "SMOKE", "WITHOUT"]
+__all__ = ["EXTRAS", "FOR_TESTS", "SMOKE", "WITHOUT"]
 
 #: Checks the public names, the output of help(), an event and its handler, a worker's start and stop, and a flow.
 SMOKE = """
@@ -108,6 +108,13 @@ from lifecycle.observe import PrometheusMetrics
 assert PrometheusMetrics().expose()
 print("works")
 """,
+    "testing": """
+import sys
+from pathlib import Path
+import pytest
+Path("test_clock.py").write_text("async def test_clock(clock):\\n    await clock.advance(3600)")
+sys.exit(pytest.main(["-q", "-o", "asyncio_mode=auto", "test_clock.py"]) or print("works"))
+""",
     "watch": """
 from pathlib import Path
 from lifecycle.cli.output import Console
@@ -120,4 +127,7 @@ if honours_gitignore(Settings(command=("true",), paths=(Path(),), gitignore=True
 }
 
 #: Expected output without the extra, if the output does not name the extra. For example, tables are plain.
-WITHOUT = {"cli": "No module named 'rich'"}
+WITHOUT = {"cli": "No module named 'rich'", "testing": "No module named 'pytest'"}
+
+#: Extras that programs do not need, so that the extra `all` does not contain them.
+FOR_TESTS = {"testing"}
