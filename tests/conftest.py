@@ -57,7 +57,7 @@ def pytest_asyncio_loop_factories() -> Generator[None, LoopFactories, LoopFactor
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """A task that is left when the test function has returned has no owner."""
     result = yield
     left = [task for loop in list(_loops) if not loop.is_closed() for task in asyncio.all_tasks(loop)]

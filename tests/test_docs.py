@@ -149,7 +149,7 @@ class Reader:
 @pytest.fixture
 def reader(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     real = "<!-- runs in real time -->" in page.read_text(encoding="utf-8")
     factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop if real else VirtualLoop
     # The loops of `asyncio.run` and `lifecycle.run`.
@@ -482,7 +482,8 @@ def test_commands_that_are_shown_can_be_given(where: str, words: list[str]) -> N
         case ["pip", "install", what]:
             [extra] = re.findall(r"(?:lifecycle-control|\.)\[(\w+)\]", what)
             assert extra in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-        case [first, *_]:
+        case _:
+            first = words[0]
             assert (ROOT / first).exists(), f"{where}: {first} is shown, not tried, and does not say why"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from functools import partial
 from typing import Any, Self
 
 import pytest
@@ -26,8 +25,12 @@ def test_years_pass_in_no_time() -> None:
 
 async def test_timers_run_in_order_at_their_own_time(clock: Clock) -> None:
     loop, log = asyncio.get_running_loop(), list[tuple[str, float]]()
+
+    def ring(name: str) -> None:
+        log.append((name, loop.time()))
+
     for name, delay in (("c", 0.3), ("a", 0.1), ("b", 0.2), ("late", 5.0)):
-        loop.call_later(delay, partial(lambda name: log.append((name, loop.time())), name))
+        loop.call_later(delay, ring, name)
     await clock.advance(1)
     assert log == [("a", 0.1), ("b", 0.2), ("c", 0.3)]
     assert clock.time() == 1
