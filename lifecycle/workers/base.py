@@ -1,8 +1,8 @@
-"""The life of a worker: one start, one end, and a stop that is legal at any time.
+"""The life cycle of a worker: one start, one end, and a stop that is allowed at any time.
 
-`Worker` is the interface that a supervisor needs, and `BaseWorker` is the usual way to implement it. Supervisors decide
-on restarts and backoff. The end of this module holds the settings that all kinds of workers check, and the handover
-from one run of a child to the next.
+`Worker` is the interface that a supervisor needs, and `BaseWorker` is the usual way to implement it. A worker does not
+restart itself: restarts and backoff are up to its supervisor. This module also checks the settings that all kinds of
+workers share, and hands values over from one run of a child to the next.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _log = logging.getLogger("lifecycle.workers")
 
 @runtime_checkable
 class Worker(Protocol):
-    """The interface of anything that starts, stops and ends like a worker. `BaseWorker` implements it."""
+    """The interface of everything that a supervisor can start and stop. `BaseWorker` implements it."""
 
     @property
     def status(self) -> Status:
@@ -75,11 +75,14 @@ class Worker(Protocol):
         ...
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Return when the worker has ended. Legal and idempotent in every state. The shortest timeout counts."""
+        """Stop the worker, and return when it has ended.
+
+        The method is idempotent and allowed in every state. The shortest timeout of concurrent calls counts.
+        """
         ...
 
     async def wait(self) -> Exit:
-        """Wait for the end of the worker. Any number of callers may wait, at any time."""
+        """Wait until the worker has ended. Any number of tasks may wait, at any time."""
         ...
 
     def state(self) -> WorkerState:
@@ -94,20 +97,20 @@ class _Stoppable(Protocol):
 
 
 async def stop_and_wait(worker: _Stoppable, timeout: float | None = None) -> Exit:
-    """Stop ``worker`` and return its `Exit`; ``timeout`` as in `BaseWorker.stop`."""
+    """Stop ``worker`` and return its `Exit`. ``timeout`` has the same meaning as in `BaseWorker.stop`."""
     await worker.stop(timeout)
     return await worker.wait()
 
 
 class BaseWorker:
-    """Base class of workers: something with one start and one end.
+    """Base class of workers, each of which starts once and ends once.
 
     A worker cannot be started again; create another one instead. A subclass overrides `_launch` and `_terminate`, and
-    `_until_ready` if it is not ready immediately. ``async with worker`` starts and stops the worker.
+    also `_until_ready` if it is not ready immediately. ``async with worker`` starts and stops the worker.
 
     Args:
-        name: Name in messages and states.
-        stop_timeout: Seconds that the worker has to end after a stop, before it is killed.
+        name: The worker's name, used in messages and states.
+        stop_timeout: Seconds that the worker has to end after a stop before it is killed.
 
     Raises:
         TypeError: if the name is not a string, or the timeout is not a number.
@@ -116,18 +119,18 @@ class BaseWorker:
 
     #: The value of `WorkerState.kind`.
     kind: ClassVar[str] = "worker"
-    #: True if the worker is shown as part of another one, as a child is by its supervisor.
+    # True if the worker is reported as part of another worker, as a supervisor reports its children.
     supervised: bool = False
-    #: The signal that `_terminate` sends first, or None.
+    # The signal that `_terminate` sends first, if any.
     _stop_signal: int | None = None
-    #: Seconds to wait for the end after a forced `_terminate`, before the worker is abandoned.
+    # Seconds to wait after a forced `_terminate` before the worker is abandoned.
     _last_wait: ClassVar[float] = 1.0
 
     def __init__(self, name: str, *, stop_timeout: float = 10.0) -> None:
         _check_name(name)
         _check_seconds("stop_timeout", stop_timeout)
         self.name = name
-        #: Seconds between a stop and the kill.
+        # Seconds between the stop and the kill.
         self.stop_timeout = stop_timeout
         self._machine = StatusMachine(name)
         self._env: dict[str, str] = {}
@@ -135,15 +138,15 @@ class BaseWorker:
         self._created_at = time.time()
         self._started_at: float | None = None
         self._start_called: float | None = None  # on the loop's clock
-        # The task of the start, the future that completes at the end, and the record of the end.
+        # The task that runs the start, the future that completes at the end, and the resulting record.
         self._starting: asyncio.Task[WorkerFailed | None] | None = None
         self._life: asyncio.Future[End | None] | None = None
         self._exit: Exit | None = None
-        # The progress of a stop, and the timer and the future for the end of the grace period.
+        # How far a stop has proceeded, and the timer and the future for the end of the grace period.
         self._was_asked = self._grace_is_over = self._was_forced = self._was_abandoned = False
         self._grace_timer: asyncio.TimerHandle | None = None
         self._grace_over: asyncio.Future[None] | None = None
-        # The task that forces the end, or waits for an async `_terminate`. Most stops need none.
+        # The task that forces the end or waits for an async `_terminate`. Most stops do not need it.
         self._termination: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -165,20 +168,20 @@ class BaseWorker:
     async def _launch(self) -> Awaitable[End | None]:
         """Start the worker. Return an awaitable that completes at its end with an `End` or None, or raises.
 
-        If this method raises, it MUST leave nothing running. A stop during the launch cancels it.
+        If this method raises, it MUST leave nothing running. A stop cancels it.
         """
         raise NotImplementedError
 
     async def _until_ready(self) -> None:
-        """Return when the worker is ready. Called after `_launch`, and cancelled by a stop.
+        """Return when the worker is ready. `start` calls this method after `_launch`, and a stop cancels it.
 
         MUST raise `WorkerFailed` if the worker cannot become ready, for example because it has ended.
         """
 
     def _terminate(self, *, force: bool) -> Awaitable[None] | None:
-        """Request the end of the worker, or force it if ``force``. MUST NOT wait for the end.
+        """Ask the worker to end, or force it to end if ``force``. MUST NOT wait for the end.
 
-        An override is a plain function if it does not wait, and an async function otherwise.
+        Override it with an async function only if the request itself must wait, and with a plain function otherwise.
         """
         raise NotImplementedError
 
@@ -187,7 +190,7 @@ class BaseWorker:
         return ()
 
     def _stack_text(self) -> str:
-        """Return the place where the worker hangs, for the log entry of an abandoned worker."""
+        """Return the code location where the worker is stuck, for the log message about an abandoned worker."""
         return repr(self._life)
 
     # -- start and end -----------------------------------------------------------------------------------------------
@@ -196,8 +199,8 @@ class BaseWorker:
         """Start the worker, and return when it is running and ready. Cancelling the call stops the worker.
 
         Raises:
-            InvalidTransition: if the worker was started or stopped before. The message names its state.
-            WorkerFailed: if the worker could not start, or was stopped meanwhile. The cause has the details.
+            InvalidTransition: if the worker was started or stopped before. The message includes its status.
+            WorkerFailed: if the worker could not start, or was stopped during the start. The cause has the details.
         """
         self._machine.to(Status.STARTING)
         self._start_called = asyncio.get_running_loop().time()
@@ -218,7 +221,7 @@ class BaseWorker:
     async def stop(self, timeout: float | None = None) -> None:
         """Stop the worker, and return when it has ended. Callable in every state, repeatedly and concurrently.
 
-        Cancelling a call ends the wait, but not the stop.
+        Cancelling a call ends the wait but not the stop.
 
         Args:
             timeout: Seconds until the worker is killed. By default, its ``stop_timeout``. The shortest timeout of
@@ -228,7 +231,7 @@ class BaseWorker:
         await self.wait()
 
     def ask_to_stop(self, timeout: float | None = None) -> None:
-        """Begin a `stop`, without waiting for its end."""
+        """Begin to stop the worker, without waiting for its end."""
         status = self._machine.state
         if status in FINAL:
             return
@@ -238,7 +241,7 @@ class BaseWorker:
         if status is not Status.STOPPING:
             self._machine.to(Status.STOPPING)
             if self._starting is not None:
-                # Cancel in this iteration of the loop, so that the start cannot continue in a worker that stops.
+                # Cancel the start in this iteration of the loop, because it must not continue while the worker stops.
                 self._starting.cancel()
                 self._begin_termination()
             elif (asking := self._call_terminate(force=False)) is not None:
@@ -277,7 +280,7 @@ class BaseWorker:
         health: ProbeResult | None = None,
         changed_at: float = 0.0,
     ) -> WorkerState:
-        """Return the state of the worker, with the facts from its supervisor, which last changed at ``changed_at``."""
+        """Return the state of the worker with the facts from its supervisor, which last changed at ``changed_at``."""
         ended = self._exit
         return WorkerState(
             name=name,
@@ -297,19 +300,19 @@ class BaseWorker:
         )
 
     def on_change(self, listener: StatusListener) -> None:
-        """Call ``listener`` with the old and the new status at every change, immediately. It must not raise."""
+        """Call ``listener`` with the old and the new status immediately after each change. It must not raise."""
         self._machine.listen(listener)
 
     async def probe(self) -> ProbeResult:
-        """Return the health of the worker: good while it runs. Override this method to check more."""
+        """Return the health of the worker. It is healthy while it runs; override this method to check more."""
         return ProbeResult(self.status in AT_WORK, "" if self.status in AT_WORK else f"is {self.status}")
 
     def set_env(self, name: str, value: str) -> None:
-        """Set the environment variable ``name``, over any other value for it.
+        """Set the environment variable ``name``, replacing any earlier value.
 
         Raises:
-            InvalidTransition: if the worker was started.
-            ValueError: if an environment cannot contain the name or the value.
+            InvalidTransition: if the worker has been started.
+            ValueError: if the name or the value is not allowed in an environment.
         """
         if self.status not in UNSTARTED:
             raise InvalidTransition(f"{self.name!r} is {self.status}; set {name!r} in its environment before start()")
@@ -319,7 +322,7 @@ class BaseWorker:
     # -- from the start to the end --------------------------------------------------------------------------------
 
     async def _start_up(self) -> WorkerFailed | None:
-        """Start the worker, in a separate task: if the caller is cancelled, nothing stays half started."""
+        """Start the worker. This runs in a separate task, because a cancelled caller must not leave it half started."""
         try:
             self._life = asyncio.ensure_future(await self._launch())
             await self._until_ready()
@@ -337,7 +340,7 @@ class BaseWorker:
         return None
 
     def _life_ended(self, _: object) -> None:
-        # A running termination finishes the worker itself.
+        # If a termination is running, it finishes the worker itself.
         if self._termination is None and self._exit is None:
             self._finish(End.of(self._life))
 
@@ -367,7 +370,7 @@ class BaseWorker:
     # -- a stop: ask, wait for the grace period, force, wait a little, and give up ----------------------------------
 
     def _call_terminate(self, *, force: bool) -> asyncio.Future[None] | None:
-        """Call `_terminate`. If it is async, return a future for its completion."""
+        """Call `_terminate`. If it is async, return a future that completes with it."""
         try:
             asking = self._terminate(force=force)
         except Exception:  # noqa: BLE001  # logged; the worker must end anyway
@@ -391,7 +394,7 @@ class BaseWorker:
         _log.exception("%s %r failed", "killing" if force else "stopping", self.name)
 
     def _shorten_grace(self, seconds: float) -> None:
-        """End the grace period in ``seconds``, unless it ends earlier."""
+        """Let the grace period end in ``seconds``, unless it ends earlier anyway."""
         if seconds <= 0:
             self._end_grace()
         elif seconds < math.inf:
@@ -422,14 +425,15 @@ class BaseWorker:
         self._termination = asyncio.create_task(self._terminate_all(asking), name=f"stop of {self.name}")
 
     async def _terminate_all(self, asking: asyncio.Future[None] | None) -> None:
-        """Stop a running start and the worker. This runs in a separate task, because callers may stop waiting."""
+        """Stop the worker and any start in progress. This runs in a separate task, because callers may stop waiting."""
         try:
             if self._starting is not None and not self._starting.done():
                 self._was_abandoned = not await self._within_grace(self._starting)
             if self._life is not None:
                 await self._end_life(self._life, asking)
         except asyncio.CancelledError:
-            # The loop is being closed and cancels all of its tasks. Wait a moment, because callers wait for the end.
+            # The loop is being closed and cancels all of its tasks. Wait briefly for the end, because callers depend on
+            # it.
             if left := {each for each in (self._starting, self._life) if each is not None and not each.done()}:
                 _, alive = await asyncio.wait(left, timeout=self._last_wait)
                 self._was_abandoned = bool(alive)
@@ -439,7 +443,7 @@ class BaseWorker:
                 self._finish(End.of(self._life))
 
     async def _end_life(self, life: asyncio.Future[End | None], asking: asyncio.Future[None] | None = None) -> None:
-        """Request the end of ``life``, force it after the grace period, and abandon it if it is still alive then."""
+        """Ask ``life`` to end, force its end after the grace period, and abandon it if even that fails."""
         if asking is not None or not (self._was_asked or life.done()):
             await self._finish_asking(asking or self._call_terminate(force=False), force=False)
         if await self._within_grace(life):
@@ -464,7 +468,7 @@ def _check_name(name: object) -> None:
 
 
 def check_number(setting: str, value: object, *, of: str = "") -> None:
-    """Raise TypeError if ``value`` is not a number. The message mentions its owner ``of`` unless that is empty."""
+    """Raise TypeError if ``value`` is not a number. The message names the owner ``of`` unless it is empty."""
     if not isinstance(value, Real):
         raise TypeError(f"{setting}={value!r}{of and f' of {of!r}'} is not a number; give seconds, such as 5.0")
 
@@ -477,7 +481,7 @@ def _check_seconds(setting: str, value: float) -> None:
 
 
 def check_env(name: object, value: object) -> None:
-    """Raise TypeError if ``name`` or ``value`` is not a string, and ValueError if it is invalid in an environment."""
+    """Raise TypeError if ``name`` or ``value`` is not a string, and ValueError if an environment cannot contain it."""
     if not isinstance(name, str) or not isinstance(value, str):
         raise TypeError(f"environment variables must be strings, such as {{'PORT': '8000'}}, got {name!r}: {value!r}")
     if not name or "=" in name or "\0" in name:
@@ -492,14 +496,14 @@ RESUME_ID: Final = "LIFECYCLE_RESUME_ID"
 PREV_EXIT: Final = "LIFECYCLE_PREV_EXIT"
 ATTEMPT: Final = "LIFECYCLE_ATTEMPT"
 
-# The handover of the running task or thread. A process reads its environment instead.
+# The handover to the running task or thread. A process reads it from its environment instead.
 _variables: ContextVar[Mapping[str, str] | None] = ContextVar("lifecycle_handover", default=None)
 
 
 class Handover(Mapping[str, str]):
-    """The variables ``LIFECYCLE_…`` of a worker, as text and as parsed attributes.
+    """The ``LIFECYCLE_…`` variables of a worker, as text and as parsed attributes.
 
-    Without a supervisor the mapping is empty, and the attributes are ``""``, 0 and 1.
+    Without a supervisor, the mapping is empty and the attributes have their defaults ``""``, 0 and 1.
     """
 
     def __init__(self, variables: Mapping[str, str]) -> None:
@@ -529,12 +533,12 @@ class Handover(Mapping[str, str]):
 
     @property
     def attempt(self) -> int:
-        """The number of this start, from 1."""
+        """The number of this start. The first is 1."""
         return int(self.get(ATTEMPT, "1"))
 
 
 def handover() -> Handover:
-    """Return the handover of this worker. Call it in the worker's task or thread, or anywhere in its process."""
+    """Return the handover to this worker. Call it in the worker's task or thread, or anywhere in its process."""
     variables = _variables.get()
     return Handover(os.environ if variables is None else variables)
 
@@ -545,7 +549,7 @@ def set_handover(variables: Mapping[str, str]) -> None:
 
 
 def previous_exit(ended: Exit | None) -> str:
-    """Return the text of ``LIFECYCLE_PREV_EXIT`` for the run after ``ended``."""
+    """Return the value of ``LIFECYCLE_PREV_EXIT`` for the run that follows ``ended``."""
     if ended is None:
         return "0"
     if ended.exit_code is not None:

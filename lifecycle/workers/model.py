@@ -1,6 +1,6 @@
 """The states of a worker, the records that describe it, and the rules that turn its end into an `Exit`.
 
-This module holds only data and pure functions. `lifecycle.workers.base` moves a worker from state to state.
+This module contains only data and pure functions. `lifecycle.workers.base` changes a worker's state.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
     "with_stderr",
 ]
 
-#: Called with the old and the new status in the loop iteration of the change. It MUST NOT raise.
+# A function that is called with the old and the new status immediately after the change. It MUST NOT raise.
 StatusListener: TypeAlias = "Callable[[Status, Status], None]"
 
 
@@ -50,13 +50,13 @@ class Status(StrEnum):
 
     #: Created, but not started.
     CREATED = "created"
-    #: Delayed by its supervisor, for example during a backoff.
+    # Not started yet, because its supervisor delays the start, for example during a backoff.
     PENDING = "pending"
     #: `start` was called, but the worker is not ready yet.
     STARTING = "starting"
     #: Started and ready.
     RUNNING = "running"
-    #: Suspended, with its memory kept.
+    # Suspended without losing its memory.
     SUSPENDED = "suspended"
     #: A stop was requested, but the worker has not ended yet.
     STOPPING = "stopping"
@@ -70,7 +70,7 @@ class Status(StrEnum):
     KILLED = "killed"
 
 
-#: The allowed next states of each state.
+# The states that may follow each state.
 TRANSITIONS: Final[Mapping[Status, frozenset[Status]]] = {
     Status.CREATED: frozenset({Status.PENDING, Status.STARTING, Status.STOPPED}),
     Status.PENDING: frozenset({Status.STARTING, Status.STOPPED}),
@@ -84,43 +84,43 @@ TRANSITIONS: Final[Mapping[Status, frozenset[Status]]] = {
     Status.KILLED: frozenset(),
 }
 
-# Sets even where two comparisons would do, because looking up an enum member costs more than a test in a set.
+# These are sets even where two comparisons would do, because looking up an enum member is slower than a set lookup.
 FINAL: Final = frozenset(status for status, targets in TRANSITIONS.items() if not targets)
 UNSTARTED: Final = frozenset({Status.CREATED, Status.PENDING})
 AT_WORK: Final = frozenset({Status.RUNNING, Status.SUSPENDED})
 FAILURES: Final = frozenset({Status.FAILED, Status.KILLED})
 
-#: Log message for the child of a supervisor that has failed and is not restarted, with its name and the reason.
+# The log message about a child that has failed and is not restarted. Its arguments are the child's name and the reason.
 NOT_RESTARTED: Final = "%r has failed and is not started again: %s"
 
-#: Maximum characters of stderr in a message. The `Exit` of the process has more.
+# The maximum number of characters of stderr in a message. The `Exit` of the process has more of them.
 _STDERR_SHOWN: Final = 1000
 
-# A plain number: it is only compared, and not every system defines the name.
+# A plain number, because it is only compared and some systems do not define the name.
 _SIGKILL: Final = 9
 
 
 class StatusMachine(Machine[Status]):
-    """The status of one worker, and the listeners to its changes."""
+    """The status of one worker, and the functions to call when it changes."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, TRANSITIONS, Status.CREATED)
         self._listeners: tuple[StatusListener, ...] = ()
 
     def listen(self, listener: StatusListener) -> None:
-        """Call ``listener`` at every later change."""
+        """Call ``listener`` after each change from now on."""
         self._listeners = (*self._listeners, listener)
 
     @property
     def moved_at(self) -> float | None:
-        """The time of the last change, in seconds since the epoch; None before the first change."""
+        """The time of the last change, in seconds since the epoch. None before the first change."""
         return self._history[-1][3] if self._history else None
 
     def resume(self) -> bool:
-        """Move from SUSPENDED to RUNNING. Return False if the status is already RUNNING.
+        """Change the status from SUSPENDED to RUNNING. Return False if it is already RUNNING.
 
         Raises:
-            InvalidTransition: from any other state. From STARTING, only the start itself moves on.
+            InvalidTransition: if the status is neither. For example, a worker that is STARTING cannot be resumed.
         """
         if self._state is Status.RUNNING:
             return False
@@ -133,7 +133,7 @@ class StatusMachine(Machine[Status]):
             raise InvalidTransition(f"{self.name!r} is {self._state}; only a suspended worker can be resumed")
 
     def to(self, target: Status, reason: str = "") -> bool:
-        """Move to ``target`` as `Machine.to` does, and call the listeners."""
+        """Change the status to ``target`` as `Machine.to` does, and call the listeners."""
         old = self._state
         moved = super().to(target, reason)
         if moved:
@@ -169,10 +169,10 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """The end of a worker. Each worker has only one, and it never changes."""
+    """The end of a worker. Each worker ends only once, so this record never changes."""
 
     status: Status
-    #: The error, or None. Also None after a stop that the worker obeyed.
+    # The error, or None. It is None too if the worker obeyed a stop.
     error: BaseException | None = None
     #: The exit code of a process, or the negative number of the signal that killed it. None for other workers.
     exit_code: int | None = None
@@ -205,20 +205,20 @@ class WorkerState:
     #: The error as text.
     error: str | None = None
     restarts: int = 0
-    #: ``"closed"``, or ``"open"`` for a child that its supervisor no longer restarts.
+    # ``"open"`` for a child that its supervisor no longer restarts, and ``"closed"`` otherwise.
     circuit: str = "closed"
-    #: The result of the last probe; None before the first.
+    # The result of the last probe. None before the first probe.
     health: ProbeResult | None = None
-    #: The time of creation, in seconds since the epoch, as are the next two fields.
+    # The time of creation, in seconds since the epoch.
     created_at: float = 0.0
-    #: The time at which the worker became ready; None before.
+    # The time at which the worker became ready, in seconds since the epoch. None before then.
     started_at: float | None = None
-    #: The time of the last change of status or health.
+    # The time of the last change of status or health, in seconds since the epoch.
     updated_at: float = 0.0
-    #: True if the worker was abandoned while alive, because neither a stop nor a kill ended it.
+    # True if the worker was abandoned while alive, because neither a stop nor a kill ended it.
     abandoned: bool = False
     children: tuple[WorkerState, ...] = ()
-    #: The level of containment of a worker with processes; None before its start. See `ProcessWorker`.
+    # The level of containment of a worker that runs processes. None before its start. See `ProcessWorker`.
     contain: str | None = None
 
 
@@ -227,7 +227,7 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """The circumstances of the end of a worker."""
+    """The circumstances in which a worker ended."""
 
     #: True if a stop was requested.
     asked: bool
@@ -235,14 +235,14 @@ class Circumstances:
     forced: bool = False
     #: True if even the kill did not end the worker.
     abandoned: bool = False
-    #: The signal that requested the stop of a process.
+    # The signal that was sent to request the stop of a process.
     sent: int | None = None
-    #: The error of a start that failed.
+    # The error if the start failed.
     start_error: WorkerFailed | None = None
 
 
 def exit_of(name: str, end: End, how: Circumstances, *, duration: float) -> Exit:
-    """Turn ``end``, the end of the worker ``name``, into an `Exit`."""
+    """Turn ``end``, the raw facts about the end of the worker ``name``, into an `Exit`."""
     if how.start_error is not None:
         status = Status.FAILED
     else:
@@ -253,14 +253,14 @@ def exit_of(name: str, end: End, how: Circumstances, *, duration: float) -> Exit
 
 
 def final_status(end: End, *, asked: bool, forced: bool, sent: int | None = None) -> Status:
-    """Return the final status of a worker with that ``end``. The first matching rule decides.
+    """Return the final status of a worker that ended with ``end``. The first matching rule decides.
 
     Args:
-        end: the raw facts of the end.
-        asked: whether a stop was requested.
-        forced: whether the worker was killed or abandoned after the grace period. A process that exited before the
-            kill reached it does not count as killed.
-        sent: the signal that requested the stop of a process.
+        end: The raw facts of the end.
+        asked: Whether a stop was requested.
+        forced: Whether the worker was killed or abandoned after the grace period. A process that exited just before the
+            kill does not count as killed.
+        sent: The signal that was sent to request the stop of a process.
     """
     if forced and end.exit_code in (None, -_SIGKILL):
         return Status.KILLED
@@ -272,31 +272,31 @@ def final_status(end: End, *, asked: bool, forced: bool, sent: int | None = None
 
 
 def _obeyed(exit_code: int | None, sent: int | None) -> bool:
-    """Return whether a process was killed by the signal ``sent``, or exited with 128 + ``sent`` as shells do."""
+    """Return whether a process was killed by the signal ``sent``, or exited with 128 + ``sent``, as shells do."""
     return sent is not None and exit_code in (-sent, 128 + sent)
 
 
 def _error(name: str, status: Status, end: End, how: Circumstances) -> BaseException | None:
-    """Return the error of a worker that failed or was killed."""
+    """Return the error for a worker that failed or was killed."""
     if how.start_error is not None:
         return how.start_error
     if status is Status.KILLED:
         return WorkerFailed(f"{name!r} did not stop in time and was {'abandoned' if how.abandoned else 'killed'}")
     if end.error is not None and (stderr := end.stderr.strip()):
-        # The error may be shown without the exit: in a traceback, or in the exception group of a supervisor.
+        # The error may be shown without the `Exit`, in a traceback or in a supervisor's exception group.
         end.error.add_note(f"the end of its stderr:\n{stderr}")
     return end.error
 
 
 def with_stderr(message: str, stderr: str) -> str:
-    """Return ``message`` with the last lines of ``stderr``, unless it has them already. Secrets are masked."""
+    """Return ``message`` with the last lines of ``stderr``, unless it already includes them. Secrets are masked."""
     if not stderr.strip() or "the end of its stderr:" in message:
         return message
     from lifecycle._masking import masked  # few processes fail
 
     text = masked(stderr).strip()
     end = text[-_STDERR_SHOWN:]
-    # Without a partial first line, if possible.
+    # Drop a partial first line if other lines remain.
     whole = end.partition("\n")[2].strip() if len(text) > _STDERR_SHOWN else ""
     return f"{message}; the end of its stderr:\n{whole or end}"
 
@@ -307,7 +307,7 @@ def failed(error: BaseException) -> Exit:
 
 
 def cannot_start(name: str, error: BaseException, *, child: str | None = None) -> WorkerFailed:
-    """Return the error to raise when ``error`` prevents the start of ``name``, or of its ``child``."""
+    """Return the error to raise if ``error`` prevented the start of ``name`` or of its ``child``."""
     since = "" if child is None else f", because its child {child!r} cannot"
     failure = WorkerFailed(f"{name!r} cannot start{since}: {reason_of(error)}")
     failure.__cause__ = error
@@ -315,7 +315,7 @@ def cannot_start(name: str, error: BaseException, *, child: str | None = None) -
 
 
 def stopped_early(name: str) -> WorkerFailed:
-    """Return the error for callers that wait for a start when the worker is stopped."""
+    """Return the error for callers that are waiting for the start of a worker that is then stopped."""
     return WorkerFailed(f"{name!r} was stopped before it had started")
 
 

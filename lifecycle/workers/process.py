@@ -1,6 +1,7 @@
-"""A program that runs as a worker, in a process group that ends as a whole.
+"""A worker that runs a program in a process group and ends the group as a whole.
 
-`stdio` sets up and reads its streams, `_posix` detects its end, and `containment` ends processes that left the group.
+The `stdio` module sets up and reads the program's streams, `_posix` detects its end, and `containment` kills processes
+that have left the group.
 """
 
 from __future__ import annotations
@@ -32,47 +33,53 @@ __all__ = ["ProcessWorker"]
 
 
 class ProcessWorker(BaseWorker):
-    """A worker that runs a program, including all descendants of its process.
+    """A worker that runs a program and takes care of all its descendant processes.
 
-    The process is the leader of its own session, has no input, and inherits no descriptors except ``inherit``. No
-    processes remain after its end. A stop sends ``stop_signal`` to the leader, so that a program such as Celery or
-    gunicorn can let its own workers finish. If the leader is a shell, the commands that it runs receive the signal too.
-    When these processes have ended, the rest of the group receives the signal. After
-    ``stop_timeout`` seconds in total, all remaining processes are killed. If the leader ends without a stop, the rest
-    of the group is killed immediately. Processes that have left the group are killed too, as far as ``contain``
-    reaches; the same applies if this program ends for any reason.
+    The process leads its own session, has no standard input, and inherits no file descriptors except those in
+    ``inherit``. When the worker has ended, none of its processes remain.
+
+    A stop sends ``stop_signal`` to the leader only, so that a program such as Celery or gunicorn can let its own
+    workers finish. If the leader is a shell, the commands that it is running receive the signal too. When these
+    processes have ended, the rest of the group receives the signal. Processes that are still running ``stop_timeout``
+    seconds after the first signal are killed. If the leader ends without a stop, the rest of the group is killed
+    immediately. ``contain`` determines whether processes that have left the group are killed too, and whether all of
+    them are killed when this program ends for any reason.
 
     Args:
-        name: Name in messages and states.
+        name: The worker's name, used in messages and states.
         argv: The command and its arguments. They are not interpreted by a shell.
-        env: Environment variables in addition to those of this program and ``TRACEPARENT``, the current trace span.
-        cwd: Working directory. By default, that of this program.
-        user: Name or number of the user that the process runs as, with the groups of this user. ``HOME``, ``SHELL``,
-            ``USER`` and ``LOGNAME`` are set too. Only root can set another user than its own, and ``stdio`` and the
-            levels ``"cgroup"`` and ``"pidns"`` of ``contain`` exclude it.
-        stop_signal: Signal that requests the stop. With ``contain="pidns"``, the whole group receives it immediately.
-        stop_timeout: Seconds from this signal until the process is killed.
-        output: Plain function, called in the loop with each line without its end, and "stdout" or "stderr". By default,
-            lines go to the log ``lifecycle.workers.<name>`` at level INFO. Errors of the function are logged.
-        ready: Condition that makes the process ready. ``"port:N"``: it accepts connections on this local port.
-            ``"http://…"`` or ``"https://…"``: this URL is answered with a status below 400. ``"line:REGEX"``: it writes
-            a matching line to stdout or stderr. ``"notify"``: it sends READY=1 to systemd's NOTIFY_SOCKET. By default,
-            it is ready immediately.
-        start_timeout: Seconds until the process must be ready.
-        stdio: Another way to set up the streams, in place of ``output``; see `lifecycle.workers.stdio`.
-        contain: Containment of the processes. ``"group"``: only the process group. ``"guard"``: also a guard, a small
-            process for all workers, which finds other processes by descent and by a cookie in the environment, and
-            kills them when this program is gone. ``"cgroup"``: all processes that do not move themselves out of the
-            cgroup. ``"pidns"``: a pid namespace, which no process can leave. If a level is not available, the start
-            fails. ``"auto"`` uses a cgroup if possible, else a guard, else (outside Linux) the group. `state` shows the
-            level.
-        detached: Whether the process, and processes that it leaves behind, may outlive this program unless it is
-            stopped.
-        inherit: Open descriptors, from 3, that the process inherits under the same numbers, such as a listening socket.
-            Keep them open until the process has been started.
+        env: Additional environment variables. The process also inherits the environment of this program, and
+            ``TRACEPARENT`` is set to the current trace span.
+        cwd: The working directory. By default, that of this program.
+        user: Name or number of the user that the process runs as, with all groups of that user. ``HOME``, ``SHELL``,
+            ``USER`` and ``LOGNAME`` are set accordingly. Only root can run processes as a different user. Cannot be
+            combined with ``stdio``, or with the levels ``"cgroup"`` and ``"pidns"`` of ``contain``.
+        stop_signal: The signal that asks the process to stop. With ``contain="pidns"``, the whole group receives it
+            immediately.
+        stop_timeout: Seconds to wait after ``stop_signal`` before the process is killed.
+        output: A plain function that is called in the event loop with each line, without its line ending, and the name
+            of its stream, "stdout" or "stderr". By default, lines are logged to ``lifecycle.workers.<name>`` at level
+            INFO. Exceptions from the function are logged.
+        ready: The condition under which the process counts as ready. ``"port:N"``: it accepts connections on this local
+            port. ``"http://…"`` or ``"https://…"``: a request to this URL returns a status below 400. ``"line:REGEX"``:
+            it writes a matching line to stdout or stderr. ``"notify"``: it sends READY=1 to the socket in
+            ``NOTIFY_SOCKET``, as systemd services do. By default, it is ready immediately.
+        start_timeout: Seconds within which the process must become ready.
+        stdio: A different way to set up the streams, instead of ``output``; see `lifecycle.workers.stdio`.
+        contain: How to find the worker's processes when they must be killed. ``"group"``: only those in the process
+            group. ``"guard"``: also processes outside the group, by their ancestry and by a cookie in their
+            environment. The guard is one small process for all workers, which kills them when this program is gone.
+            ``"cgroup"``: all processes that do not move themselves out of the cgroup. ``"pidns"``: all processes,
+            because none can leave its pid namespace. If the level is not available, the worker cannot start. ``"auto"``
+            uses a cgroup if possible, otherwise a guard, or only the group outside Linux. `state` shows the level in
+            use.
+        detached: Whether the process, and any processes that it leaves behind, may outlive this program. A stop still
+            ends the whole process group.
+        inherit: Open file descriptors, 3 or higher, that the process inherits under the same numbers, such as a
+            listening socket. Keep them open until the process has started.
 
     Raises:
-        ValueError: if a setting cannot work. The message names it.
+        ValueError: if a setting is invalid. The message names the setting.
         TypeError: if an argument is not a string or a path, or ``output`` is not a plain function.
     """
 
@@ -120,7 +127,7 @@ class ProcessWorker(BaseWorker):
                 )
             self._stdio.listen(self._ready.search)
         self._containment = Containment(name, Level.wanted(contain, detached=detached))
-        # The process group, until its leader is reaped. After that, another group may get this id.
+        # The id of the process group, until its leader is reaped. A different group may get this id afterwards.
         self._group: int | None = None
         # The processes that received the stop signal before the rest of the group.
         self._mains: list[int] = []
@@ -129,16 +136,16 @@ class ProcessWorker(BaseWorker):
             self._env[key] = value
 
     def _state_as(self, name: str, **known: Any) -> WorkerState:
-        """Return the state of the worker with the facts from its supervisor and the level of containment."""
+        """Return the state of the worker, with the facts from its supervisor and the level of containment."""
         return replace(super()._state_as(name, **known), contain=self._containment.level)
 
     async def suspend(self) -> None:
-        """Suspend the whole process group with SIGSTOP, at any point of its work. Idempotent.
+        """Suspend the whole process group with SIGSTOP, wherever its processes are in their work. Idempotent.
 
-        It returns when the leader has stopped. If the call is cancelled, the process continues to run.
+        The call returns when the leader has stopped. If the call is cancelled, the process continues to run.
 
         Raises:
-            InvalidTransition: if the process does not run.
+            InvalidTransition: if the process is not running.
         """
         if self.status is Status.SUSPENDED:
             return
@@ -162,18 +169,18 @@ class ProcessWorker(BaseWorker):
             self._signal(signal.SIGCONT)
 
     def send_signal(self, signum: int, *, group: bool = False) -> None:
-        """Send a signal to the leader, but never to another process that has reused its number.
+        """Send a signal to the leader, but never to a process that has reused its pid.
 
-        Before the start and after the end, nothing happens.
+        The call has no effect before the start or after the end.
 
         Args:
             signum: The signal.
-            group: Send it to the whole process group.
+            group: Whether to send it to the whole process group.
         """
         if group:
             self._signal(signum)
         elif self._containment.level is Level.PIDNS:
-            # The processes between us and the command, which hold the namespace, ignore signals.
+            # The leader and its child hold the pid namespace and ignore signals, so signal the whole group.
             self._signal(signum)
         elif self._group is not None:
             with suppress(ProcessLookupError):
@@ -242,9 +249,9 @@ class ProcessWorker(BaseWorker):
             self._mains = self._signal_mains(self._group, self._stop_signal)
 
     def _signal_mains(self, group: int, signum: int) -> list[int]:
-        """Send the stop signal to the processes that end the others, and return their pids."""
+        """Send the stop signal to the processes that are expected to end the others, and return their pids."""
         if self._containment.level is Level.PIDNS:
-            # The processes between us and the command ignore signals.
+            # The leader and its child hold the pid namespace and ignore signals, so signal the whole group.
             self._signal(signum)
             return []
         return _posix.signal_mains(group, signum)
@@ -264,21 +271,21 @@ class ProcessWorker(BaseWorker):
             self._ready.close()
 
     async def _group_life(self, pid: int) -> int | None:
-        """Wait for the end of the leader, kill all remaining processes of the worker, and return the exit code."""
+        """Wait until the leader has ended, kill all remaining processes, and return the leader's exit code."""
         try:
             return await self._reaped(pid)
         finally:
             await self._containment.clear()
 
     async def _reaped(self, pid: int) -> int | None:
-        """Wait for the end of the leader, kill the rest of its group, reap the leader, and return its exit code.
+        """Wait until the leader has ended, kill the rest of its group, reap the leader, and return its exit code.
 
-        The leader is reaped last, because no other group can get the same id before.
+        The leader is reaped last, because its group id cannot be reused before then.
         """
         kill, empty = True, False
         try:
             await _posix.process_end(pid)
-            # Read the exit code now: while the group ends, other code in this program may reap the leader.
+            # Read the exit code now, because other code in this program may reap the leader while the group ends.
             code = _posix.exit_code(pid)
             if self.status is Status.STOPPING:
                 empty = self._containment.is_empty()
@@ -290,7 +297,7 @@ class ProcessWorker(BaseWorker):
             if kill:
                 self._signal(signal.SIGKILL)
         except asyncio.CancelledError:
-            # The loop is being closed, and the worker was not stopped.
+            # The loop is being closed, but the worker was not stopped.
             if self._containment.level is not Level.DETACHED:
                 self._signal(signal.SIGKILL)
                 await _posix.process_end(pid)
@@ -316,10 +323,10 @@ class ProcessWorker(BaseWorker):
 
 
 def _account_of(name: str, user: str | int, contain: str, *, has_stdio: bool) -> _posix.Account | None:
-    """Return the account of the setting ``user`` of the worker ``name``.
+    """Return the account for the setting ``user`` of the worker ``name``.
 
     Raises:
-        ValueError: if ``user`` is unknown or not possible here, or contradicts another setting.
+        ValueError: if the user is unknown, cannot be used here, or contradicts another setting.
     """
     other = "stdio" if has_stdio else f"contain={contain!r}" if contain in (Level.CGROUP, Level.PIDNS) else None
     if other is not None:
@@ -331,13 +338,13 @@ def _account_of(name: str, user: str | int, contain: str, *, has_stdio: bool) ->
 
 
 def _span() -> dict[str, str]:
-    """Return the W3C variable for the current span, which OpenTelemetry reads in many languages."""
+    """Return the environment variable for the current span, in the W3C format that OpenTelemetry reads."""
     traceparent = current_span.get()
     return {"TRACEPARENT": traceparent} if traceparent else {}
 
 
 def _fault_of_exit(name: str, code: int | None) -> WorkerFailed | None:
-    """Return the error for an exit code, or None. It applies unless a stop was requested."""
+    """Return the error for an exit code, or None for 0. The error does not apply after a requested stop."""
     if code == 0:
         return None
     if code is None:

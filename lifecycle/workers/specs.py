@@ -1,7 +1,7 @@
 """The settings of supervisors and their children, and the rules that follow from them.
 
-Everything in this module is pure. Settings are checked before anything starts, `verdict` and `affected` are truth
-tables, and `Budget` takes the time as an argument.
+This module only computes. Settings are checked before anything starts, `verdict` and `affected` are truth tables, and
+`Budget` takes the time as an argument.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _T = TypeVar("_T")
 class _Choice(StrEnum):
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
-        """Read ``"on-failure"`` as ``"on_failure"``."""
+        """Accept ``"on-failure"`` as ``"on_failure"``."""
         return cls(value.replace("-", "_")) if isinstance(value, str) and "-" in value else None
 
 
@@ -67,47 +67,47 @@ class Restart(_Choice):
 
     #: After any end (OTP: permanent).
     ALWAYS = "always"
-    #: After it ended FAILED or KILLED (OTP: transient).
+    # After it ended as FAILED or KILLED (OTP: transient).
     ON_FAILURE = "on_failure"
     #: Never (OTP: temporary).
     NEVER = "never"
 
 
 class FirstStart(_Choice):
-    """The reaction to a child that cannot start when its supervisor starts."""
+    """A supervisor's reaction to a child that cannot start while the supervisor itself is starting."""
 
-    #: The start of the supervisor fails.
+    # The supervisor fails to start.
     FAIL = "fail"
-    #: The child is started again after its backoff. The supervisor starts without it.
+    # The supervisor starts without the child, and starts the child again after its backoff.
     RETRY = "retry"
 
 
 class Strategy(_Choice):
-    """Which children are restarted together with a child."""
+    """Which children are restarted when one child has to be restarted."""
 
     #: Only the child itself.
     ONE_FOR_ONE = "one_for_one"
-    #: All children: they are stopped, then started in order.
+    # All children. They are stopped first, then started in order.
     ONE_FOR_ALL = "one_for_all"
-    #: The child and those after it.
+    # The child and those that were started after it.
     REST_FOR_ONE = "rest_for_one"
 
 
 class AutoShutdown(_Choice):
-    """Whether a supervisor ends after its significant children have ended and are not restarted."""
+    """Whether a supervisor ends when its significant children have ended and will not be restarted."""
 
     #: The supervisor keeps running.
     NEVER = "never"
-    #: The supervisor ends after the first of them.
+    # The supervisor ends when the first of them has ended.
     ANY_SIGNIFICANT = "any_significant"
-    #: The supervisor ends after the last of them.
+    # The supervisor ends when the last of them has ended.
     ALL_SIGNIFICANT = "all_significant"
 
 
 class OnLimit(_Choice):
     """A supervisor's reaction when its restart budget is used up."""
 
-    #: Stop the children and end FAILED, so that the parent may restart the whole supervisor.
+    # Stop the children and end as FAILED, so that the parent may restart the whole supervisor.
     ESCALATE = "escalate"
     #: Delay the restart until the budget allows it.
     PAUSE = "pause"
@@ -116,14 +116,14 @@ class OnLimit(_Choice):
 class StopOrder(_Choice):
     """The order in which a supervisor stops its children."""
 
-    #: One child after the other, in reverse start order.
+    # One child after the other, in reverse order of their starts.
     REVERSE = "reverse"
-    #: All at the same time.
+    # All children at the same time.
     PARALLEL = "parallel"
 
 
 class _Gated(Protocol):
-    # The overload keeps pyright from taking `lambda name=name: make(name)` for a function of a gate.
+    # Without the overloads, pyright takes `lambda name=name: make(name)` for a function with a gate argument.
     @overload
     def __call__(self, gate: Never, /) -> Coroutine[Any, Any, object]: ...
     @overload
@@ -140,34 +140,35 @@ _Target: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Description of a child of a `Supervisor`.
+    """The description of a `Supervisor`'s child.
 
     Args:
-        name: Name of the child, unique among its siblings.
-        child: An async function without arguments or with a `Gate` (for a `TaskWorker`), a list of arguments (for a
-            `ProcessWorker`), or a function that returns a new worker for each start. This function is called in the
-            loop, so it must return quickly, or return an awaitable.
+        name: The child's name, unique among its siblings.
+        child: An async function that takes no arguments or a `Gate` (run by a `TaskWorker`), a list of arguments (run
+            by a `ProcessWorker`), or a function that returns a new worker for each start. The last is called in the
+            event loop, so it must return quickly or return an awaitable.
         restart: When to restart the child: ``"always"``, ``"on_failure"`` or ``"never"``.
-        backoff: Delays before restarts, and the limit above which the child is not restarted.
-        first_start: Reaction if the child cannot start when its supervisor starts. ``"fail"`` fails the start of the
-            supervisor. ``"retry"`` starts the supervisor without the child, and starts the child again after each
-            ``backoff`` until it has run once. These starts do not count for the ``intensity`` of the supervisor.
-        stop_timeout: Seconds that the child has to end after a stop. By default, the value of its worker.
+        backoff: The delays before restarts, and the restart limit above which the child is no longer restarted.
+        first_start: The reaction if the child cannot start while the supervisor itself is starting. With ``"fail"``,
+            the supervisor fails to start. With ``"retry"``, the supervisor starts without the child and retries after
+            each delay of ``backoff`` until the child has run once. These retries do not count towards the supervisor's
+            ``intensity``.
+        stop_timeout: Seconds that the child has to end after a stop. By default, its worker's own timeout.
         significant: Whether the end of the child can end the supervisor; see ``auto_shutdown`` of `Supervisor`.
-        env, cwd, user, output, ready, start_timeout: Settings of the process, only for a list of arguments; see
-            `ProcessWorker`.
-        probe: Health check in addition to the worker's own ``probe()``. ``"port:N"``: it accepts connections on this
-            local port. ``"http://…"`` or ``"https://…"``: this URL is answered with a status below 400.
-            ``"cmd:COMMAND"``: this command, which no shell reads, exits with status 0. It has the environment, the
-            directory and the user of the process, and its output is discarded.
-        probe_interval: Seconds between two probes, varied at random by a tenth. By default 10 with a ``probe``;
-            otherwise the child is not probed.
-        probe_timeout: Maximum seconds per probe. A probe without an answer fails.
-        failures: Consecutive failed probes after which the child is unhealthy.
-        restart_unhealthy: Restart an unhealthy child. Otherwise, its health is only shown.
+        env, cwd, user, output, ready, start_timeout: Settings of the process. They require a list of arguments as the
+            child; see `ProcessWorker`.
+        probe: A health check in addition to the worker's own ``probe()``. ``"port:N"``: the child accepts connections
+            on this local port. ``"http://…"`` or ``"https://…"``: a request to this URL returns a status below 400.
+            ``"cmd:COMMAND"``: this command exits with status 0. The command is not interpreted by a shell. It runs with
+            the environment, the directory and the user of the process, and its output is discarded.
+        probe_interval: Seconds between two probes, with a random variation of 10 %. The default is 10 if ``probe`` is
+            set. Otherwise, the child is not probed.
+        probe_timeout: The maximum duration of a probe, in seconds. A probe that takes longer fails.
+        failures: The number of consecutive failed probes after which the child is unhealthy.
+        restart_unhealthy: Whether to restart an unhealthy child. If not, its health is only reported.
 
     Raises:
-        ValueError, TypeError: if a setting cannot work. The message names it.
+        ValueError, TypeError: if a setting is invalid. The message names the setting.
     """
 
     name: str
@@ -208,13 +209,13 @@ class Spec:
 
     @property
     def kind(self) -> str:
-        """Kind of the worker, as far as it is known before the worker is created."""
+        """The kind of worker, as far as it is known before the worker is created."""
         if self.is_command:
             return ProcessWorker.kind
         return TaskWorker.kind if is_async(self.child) else "worker"
 
     def make(self) -> object:
-        """Create a worker for the child. If its function returns something else, return that."""
+        """Create a worker for the child. If the child's function returns something else, return that unchanged."""
         if not callable(self.child):
             return ProcessWorker(self.name, *self.child, **self._of_process(), **self._grace())
         if is_async(self.child):
@@ -261,7 +262,7 @@ class Spec:
         if isinstance(child, str) or not (callable(child) or isinstance(child, Sequence)):
             raise TypeError(f"the child {self.name!r} must be {_ACCEPTED}, got {child!r}")
         if self.is_command or is_async(child):
-            # Create a worker and discard it, because its constructor checks the rest.
+            # The constructor of the worker checks the remaining settings.
             self.make()
         elif callable(child) and required_arguments(child) != 0:
             raise TypeError(f"{name_of(child)} cannot create {self.name!r}: it must have no required arguments")
@@ -272,9 +273,9 @@ class Spec:
 
 
 _ABOVE_0 = 1e-9
-#: Seconds between two probes of a child with a ``probe``.
+# The default probe interval of a child with a ``probe``, in seconds.
 _PROBE_INTERVAL = 10.0
-#: The settings of a process that are passed to its worker.
+# The settings that are passed on to the worker of a process.
 _OF_PROCESSES = ("env", "cwd", "user", "output", "ready", "start_timeout")
 _ACCEPTED = (
     "an async function, a list of arguments (not a string), or a function that returns a new worker "
@@ -283,10 +284,10 @@ _ACCEPTED = (
 
 
 def chosen(kind: type[_E], value: str, name: str) -> _E:
-    """Return the member of the enum ``kind`` with the value ``value``. ``name`` is the setting for the message.
+    """Return the member of the enum ``kind`` with the value ``value``. The error message names the setting ``name``.
 
     Raises:
-        ValueError: if there is no such member. The message lists all members.
+        ValueError: if the enum has no such member. The message lists all members.
     """
     try:
         return kind(value)
@@ -297,23 +298,23 @@ def chosen(kind: type[_E], value: str, name: str) -> _E:
 
 # -- the consequences of an end ----------------------------------------------------------------------------------------
 
-#: The exceptions with which a child controls its supervisor.
+# The exceptions that a child can raise to control its supervisor.
 CONTROL_EXCEPTIONS: Final = (DoNotRestart, StopTree, SystemExit, KeyboardInterrupt)
 
 
 class Verdict(Enum):
-    """The consequence of the end of a child."""
+    """A supervisor's reaction to the end of a child."""
 
-    #: Restart the child, and the siblings that the strategy of its supervisor includes.
+    # Restart the child, and the siblings that the supervisor's strategy includes.
     RESTART = auto()
-    #: Leave the child ended.
+    # Do not restart the child.
     LEAVE = auto()
-    #: End the supervisor and all of its parents up to the root.
+    # End the supervisor and every supervisor above it.
     ESCALATE = auto()
 
 
 def verdict(restart: Restart | str, ended: Exit) -> Verdict:
-    """Return the consequence of the exit ``ended`` of a child."""
+    """Return a supervisor's reaction to the exit ``ended`` of a child with the policy ``restart``."""
     error = cause_of(ended.error)
     match restart, error, ended.status:
         case _, StopTree() | SystemExit() | KeyboardInterrupt(), _:
@@ -336,7 +337,7 @@ def cause_of(error: BaseException | None) -> BaseException | None:
 
 
 def affected(strategy: Strategy, children: Sequence[_T], trigger: _T) -> Sequence[_T]:
-    """Return the children to stop in reverse order and restart in order when ``trigger`` is restarted."""
+    """Return the children that are restarted together with ``trigger``, in their start order."""
     match strategy:
         case Strategy.ONE_FOR_ONE:
             return [trigger]
@@ -347,7 +348,7 @@ def affected(strategy: Strategy, children: Sequence[_T], trigger: _T) -> Sequenc
 
 
 def ends_with(auto_shutdown: AutoShutdown, *, significant: bool, others: Iterable[Any]) -> bool:
-    """Return whether a supervisor ends with a child that is not restarted.
+    """Return whether a supervisor ends because a child has ended and is not restarted.
 
     ``others`` are the significant children that are still running.
     """
@@ -362,15 +363,15 @@ def ends_with(auto_shutdown: AutoShutdown, *, significant: bool, others: Iterabl
 
 # -- the budget of restarts --------------------------------------------------------------------------------------------
 
-#: Maximum errors kept for the exception group that a supervisor raises when it gives up.
+# The maximum number of errors in the exception group that a supervisor raises when it gives up.
 _MAX_ERRORS: Final = 100
 
 
 class Budget:
-    """The remaining restarts of the supervisor or pool ``name``, and the errors behind the previous ones.
+    """The restarts that the supervisor or pool ``name`` has left, and the errors that caused the previous restarts.
 
-    Without an ``intensity``, restarts are unlimited. When the budget is used up, `spend` raises. With ``pauses``,
-    `spend` instead returns the time from which the restart is allowed.
+    Without an ``intensity``, restarts are unlimited. `spend` raises when the budget is used up. With ``pauses``, it
+    returns the time from which the restart is allowed instead.
     """
 
     def __init__(self, name: str, intensity: Intensity | None, *, pauses: bool = False) -> None:
@@ -383,7 +384,7 @@ class Budget:
         self._errors: deque[Exception] = deque(maxlen=kept)
 
     def spend(self, now: float, child: str, error: BaseException) -> float:
-        """Count one restart of ``child`` because of ``error``. Return the time from which it is allowed.
+        """Count one restart of ``child`` because of ``error``. Return the time from which the restart is allowed.
 
         Raises:
             RestartLimitReached: if the budget is used up and does not pause.
@@ -411,7 +412,7 @@ class Budget:
 
 
 def _as_exception(child: str, error: BaseException) -> Exception:
-    """Return ``error`` in a form that fits into an exception group. An unrequested cancellation is wrapped."""
+    """Return ``error`` in a form that an exception group accepts. An unrequested cancellation is wrapped."""
     if isinstance(error, Exception):
         return error
     wrapped = WorkerFailed(f"{child!r} was cancelled, but not by its supervisor")
@@ -423,5 +424,5 @@ def _allowed_at(intensity: Intensity, restarts: Sequence[float], now: float) -> 
     """Return when the budget allows one more restart. ``restarts`` are newest first, and may be in the future."""
     if len(restarts) < intensity.limit:
         return now
-    # A restart still counts if it is exactly as old as the window is long.
+    # A restart whose age equals the window still counts.
     return max(now, math.nextafter(restarts[intensity.limit - 1] + intensity.within, math.inf))
