@@ -1,9 +1,9 @@
 """Workers and supervision.
 
 A worker starts once, ends once, and reports its result. `ProcessWorker` runs a program with all its processes,
-`ContainerWorker` a container, `TaskWorker` an async function, and `ThreadWorker` a plain one. Derive your own kinds
-from `BaseWorker`. A `Gate` suspends loops at a safe point. A `Supervisor` keeps workers running, and a `Spec` defines
-the rules for one of them. In a restarted worker, `handover` returns the result of the previous run.
+`ContainerWorker` a container, `TaskWorker` an async function, and `ThreadWorker` a plain function. Derive your own
+kinds from `BaseWorker`. A `Gate` suspends loops at a safe point. A `Supervisor` keeps workers running, and a `Spec`
+defines the rules for one of them. In a restarted worker, `handover` returns the result of the previous run.
 """
 
 from lifecycle._lazy import lazy_names

@@ -1,8 +1,9 @@
-"""Functions that watch, signal and reap processes. This is the only module that depends on the operating system.
+"""Functions that watch, signal and reap processes. Only this module depends on the operating system.
 
-Linux reports an end through a pidfd. Without pidfds (macOS, an old kernel, a sandbox that forbids them), one thread per
-process waits instead. Group members that outlive their leader then get no grace period, because they cannot be watched.
-Both ways are tested on Linux, but not on macOS. Windows has no process groups to kill, so no process is started there.
+Linux reports the end of a process through a pidfd. Where pidfds are missing (macOS, an old kernel, a sandbox that
+forbids them), one thread per process waits instead. Group members that outlive their leader then get no grace period,
+because they cannot be watched. Both ways are tested on Linux, but not on macOS. Windows has no process groups to kill,
+so no process is started there.
 """
 
 from __future__ import annotations
@@ -46,31 +47,31 @@ __all__ = [
 ]
 
 
-#: Programs that run other programs, and handle a signal only after the current one has ended.
+# Programs that run other programs, and handle a signal only after the current one has ended.
 _SHELLS: Final = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "mksh", "sh", "zsh"})
-#: Seconds to wait until killed members of a group are gone.
+# Seconds to wait until the killed members of a group are gone.
 _LAST_WAIT: Final = 1.0
-#: Maximum seconds until a stop signal takes effect, and the first and longest pause between checks.
+# The longest wait for a stop signal to take effect, and the first and the longest pause between checks, in seconds.
 _STOPS: Final = 5.0
 _FIRST_PAUSE: Final = 0.001
 _LONGEST_PAUSE: Final = 0.05
-#: Iterations of the loop after which a batch begins even if more requests arrive.
+# The number of loop iterations after which a batch begins even if more requests arrive.
 _MAX_TURNS: Final = 32
 
 
 class Coalescer(Generic[_T, _R]):
     """Calls ``work`` once per loop for all requests that arrive together.
 
-    A batch begins after one iteration of the loop without another request. With a ``thread``, the work runs in a new
-    thread of that name, because all threads of the loop's executor may be busy. Requests that arrive while it runs form
-    the next batch. Every caller receives the result or the error of its batch. A request that is cancelled before its
-    batch begins is skipped.
+    A batch begins when one iteration of the loop has brought no further request. With ``thread``, the work runs in a
+    new thread of that name, because all threads of the loop's executor may be busy. Requests that arrive during the
+    work form the next batch. Every caller receives the result or the error of its batch. A request that is cancelled
+    before its batch begins is skipped.
     """
 
     def __init__(self, work: Callable[[Sequence[_T]], _R], *, thread: str | None = None) -> None:
         self._work = work
         self._thread = thread
-        # The requests of the next batch, for each loop with a scheduled or running batch.
+        # The requests of the next batch, for each loop that has a scheduled or running batch.
         self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, _Batch[_T, _R]]
         self._waiting = WeakKeyDictionary()
 
@@ -100,7 +101,7 @@ class Coalescer(Generic[_T, _R]):
 
     def _run(self, loop: asyncio.AbstractEventLoop, batch: _Batch[_T, _R]) -> None:
         outcome = self._outcome(batch)
-        # If the loop is closed by now, no caller is waiting.
+        # If the loop has been closed, no caller is waiting.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(self._done, loop, batch, outcome)
 
@@ -129,7 +130,7 @@ class Coalescer(Generic[_T, _R]):
 
 
 class Account(NamedTuple):
-    """A user that a process runs as, with all of its groups, and its variables as in a login."""
+    """A user that a process runs as, with all of its groups and the variables that a login sets."""
 
     name: str
     uid: int
@@ -139,7 +140,7 @@ class Account(NamedTuple):
 
 
 def find_account(user: str | int) -> Account | None:
-    """Return the account of ``user``, a name or a number; None if this program runs as that user already.
+    """Return the account of ``user``, a name or a number, or None if this program already runs as that user.
 
     Raises:
         ValueError: if there is no such user, or this program may not start processes as that user.
@@ -166,7 +167,7 @@ def require_groups() -> None:
 
 
 async def process_end(pid: int) -> None:
-    """Wait until the child ``pid`` has ended. The child is not reaped, so that no other process can get its pid yet."""
+    """Wait until the child ``pid`` has ended. The child is not reaped, so its pid cannot be reused yet."""
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -183,7 +184,8 @@ async def process_end(pid: int) -> None:
 async def group_end(pgid: int) -> None:
     """Wait until only the leader is left in the group ``pgid``. Return immediately if members cannot be watched.
 
-    The leader must not have been reaped, unless other members exist. Otherwise another group could get the same id.
+    Unless the group has other members, its leader must not have been reaped, because a different group could get the
+    same id.
     """
     seen: set[int] = {pgid}
     while new := [pid for pid in (await _listings.submit(pgid))[pgid] if pid not in seen]:
@@ -192,7 +194,7 @@ async def group_end(pgid: int) -> None:
 
 
 async def mains_end(pgid: int, pids: Iterable[int]) -> None:
-    """Wait until these members of the group ``pgid`` have ended. Those that cannot be watched are skipped."""
+    """Wait until these members of the group ``pgid`` have ended. Members that cannot be watched are skipped."""
     watched = [fd for pid in pids if (fd := _open_member(pid, pgid)) is not None]
     try:
         await asyncio.gather(*(readable(fd) for fd in watched))
@@ -221,14 +223,14 @@ def _group_exists(pgid: int) -> bool:
 
 
 def signal_group(pgid: int, signum: int) -> None:
-    """Send ``signum`` to every member of the group. Does nothing if the group is gone."""
+    """Send ``signum`` to every member of the group. Do nothing if the group is gone."""
     # macOS raises EPERM for a group of zombies.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pgid, signum)
 
 
 def signal_mains(pgid: int, signum: int) -> list[int]:
-    """Send ``signum`` to the leader and, if it is a shell, to the commands that it runs. Return the pids of all.
+    """Send ``signum`` to the leader and, if it is a shell, to the commands that it is running. Return the pids of all.
 
     The leader must not have been reaped.
     """
@@ -236,7 +238,7 @@ def signal_mains(pgid: int, signum: int) -> list[int]:
     for pid in mains:
         mains += _children(pid) if _is_shell(pid) else []
     with suppress(ProcessLookupError, PermissionError):
-        # The shell comes first. Otherwise it could start its next command.
+        # Signal the shell first. Otherwise, it could start its next command.
         os.kill(pgid, signum)
     for pid in mains[1:]:
         if (fd := _open_member(pid, pgid)) is not None:
@@ -263,7 +265,7 @@ def _children(pid: int) -> list[int]:
 async def stopped(pid: int | None, wanted: Callable[[], bool]) -> None:
     """Wait until the child ``pid``, which received SIGSTOP, is stopped or has ended, or ``wanted`` returns False.
 
-    The child is polled for a limited time, because a process in disk I/O stops only after that I/O.
+    The child is polled for a limited time, because a process in disk I/O stops only when that I/O is complete.
     """
     until, pause = asyncio.get_running_loop().time() + _STOPS, _FIRST_PAUSE
     while pid is not None and wanted() and asyncio.get_running_loop().time() < until:
@@ -284,8 +286,8 @@ def _is_stopped(pid: int) -> bool:
 def exit_code(pid: int) -> int | None:
     """Return the exit code of the child ``pid``, which has ended, or the negative number of the signal that killed it.
 
-    Return None if the code is lost, because other code reaped the child or the program ignores SIGCHLD. The child is
-    not reaped.
+    Return None if the code is lost because other code reaped the child or the program ignores SIGCHLD. This function
+    does not reap the child.
     """
     try:
         result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -303,7 +305,7 @@ def reap(pid: int) -> None:
 
 
 def _list_members(wanted: Sequence[int]) -> dict[int, list[int]]:
-    """Return the members of the groups ``wanted``. The lists are empty without /proc."""
+    """Return the members of each group in ``wanted``. The lists are empty without /proc."""
     groups: dict[int, list[int]] = {pgid: [] for pgid in wanted}
     with suppress(FileNotFoundError):
         for entry in os.listdir("/proc"):  # noqa: PTH208  # avoids a thousand Path objects
@@ -312,7 +314,7 @@ def _list_members(wanted: Sequence[int]) -> dict[int, list[int]]:
     return groups
 
 
-# Concurrent requests share one scan of /proc, so that the cost stays linear when a hundred workers end together.
+# Concurrent requests share one scan of /proc, which keeps the cost linear when a hundred workers end together.
 _listings: Coalescer[int, dict[int, list[int]]] = Coalescer(_list_members)
 
 
@@ -324,7 +326,7 @@ def _group_of(pid: int) -> int | None:
 
 
 def _open_member(pid: int, pgid: int) -> int | None:
-    """Return a pidfd of a member, or None. The group is checked with the pidfd open, when the pid cannot be reused."""
+    """Return a pidfd of a member, or None. The group is checked last, because an open pidfd prevents reuse."""
     try:
         fd = os.pidfd_open(pid)
     except (AttributeError, OSError):
@@ -353,7 +355,7 @@ async def _thread_end(pid: int) -> None:
     def wait() -> None:
         with suppress(ChildProcessError):
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        # If the loop is closed by now, no caller is waiting.
+        # If the loop has been closed, no caller is waiting.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(_resolve, ended)
 

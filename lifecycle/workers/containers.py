@@ -53,54 +53,57 @@ _log = logging.getLogger("lifecycle.workers")
 
 #: Seconds to wait for remaining output after the container has ended.
 _DRAIN: Final = 5.0
-#: Labels by which an engine's containers are identified.
+# The labels that identify our containers in an engine.
 _NAME_LABEL: Final = "lifecycle.worker"
 _OWNER_LABEL: Final = "lifecycle.owner"
 _RESUME_LABEL: Final = "lifecycle.resume_id"
-#: Offset that shells and engines add to a signal number to form an exit status.
+# Shells and engines add this to a signal number to form an exit status.
 _SIGNALLED: Final = 128
-#: Maximum seconds for requests that the engine can complete quickly.
+# Seconds to wait for requests that the engine can complete quickly.
 _ANSWER: Final = 10.0
-#: Maximum seconds for a removal, because the engine deletes a file system.
+# Seconds to wait for a removal, which is slow because the engine deletes a file system.
 _REMOVAL: Final = 60.0
-#: The status that aiodocker sets if the engine did not respond.
+# The status that aiodocker sets if the engine did not respond.
 _NO_ANSWER: Final = 900
 _STDERR: Final = 2
-#: The prefix of the address of an engine on this machine.
+# The prefix of the address of an engine on this machine.
 _UNIX: Final = "unix://"
 _SCHEMES: Final = (_UNIX, "tcp://", "http://", "https://", "npipe://")
-#: Maximum seconds for the first response from an engine.
+# Seconds to wait for the first response from an engine.
 _PING: Final = 30.0
 
 
 class ContainerWorker(BaseWorker):
     """A worker that runs a container, from its creation to its removal.
 
-    The container is run by Docker or Podman, through the socket of the engine. Install the extra ``docker``
-    (aiodocker). The image is pulled if the engine does not have it. A stop sends the stop signal of the image (usually
-    SIGTERM) to the first process of the container. The container is always removed at the end, with its anonymous
-    volumes. If the engine is local and a guard is possible (see `ProcessWorker`), the container is removed even if this
-    program is killed. `suspend` freezes all processes of the container.
+    Docker or Podman runs the container, and the worker talks to it through the engine's socket. Install the extra
+    ``docker`` (aiodocker). The image is pulled if the engine does not have it. A stop sends the image's stop signal
+    (usually SIGTERM) to the first process in the container. The container is always removed at the end, with its
+    anonymous volumes. If the engine is local and a guard is possible (see `ProcessWorker`), the container is removed
+    even if this program is killed. `suspend` freezes all processes in the container.
 
     Args:
-        name: Name in messages and states. The name of the container itself is derived from it: `container`.
-        image: Image of the container.
-        command: The command and its arguments, in place of those of the image.
+        name: The worker's name, used in messages and states. The container gets a unique name derived from it; see
+            `container`.
+        image: The image of the container.
+        command: The command and its arguments, which replace those of the image.
         env: Environment variables in addition to those of the image. Variables of this program are not inherited.
-        engine: Address of the engine: ``"unix:///path/of/its.sock"``, the path alone, or ``"tcp://host:port"``. By
-            default, ``DOCKER_HOST``, else ``/var/run/docker.sock``, else Podman's sockets of the user or the system.
-        stop_timeout: Seconds from the stop signal until the container is killed.
-        output: Plain function, called in the loop with each line without its end, and "stdout" or "stderr". By default,
-            lines go to the log ``lifecycle.workers.<name>`` at level INFO. Errors of the function are logged.
+        engine: The address of the engine: ``"unix:///path/of/its.sock"``, the path alone, or ``"tcp://host:port"``. The
+            default is ``DOCKER_HOST`` if it is set, otherwise the first of these sockets that exists:
+            ``/var/run/docker.sock``, Podman's socket for this user, and Podman's socket for the system.
+        stop_timeout: Seconds between the stop signal and the kill.
+        output: A plain function that is called in the event loop with each line, without its line ending, and the name
+            of its stream, "stdout" or "stderr". By default, lines are logged to ``lifecycle.workers.<name>`` at level
+            INFO. Exceptions from the function are logged.
 
     Raises:
-        ValueError: if a setting cannot work. The message names it.
+        ValueError: if a setting is invalid. The message names the setting.
         TypeError: if the command contains anything but strings, or ``output`` is not a plain function.
     """
 
     kind: ClassVar[str] = "container"
     _stop_signal: int | None = signal.SIGTERM
-    # An engine under load takes a while to report a kill, and to remove the container.
+    # A busy engine takes a while to report a kill and to remove the container.
     _last_wait: ClassVar[float] = 10.0
 
     def __init__(  # part of the public API; each has a default
@@ -134,11 +137,11 @@ class ContainerWorker(BaseWorker):
 
     @property
     def container(self) -> str | None:
-        """Name of the container, for ``docker exec`` and similar commands. None before the start."""
+        """The container's name, for commands such as ``docker exec``. None before the start."""
         return None if self._at is None else self._at.name
 
     def _state_as(self, name: str, **known: Any) -> WorkerState:
-        """Return the state of the worker with the facts from its supervisor and the level of containment."""
+        """Return the state of the worker, with the facts from its supervisor and the level of containment."""
         return replace(super()._state_as(name, **known), contain=self._level)
 
     async def suspend(self) -> None:
@@ -148,13 +151,14 @@ class ContainerWorker(BaseWorker):
 
         Raises:
             InvalidTransition: if the container is not running, or its engine cannot freeze it. Rootless Podman needs
-                cgroups version 2.
+                cgroups version 2 for that.
         """
         async with self._changing:
             if self.status is Status.SUSPENDED:
                 return
             at = self._at_engine(Status.RUNNING, "suspended")
-            # Set this before the pause: a stop during the pause must unpause the container so that it gets the signal.
+            # Set this before the pause, because a stop during the pause must unpause the container for the signal to
+            # arrive.
             self._paused = True
             try:
                 await at.pause()
@@ -217,7 +221,7 @@ class ContainerWorker(BaseWorker):
         guarded = self._guard.add(at.name, _socket_of(self._address))
         self._level = Level.GUARD if guarded else Level.DETACHED
         if resume_id := self._env.get(RESUME_ID):
-            # Remove containers from earlier runs that could not be removed because the engine was down.
+            # Remove containers of earlier runs that could not be removed because the engine was not running.
             await at.remove_labelled(_RESUME_LABEL, resume_id)
         await at.create(self._config())
         self._stop_signal = await at.stop_signal()
@@ -246,7 +250,7 @@ class ContainerWorker(BaseWorker):
         try:
             await self._at.kill(signal.SIGKILL if force else self._stop_signal or signal.SIGTERM)
         except (EngineRefused, EngineLost) as error:
-            # Usually, the container or the engine has just ended. `_watch` reports both.
+            # Usually, the container or the engine has just ended. `_watch` reports either.
             _log.debug("the engine could not send a signal to %r: %s", self.name, error)
 
     async def _unpause(self, at: EngineContainer) -> None:
@@ -276,7 +280,7 @@ class ContainerWorker(BaseWorker):
                 self._receiver.feed(b"", stream)
             removed = await self._clear(at)
         if ended is not None and ended.code != 0 and not removed and self.status is not Status.STOPPING:
-            # If other software removes the container, the engine kills it first and reports its end before the removal.
+            # If other software removes the container, the engine kills it and reports its end before the removal.
             failure = (
                 f"{self.name!r} is gone: its container {at.name} was removed from outside and ended with status "
                 f"{ended.code}"
@@ -287,7 +291,7 @@ class ContainerWorker(BaseWorker):
         return End(failure_of(self.name, ended), code, self._receiver.tail())
 
     async def _clear(self, at: EngineContainer) -> bool:
-        """Remove the container and close the connection. Return False if other software had removed the container."""
+        """Remove the container and close the connection. Return False if other software had already removed it."""
         try:
             return await at.remove()
         except (EngineRefused, EngineLost) as error:
@@ -305,12 +309,12 @@ def _words(name: str, command: Sequence[str]) -> list[str]:
 
 
 def container_name(name: str) -> str:
-    """Return a unique container name for the worker ``name``, with only the characters that engines allow."""
+    """Return a unique container name for the worker ``name`` that consists only of characters that engines allow."""
     return f"{re.sub('[^a-zA-Z0-9_.-]+', '-', name).lstrip('_.-')[:40] or 'worker'}-{secrets.token_hex(6)}"
 
 
 def failure_of(name: str, ended: ContainerEnd) -> WorkerFailed | None:
-    """Return the error for the end of a container, or None. It applies unless a stop was requested."""
+    """Return the error for the end of a container, or None for status 0. It does not apply after a requested stop."""
     if ended.code == 0:
         return None
     if ended.out_of_memory:
@@ -329,18 +333,18 @@ def failure_of(name: str, ended: ContainerEnd) -> WorkerFailed | None:
 
 
 class EngineRefused(Exception):
-    """Raised if the engine responds with an error. The message is that error."""
+    """Raised when the engine responds with an error, which is the message."""
 
 
 class EngineLost(Exception):
-    """Raised if the engine does not respond. The message contains the reason."""
+    """Raised when the engine does not respond. The message contains the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerEnd:
     """The end of a container, as reported by the engine."""
 
-    #: The exit status of the first process; 128 + n if it was killed by signal n or exited with that status.
+    # The exit status of the first process. It is 128 + n if signal n killed the process.
     code: int
     out_of_memory: bool = False
 
@@ -348,29 +352,29 @@ class ContainerEnd:
 class EngineContainer:
     """The container ``name`` in an engine. Call `close` when it is no longer needed.
 
-    The calls have the same order as in ``docker run``. The client attaches before the start, so that it misses no
-    output. A later attachment would also lose the exit code, which Podman forgets if a client attaches after the end of
-    the container. Automatic removal by the engine is not used, because Podman may then lose the exit code and the
+    The calls follow the order of ``docker run``. The client attaches before the start, to receive all output. Attaching
+    later would also lose the exit code, because Podman forgets it if a client attaches after the container has ended.
+    The engine is not asked to remove the container automatically, because Podman may then lose the exit code and the
     out-of-memory flag.
     """
 
     def __init__(self, docker: Docker, name: str) -> None:
         self.name = name
-        # Any, because the types of aiodocker are incomplete.
+        # This is Any, because the types of aiodocker are incomplete.
         self._docker: Any = docker
         self._there = self._docker.containers.container(name)
         self._attached: Attached | None = None
 
     @classmethod
     async def at(cls, address: str, name: str) -> EngineContainer:
-        """Return a container ``name``, not yet created, at the engine at ``address``. Raises WorkerFailed."""
+        """Return the container ``name``, not yet created, for the engine at ``address``. Raises WorkerFailed."""
         return cls(await _client(address), name)
 
     async def create(self, config: Mapping[str, Any]) -> None:
         """Pull the image if it is missing, create the container, and attach to its output.
 
         Raises:
-            EngineRefused: if, for example, the image cannot be pulled or the name is already in use.
+            EngineRefused: if, for example, the image cannot be pulled or the name is in use.
             EngineLost: if the engine does not respond.
         """
         async with _answers(None):
@@ -378,7 +382,7 @@ class EngineContainer:
                 await self._pull(config["Image"])
             await _settled(self._docker.containers.create(dict(config), name=self.name))
             attached: Attached = self._there.attach(stdout=True, stderr=True)
-            # Set this before connecting, so that `close` also closes a partial connection.
+            # Set this before connecting, because `close` must also close a partial connection.
             self._attached = attached
             await attached.__aenter__()
 
@@ -406,7 +410,7 @@ class EngineContainer:
         """Wait for the container to end, without a timeout. Raises EngineLost, or EngineRefused if it was removed."""
         async with _answers(None):
             await self._there.wait()
-        # Request the state, because Podman reports status 0 above if the container was removed during the wait.
+        # The wait is not enough, because Podman reports status 0 if the container was removed during it.
         async with _answers():
             state = (await self._there.show())["State"]
         return ContainerEnd(state["ExitCode"], state.get("OOMKilled", False))
@@ -499,7 +503,7 @@ async def _answers(timeout: float | None = _ANSWER) -> AsyncGenerator[None]:
 
 
 async def _settled(request: Awaitable[object]) -> None:
-    """Wait for ``request``, even if cancelled, because an engine operation must be complete before it can be undone."""
+    """Wait for ``request``, even if cancelled, because only a completed engine operation can be undone."""
     asked = asyncio.ensure_future(request)
     try:
         await asyncio.shield(asked)
@@ -511,11 +515,11 @@ async def _settled(request: Awaitable[object]) -> None:
 
 
 def signal_number(stop_signal: str | None) -> int:
-    """Return the number of a stop signal such as ``"SIGINT"``, ``"INT"`` or ``"2"``; SIGTERM for None."""
+    """Return the number of a stop signal such as ``"SIGINT"``, ``"INT"`` or ``"2"``. None means SIGTERM."""
     text = (stop_signal or "").upper().removeprefix("SIG")
     if text.isascii() and text.isdigit():
         return int(text)
-    # Other names, such as RTMIN+3, differ between systems.
+    # Fall back to SIGTERM for other names, such as RTMIN+3, which differ between systems.
     return int(getattr(signal, f"SIG{text}", signal.SIGTERM))
 
 
@@ -535,7 +539,7 @@ def _check_address(address: str, setting: str = "engine") -> str:
 
 
 def engine_address(engine: str | None) -> str:
-    """Return the address of the engine: ``engine``, else ``DOCKER_HOST``, else the first socket that exists.
+    """Return the engine's address: ``engine`` if given, then ``DOCKER_HOST``, then the first socket that exists.
 
     Raises:
         WorkerFailed: if no engine was found. The message lists the sockets that were tried.
@@ -559,12 +563,12 @@ def engine_address(engine: str | None) -> str:
 
 
 def _socket_of(address: str) -> str | None:
-    """Return the path of the engine's socket if it is on this machine, else None."""
+    """Return the path of the engine's socket if it is on this machine, otherwise None."""
     return address.removeprefix(_UNIX) if address.startswith(_UNIX) else None
 
 
 async def _client(address: str) -> Docker:
-    """Return a client that is connected to the engine at ``address``. The caller closes the client.
+    """Return a client that is connected to the engine at ``address``. The caller must close it.
 
     Raises:
         WorkerFailed: if aiodocker is not installed, or the engine does not respond.
@@ -592,7 +596,7 @@ async def _client(address: str) -> Docker:
 
 
 async def _api_version(docker: Docker) -> str:
-    """Return the version of the engine's API. The full version information takes Podman far longer."""
+    """Return the version of the engine's API. The ping is much faster than the full version information with Podman."""
     async with asyncio.timeout(_PING), docker.session.get(f"{docker.docker_host}/_ping") as answer:
         answer.raise_for_status()
         version = answer.headers.get("Api-Version")

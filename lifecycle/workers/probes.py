@@ -1,4 +1,4 @@
-"""The ``probe=`` of a `Spec`: a health check that is described by a text, for any kind of child."""
+"""The ``probe=`` setting of a `Spec`: a health check that is described by a string, for any kind of child."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["Probe", "answer_of", "parse_probe"]
 
 
 class Probe(Protocol):
-    """A health check. Its text completes "it did not …"."""
+    """A health check. ``str()`` of the check completes "it did not …"."""
 
-    #: The reason why the last check failed, if known.
+    # The reason why the last check failed, if known.
     reason: str
 
     async def check(self, worker: object, /) -> bool:
@@ -37,7 +37,7 @@ def parse_probe(text: str, name: str) -> Probe:
     """Return the probe that ``text`` describes, for the child ``name``.
 
     Raises:
-        ValueError: if ``text`` describes no probe.
+        ValueError: if ``text`` does not describe a probe.
     """
     try:
         return _read(text, name)
@@ -61,16 +61,16 @@ def _read(text: object, name: str) -> Probe:
 
 
 async def answer_of(probe: Probe, worker: object) -> ProbeResult:
-    """Check ``worker`` once, and return the result with the reason of a failure."""
+    """Check ``worker`` once, and return the result. If the check fails, the result includes the reason."""
     if await probe.check(worker):
         return ProbeResult(healthy=True)
     return ProbeResult(healthy=False, message=f"did not {probe}{probe.reason and f': {probe.reason}'}")
 
 
 class CommandProbe:
-    """A probe that is good if a command exits with status 0. Its output is discarded, and no shell reads it.
+    """A probe that succeeds if a command exits with status 0. Its output is discarded, and no shell interprets it.
 
-    The command has the environment, the directory and the user of the process that it checks.
+    The command runs with the environment, the directory and the user of the process that it checks.
 
     Raises:
         ValueError: if the command cannot be split into words.
@@ -117,7 +117,7 @@ def _spawn(command: Command) -> int:
 
 
 async def _end(containment: Containment, pid: int | None) -> None:
-    """Kill what is left of the command."""
+    """Kill all remaining processes of the command."""
     if pid is not None:
         _posix.signal_group(pid, signal.SIGKILL)
         await _posix.process_end(pid)

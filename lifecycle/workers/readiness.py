@@ -1,4 +1,4 @@
-"""The conditions for the ``ready=`` setting of `ProcessWorker`, which define when a process counts as ready.
+"""The conditions that the ``ready=`` setting of `ProcessWorker` can require before a process counts as ready.
 
 Each condition is a class. It waits for a line of output, a port that accepts connections, a URL that responds, or a
 notification in systemd's format.
@@ -46,18 +46,18 @@ class Readiness:
         return command
 
     def reached(self, is_ours: Callable[[int], bool]) -> Awaitable[object]:
-        """Complete when the process is ready. ``is_ours`` recognizes PIDs of the worker. The caller may cancel this."""
+        """Complete when the process is ready. ``is_ours`` recognizes the worker's pids. The caller may cancel this."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Close all open descriptors after the process has ended or failed to start. Further calls do nothing."""
+        """Close all open descriptors when the process has ended or failed to start. Further calls do nothing."""
 
 
 def parse_ready(text: str) -> Readiness:
     """Return the condition that ``text`` describes, for one process.
 
     Raises:
-        ValueError: if ``text`` describes no condition.
+        ValueError: if ``text`` does not describe a condition.
     """
     try:
         return _read(text)
@@ -100,12 +100,12 @@ def not_ready(name: str, ready: Readiness, life: asyncio.Future[End | None], tim
 
 # -- a line of output --------------------------------------------------------------------------------------------------
 
-#: Maximum number of characters searched per line. The search time of an expression may grow quadratically.
+# The maximum number of characters that are searched per line, because search time may grow quadratically.
 _SEARCHED: Final = 4096
 
 
 class Line(Readiness):
-    """Ready when the process writes a line that matches the regular expression ``pattern``, to stdout or stderr.
+    """Ready when the process writes a line to stdout or stderr that matches the regular expression ``pattern``.
 
     Raises:
         ValueError: if ``pattern`` is not a regular expression.
@@ -131,7 +131,7 @@ class Line(Readiness):
             self._found.set_result(None)
 
     def prepare(self, command: Command) -> Command:
-        """Start to search the output."""
+        """Begin to search the output."""
         self._found = asyncio.get_running_loop().create_future()
         return command
 
@@ -186,7 +186,7 @@ class Port(Readiness):
             with socket.socket(family) as probe:
                 probe.setblocking(False)
                 await asyncio.get_running_loop().sock_connect(probe, (host, self.number))
-                # If no process listens, the system may assign this port to the probe, which would then connect to
+                # If no process listens, the system may assign this very port to the probe, which then connects to
                 # itself.
                 return bool(probe.getsockname() != probe.getpeername())
         except OSError:
@@ -195,7 +195,7 @@ class Port(Readiness):
 
 # -- a URL -------------------------------------------------------------------------------------------------------------
 
-#: Seconds per request. A server that accepts connections before it is ready may never answer the first request.
+# Seconds per request. A server that accepts connections before it is ready may never respond to the first request.
 _ANSWER_TIMEOUT: Final = 5.0
 _PORTS: Final = {"http": 80, "https": 443}
 
@@ -214,7 +214,7 @@ class Url(Readiness):
         if not parts.hostname or any(each.isspace() for each in url):
             raise ValueError("a URL must have a host and no spaces")
         self._url = url
-        # The URL for messages, without a password.
+        # The URL as shown in messages, without user and password.
         self._shown = url.replace(f"{parts.netloc}", parts.netloc.rpartition("@")[2], 1)
         port = parts.port or _PORTS[parts.scheme]
         self._listeners = _Listeners(port) if _is_here(parts.hostname) else None
@@ -229,12 +229,12 @@ class Url(Readiness):
         return command
 
     async def reached(self, is_ours: Any) -> None:  # noqa: ARG002  # as for a port
-        """Poll the URL until it answers."""
+        """Poll the URL until it responds with such a status."""
         async with _session() as session:
             await _poll(lambda: self._answers(session))
 
     async def check(self, _: object = None, /) -> bool:
-        """Return whether the URL answers now."""
+        """Return whether the URL responds with such a status now."""
         async with _session() as session:
             return await self._answers(session)
 
@@ -272,25 +272,25 @@ def _is_here(host: str) -> bool:
 # -- a notification ----------------------------------------------------------------------------------------------------
 
 _VARIABLE: Final = "NOTIFY_SOCKET"
-#: Maximum bytes per notification. Like systemd, this module ignores longer ones.
+# The maximum number of bytes per notification. Longer ones are ignored, as by systemd.
 _SIZE: Final = 4096
-#: Maximum number of notifications read per loop iteration, so that a flood does not block the loop.
+# The maximum number of notifications per loop iteration, so that a flood of them does not block the loop.
 _AT_ONCE: Final = 32
-#: Maximum number of characters shown of a status.
+# The maximum number of characters of a status in a message.
 _STATUS_SHOWN: Final = 200
-#: The PID, user and group of the sender.
+# The pid, user and group of the sender.
 _SENDER: Final = struct.Struct("3i")
 
 
 class Notice(Readiness):
     """Ready when one of the worker's processes sends ``READY=1`` to NOTIFY_SOCKET. Linux only.
 
-    The process receives the address of a socket in NOTIFY_SOCKET, as in sd_notify(3). The address is abstract. It
-    therefore leaves no file behind, and a process that has changed its user, root or mounts can reach it. Because any
-    process can send to the socket, the kernel provides the pid of the sender, and only processes of the worker count.
+    The process finds the address of a socket in NOTIFY_SOCKET, as described in sd_notify(3). The address is abstract,
+    so it leaves no file behind, and a process that has changed its user, root or mounts can still reach it. Any process
+    can send to the socket, so the kernel provides the sender's pid, and only the worker's own processes count.
 
-    Other messages of the protocol are read until the end of the process, and ignored. As with systemd, a sender that
-    has ended before its message is read cannot be identified, and is ignored. The leader always exists at that time,
+    Other messages are read until the end of the process, and ignored. As with systemd, a message is ignored if its
+    sender has ended before it is read, because that sender cannot be identified. The leader always exists at that time,
     and `systemd-notify` waits.
     """
 
@@ -311,13 +311,13 @@ class Notice(Readiness):
         name = f"lifecycle-{secrets.token_hex(16)}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
-        # Set this before the socket has a name, because messages that arrive earlier would have no credentials.
+        # Set this before the bind, because messages that arrive earlier would have no credentials.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._socket.bind(f"\0{name}")
         return replace(command, env={**command.env, _VARIABLE: f"@{name}"})
 
     def reached(self, is_ours: Callable[[int], bool]) -> asyncio.Future[None]:
-        """Complete after ``READY=1``. Later messages are read too, because their senders wait until they are read."""
+        """Complete after ``READY=1``. Later messages are read too, because their senders wait for that."""
         assert self._socket is not None, "prepare() sets it"
         loop = asyncio.get_running_loop()
         self._is_ours = is_ours
@@ -338,7 +338,7 @@ class Notice(Readiness):
             if self._socket is None:
                 return
             try:
-                # The buffer has no space for descriptors sent with the message, so the kernel closes them.
+                # The buffer has no space for descriptors that come with the message, so the kernel closes them.
                 data, more, flags, _ = self._socket.recvmsg(_SIZE, socket.CMSG_SPACE(_SENDER.size))
             except BlockingIOError:
                 return
@@ -365,7 +365,7 @@ def _none(_: int) -> bool:
 
 
 def _sender(ancillary: list[tuple[int, int, bytes]]) -> int:
-    """Return the PID of the sender from the kernel, or 0 if that process is not visible here."""
+    """Return the sender's pid as provided by the kernel, or 0 if that process is not visible here."""
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
             return int(_SENDER.unpack(data)[0])
@@ -376,7 +376,7 @@ def _sender(ancillary: list[tuple[int, int, bytes]]) -> int:
 
 #: Seconds between the first two checks.
 _FIRST_PAUSE: Final = 0.01
-#: Maximum number of seconds between two checks.
+# The longest time in seconds between two checks.
 _LONGEST_PAUSE: Final = 0.2
 
 
@@ -391,7 +391,7 @@ async def _poll(check: Callable[[], Awaitable[bool]]) -> None:
 _SOCKET_TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
 _LISTENING: Final = "0A"
 _MAPPED: Final = bytes(10) + b"\xff\xff"
-#: Addresses of listeners that accept connections to 127.0.0.1 or ::1.
+# The addresses of listeners that accept connections to 127.0.0.1 or ::1.
 _LOCAL: Final = {
     address
     for four in (bytes(4), bytes([127, 0, 0, 1]))
@@ -400,11 +400,11 @@ _LOCAL: Final = {
 
 
 class _Listeners:
-    """The sockets that listen on ``port``, and the subset that existed before the start of the process.
+    """The sockets that listen on ``port``, and those of them that existed before the start of the process.
 
-    The subset shows whether a connection may have reached a process that was already running. Sockets are identified by
-    inode, as listed in /proc on Linux. The owners of sockets are not compared, because a different process may listen
-    legitimately, such as a container engine that publishes the port.
+    The earlier sockets show whether a connection may have reached a process that was already running. Sockets are
+    identified by the inodes that Linux lists in /proc. Their owners are not compared, because a different process may
+    listen legitimately, such as a container engine that publishes the port.
     """
 
     def __init__(self, port: int) -> None:
@@ -412,13 +412,13 @@ class _Listeners:
         self._before: set[str] = set()
 
     def remember(self) -> None:
-        """Remember the current sockets, which do not belong to the process to be started."""
+        """Remember the current sockets, because they do not belong to the process that is about to start."""
         self._before = set(_listening(self._port))
 
     def objection(self) -> str:
         """Return the reason why a response from the port does not count, or an empty string if it counts.
 
-        A response counts if the system shows no listener, as outside Linux or with port forwarding.
+        A response counts if the system shows no listener, for example outside Linux or with port forwarding.
         """
         now = set(_listening(self._port))
         if now and now <= self._before:
@@ -440,6 +440,6 @@ def _listening(port: int) -> Iterator[str]:
 
 
 def _packed(address: str) -> bytes:
-    """Return an address in network byte order. Each word of an address in /proc has the byte order of this machine."""
+    """Return an address in network byte order. In /proc, each word of it is in the byte order of this machine."""
     words = (int(address[start : start + 8], 16) for start in range(0, len(address), 8))
     return b"".join(word.to_bytes(4, sys.byteorder) for word in words)

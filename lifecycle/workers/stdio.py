@@ -1,9 +1,9 @@
 """The command and the standard streams of a process, and the splitting of its output into lines.
 
-`ProcessWorker` watches and stops a process by its process group, and does not deal with streams. A `Stdio` spawns the
-process as the leader of a new group, and reads its output to the end. This module has pipes and the inherited terminal;
-`lifecycle.workers.terminals` has a new terminal for the child. A `Receiver` has no descriptors and no loop: its bytes
-come from pipes, a terminal or a container engine.
+`ProcessWorker` watches a process and stops its process group, but leaves the streams to a `Stdio`. A `Stdio` starts the
+process as the leader of a new group, and reads its output to the end. This module provides pipes and the inherited
+terminal; `lifecycle.workers.terminals` provides a new terminal for the child. A `Receiver` turns bytes into lines,
+whether they come from pipes, a terminal or a container engine.
 """
 
 from __future__ import annotations
@@ -48,13 +48,14 @@ __all__ = [
     "popen",
 ]
 
-#: Bytes per read: so few that a child that floods its output with empty lines does not block the loop.
+# Bytes per read. This is small enough to keep the loop responsive while a child floods its output with empty lines.
 _CHUNK = 16 * 1024
-#: Reads after the end of the process if another process still holds its pipe: enough for a full pipe.
+# The number of reads after the process has ended while another process still holds its pipe. It suffices for a full
+# pipe.
 _LAST_READS = 1024 * 1024 // _CHUNK
-#: Seconds to wait for the end of the output after the process group is dead.
+# Seconds to wait for the end of the output after the process group is dead.
 DRAIN: Final = 0.5
-#: Bytes after which an incomplete line is delivered in pieces.
+# The size in bytes at which an incomplete line is delivered in pieces.
 LIMIT: Final = 4 * 1024 * 1024
 
 Stream: TypeAlias = Literal["stdout", "stderr"]
@@ -65,19 +66,19 @@ Stream: TypeAlias = Literal["stdout", "stderr"]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command with its environment and directory. Nothing else is looked up or inherited later."""
+    """A command with its environment and working directory. Nothing else is looked up or inherited later."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: str | None = None
-    #: Descriptors that the process inherits in addition to its streams, with the same numbers.
+    # File descriptors that the process inherits in addition to its streams, under the same numbers.
     inherit: Sequence[int] = ()
-    #: The user that the process runs as; None for that of this program.
+    # The user that the process runs as, or None for the user of this program.
     account: Account | None = None
 
 
 def check_argv(name: str, argv: tuple[str | os.PathLike[str], ...]) -> tuple[str, ...]:
-    """Return ``argv`` of the worker ``name`` as strings.
+    """Return the arguments of the worker ``name`` as strings.
 
     Raises:
         ValueError: if ``argv`` or its program is empty, or an argument contains a NUL.
@@ -95,7 +96,7 @@ def check_argv(name: str, argv: tuple[str | os.PathLike[str], ...]) -> tuple[str
 
 
 def check_program(command: Command) -> None:
-    """Check that the program exists before it is passed to `env`, whose error would not name the cause.
+    """Check that the program exists. If it is started through `env`, the error from `env` would not name the cause.
 
     Raises:
         OSError: if the program is missing, is not executable, or looks like a variable assignment.
@@ -107,7 +108,7 @@ def check_program(command: Command) -> None:
 
 
 def find_program(program: str, command: Command) -> str:
-    """Return the file of ``program`` for the directory and the PATH of ``command``. Raises OSError if it is missing."""
+    """Return the file of ``program``, using the directory and PATH of ``command``. Raises OSError if it is missing."""
     at = Path(command.cwd or "", program)
     found = _found(at if os.sep in program else program, command)
     if found is None:
@@ -117,7 +118,7 @@ def find_program(program: str, command: Command) -> str:
 
 
 def fault_of(command: Command, error: OSError) -> str:
-    """Return which part of the command is wrong, and how to fix it."""
+    """Return a description of the part of the command that is wrong, and how to fix it."""
     if command.cwd is not None and error.filename == command.cwd:
         return f"cwd={command.cwd!r} cannot be entered ({error.strerror}); create it, or give another"
     program = command.argv[0]
@@ -127,7 +128,7 @@ def fault_of(command: Command, error: OSError) -> str:
         case PermissionError() if command.account is not None:
             user = command.account.name
             fault = f"cannot be executed by the user {user!r}; check the permissions of the file and its directories"
-        # The error is the same if a directory of PATH is not searchable.
+        # A directory of PATH that cannot be searched causes the same error.
         case PermissionError() if os.sep not in program and _found(program, command, os.F_OK) is None:
             fault = _missing(program, Path(program))
         case PermissionError():
@@ -159,7 +160,7 @@ class Stdio(Protocol):
     """The streams of one process."""
 
     def spawn(self, command: Command) -> int:
-        """Start the process as the leader of a new process group, begin to read, and return the pid. Raises OSError."""
+        """Start the process as the leader of a new group, begin to read, and return its pid. Raises OSError."""
         ...
 
     async def drain(self) -> None:
@@ -177,18 +178,18 @@ class Stdio(Protocol):
 
 @runtime_checkable
 class LineSource(Protocol):
-    """A `Stdio` that reads lines and passes them on to a listener."""
+    """A `Stdio` that reads lines and can pass them to a listener."""
 
     def listen(self, listener: Callable[[str], object]) -> None:
-        """Call ``listener`` with each line as well, from the start of the process."""
+        """Call ``listener`` with each line too, from the start of the process."""
         ...
 
 
 class Pipes:
-    """No input, and one pipe each for stdout and stderr, read line by line. The process gets a new session.
+    """Streams without input, and with one pipe each for stdout and stderr, which are read line by line.
 
-    A slow reader slows the process down through its pipe, because only the current line is buffered. ``output``
-    receives the lines. Without it, they are logged to ``log`` at level INFO.
+    The process gets a new session. If ``output`` is slow, the pipe fills and slows the process down, because only the
+    current line is buffered. ``output`` receives the lines. Without it, they are logged to ``log`` at level INFO.
 
     Raises:
         TypeError: if ``output`` is not callable or is async.
@@ -199,7 +200,7 @@ class Pipes:
         self._readers: list[Reader] = []
 
     def listen(self, listener: Callable[[str], object]) -> None:
-        """Call ``listener`` with each line as well."""
+        """Call ``listener`` with each line too."""
         self._receiver.listen(listener)
 
     def spawn(self, command: Command) -> int:
@@ -231,10 +232,11 @@ class Pipes:
 
 
 class Inherited:
-    """Our own streams, for a child in a new process group within our session: a job, as in a shell.
+    """The streams of this program, for a child in a new process group within our session, like a shell job.
 
-    For a child on the real terminal. The caller makes it the foreground group with ``os.tcsetpgrp``, and then sends
-    SIGCONT to the group, which may have used the terminal too early. The caller also takes the terminal back.
+    Use it for a child on the real terminal. The caller makes it the foreground group with ``os.tcsetpgrp``, and then
+    sends SIGCONT to the group, because it may have been stopped for using the terminal too early. At the end, the
+    caller takes the terminal back.
     """
 
     def spawn(self, command: Command) -> int:
@@ -253,7 +255,7 @@ class Inherited:
 
 
 class Reader:
-    """A reader that owns a descriptor and reads it when it is readable, at most ``chunk`` bytes at a time.
+    """A reader that owns a descriptor and reads up to ``chunk`` bytes whenever it is readable.
 
     ``feed(b"")`` is called once, before the descriptor is closed.
     """
@@ -316,13 +318,13 @@ def pipe(ours: ExitStack, theirs: ExitStack) -> tuple[int, int]:
 
 
 def popen(command: Command, **how: Any) -> int:
-    """Spawn a process as `subprocess.Popen` does, and return its pid. The caller watches and reaps it."""
+    """Start a process with `subprocess.Popen`, and return its pid. The caller watches and reaps it."""
     if (account := command.account) is not None:
         how |= {"user": account.uid, "group": account.gid, "extra_groups": account.groups}
     process = subprocess.Popen(  # noqa: S603  # the caller chose the command
         command.argv, env=command.env, cwd=command.cwd, pass_fds=command.inherit, **how
     )
-    # The caller reaps the process. Without a return code, Popen would try to, and warn.
+    # Without a return code, Popen would try to reap the process itself, and warn.
     process.returncode = 0
     return process.pid
 
@@ -331,7 +333,7 @@ def popen(command: Command, **how: Any) -> int:
 
 
 class Output(Protocol):
-    """Receives each line that a process writes to ``stream``. Called in the loop, so it must be quick."""
+    """A function that receives each line of output. It runs in the event loop, so it must be quick."""
 
     def __call__(self, line: str, stream: Stream, /) -> object:
         """Receive one line, without its line ending."""
@@ -341,7 +343,7 @@ class Output(Protocol):
 class Receiver:
     """Splits the two streams into lines and passes them to ``output``, or logs them to ``log`` at level INFO.
 
-    The last 4 KiB of stderr are kept.
+    It keeps the last 4 KiB of stderr.
 
     Raises:
         TypeError: if ``output`` is not callable or is async.
@@ -358,11 +360,11 @@ class Receiver:
         self._tail = Tail()
 
     def listen(self, listener: Callable[[str], object]) -> None:
-        """Call ``listener`` with each line as well. It MUST NOT raise."""
+        """Call ``listener`` with each line too. It MUST NOT raise."""
         self._listener = listener
 
     def feed(self, data: bytes, stream: Stream) -> None:
-        """Process bytes from ``stream``, or ``b""`` at its end."""
+        """Process bytes from ``stream``. ``b""`` marks its end."""
         if data and stream == "stderr":
             self._tail.feed(data)
         lines = self._lines[stream]
@@ -377,7 +379,7 @@ class Receiver:
         try:
             self._output(line, stream)
         except Exception:  # noqa: BLE001  # logged
-            # Log it only once, because a broken function fails for each of a million lines.
+            # Log only the first failure, because a broken function may fail for each of a million lines.
             if not self._has_failed:
                 self._log.exception(
                     "the output function %r failed; the line is lost (logged once): %.200r", self._output, line
@@ -393,11 +395,11 @@ class Receiver:
 class Lines:
     """Splits a stream of bytes into lines of text without line endings.
 
-    Bytes that are not UTF-8 are replaced. A line longer than `LIMIT` bytes is delivered in pieces.
+    Invalid UTF-8 is replaced. A line longer than `LIMIT` bytes is delivered in pieces.
     """
 
     def __init__(self) -> None:
-        # The parts of the incomplete line. They are joined only once, so that the time for long lines stays linear.
+        # The parts of the incomplete line. Joining them only once keeps the time for a long line linear.
         self._begun: list[bytes] = []
         self._size = 0
 

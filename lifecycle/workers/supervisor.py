@@ -1,7 +1,7 @@
 """`Supervisor`: a worker that keeps other workers running, by the rules of Erlang/OTP.
 
-This module has the API and the ``async with`` block. `lifecycle.workers.supervision.loop` makes the decisions about
-children.
+This module contains the API and the ``async with`` block. `lifecycle.workers.supervision.loop` makes the decisions
+about children.
 """
 
 from __future__ import annotations
@@ -37,35 +37,36 @@ class Supervisor(BaseWorker):
     """A worker that starts, restarts and stops other workers: its children, each described by a `Spec`.
 
     `start` starts the children in order, each when the previous one is running. If a child cannot start, the children
-    before it are stopped and the start fails. A child that ends is restarted by the rules of its spec, after its
-    backoff, together with the siblings that ``strategy`` names. `stop` stops the children in reverse order.
+    before it are stopped and the start fails. A child that ends is restarted if its spec requires it. The restart
+    waits for the child's backoff and includes the siblings that ``strategy`` selects. `stop` stops the children in
+    reverse order.
 
     If the supervisor fails inside an ``async with`` block, for instance because its ``intensity`` is exceeded, the body
     of the block is cancelled and the block raises the error, as a task group does. Leave the block in the task that
     entered it.
 
     A child that raises `DoNotRestart` is not restarted. If a child raises `StopTree`, `SystemExit` or
-    `KeyboardInterrupt`, this supervisor and those above it end FAILED with that error.
+    `KeyboardInterrupt`, its supervisor and all supervisors above it end as FAILED with that error.
 
     Args:
-        name: Name in messages and states.
+        name: The supervisor's name, used in messages and states.
         specs: The children. `add` adds more at any time.
         strategy: Which siblings are restarted together with a child: ``"one_for_one"``, ``"one_for_all"`` or
             ``"rest_for_one"``; see `Strategy`.
-        intensity: Maximum restarts of all children within a time. By default, unlimited.
-        on_limit: Action when ``intensity`` is exceeded. ``"escalate"`` stops the children and ends FAILED with
+        intensity: The maximum number of restarts of all children within a period. By default, restarts are unlimited.
+        on_limit: The action when ``intensity`` is exceeded. ``"escalate"`` stops the children and ends as FAILED with
             `RestartLimitReached`. ``"pause"`` delays the restart until it is allowed again.
-        auto_shutdown: Whether to end (FINISHED) after significant children have ended and are not restarted; see
+        auto_shutdown: Whether to end (as FINISHED) when significant children have ended and will not be restarted; see
             `AutoShutdown`.
-        stop_order: ``"reverse"`` stops children one after the other, ``"parallel"`` at the same time. It also applies
-            before the restart of a group.
+        stop_order: ``"reverse"`` stops the children one after the other, ``"parallel"`` at the same time. It also
+            applies when a group is stopped before its restart.
 
     Raises:
-        ValueError, TypeError: if a setting cannot work. Nothing has been started.
+        ValueError, TypeError: if a setting is invalid. Nothing has been started then.
     """
 
     kind: ClassVar[str] = "supervisor"
-    # Killed children have one second each, all at the same time, and so do the children below them.
+    # Children are killed at the same time, and each has one second to end. The same holds for the children below them.
     _last_wait: ClassVar[float] = 5.0
 
     def __init__(  # part of the public API; each has a default
@@ -78,7 +79,7 @@ class Supervisor(BaseWorker):
         auto_shutdown: AutoShutdown | Literal["never", "any_significant", "all_significant"] = AutoShutdown.NEVER,
         stop_order: StopOrder | Literal["reverse", "parallel"] = StopOrder.REVERSE,
     ) -> None:
-        # The grace periods of the children add up.
+        # The supervisor itself has no limit, because the grace periods of its children add up.
         super().__init__(name, stop_timeout=math.inf)
         if not isinstance(intensity, Intensity | None):
             raise TypeError(f"intensity={intensity!r} is not an Intensity; give Intensity(5, within=30)")
@@ -94,9 +95,10 @@ class Supervisor(BaseWorker):
             auto_shutdown=chosen(AutoShutdown, auto_shutdown, "auto_shutdown"),
             stop_order=chosen(StopOrder, stop_order, "stop_order"),
         )
-        # A parent supervisor also publishes its changes there.
+        # The loop of a parent supervisor attaches its own watches to these.
         self._watches = self._loop.watches
-        # The task in the `async with` block, its number of cancellations on entry, and whether one since then is ours.
+        # The task in the `async with` block, how often it had been cancelled on entry, and whether we have cancelled it
+        # since.
         self._block: asyncio.Task[Any] | None = None
         self._cancelled_before = 0
         self._interrupted = False
@@ -108,7 +110,7 @@ class Supervisor(BaseWorker):
         """Return the current or last worker of the child ``name``.
 
         Raises:
-            KeyError: if no child has this name, or it has not been started yet.
+            KeyError: if no child has this name, or the child has not been started yet.
         """
         child = self._loop.child(name)
         if child.worker is None:
@@ -123,13 +125,13 @@ class Supervisor(BaseWorker):
     async def add(self, spec: Spec) -> None:
         """Add a child after the others, and return when it has started.
 
-        Before the start of the supervisor, the child is only added. While the supervisor is suspended, the child starts
-        with the resume. A child of the same name that has ended and is not started again is replaced.
+        If the supervisor has not been started, the child is only added. If the supervisor is suspended, the child
+        starts when it is resumed. A new child replaces one of the same name that has ended and will not be restarted.
 
         Raises:
-            ValueError: if another child has that name, or the spec cannot work here.
+            ValueError: if a different child has that name, or the spec cannot work here.
             InvalidTransition: if the supervisor is stopping or has ended.
-            WorkerFailed: if the child could not start. It is not added then.
+            WorkerFailed: if the child could not start. It has not been added then.
         """
         if self.status in UNSTARTED:
             self._loop.register(spec)
@@ -150,16 +152,16 @@ class Supervisor(BaseWorker):
             await self._by_hand(self._loop.remove, name)
 
     async def restart(self, name: str) -> None:
-        """Stop the child ``name`` if it is running, start it, and return when it runs.
+        """Stop the child ``name`` if it is running, start it, and return when it is running again.
 
-        This restart counts in no budget, and closes the circuit of the child. While the supervisor is suspended, the
-        child starts with the resume. Cancelling the call only ends the wait. If the start fails then, the policy of the
-        child applies.
+        This restart does not count against any budget, and it closes the child's circuit. If the supervisor is
+        suspended, the child starts when it is resumed. Cancelling the call only ends the wait. If the start then fails,
+        the child's restart policy applies.
 
         Raises:
             KeyError: if there is no such child.
-            InvalidTransition: if the supervisor does not run.
-            WorkerFailed: if the child could not start, or was stopped meanwhile. It is not tried again.
+            InvalidTransition: if the supervisor is not running.
+            WorkerFailed: if the child could not start, or was stopped during the start. The start is not retried.
         """
         self._loop.child(name)
         if self._idle:
@@ -167,10 +169,10 @@ class Supervisor(BaseWorker):
         await self._by_hand(self._loop.restart, name)
 
     async def stop_child(self, name: str) -> None:
-        """Stop the child ``name`` without removing it. Only `restart`, or the restart of its group, starts it again.
+        """Stop the child ``name`` without removing it. Only `restart`, or a restart of its group, starts it again.
 
-        Before the start of the supervisor, this prevents the start of the child. A child whose `add` still waits for
-        the first start is removed, and that `add` fails.
+        If the supervisor has not been started, the child will not start with it. If an `add` is still waiting for the
+        child's first start, the child is removed and that `add` fails.
 
         Raises:
             KeyError: if there is no such child.
@@ -195,12 +197,13 @@ class Supervisor(BaseWorker):
     # -- all children --------------------------------------------------------------------------------------------------
 
     async def suspend(self) -> None:
-        """Suspend the children that can be suspended, in reverse order. Idempotent.
+        """Suspend all children that support it, in reverse order. Idempotent.
 
-        If one fails, the others are resumed. Until the resume, a child that ends or is added is not started.
+        If a child cannot be suspended, the others are resumed. Until the supervisor is resumed, a child that ends or is
+        added is not started.
 
         Raises:
-            InvalidTransition: if the supervisor does not run, or begins to stop meanwhile.
+            InvalidTransition: if the supervisor is not running, or begins to stop during the call.
             WorkerFailed: if a child could not be suspended.
         """
         if self.status is not Status.SUSPENDED:
@@ -209,10 +212,10 @@ class Supervisor(BaseWorker):
             await self._loop.suspend(partial(self._machine.to, Status.SUSPENDED))
 
     async def resume(self) -> None:
-        """Resume the children in order, then start those that had to wait. Idempotent.
+        """Resume the children in order, then start those whose start was delayed. Idempotent.
 
         Raises:
-            InvalidTransition: if the supervisor is neither suspended nor running, or begins to stop meanwhile.
+            InvalidTransition: if the supervisor is neither suspended nor running, or begins to stop during the call.
             WorkerFailed: if a child could not be resumed. The others are suspended again.
         """
         if self.status is not Status.RUNNING:
@@ -220,10 +223,10 @@ class Supervisor(BaseWorker):
             await self._loop.resume(partial(self._machine.to, Status.RUNNING))
 
     async def probe(self, name: str | None = None) -> ProbeResult:
-        """Probe a child, or all children.
+        """Probe one child, or all children.
 
         Args:
-            name: Name of the child. By default, all children are probed; the result is that of the least healthy.
+            name: The name of the child. By default, all children are probed, and the least healthy result is returned.
                 Children that have finished or were stopped do not count.
 
         Raises:
@@ -236,22 +239,22 @@ class Supervisor(BaseWorker):
         return answer
 
     def workers(self) -> tuple[WorkerState, ...]:
-        """Return the state of each child, in the order of their starts."""
-        # `map` needs no additional frame: supervisors may be nested as deeply as the stack allows.
+        """Return the state of each child, in start order."""
+        # `map` adds no stack frame. Nested supervisors call each other, so frames limit their depth.
         return tuple(map(Child.state, self._loop.children.values()))
 
     def watch(self) -> Watch:
-        """Return an async iterator of `StatusEvent`: the changes from now on, including supervisors below this one.
+        """Return an async iterator over a `StatusEvent` for each later change, here and in all supervisors below.
 
-        ``router.add_source(supervisor.watch)`` sends them to a router. The topic is ``status/<name>``, and for a child
-        of a child ``status/<name>/<name>``. The iterator ends with the supervisor.
+        ``router.add_source(supervisor.watch)`` sends them to a router. The topic is ``status/<name>``, or
+        ``status/<name>/<name>`` for a child of a child. The iterator ends with the supervisor.
         """
         watch = self._watches.add()
         self._begin_watch()
         return watch
 
     def _begin_watch(self) -> None:
-        """Treat earlier changes as announced, here and in the supervisors below."""
+        """Treat earlier changes as announced, here and in all supervisors below."""
         self._watches.used = True
         for child in self._loop.children.values():
             child.announce()
@@ -260,7 +263,7 @@ class Supervisor(BaseWorker):
 
     def _publish(self, old: Status, new: Status) -> None:
         if self._watches.used:
-            # A parent supervisor publishes this change itself.
+            # A parent supervisor publishes the change itself.
             self._watches.publish(StatusEvent(self.name, old, new, self.state()), up=False)
         if new in FINAL:
             self._watches.close()
@@ -295,17 +298,17 @@ class Supervisor(BaseWorker):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop the children. Raise the error of a failed supervisor, unless the body raised its own."""
+        """Stop the children. If the supervisor failed, raise its error, unless the body raised another."""
         block, self._block = self._block, None
-        # In another task, we must not undo the cancellation.
+        # In a different task, the cancellation must not be undone.
         ours = self._interrupted and block is asyncio.current_task()
         late: asyncio.CancelledError | None = None
         left = 0
         try:
             await self.stop()
         except asyncio.CancelledError as cancelled:
-            # The first cancellation was ours. This one either comes from outside, and the children must still be
-            # stopped, or it is ours again, passed on by a task group in the body.
+            # The first cancellation was ours. This one may come from outside, and then the children must still be
+            # stopped. Or it is ours again, passed on by a task group in the body.
             if block is None or not ours or block.cancelling() > self._cancelled_before + 2:
                 raise
             late = cancelled

@@ -1,4 +1,4 @@
-"""Functions that run as workers: an async function as a task, a plain one in a thread. Also the gate for tasks."""
+"""Workers that run an async function as a task or a plain function in a thread, and the `Gate` that suspends tasks."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ __all__ = ["Gate", "TaskWorker", "ThreadWorker", "required_arguments"]
 
 
 class TaskWorker(BaseWorker):
-    """A worker that runs an async function as a task of this loop.
+    """A worker that runs an async function as a task in this event loop.
 
     A stop cancels the task. A task cannot be killed: if it has not ended after ``stop_timeout`` seconds, it is
-    cancelled once more and then abandoned, and its stack is logged. A function that takes a `Gate` can be suspended at
-    ``await gate.checkpoint()``. If the function raises `SystemExit` or `KeyboardInterrupt`, that is the error of its
-    `Exit`, and a supervisor ends.
+    cancelled again and then abandoned, and its stack is logged. A function that takes a `Gate` can be suspended at
+    ``await gate.checkpoint()``. If the function raises `SystemExit` or `KeyboardInterrupt`, that exception is the error
+    of its `Exit`, and its supervisor ends.
 
     Args:
-        name: Name in messages and states.
-        fn: An async function without arguments, or with one argument, a `Gate`.
+        name: The worker's name, used in messages and states.
+        fn: An async function that takes no arguments, or one: a `Gate`.
         stop_timeout: Seconds that the task has to end after it is cancelled.
 
     Raises:
@@ -45,7 +45,7 @@ class TaskWorker(BaseWorker):
     """
 
     kind: ClassVar[str] = "task"
-    # After the grace period, one more iteration of the loop shows whether the second cancellation ended the task.
+    # One iteration of the loop is enough to see whether the second cancellation ended the task.
     _last_wait: ClassVar[float] = 0.0
 
     def __init__(self, name: str, fn: Work, *, stop_timeout: float = 10.0) -> None:
@@ -60,12 +60,12 @@ class TaskWorker(BaseWorker):
         return self._gate is not None
 
     async def suspend(self) -> None:
-        """Suspend the task, and return when all its loops wait at the gate. Idempotent.
+        """Suspend the task, and return when all of its loops are waiting at the gate. Idempotent.
 
         If the call is cancelled, the task continues to run.
 
         Raises:
-            InvalidTransition: if the task does not run, ends meanwhile, or its function takes no gate.
+            InvalidTransition: if the task is not running, ends before it reaches the gate, or takes no gate.
         """
         if self.status is Status.SUSPENDED:
             return
@@ -77,7 +77,7 @@ class TaskWorker(BaseWorker):
             self._machine.to(Status.SUSPENDED)
 
     async def resume(self) -> None:
-        """Open the gate. Idempotent.
+        """Open the gate, so that the task continues. Idempotent.
 
         Raises:
             InvalidTransition: if the task is neither suspended nor running.
@@ -117,7 +117,7 @@ class TaskWorker(BaseWorker):
         try:
             await asyncio.wait(_both(closing, self._life), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # No effect if the future is done.
+            # This has no effect if the future is done.
             closing.cancel()
             await asyncio.wait({closing})
         if self._life.done():
@@ -136,13 +136,14 @@ class TaskWorker(BaseWorker):
 class ThreadWorker(BaseWorker):
     """A worker that runs a blocking function in a thread.
 
-    A stop sets the event that the function gets as its argument. The function should wait with ``stop.wait(seconds)``
-    and check ``stop.is_set()`` wherever it can end. A thread cannot be killed: if it still runs after ``stop_timeout``
-    seconds, it is abandoned, and its stack is logged. It does not delay the end of the program.
+    A stop sets the event that the function receives as its argument. The function should wait with
+    ``stop.wait(seconds)``, and check ``stop.is_set()`` wherever it can end. A thread cannot be killed: if it is still
+    running after ``stop_timeout`` seconds, it is abandoned, and its stack is logged. An abandoned thread does not delay
+    the end of the program.
 
     Args:
-        name: Name in messages and states.
-        fn: A plain function with one argument, a `threading.Event`.
+        name: The worker's name, used in messages and states.
+        fn: A plain function that takes one argument, a `threading.Event`.
         stop_timeout: Seconds that the thread has to end after the event is set.
 
     Raises:
@@ -151,7 +152,7 @@ class ThreadWorker(BaseWorker):
     """
 
     kind: ClassVar[str] = "thread"
-    # A thread cannot be forced to end, so waiting would be useless.
+    # Waiting is useless, because a thread cannot be forced to end.
     _last_wait: ClassVar[float] = 0.0
 
     def __init__(self, name: str, fn: Callable[[threading.Event], object], *, stop_timeout: float = 10.0) -> None:
@@ -168,7 +169,7 @@ class ThreadWorker(BaseWorker):
 
         def run() -> None:
             end = context.run(self._work)
-            # If the loop is closed by now, no caller is waiting.
+            # If the loop has been closed, no caller is waiting.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(_settle, life, end)
 
@@ -193,7 +194,7 @@ class ThreadWorker(BaseWorker):
 
 
 class Gate:
-    """Suspends loops at a point of your choice. They keep their memory.
+    """Suspends loops at a point that their code chooses. They keep their state in memory.
 
     A loop belongs to the gate from its first `checkpoint` until its task ends. Several loops may share a gate::
 
@@ -206,10 +207,10 @@ class Gate:
     def __init__(self) -> None:
         self._open = asyncio.Event()
         self._open.set()
-        # The tasks that have reached the gate and have not ended, and the subset that is held now.
+        # The tasks that have reached the gate and have not ended, and those of them that are waiting there now.
         self._loops: set[asyncio.Task[Any]] = set()
         self._held: set[asyncio.Task[Any]] = set()
-        # True after the first loop has arrived. Before that, it is unknown whether all loops are held.
+        # True once a loop has arrived. Until then, it is unknown whether all loops are waiting.
         self._known = False
         # Set when a caller that waits for all loops must check again.
         self._moved = asyncio.Event()
@@ -220,7 +221,7 @@ class Gate:
 
     @property
     def suspended(self) -> bool:
-        """True if every loop waits at the gate."""
+        """True if every loop is waiting at the gate."""
         return not self._open.is_set() and self._known and self._loops <= self._held
 
     async def checkpoint(self) -> None:
@@ -230,22 +231,22 @@ class Gate:
         if task not in self._loops:
             self._enrol(task)
         if self._open.is_set():
-            # Otherwise, a loop that awaits nothing else would prevent other tasks from closing the gate.
+            # Give other tasks a chance to close the gate, because a loop may await nothing else.
             await asyncio.sleep(0)
         while not self._open.is_set():
             await self._stay(task)
 
     async def suspend(self, timeout: float | None = None) -> None:
-        """Close the gate, and return when every loop waits at it, except those that have ended.
+        """Close the gate, and return when every loop has either reached it or ended.
 
         If the call is cancelled or times out, the gate opens again, unless another call has closed it too.
 
         Args:
-            timeout: Maximum seconds to wait for the loops. By default, any time.
+            timeout: Seconds to wait for the loops. By default, there is no limit.
 
         Raises:
-            TimeoutError: if a loop has not reached the gate in time.
-            InvalidTransition: if the gate was resumed meanwhile.
+            TimeoutError: if a loop does not reach the gate in time.
+            InvalidTransition: if the gate is resumed before then.
         """
         self._open.clear()
         self._waiting += 1
@@ -261,7 +262,7 @@ class Gate:
 
     def resume(self) -> None:
         """Open the gate, so that every loop continues. Idempotent."""
-        # The held loops now continue. The next suspension waits until they reach the gate again.
+        # All waiting loops continue. The next suspension waits until they reach the gate again.
         self._held.clear()
         self._open.set()
         self._moved.set()
@@ -340,7 +341,7 @@ def _takes_one(fn: Callable[..., Any]) -> bool:
 
 
 def required_arguments(fn: Callable[..., Any]) -> int | None:
-    """Return the number of required positional arguments; None for required keywords or an unknown signature."""
+    """Return the number of required positional arguments, or None if ``fn`` requires keywords or has no signature."""
     try:
         parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):
@@ -358,7 +359,7 @@ _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _task_stack(task: asyncio.Task[Any]) -> str:
-    """Return the stack of ``task``, outermost call first, including the awaitables that it waits for."""
+    """Return the stack of ``task``, outermost call first, including the awaitables that it is waiting for."""
     lines: list[str] = []
     awaited: Any = task.get_coro()
     while awaited is not None:

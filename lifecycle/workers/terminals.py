@@ -1,7 +1,7 @@
 r"""A pseudo-terminal for a child: a `Stdio` for programs that check whether they run in a terminal.
 
-The child leads a new session with this controlling terminal. Colours, ``/dev/tty``, window size and job control work as
-in a real terminal. Output is passed on as bytes, because a screen does not consist of lines::
+The child leads a new session whose controlling terminal this is. Colours, ``/dev/tty``, the window size and job control
+work as in a real terminal. Output is passed on as bytes, because full-screen programs do not write lines::
 
     terminal = Terminal(sys.stdout.buffer.write, rows=24, columns=80)
     worker = ProcessWorker("app", "python", "app.py", stdio=terminal)
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 __all__ = ["Terminal"]
 
 _log = logging.getLogger("lifecycle.workers")
-#: Signals that Python ignores. A child would inherit that.
+# Signals that Python ignores. Without a reset, the child would inherit that.
 _IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 class Terminal:
     """A pseudo-terminal for one process.
 
-    ``output`` receives the bytes of the process when they arrive. It is called in the loop, and its errors are logged.
-    A slow ``output`` slows the process down.
+    ``output`` receives the bytes that the process writes, as they arrive. It is called in the event loop, and its
+    exceptions are logged. If ``output`` is slow, it slows the process down.
     """
 
     def __init__(self, output: Callable[[bytes], object], *, rows: int = 24, columns: int = 80) -> None:
@@ -49,10 +49,11 @@ class Terminal:
         self._tail = Tail()
         self._listener: Callable[[str], object] | None = None
         self._lines = Lines()
-        # Our side of the terminal, and its reader, while the process runs. The reader owns the descriptor.
+        # Our side of the terminal while the process runs, and the reader that owns this descriptor.
         self._ours: int | None = None
         self._reader: Reader | None = None
-        # One writer at a time, because the bytes of two must not mix and a descriptor has only one callback.
+        # Only one caller may write at a time. Otherwise, their bytes would mix, and a descriptor can have only one
+        # callback.
         self._writing = asyncio.Lock()
         self._room: asyncio.Future[None] | None = None
 
@@ -65,7 +66,7 @@ class Terminal:
     async def write(self, data: bytes) -> None:
         """Write ``data`` as terminal input. Wait while the process does not read.
 
-        Data for a process that has not started or has ended is lost.
+        If the process has not started or has ended, the data is lost.
         """
         async with self._writing:
             while data and self._ours is not None:
@@ -77,7 +78,7 @@ class Terminal:
                     return  # the process has closed the terminal
 
     def listen(self, listener: Callable[[str], object]) -> None:
-        """Call ``listener`` with each line as well, from the start of the process."""
+        """Call ``listener`` with each line too, from the start of the process."""
         self._listener = listener
 
     # -- as a Stdio -----------------------------------------------------------------------------------------------
@@ -107,7 +108,7 @@ class Terminal:
             self._reader.close()
 
     def tail(self) -> str:
-        """Return the end of all output. On a terminal, stderr is not separate."""
+        """Return the end of all output, because stderr is not separate on a terminal."""
         return str(self._tail)
 
     def _take(self, data: bytes) -> None:
@@ -128,7 +129,7 @@ class Terminal:
             self._has_failed = True
 
     def _hang_up(self) -> None:
-        """Forget the descriptor, which the reader is about to close, because its number may be reused afterwards."""
+        """Forget the descriptor before the reader closes it, because its number may be reused afterwards."""
         if self._room is not None and self._ours is not None:
             asyncio.get_running_loop().remove_writer(self._ours)
             self._room.cancel()
@@ -154,8 +155,9 @@ def _resolve(future: asyncio.Future[None]) -> None:
 def _spawn(command: Command, terminal: str) -> int:
     """Start ``command`` as the leader of a new session with ``terminal``.
 
-    The first terminal that a session leader opens becomes the controlling terminal. Popen cannot open files in the
-    child. posix_spawn can do this after setsid, at the same cost. It cannot change the directory, so ``env -C`` does.
+    The first terminal that a session leader opens becomes its controlling terminal, so the child must open it after
+    setsid. posix_spawn can do this, unlike Popen, and is as fast. It cannot change the working directory, so ``env -C``
+    does that.
     """
     argv = list(command.argv)
     if command.cwd is not None:
