@@ -413,7 +413,7 @@ def test_the_deployment_of_the_tutorial_resumes_where_it_was(start: Callable[...
     assert "switching" not in program.stop(signal.SIGINT)
     assert start(first, "v2").rest() == "switching to app-v2\ndone: app-v2\n"
 
-    program = start(slowed(second, 'print("migrating back"'), "v4-broken")
+    program = start(slowed(second, "print('migrating back'"), "v4-broken")
     program.until("migrating back")
     program.process.kill()
     program.rest(-signal.SIGKILL)
