@@ -119,18 +119,18 @@ class BaseWorker:
 
     #: The value of `WorkerState.kind`.
     kind: ClassVar[str] = "worker"
-    # True if the worker is reported as part of another worker, as a supervisor reports its children.
+    #: True if the worker is reported as part of another worker, as a supervisor reports its children.
     supervised: bool = False
-    # The signal that `_terminate` sends first, if any.
+    #: The signal that `_terminate` sends first, if any.
     _stop_signal: int | None = None
-    # Seconds to wait after a forced `_terminate` before the worker is abandoned.
+    #: Seconds to wait after a forced `_terminate` before the worker is abandoned.
     _last_wait: ClassVar[float] = 1.0
 
     def __init__(self, name: str, *, stop_timeout: float = 10.0) -> None:
         _check_name(name)
         _check_seconds("stop_timeout", stop_timeout)
         self.name = name
-        # Seconds between the stop and the kill.
+        #: Seconds between the stop and the kill.
         self.stop_timeout = stop_timeout
         self._machine = StatusMachine(name)
         self._env: dict[str, str] = {}

@@ -41,7 +41,7 @@ __all__ = [
     "with_stderr",
 ]
 
-# A function that is called with the old and the new status immediately after the change. It MUST NOT raise.
+#: A function that is called with the old and the new status immediately after the change. It MUST NOT raise.
 StatusListener: TypeAlias = "Callable[[Status, Status], None]"
 
 
@@ -50,13 +50,13 @@ class Status(StrEnum):
 
     #: Created, but not started.
     CREATED = "created"
-    # Not started yet, because its supervisor delays the start, for example during a backoff.
+    #: Not started yet, because its supervisor delays the start, for example during a backoff.
     PENDING = "pending"
     #: `start` was called, but the worker is not ready yet.
     STARTING = "starting"
     #: Started and ready.
     RUNNING = "running"
-    # Suspended without losing its memory.
+    #: Suspended without losing its memory.
     SUSPENDED = "suspended"
     #: A stop was requested, but the worker has not ended yet.
     STOPPING = "stopping"
@@ -70,7 +70,7 @@ class Status(StrEnum):
     KILLED = "killed"
 
 
-# The states that may follow each state.
+#: The states that may follow each state.
 TRANSITIONS: Final[Mapping[Status, frozenset[Status]]] = {
     Status.CREATED: frozenset({Status.PENDING, Status.STARTING, Status.STOPPED}),
     Status.PENDING: frozenset({Status.STARTING, Status.STOPPED}),
@@ -90,10 +90,11 @@ UNSTARTED: Final = frozenset({Status.CREATED, Status.PENDING})
 AT_WORK: Final = frozenset({Status.RUNNING, Status.SUSPENDED})
 FAILURES: Final = frozenset({Status.FAILED, Status.KILLED})
 
-# The log message about a child that has failed and is not restarted. Its arguments are the child's name and the reason.
+#: The log message about a child that has failed and is not restarted. Its arguments are the child's name and the
+#: reason.
 NOT_RESTARTED: Final = "%r has failed and is not started again: %s"
 
-# The maximum number of characters of stderr in a message. The `Exit` of the process has more of them.
+#: The maximum number of characters of stderr in a message. The `Exit` of the process has more of them.
 _STDERR_SHOWN: Final = 1000
 
 # A plain number, because it is only compared and some systems do not define the name.
@@ -172,7 +173,7 @@ class Exit:
     """The end of a worker. Each worker ends only once, so this record never changes."""
 
     status: Status
-    # The error, or None. It is None too if the worker obeyed a stop.
+    #: The error, or None. It is None too if the worker obeyed a stop.
     error: BaseException | None = None
     #: The exit code of a process, or the negative number of the signal that killed it. None for other workers.
     exit_code: int | None = None
@@ -205,20 +206,20 @@ class WorkerState:
     #: The error as text.
     error: str | None = None
     restarts: int = 0
-    # ``"open"`` for a child that its supervisor no longer restarts, and ``"closed"`` otherwise.
+    #: ``"open"`` for a child that its supervisor no longer restarts, and ``"closed"`` otherwise.
     circuit: str = "closed"
-    # The result of the last probe. None before the first probe.
+    #: The result of the last probe. None before the first probe.
     health: ProbeResult | None = None
-    # The time of creation, in seconds since the epoch.
+    #: The time of creation, in seconds since the epoch.
     created_at: float = 0.0
-    # The time at which the worker became ready, in seconds since the epoch. None before then.
+    #: The time at which the worker became ready, in seconds since the epoch. None before then.
     started_at: float | None = None
-    # The time of the last change of status or health, in seconds since the epoch.
+    #: The time of the last change of status or health, in seconds since the epoch.
     updated_at: float = 0.0
-    # True if the worker was abandoned while alive, because neither a stop nor a kill ended it.
+    #: True if the worker was abandoned while alive, because neither a stop nor a kill ended it.
     abandoned: bool = False
     children: tuple[WorkerState, ...] = ()
-    # The level of containment of a worker that runs processes. None before its start. See `ProcessWorker`.
+    #: The level of containment of a worker that runs processes. None before its start. See `ProcessWorker`.
     contain: str | None = None
 
 
@@ -235,9 +236,9 @@ class Circumstances:
     forced: bool = False
     #: True if even the kill did not end the worker.
     abandoned: bool = False
-    # The signal that was sent to request the stop of a process.
+    #: The signal that was sent to request the stop of a process.
     sent: int | None = None
-    # The error if the start failed.
+    #: The error if the start failed.
     start_error: WorkerFailed | None = None
 
 

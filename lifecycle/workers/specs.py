@@ -67,7 +67,7 @@ class Restart(_Choice):
 
     #: After any end (OTP: permanent).
     ALWAYS = "always"
-    # After it ended as FAILED or KILLED (OTP: transient).
+    #: After it ended as FAILED or KILLED (OTP: transient).
     ON_FAILURE = "on_failure"
     #: Never (OTP: temporary).
     NEVER = "never"
@@ -76,9 +76,9 @@ class Restart(_Choice):
 class FirstStart(_Choice):
     """A supervisor's reaction to a child that cannot start while the supervisor itself is starting."""
 
-    # The supervisor fails to start.
+    #: The supervisor fails to start.
     FAIL = "fail"
-    # The supervisor starts without the child, and starts the child again after its backoff.
+    #: The supervisor starts without the child, and starts the child again after its backoff.
     RETRY = "retry"
 
 
@@ -87,9 +87,9 @@ class Strategy(_Choice):
 
     #: Only the child itself.
     ONE_FOR_ONE = "one_for_one"
-    # All children. They are stopped first, then started in order.
+    #: All children. They are stopped first, then started in order.
     ONE_FOR_ALL = "one_for_all"
-    # The child and those that were started after it.
+    #: The child and those that were started after it.
     REST_FOR_ONE = "rest_for_one"
 
 
@@ -98,16 +98,16 @@ class AutoShutdown(_Choice):
 
     #: The supervisor keeps running.
     NEVER = "never"
-    # The supervisor ends when the first of them has ended.
+    #: The supervisor ends when the first of them has ended.
     ANY_SIGNIFICANT = "any_significant"
-    # The supervisor ends when the last of them has ended.
+    #: The supervisor ends when the last of them has ended.
     ALL_SIGNIFICANT = "all_significant"
 
 
 class OnLimit(_Choice):
     """A supervisor's reaction when its restart budget is used up."""
 
-    # Stop the children and end as FAILED, so that the parent may restart the whole supervisor.
+    #: Stop the children and end as FAILED, so that the parent may restart the whole supervisor.
     ESCALATE = "escalate"
     #: Delay the restart until the budget allows it.
     PAUSE = "pause"
@@ -116,9 +116,9 @@ class OnLimit(_Choice):
 class StopOrder(_Choice):
     """The order in which a supervisor stops its children."""
 
-    # One child after the other, in reverse order of their starts.
+    #: One child after the other, in reverse order of their starts.
     REVERSE = "reverse"
-    # All children at the same time.
+    #: All children at the same time.
     PARALLEL = "parallel"
 
 
@@ -273,9 +273,9 @@ class Spec:
 
 
 _ABOVE_0 = 1e-9
-# The default probe interval of a child with a ``probe``, in seconds.
+#: The default probe interval of a child with a ``probe``, in seconds.
 _PROBE_INTERVAL = 10.0
-# The settings that are passed on to the worker of a process.
+#: The settings that are passed on to the worker of a process.
 _OF_PROCESSES = ("env", "cwd", "user", "output", "ready", "start_timeout")
 _ACCEPTED = (
     "an async function, a list of arguments (not a string), or a function that returns a new worker "
@@ -298,18 +298,18 @@ def chosen(kind: type[_E], value: str, name: str) -> _E:
 
 # -- the consequences of an end ----------------------------------------------------------------------------------------
 
-# The exceptions that a child can raise to control its supervisor.
+#: The exceptions that a child can raise to control its supervisor.
 CONTROL_EXCEPTIONS: Final = (DoNotRestart, StopTree, SystemExit, KeyboardInterrupt)
 
 
 class Verdict(Enum):
     """A supervisor's reaction to the end of a child."""
 
-    # Restart the child, and the siblings that the supervisor's strategy includes.
+    #: Restart the child, and the siblings that the supervisor's strategy includes.
     RESTART = auto()
-    # Do not restart the child.
+    #: Do not restart the child.
     LEAVE = auto()
-    # End the supervisor and every supervisor above it.
+    #: End the supervisor and every supervisor above it.
     ESCALATE = auto()
 
 
@@ -363,7 +363,7 @@ def ends_with(auto_shutdown: AutoShutdown, *, significant: bool, others: Iterabl
 
 # -- the budget of restarts --------------------------------------------------------------------------------------------
 
-# The maximum number of errors in the exception group that a supervisor raises when it gives up.
+#: The maximum number of errors in the exception group that a supervisor raises when it gives up.
 _MAX_ERRORS: Final = 100
 
 
