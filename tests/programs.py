@@ -69,12 +69,16 @@ class Running:
             assert time.monotonic() < end, f"{text!r} did not come; there was:\n{self.text}"
 
     def rest(self, status: int = 0) -> str:
-        """Wait until it has exited with ``status``, and return the rest of its output."""
+        """Wait until it has exited with ``status``, and return its output."""
+        assert self.exit_code() == status, self.text
+        return self.text
+
+    def exit_code(self) -> int:
+        """Wait until it has exited, and read the rest of its output."""
         end = time.monotonic() + LIMIT
         while self._read(end):
             pass
-        assert self.process.wait(max(0, end - time.monotonic())) == status, self.text
-        return self.text
+        return self.process.wait(max(0, end - time.monotonic()))
 
     def type(self, line: str) -> None:
         assert self.process.stdin is not None

@@ -32,7 +32,7 @@ async def poll() -> None:
 @asynccontextmanager
 async def background() -> AsyncGenerator[None]:
     """Run the parts as mains, or in blocks of their own, depending on MODE."""
-    app = Supervisor("app", Spec("poll", poll), intensity=Intensity(0, within=1))
+    app = Supervisor("app", Spec("poll", poll), Spec("process", ["sleep", "1000"]), intensity=Intensity(0, within=1))
     parts = {"mains": (router, app), "block": (router,), "worker": (router,)}[MODE]
     async with lifetime(*parts, signals=False) as life, ControlSocket(os.environ.get("NAME", "web")):
         life.on_shutdown(lambda: print("closed", flush=True))

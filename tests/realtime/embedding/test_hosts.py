@@ -6,10 +6,12 @@ import http.client
 import json
 import signal
 import socket
-import time
+import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 from lifecycle.cli import main
@@ -18,28 +20,48 @@ from tests.waiting import until_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
-HERE = "tests.realtime.embedding"
+#: The file in the current directory that each server loads.
+PROGRAMS = {
+    "uvicorn": "from tests.realtime.embedding.with_fastapi import app",
+    "django": "from tests.realtime.embedding.with_django import app",
+    "quart": "from tests.realtime.embedding.with_quart import app",
+    "hypercorn": "from tests.realtime.embedding.with_quart import app",
+    "gunicorn": "from tests.realtime.embedding.with_fastapi import app",
+    "aiohttp": "from tests.realtime.embedding.with_aiohttp import main\nmain()",
+}
+UVICORN = ("-m", "uvicorn", "program:app", "--port", "{port}")
 HOSTS = {
-    "uvicorn": ("-m", "uvicorn", f"{HERE}.with_fastapi:app", "--port", "{port}"),
-    "uvicorn-django": ("-m", "uvicorn", f"{HERE}.with_django:app", "--port", "{port}"),
-    "uvicorn-quart": ("-m", "uvicorn", f"{HERE}.with_quart:app", "--port", "{port}"),
-    "hypercorn": ("-m", "hypercorn", f"{HERE}.with_quart:app", "-b", "127.0.0.1:{port}"),
+    "uvicorn": UVICORN,
+    "django": UVICORN,
+    "quart": UVICORN,
+    "hypercorn": ("-m", "hypercorn", "program:app", "-b", "127.0.0.1:{port}"),
     "gunicorn": (
         *("-m", "gunicorn", "-k", "uvicorn_worker.UvicornWorker", "--no-control-socket"),
-        *("-b", "127.0.0.1:{port}", f"{HERE}.with_fastapi:app"),
+        *("-b", "127.0.0.1:{port}", "program:app"),
     ),
-    "aiohttp": ("-m", f"{HERE}.with_aiohttp", "{port}"),
+    "aiohttp": ("program.py", "{port}"),
 }
+RELOADING = {
+    **{kind: (*HOSTS[kind], "--reload") for kind in ("uvicorn", "django", "quart", "hypercorn")},
+    "gunicorn": HOSTS["gunicorn"],
+    "aiohttp": ("-m", "lifecycle", "watch", "--", sys.executable, *HOSTS["aiohttp"]),
+}
+#: One server for each framework.
+FOUR = ("uvicorn", "django", "hypercorn", "aiohttp")
 
 
 class Host:
     """A server with the application, and a client."""
 
-    def __init__(self, kind: str, port: int, env: dict[str, str]) -> None:
-        self.program = Running(*(word.format(port=port) for word in HOSTS[kind]), env=env)
-        self.port = port
+    def __init__(self, kind: str, where: Path, *, reload: bool, env: dict[str, str]) -> None:
+        self.kind = kind
+        self.port = free_port()
+        self.file = where / "program.py"
+        self.file.write_text(PROGRAMS[kind])
+        words = (RELOADING if reload else HOSTS)[kind]
+        env = {"PYTHONPATH": str(Path.cwd()), "XDG_RUNTIME_DIR": str(where), **env}
+        self.program = Running(*(word.format(port=self.port) for word in words), cwd=where, env=env)
 
     def ask(self, path: str, method: str = "GET") -> tuple[int, str]:
         client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
@@ -59,12 +81,24 @@ class Host:
             return self.health()[0] == 200
         return False
 
+    def workers(self) -> list[psutil.Process]:
+        """Return the worker processes of the supervisor."""
+        children = psutil.Process(self.program.process.pid).children(recursive=True)
+        with suppress(psutil.NoSuchProcess):
+            return [child for child in children if child.name() == "sleep"]
+        return self.workers()
+
+    def reload(self) -> None:
+        """Change the program, and wait until the next generation works."""
+        self.file.write_text(f"{self.file.read_text()}  # changed")
+        if self.kind == "gunicorn":
+            self.program.process.send_signal(signal.SIGHUP)
+        self.program.until("closed")
+        until_blocking(lambda: len(self.workers()) == 1 and self.is_green(), lambda: self.program.text)
+
     def exit_code(self) -> int:
         """Wait for the end, after which no request is answered."""
-        end = time.monotonic() + LIMIT
-        while self.program._read(end):
-            pass
-        code = self.program.process.wait(LIMIT)
+        code = self.program.exit_code()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", self.port), LIMIT)
         return code
@@ -75,8 +109,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     hosts: list[Host] = []
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
-    def started(kind: str, **env: str) -> Host:
-        host = Host(kind, free_port(), {"XDG_RUNTIME_DIR": str(tmp_path), **env})
+    def started(kind: str, *, reload: bool = False, **env: str) -> Host:
+        host = Host(kind, tmp_path, reload=reload, env=env)
         hosts.append(host)
         connect(host.port)
         until_blocking(host.is_green, lambda: host.program.text)
@@ -87,11 +121,11 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         host.program.close()
 
 
-@pytest.mark.parametrize("kind", ["uvicorn", "uvicorn-django", "hypercorn", "aiohttp"])
+@pytest.mark.parametrize("kind", ["uvicorn", "django", "hypercorn", "aiohttp"])
 def test_ctl_stop_ends_the_host(kind: str, start: Callable[..., Host]) -> None:
     host = start(kind)
     assert host.ask("/mail/ann", "POST")[0] == 200
-    components = {name: {"healthy": True, "message": ""} for name in ("jobs", "app", "app/poll")}
+    components = {name: {"healthy": True, "message": ""} for name in ("jobs", "app", "app/poll", "app/process")}
     assert host.health() == (200, {"ready": True, "live": True, "components": components})
     assert main(["ctl", "stop"]) == 0
     host.exit_code()
@@ -110,7 +144,7 @@ def test_main_that_fails_ends_the_host(kind: str, code: int, start: Callable[...
     assert host.program.text.count("closed") == 1
 
 
-@pytest.mark.parametrize("kind", ["uvicorn", "uvicorn-quart", "aiohttp"])
+@pytest.mark.parametrize("kind", ["uvicorn", "quart", "aiohttp"])
 def test_supervisor_that_gives_up_in_a_block_ends_the_host(kind: str, start: Callable[..., Host]) -> None:
     host = start(kind, MODE="block")
     host.ask("/mail/nobody", "POST")
@@ -119,35 +153,66 @@ def test_supervisor_that_gives_up_in_a_block_ends_the_host(kind: str, start: Cal
     assert host.program.text.count("closed") == 1
 
 
-def test_worker_that_fails_in_a_block_makes_the_program_unhealthy(start: Callable[..., Host]) -> None:
-    host = start("uvicorn", MODE="worker")
+@pytest.mark.parametrize("kind", FOUR)
+def test_worker_that_fails_in_a_block_makes_the_program_unhealthy(kind: str, start: Callable[..., Host]) -> None:
+    host = start(kind, MODE="worker")
     host.ask("/mail/nobody", "POST")
     until_blocking(lambda: not host.is_green())
     status, health = host.health()
     assert (status, health["ready"], health["live"]) == (503, False, False)
     assert health["components"]["poll"] == {"healthy": False, "message": "failed: the poll is dead"}
     host.program.until("worker 'poll' failed: the poll is dead")
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [("uvicorn", -15), ("django", -15), ("hypercorn", 0), ("gunicorn", 0), ("aiohttp", 0)]
+)
+def test_sigterm_ends_the_host_and_its_workers(kind: str, code: int, start: Callable[..., Host]) -> None:
+    host = start(kind)
+    [worker] = host.workers()
     host.program.process.terminate()
-    assert host.exit_code() == -signal.SIGTERM
+    assert host.exit_code() == code
+    assert not worker.is_running()
+    assert host.program.text.count("closed") == 1
+    assert "Traceback" not in host.program.text
 
 
-def test_gunicorn_replaces_a_worker_that_stops_and_reloads(start: Callable[..., Host]) -> None:
+@pytest.mark.parametrize("kind", [*FOUR, "gunicorn", "quart"])
+def test_reload_of_the_host_replaces_the_workers(kind: str, start: Callable[..., Host]) -> None:
+    host = start(kind, reload=True)
+    for _ in range(2):
+        [worker] = host.workers()
+        host.reload()
+        assert not worker.is_running()
+        assert host.ask("/mail/ann", "POST")[0] == 200
+        host.program.until("sent to ann")
+    [worker] = host.workers()
+    host.program.process.terminate()
+    host.exit_code()
+    assert not worker.is_running()
+    assert "Traceback" not in host.program.text
+
+
+def test_gunicorn_replaces_a_process_that_stops(start: Callable[..., Host]) -> None:
     host = start("gunicorn")
     assert main(["ctl", "stop"]) == 0
     host.program.until("closed")
     until_blocking(host.is_green)
-    host.program.process.send_signal(signal.SIGHUP)
-    host.program.until("closed")
-    until_blocking(host.is_green)
     host.program.process.terminate()
     assert host.exit_code() == 0
-    assert host.program.text.count("closed") == 3
+    assert host.program.text.count("closed") == 2
 
 
-def test_two_hosts_run_side_by_side(start: Callable[..., Host]) -> None:
-    first, second = start("uvicorn", NAME="first"), start("aiohttp", NAME="second")
-    assert main(["ctl", "-p", "first", "stop"]) == 0
+@pytest.mark.parametrize("kind", FOUR)
+def test_two_hosts_of_one_name_run_side_by_side(kind: str, start: Callable[..., Host], tmp_path: Path) -> None:
+    first = start(kind)
+    second = start(kind)
+    [name] = (path.stem for path in tmp_path.rglob("web-*.sock"))
+    assert main(["ctl", "-p", name, "stop"]) == 0
+    second.exit_code()
+    assert first.is_green()
+    assert first.ask("/mail/ann", "POST")[0] == 200
+    assert len(first.workers()) == 1
+    assert main(["ctl", "stop"]) == 0
     first.exit_code()
-    assert second.ask("/mail/ann", "POST")[0] == 200
-    second.program.process.terminate()
-    assert second.exit_code() == 0
+    assert "Traceback" not in first.program.text + second.program.text

@@ -30,5 +30,6 @@ app.cleanup_ctx.append(background)
 app.router.add_post("/mail/{to}", mail)
 app.router.add_get("/health", health)
 
-if __name__ == "__main__":
+
+def main() -> None:
     web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]))
