@@ -1,10 +1,10 @@
-"""A cgroup (version 2) for each worker. Its processes stay in it unless they leave it, and are killed together.
+"""A cgroup (version 2) for each worker. All of its processes stay in it unless they move out, and are killed together.
 
 The cgroups are created below our own cgroup, if that is allowed: as root, under systemd's ``Delegate=yes``, or in a
 scope of `systemd-run --user --scope`. A process either enters its cgroup before it becomes the command, or is moved
-after its start, which does not delay the start. In the latter case, processes that it has forked in the meantime are
-moved too; they are found by their descent or by their cookie. Once all processes of a worker are in its cgroup, later
-ones start there, and no scan is needed at the end.
+after its start, to avoid delaying the start. In the second case, processes that it has forked in the meantime are found
+by their ancestry or by their cookie, and moved too. Once all of a worker's processes are in its cgroup, their children
+start there, and no scan is needed at the end.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Cgroup", "own_cgroup"]
 
-#: Seconds until killed processes must have left the cgroup; they take long on a busy machine.
+# Seconds to wait until killed processes have left the cgroup, which takes a while on a busy machine.
 _LAST_WAIT: Final = 10.0
 _ENTER: Final = 'echo 0 >"$0" && exec "$@"'
 _SET_BY_SHELLS: Final = ("PWD", "OLDPWD", "SHLVL", "_")
 
 
 class Cgroup:
-    """One cgroup, empty at first, in the log of the guard. Raises OSError with the reason if it cannot be created."""
+    """A new, empty cgroup that the guard's log lists. Raises OSError with the reason if it cannot be created."""
 
     def __init__(self) -> None:
         own = own_cgroup()
@@ -54,9 +54,9 @@ class Cgroup:
         self._path = own / f"lifecycle-{os.getpid()}-{secrets.token_hex(4)}"
         self._name = str(self._path)
         self._gone = False
-        #: Whether the cgroup contains all processes of its worker that can be found.
+        # True if the cgroup contains all of its worker's processes that can be found.
         self.complete: bool = False
-        # Logged before it exists, because this program may be killed immediately afterwards.
+        # Log the cgroup before it exists, because this program may be killed right after creating it.
         guard_manager.add_cgroup(self._name)
         try:
             self._make()
@@ -75,18 +75,18 @@ class Cgroup:
             ) from error
         if not os.path.exists(f"{self._name}/cgroup.kill"):  # noqa: PTH110  # at each start
             raise OSError("this kernel cannot kill a cgroup; Linux 5.14 or later can")
-        # A move also needs write access to the cgroup that the process leaves.
+        # Moving a process also requires write access to the cgroup that it leaves.
         if not os.access(f"{self._own}/cgroup.procs", os.W_OK):
             raise OSError(f"no process may be moved out of {self._own}")
 
     def inside(self, command: Command) -> Command:
-        """Return a shell command that enters the cgroup and runs ``command``; if it cannot enter, it does not run it.
+        """Return a shell command that enters the cgroup and then runs ``command``. If it cannot enter, it runs nothing.
 
         Raises:
             OSError: if the program does not exist or may not be executed.
         """
         check_program(command)
-        # Shells set these variables.
+        # Restore these variables, because the shell sets them.
         kept = [f"{name}={command.env[name]}" for name in _SET_BY_SHELLS if name in command.env]
         unset = [word for name in _SET_BY_SHELLS if name not in command.env for word in ("-u", name)]
         return replace(
@@ -94,9 +94,9 @@ class Cgroup:
         )
 
     def move(self, pid: int) -> None:
-        """Move our child process ``pid`` and its descendants into the cgroup. The child must not be reaped meanwhile.
+        """Move our child ``pid`` and its descendants into the cgroup. The child must not be reaped during the call.
 
-        It blocks for milliseconds. Raises OSError if the move is refused.
+        The call blocks for milliseconds. Raises OSError if the move is refused.
         """
         self._move(pid)
         moved = {pid}
@@ -107,13 +107,13 @@ class Cgroup:
             moved.update(new)
 
     def members(self) -> list[int]:
-        """Return the processes in the cgroup, without those in cgroups below; none if it is gone."""
+        """Return the processes in the cgroup, without those in cgroups below. Empty if the cgroup is gone."""
         with suppress(OSError), open(f"{self._name}/cgroup.procs") as listed:  # noqa: PTH123  # for each of many
             return [int(line) for line in listed]
         return []
 
     def move_if_outside(self, pid: int) -> bool:
-        """Move the process ``pid`` into the cgroup. Returns False if it was there, or cannot be moved."""
+        """Move the process ``pid`` into the cgroup. Return False if it is already inside, or cannot be moved."""
         with suppress(OSError):
             lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
             if not any(self._path.name in line.split("/") for line in lines if line.startswith("0::")):
@@ -122,7 +122,7 @@ class Cgroup:
         return False
 
     def move_later(self, pid: int, cookie: str) -> asyncio.Future[dict[Cgroup, OSError]]:
-        """Move ``pid`` and its descendants in a thread. Until that is done, ``pid`` must not be reaped.
+        """Move ``pid`` and its descendants in a thread. ``pid`` must not be reaped until that is done.
 
         The future completes with the moves that were refused.
         """
@@ -140,17 +140,17 @@ class Cgroup:
         return self._gone
 
     async def remove(self) -> bool:
-        """Kill the remaining processes and remove the cgroup. Returns False if a process cannot be killed.
+        """Kill the remaining processes and remove the cgroup.
 
-        In that case, the cgroup stays in the log of the guard.
+        Return False if a process cannot be killed. The cgroup then stays in the guard's log.
         """
         loop = asyncio.get_running_loop()
         until, pause = loop.time() + _LAST_WAIT, 0.0005
-        # It is usually empty, so nothing must be killed.
+        # The cgroup is usually empty, which makes the kill unnecessary.
         if not self.remove_if_empty():
             self.kill()
         while not self.remove_if_empty() and loop.time() < until:
-            # Polling, because an event loop cannot watch cgroup.events, which reports changes.
+            # Poll, because an event loop cannot watch cgroup.events, the file that reports changes.
             await asyncio.sleep(pause)
             pause = min(0.05, pause * 2)
         return self._gone
@@ -172,7 +172,7 @@ def own_cgroup() -> Path | None:
 
 @lru_cache(1)
 def _at(path: str) -> Path | None:
-    """Return the directory of a cgroup. It is cached, because mounts do not change while this program runs."""
+    """Return the directory of a cgroup. The result is cached, because this program's mounts do not change."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields, _, system = line.partition(" - ")
         root, mounted = fields.split()[3:5]
@@ -183,14 +183,14 @@ def _at(path: str) -> Path | None:
 
 # -- moves after the start --------------------------------------------------------------------------------------------
 
-#: The number of consecutive scans that must find no process outside.
+# The number of consecutive scans that must find no process outside.
 _SCANS: Final = 2
-#: Seconds until the code gives up on a process that evades by forking; the scan at the end will find it.
+# Seconds after which to give up on a process that evades the move by forking. The scan at the end finds it.
 _MOVE_LIMIT: Final = 1.0
 
 
 def _move_all(moves: Sequence[tuple[Cgroup, int, bytes]]) -> dict[Cgroup, OSError]:
-    """Move processes and their descendants into their cgroups, also by cookie. Returns the refused moves."""
+    """Move processes and their descendants into their cgroups, also by cookie. Return the moves that were refused."""
     refused: dict[Cgroup, OSError] = {}
     moved: dict[bytes, Cgroup] = {}
     for cgroup, pid, cookie in moves:
@@ -206,11 +206,11 @@ def _move_all(moves: Sequence[tuple[Cgroup, int, bytes]]) -> dict[Cgroup, OSErro
 
 
 def _moved_by_cookie(cgroups: Mapping[bytes, Cgroup]) -> bool:
-    """Move processes with one of these cookies that are outside. Returns whether none is left in the end."""
+    """Move processes with one of these cookies into their cgroup. Return whether none remains outside at the end."""
     scan = CookieScan(cgroups.__contains__)
     until, empty = time.monotonic() + _MOVE_LIMIT, 0
     while empty < _SCANS and time.monotonic() < until:
-        # Most processes are inside by now. Skipping them saves time.
+        # Skip the processes that are already inside, which are most of them.
         inside = {pid for cgroup in cgroups.values() for pid in cgroup.members()}
         pairs = [(pid, each) for pid, _ in scan(inside) for cookie, each in cgroups.items() if has_cookie(pid, cookie)]
         moved = [pid for pid, cgroup in pairs if cgroup.move_if_outside(pid)]

@@ -1,8 +1,9 @@
-"""The containment of one worker: it keeps the worker's processes together, and ends all of them at its end.
+"""The containment of one worker. It keeps the worker's processes together, and kills all of them when the worker ends.
 
-It has layers. The weakest is the process group that every worker has. The guard is a small process that kills the
-remaining processes when this program ends for any reason. If the system supports it, a cgroup or a pid namespace is
-added, which no process leaves. `Level` is the requested level, and one table contains the needs of each level.
+Containment has layers. The weakest is the process group that every worker has. The guard is a small process that kills
+the remaining processes when this program ends for any reason. If the system supports it, a cgroup or a pid namespace is
+added, which no process leaves. A `Level` names the layers that a worker requests, and one table lists what each level
+needs.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from lifecycle.workers.containment.process_scan import Identity
     from lifecycle.workers.stdio import Command
 
-    #: The processes with a cookie, and some that are already known.
+    # A cookie, and processes that are already known to belong to its worker.
     _Wanted: TypeAlias = tuple[bytes, set[Identity]]
 
 __all__ = ["Containment", "Level", "PidnsCheck", "pidns_check"]
@@ -49,17 +50,18 @@ _log = logging.getLogger("lifecycle.workers")
 class Level(StrEnum):
     """The level of containment that a worker requests or has."""
 
-    #: A request for a cgroup if possible, otherwise the guard, otherwise the group.
+    # A request for a cgroup if possible, otherwise for the guard, otherwise for the group.
     AUTO = "auto"
-    #: The process group. It does not reach processes that leave the group, or that outlive a killed program.
+    # The process group. Processes that leave the group are not killed, and neither is any process if this program is
+    # killed.
     GROUP = "group"
-    #: Also a guard, which ends the group, descendants and processes with the worker's cookie when this program is gone.
+    # The group and a guard. When this program is gone, it kills the group, descendants, and processes with the cookie.
     GUARD = "guard"
-    #: Also a cgroup (version 2). A process leaves it only by writing to the cgroup above, as our user and root can.
+    # A guard and a cgroup (version 2). A process of our user or of root can leave it by moving to the cgroup above.
     CGROUP = "cgroup"
-    #: Also a pid namespace, which no process leaves.
+    # A guard and a pid namespace, which no process can leave.
     PIDNS = "pidns"
-    #: None: the worker may outlive this program.
+    # No containment. The worker may outlive this program.
     DETACHED = "detached"
 
     @classmethod
@@ -82,18 +84,18 @@ class Level(StrEnum):
 class _Needs(NamedTuple):
     """The mechanisms that a level needs."""
 
-    #: The guard process, and a cookie in the environment.
+    # The guard process, and a cookie in the environment.
     guard: bool = False
-    #: A cgroup. The process enters it before the command begins, or is moved into it after its start.
+    # A cgroup that the process enters before it runs the command, or is moved into after its start.
     cgroup: Literal["", "before", "after"] = ""
     pidns: bool = False
-    #: True if the start fails when one of them is missing.
+    # True if the start fails when one of the mechanisms is missing.
     required: bool = True
 
 
-#: The needs of each level. The comments describe the processes that it reaches in addition to the level before.
+# The needs of each level. Each comment names the processes that are killed in addition to those of the level before.
 _NEEDS: Final = {
-    # Nothing.
+    # No processes.
     Level.DETACHED: _Needs(),
     # The process group, while this program runs.
     Level.GROUP: _Needs(),
@@ -103,7 +105,7 @@ _NEEDS: Final = {
     Level.CGROUP: _Needs(guard=True, cgroup="before"),
     # All descendants.
     Level.PIDNS: _Needs(guard=True, pidns=True),
-    # The strongest of the cgroup, the guard and the group that is available.
+    # The same as the strongest of cgroup, guard and group that is available.
     Level.AUTO: _Needs(guard=True, cgroup="after", required=False),
 }
 
@@ -119,7 +121,7 @@ class Containment:
         self._name = name
         self._wanted = wanted
         self._needs = _NEEDS[wanted]
-        #: The actual level; None before the start.
+        # The level in use. None before the start.
         self.level: Level | None = None
         self._has_guard = False
         self._cookie: str | None = None
@@ -155,10 +157,10 @@ class Containment:
         return self._cgroup.inside(command) if self._cgroup and self._needs.cgroup == "before" else command
 
     async def attach(self, pid: int) -> None:
-        """Contain our child process ``pid``, the leader of a group. Returns when signals reach the command.
+        """Contain our child process ``pid``, the leader of a group. Return when signals reach the command.
 
         Raises:
-            WorkerFailed: if that is refused. The caller ends the started process.
+            WorkerFailed: if the containment fails. The caller must end the process.
         """
         try:
             if self._has_guard:
@@ -166,7 +168,7 @@ class Containment:
         except OSError as error:
             raise self._refusal(str(error)) from error
         if self._cgroup is not None and self._cookie is not None and self._needs.cgroup == "after":
-            # The move may take longer than the start itself. Processes that are forked before are found by their
+            # The move may take longer than the start itself. Processes that are forked before it are found by their
             # cookie.
             self._moving = self._cgroup.move_later(pid, self._cookie)
             self._moving.add_done_callback(partial(self._moved, self._cgroup))
@@ -174,13 +176,13 @@ class Containment:
             await self._arrival.wait(pid)
 
     def remember_descendants(self, pid: int) -> None:
-        """Remember the descendants of ``pid``. After its end, they can no longer be found as descendants."""
+        """Remember the descendants of ``pid``, because they can no longer be found as descendants once it has ended."""
         if self._cookie is not None and not self._is_enclosed:
             with suppress(OSError):
                 self._seen.update(process.identity for process in descendants_of(pid))
 
     def owns(self, pid: int, leader: int) -> bool:
-        """Return True if the process ``pid`` descends from ``leader``. Return False if it no longer exists."""
+        """Return True if the process ``pid`` belongs to the worker with this leader, and False if it is gone."""
         with suppress(OSError):
             if leader in (os.getpgid(pid), os.getsid(pid)):
                 return True
@@ -189,23 +191,23 @@ class Containment:
         return self._cookie is not None and has_cookie(pid, self._cookie.encode())
 
     def is_empty(self) -> bool:
-        """Return whether only the leader is left, which has ended; False if that is not immediately certain."""
+        """Return True if only the ended leader is left. Return False if that is not immediately certain."""
         return self._cgroup is not None and self._is_enclosed and self._cgroup.remove_if_empty()
 
     def kill(self) -> None:
-        """Kill the processes outside the group that can be killed immediately."""
+        """Kill those processes outside the group that can be killed immediately."""
         if self._cgroup is not None:
             self._cgroup.kill()
 
     async def reap(self, pid: int) -> None:
-        """Reap ``pid``. Before that, the guard forgets the pid, because another process may get it afterwards."""
+        """Reap ``pid``. The guard forgets the pid first, because another process may get it afterwards."""
         if self._moving is not None and not self._moving.done():
             await asyncio.wait({self._moving})
         reaping = _reapings.submit(pid)
         try:
             await reaping
         except asyncio.CancelledError:
-            # The loop is being closed, so reap it here, unless that has just been done.
+            # The loop is being closed, so reap the process here unless that has just been done.
             if reaping.cancelled():
                 _reap([pid])
             raise
@@ -227,10 +229,10 @@ class Containment:
 
     @property
     def _is_enclosed(self) -> bool:
-        """True if the cgroup certainly contains all descendants, so that no scan is needed.
+        """True if the cgroup certainly contains all descendants, which makes a scan unnecessary.
 
-        Always False for ``"cgroup"``, the level for untrusted workers: a process of our user can move itself into the
-        cgroup above.
+        Always False for ``"cgroup"``, the level for untrusted workers, because a process of our user can move itself
+        into the cgroup above.
         """
         return self._cgroup is not None and self._cgroup.complete
 
@@ -259,7 +261,7 @@ class Containment:
             flags = await pidns_check.flags()
         except OSError as error:
             raise self._refusal(str(error)) from error
-        # Inside the namespace, a missing program could not be reported.
+        # Check this now, because a missing program cannot be reported from inside the namespace.
         check_program(command)
         self._arrival = _Arrival()
         self.level = Level.PIDNS
@@ -279,18 +281,18 @@ def _reap(pids: Sequence[int]) -> None:
         _posix.reap(pid)
 
 
-# Logging each end separately would take longer than the end itself.
+# Ends are logged in batches, because logging each one separately would take longer than the end itself.
 _reapings: Coalescer[int, None] = Coalescer(_reap)
 
 
 async def _sweep_for(cookie: str, known: Iterable[Identity]) -> None:
-    """Wait until no process has ``cookie``, and ``known`` are gone. If cancelled, it blocks until then."""
+    """Wait until no process has ``cookie`` and all processes in ``known`` are gone. If cancelled, block until then."""
     wanted = (cookie.encode(), set(known))
     sweeping = _sweeps.submit(wanted)
     try:
         await asyncio.wait({sweeping})
     except asyncio.CancelledError:
-        # The loop is being closed, and does not wait for a thread.
+        # The loop is being closed and does not wait for a thread, so do the sweep here.
         _sweep([wanted])
         raise
     if error := sweeping.exception():
@@ -315,31 +317,31 @@ _sweeps: Coalescer[_Wanted, None] = Coalescer(_sweep, thread="sweep for processe
 
 
 # -- pid namespaces --------------------------------------------------------------------------------------------------
-# When the first process of a pid namespace ends, the system kills all others in it. `unshare` creates the namespace and
-# stays outside as the leader of the group. A shell inside is the first process, because the kernel protects that one
-# from most signals. The command is the second process. A signal to the group reaches all three, so `unshare` ignores
-# every signal that it can.
+# When the first process in a pid namespace ends, the kernel kills all others in it. `unshare` creates the namespace,
+# but stays outside as the leader of the group. The first process inside is a shell, because the kernel protects the
+# first process from most signals. The command is the second process. A signal to the group reaches all three processes,
+# so `unshare` ignores every signal that it can.
 
 _PLAIN: Final = ("--pid", "--fork", "--kill-child")
 _AS_USER: Final = ("--user", "--map-current-user", *_PLAIN)
-#: Without the signals that `unshare` handles (INT and TERM) and needs (CHLD).
+# All signals except those that `unshare` handles (INT and TERM) or needs (CHLD).
 _IGNORED: Final = "HUP,QUIT,USR1,USR2,PIPE,ALRM,STKFLT,XCPU,XFSZ,VTALRM,PROF,IO,PWR"
 _OUTSIDE: Final = ("env", f"--ignore-signal={_IGNORED}", "unshare")
-#: If the command were the last one of the script, the shell would exec it.
+# The `exit` keeps the shell running. Otherwise, it would replace itself with the command.
 _SHELL: Final = ("sh", "-c", '"$@"; exit $?', "sh")
-#: The last steps before the command: restore the handling of signals, and report the arrival.
+# The last steps before the command: restore the default handling of signals, and report the arrival.
 _LAST: Final = ("env", "--default-signal", "sh", "-c", '{ [ -p "$0" ] && echo >"$0"; } 2>/dev/null; exec "$@"')
-#: Seconds for the check whether namespaces are available.
+# Seconds that the check for namespaces may take.
 _CHECK: Final = 10.0
-#: Seconds after which the command counts as arrived if it cannot open the pipe.
+# Seconds after which the command counts as arrived if it cannot open the pipe.
 _ARRIVES: Final = 10.0
 
 
 class PidnsCheck:
-    """Finds out whether and how `unshare` creates pid namespaces here, once per effective user of this program."""
+    """Finds out whether and how `unshare` creates pid namespaces here. The result is kept for each effective user."""
 
     def __init__(self) -> None:
-        # The arguments of `unshare`, or the reason why it is refused.
+        # For each user, the arguments for `unshare`, or the reason why it does not work.
         self._found: dict[int, tuple[str, ...] | str] = {}
         self._checks: Coalescer[int, None] = Coalescer(self._check, thread="check for pid namespaces")
 
@@ -347,7 +349,7 @@ class PidnsCheck:
         """Return the arguments with which `unshare` creates a namespace.
 
         Raises:
-            OSError: if it cannot, with the reason.
+            OSError: if it cannot. The message contains the reason.
         """
         if (user := os.geteuid()) not in self._found:
             await self._checks.submit(user)
@@ -358,7 +360,7 @@ class PidnsCheck:
 
     def _check(self, users: Sequence[int]) -> None:
         user = users[-1]
-        # Root needs no user namespace, in which it would lose its privileges outside.
+        # Root needs no user namespace, and would lose its privileges outside in one.
         for flags in (_PLAIN, _AS_USER) if user == 0 else (_AS_USER,):
             self._found[user] = refusal = _why_refused(flags)
             if not refusal:
@@ -367,7 +369,7 @@ class PidnsCheck:
 
 
 def _why_refused(flags: tuple[str, ...]) -> str:
-    """Try `unshare` with ``flags``, and return an empty string if it works. Raises OSError if the result is unknown."""
+    """Try `unshare` with ``flags``. Return an empty string if it works. Raises OSError if the result is unknown."""
     command = ("unshare", *flags, "true")
     try:
         done = subprocess.run(  # noqa: S603  # our own arguments
@@ -380,14 +382,15 @@ def _why_refused(flags: tuple[str, ...]) -> str:
     return done.stderr.decode(errors="replace").strip() or f"`unshare` ended with status {done.returncode}"
 
 
-#: The single instance of this program.
+# The only instance in this program.
 pidns_check: Final = PidnsCheck()
 
 
 class _Arrival:
-    """The arrival of a command in its namespace: the shell before it writes to a named pipe of ours.
+    """The arrival of a command in its namespace, which the shell before it reports by writing to our named pipe.
 
-    The command therefore inherits no descriptor. In a user namespace, it could not open our descriptors through /proc.
+    A named pipe is used because the command then inherits no descriptor. In a user namespace, it could not open our
+    descriptors through /proc either.
     """
 
     def __init__(self) -> None:
@@ -400,14 +403,14 @@ class _Arrival:
             unlinked.callback(os.unlink, self.path)
             self._reads = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             stack.callback(os.close, self._reads)
-            # Unlink it first: a command that opens the pipe without a reader would wait indefinitely.
+            # Unlink the pipe first, because a command that opens it without a reader would wait indefinitely.
             stack.callback(unlinked.close)
             self._held = stack.pop_all()
 
     async def wait(self, pid: int) -> None:
         """Wait until the command has arrived in the namespace of our child ``pid``, or the child has ended.
 
-        A signal that is sent earlier does not reach the command.
+        Signals that are sent earlier do not reach the command.
         """
         ended = asyncio.ensure_future(_posix.process_end(pid))
         arrived = asyncio.ensure_future(_posix.readable(self._reads))

@@ -1,9 +1,10 @@
 """The guard process, seen from the program that it guards. It ends all remaining processes when the program is gone.
 
 One guard serves all workers of this program, in all threads and loops. It starts with the first worker and ends with
-the last one. It shares a log in memory with this program, which lists everything to end, and reads it when this program
-has ended. Writing to the log never waits for the guard. If the guard is killed, the next worker starts another one with
-the same log. `guard_main` is its program. This module also creates the cookies by which the guard finds processes.
+the last one. A log in shared memory lists everything that the guard must end. The guard reads this log when the program
+has ended, so writing to it never waits for the guard. If the guard is killed, the next worker starts another one with
+the same log. The guard runs the program `guard_main`. This module also creates the cookies by which the guard finds
+processes.
 """
 
 from __future__ import annotations
@@ -48,15 +49,16 @@ __all__ = [
 
 _log = logging.getLogger("lifecycle.workers")
 
-#: Maximum bytes of outdated lines, beyond as many bytes as the current lines have.
+# The number of bytes that outdated lines may occupy before the log is compacted, in addition to the size of the other
+# lines.
 _STALE: Final = 1 << 16
-#: Delays in seconds before the start of a replacement, if guards end soon after each other.
+# The delays before a lost guard is replaced, if guards end soon after each other.
 _BACKOFF: Final = Backoff(initial=0.1, maximum=5.0, jitter=0.0, reset_after=60.0)
 _PROGRAM: Final = Path(__file__).with_name("guard_main.py")
 
 
 def why_no_guard() -> str | None:
-    """Return the reason why a guard cannot run here; None if it can."""
+    """Return the reason why a guard cannot run here, or None if it can."""
     if sys.platform != "linux":
         return f"a guard needs /proc and pidfds, which {sys.platform} does not have"
     if getattr(sys, "frozen", False) or not sys.executable or not _PROGRAM.is_file():
@@ -72,7 +74,8 @@ class SharedLog:
     """Lines in shared memory that list what the guard must end. Raises OSError if shared memory is not available.
 
     Lines are appended. When most of them are outdated, the others are written to a second file. Each file begins with a
-    number, and the file with the higher one counts. So one of the two is complete whenever this program is killed.
+    number, and the file with the higher number is valid. This way, one of the two files is complete whenever this
+    program is killed.
     """
 
     def __init__(self, lines: Sequence[str]) -> None:
@@ -85,11 +88,11 @@ class SharedLog:
             stack.pop_all()
 
     def append(self, lines: Sequence[str]) -> None:
-        """Append ``lines``. Raises OSError if the files were closed, or memory is short."""
+        """Append ``lines``. Raises OSError if the files have been closed or there is not enough memory."""
         self._check()
         text = "".join(f"{line}\n" for line in lines).encode()
         if (written := os.pwrite(self._file, text, self._size)) < len(text):
-            # Otherwise, the next line would be joined to a partial one.
+            # Raise, because the next line would be joined to the partial one.
             raise OSError(errno.ENOSPC, f"{written} of {len(text)} bytes of the log for the guard were written")
         self._size += written
 
@@ -124,7 +127,7 @@ class SharedLog:
         return b"%016x" % self._number
 
     def _check(self) -> None:
-        # The program may have closed the descriptor. Its number may then refer to a different file.
+        # Other code in this program may have closed the descriptor, and its number may now refer to a different file.
         if [_identity(file) for file in self.files] != self._identities:
             raise OSError(errno.EBADF, "the log for the guard was closed")
 
@@ -133,7 +136,7 @@ def _memory(stack: ExitStack) -> int:
     try:
         file = os.memfd_create("lifecycle-guard")
     except (AttributeError, OSError):
-        # Missing in a Python that was built for an old C library, and refused by some sandboxes.
+        # Python lacks this function if it was built for an old C library, and some sandboxes refuse it.
         import tempfile
 
         file, path = tempfile.mkstemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)  # noqa: PTH112, S108  # only to make a name
@@ -148,7 +151,7 @@ def _identity(file: int) -> tuple[int, int]:
 
 
 class GuardProcess:
-    """One guard process with ``log``, and the pipe that ends with this program. Raises OSError if it cannot start."""
+    """One guard process for ``log``, and the pipe that ends with this program. Raises OSError if it cannot start."""
 
     def __init__(self, log: SharedLog) -> None:
         theirs, self._pipe = os.pipe()
@@ -170,7 +173,7 @@ class GuardProcess:
         try:
             self._pidfd = os.pidfd_open(self._pid)
         except BaseException:
-            # Before closing the pipe, which would make it act.
+            # Kill the guard before closing the pipe, which would make it act.
             os.kill(self._pid, signal.SIGKILL)
             _reap(self._pid)
             os.close(self._pipe)
@@ -195,7 +198,7 @@ class GuardProcess:
         self.close()
 
     def close(self) -> None:
-        """Close the pipe and the pidfd. A forked copy of this program, which it does not guard, does so too."""
+        """Close the pipe and the pidfd. A forked copy of this program does so too, because it is not guarded."""
         with suppress(OSError):
             if os.fstat(self._pipe).st_ino == self._inode:
                 os.close(self._pipe)
@@ -203,7 +206,7 @@ class GuardProcess:
             os.close(self._pidfd)
 
     async def wait(self) -> None:
-        """Wait for the end of the guard, after `dismiss`."""
+        """Wait until the guard has ended after `dismiss`."""
         try:
             await _posix.process_end(self._pid)
         finally:
@@ -214,7 +217,7 @@ class GuardManager:
     """The guard of this program, which runs while it has users."""
 
     def __init__(self) -> None:
-        # Workers live in any thread. No user code runs under the lock.
+        # A lock is needed because workers may live in any thread. No user code runs under it.
         self._lock = threading.Lock()
         self._guard: GuardProcess | None = None
         self._shared_log: SharedLog | None = None
@@ -222,42 +225,43 @@ class GuardManager:
         self._groups: dict[int, int] = {}
         self._cgroups: set[str] = set()
         self._containers: dict[str, str] = {}
-        # The time when the guard was started, and the number of guards lost before it in quick succession.
+        # When the guard was started, and how many guards were lost before it in quick succession.
         self._started_at = 0.0
         self._lost = 0
 
     @property
     def pid(self) -> int | None:
-        """The PID of the guard; None if it is not running."""
+        """The pid of the guard, or None if it is not running."""
         return self._guard.pid if self._guard is not None else None
 
     async def wait_for_backoff(self) -> None:
-        """Wait until a lost guard may be replaced: immediately for the first one, with a delay for the next ones."""
+        """Wait until a lost guard may be replaced. The first one is replaced immediately, later ones after a delay."""
         while (seconds := self._seconds_to_wait()) > 0:  # noqa: ASYNC110  # it waits for the time itself
             await asyncio.sleep(seconds)
 
     def acquire(self) -> None:
         """Add a user, and start the guard if it is not running.
 
-        Raises OSError if that fails, or if guards were lost so often that the next one must wait.
+        Raises:
+            OSError: if the guard cannot start, or so many guards were lost that the next one must wait.
         """
         with self._lock:
             self._require()
             self._users += 1
 
     def keep(self) -> None:
-        """Add a user of the running guard."""
+        """Add a user to the running guard."""
         with self._lock:
             self._users += 1
 
     async def release(self) -> None:
-        """Remove a user. The last one ends the guard and waits for its end."""
+        """Remove a user. If it was the last one, end the guard and wait for its end."""
         with self._lock:
             self._users -= 1
             if self._users:
                 return
             guard, self._guard = self._guard, None
-            # Cgroups that were not empty in time may be empty by now.
+            # Cgroups that were not empty earlier may be empty by now.
             self._cgroups = {path for path in self._cgroups if not remove_cgroup(path)}
             if guard is not None:
                 guard.dismiss()
@@ -266,7 +270,7 @@ class GuardManager:
             await guard.wait()
 
     def add_group(self, pgid: int) -> None:
-        """Register the group ``pgid``, whose leader is our child, for its end. Raises OSError as `acquire` does."""
+        """Let the guard end the group ``pgid``, whose leader is our child. Raises OSError, as `acquire` does."""
         if (leader := read_process(pgid)) is None:
             return
         with self._lock:
@@ -279,18 +283,18 @@ class GuardManager:
             self._note([f"-{pgid}" for pgid in pgids if self._groups.pop(pgid, None) is not None])
 
     def add_cgroup(self, path: str) -> None:
-        """Register the cgroup ``path``, to kill all processes in it. Raises OSError as `acquire` does."""
+        """Let the guard kill all processes in the cgroup ``path``. Raises OSError, as `acquire` does."""
         with self._lock:
             self._cgroups.add(path)
             self._add(f"@{path}")
 
     def remove_cgroup(self, path: str) -> None:
-        """Forget a removed cgroup. Its line may stay in the log, which does no harm."""
+        """Forget a removed cgroup. Its line may harmlessly stay in the log."""
         with self._lock:
             self._cgroups.discard(path)
 
     def add_container(self, name: str, socket: str) -> None:
-        """Register the container ``name`` of the engine at ``socket``. Raises OSError as `acquire` does."""
+        """Let the guard remove the container ``name`` of the engine at ``socket``. Raises OSError as `acquire` does."""
         with self._lock:
             self._containers[name] = socket
             self._add(f"%{name} {socket}")
@@ -318,7 +322,7 @@ class GuardManager:
             self._close_log()
 
     def entries(self) -> list[str]:
-        """Return the log lines of everything that is registered."""
+        """Return the log lines for everything that is registered."""
         return [
             *(f"+{pgid} {born}" for pgid, born in self._groups.items()),
             *(f"@{path}" for path in self._cgroups),
@@ -326,7 +330,7 @@ class GuardManager:
         ]
 
     def _require(self) -> None:
-        """Start a guard unless a running one has the log."""
+        """Start a guard, unless a guard with the current log is running."""
         if self._guard is not None and self._shared_log is not None and self._guard.is_alive:
             return
         if self._guard is not None:
@@ -346,7 +350,7 @@ class GuardManager:
         self._started_at = time.monotonic()
 
     def _seconds_to_wait(self) -> float:
-        """Return the seconds until a lost guard may be replaced. Guards may end repeatedly."""
+        """Return the seconds until a lost guard may be replaced. There is a delay if guards end repeatedly."""
         if self._guard is None or self._guard.is_alive:
             return 0.0
         age = time.monotonic() - self._started_at
@@ -370,7 +374,7 @@ class GuardManager:
             self._shared_log = None
 
     def reset_after_fork(self) -> None:
-        """Start empty in a forked copy of this program, which does not own the workers."""
+        """Forget everything in a forked copy of this program, because it does not own the workers."""
         if self._guard is not None:
             self._guard.close()
         self._close_log()
@@ -383,25 +387,25 @@ class GuardManager:
         self._lost = 0
 
 
-#: The single instance of this program.
+# The only instance in this program.
 guard_manager: Final = GuardManager()
 
 if hasattr(os, "register_at_fork"):
-    # The copy must not keep the pipe open, because the guard detects the end of this program by it.
+    # A forked copy must not keep the pipe open, because the guard takes its closing as the end of this program.
     os.register_at_fork(after_in_child=guard_manager.reset_after_fork)
 
 
 def _reap(pid: int) -> None:
-    """Wait for the end of a killed child."""
+    """Wait until a killed child has ended, and reap it."""
     with suppress(ChildProcessError):
         os.waitid(os.P_PID, pid, os.WEXITED)
 
 
-# -- users of the guard besides processes ------------------------------------------------------------------------------
+# -- other users of the guard ------------------------------------------------------------------------------------------
 
 
 class GuardRef:
-    """A user of the guard between two workers: starting another guard takes far longer than starting a command."""
+    """Keeps the guard running between two workers, because starting one takes far longer than starting a command."""
 
     __slots__ = ("_used",)
 
@@ -409,7 +413,7 @@ class GuardRef:
         self._used = False
 
     def acquire(self) -> None:
-        """Keep the running guard until the release. Further calls do nothing."""
+        """Keep the running guard until `release`. Further calls do nothing."""
         if not self._used and guard_manager.pid is not None:
             guard_manager.keep()
             self._used = True
@@ -428,7 +432,7 @@ class ContainerGuard:
         self._container: str | None = None
 
     def add(self, container: str, socket: str | None) -> bool:
-        """Register ``container``. A local engine has a ``socket``. Returns False without a guard."""
+        """Register ``container``. Return False if the engine is not local (``socket`` is None) or there is no guard."""
         if socket is None or why_no_guard() is not None:
             return False
         try:
@@ -454,7 +458,7 @@ _numbers = itertools.count(1)
 
 
 def runtime_id() -> str:
-    """Return the 128 random bits with which all cookies of this program begin. A forked copy has others."""
+    """Return the 128 random bits with which all cookies of this program begin. A forked copy uses different ones."""
     global _runtime  # noqa: PLW0603  # there is one for each process
     if _runtime is None:
         _runtime = secrets.token_hex(16)
@@ -462,18 +466,18 @@ def runtime_id() -> str:
 
 
 def new_cookie() -> str:
-    """Return a cookie for one run of one worker: the id of this program, and a number."""
+    """Return a cookie for one run of one worker. It consists of the id of this program and a number."""
     return f"{runtime_id()}:{next(_numbers)}"
 
 
 def with_cookie(env: Mapping[str, str], cookie: str) -> dict[str, str]:
-    """Return ``env`` with ``cookie`` and the cookies of this program, because a worker's worker has both."""
+    """Return ``env`` with ``cookie``, after the cookies of this program, which may itself be a worker."""
     inherited = os.environ.get(COOKIE)
     return {**env, COOKIE: f"{inherited},{cookie}" if inherited else cookie}
 
 
 def without_cookies(env: Mapping[str, str]) -> dict[str, str]:
-    """Return ``env`` for a process that does not belong to a worker."""
+    """Return ``env`` for a process that must not count as part of a worker."""
     return {name: value for name, value in env.items() if name != COOKIE}
 
 

@@ -1,10 +1,10 @@
-"""The program of the guard process: it waits for the end of its parent, and ends all processes that the parent left.
+"""The program of the guard process. It waits until its parent has ended, and kills all processes that the parent left.
 
-It is started as ``python -I -S guard_main.py RUNTIME PARENT FILE FILE``. Its input is a pipe that only the parent holds
-open. It detects the parent's end by this pipe or by its pidfd, whichever comes first. The two files are descriptors of
-the parent's `SharedLog`, which is read after that. A line ``+PID START_TIME`` is a process group to end. ``-PID`` is a
-group that is gone; it is written before another process can get the pid. ``@PATH`` is a cgroup, ``%NAME SOCKET`` is a
-container of the engine that listens at the socket, and ``~NAME`` is a removed container.
+The parent starts it as ``python -I -S guard_main.py RUNTIME PARENT FILE FILE``. Its input is a pipe that only the
+parent holds open. The guard detects the parent's end by this pipe or by a pidfd, whichever comes first. Then it reads
+the parent's `SharedLog` from the two files, which are inherited descriptors. ``+PID START_TIME`` is a process group to
+kill. ``-PID`` is a group that is gone; the line is written before the pid can be reused. ``@PATH`` is a cgroup, ``%NAME
+SOCKET`` is a container of the engine that listens at the socket, and ``~NAME`` is a removed container.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 
-# A program: no module imports it.
+# This is a program, which no module imports.
 __all__: list[str] = []
 
 TYPE_CHECKING = False
@@ -24,35 +24,35 @@ if TYPE_CHECKING:
 
     from lifecycle.workers.containment import process_scan
 else:
-    # It runs without site, which would use megabytes, and without the rest of this package, which would use more.
+    # Import the module directly, because `site` would use megabytes of memory, and the rest of this package even more.
     sys.path.append(os.path.dirname(__file__))  # noqa: PTH120  # pathlib costs a megabyte
     import process_scan
 
 _RUNTIME_DIGITS = 32
 _INPUT = 0
-#: The number of consecutive scans that must find no process.
+# The number of consecutive scans that must find no process.
 _SCANS = 3
 #: The number of hexadecimal digits at the beginning of each file of the log.
 _HEADER = 16
-#: Seconds until killed processes must have left their cgroups.
+# Seconds to wait until killed processes have left their cgroups.
 _LAST_WAIT = 10.0
-#: Seconds between two scans. A process that evades them by forking is eventually found.
+# Seconds between two scans. Repeated scans eventually find a process that evades them by forking.
 _PAUSE = 0.001
-#: Seconds for an engine to remove a container.
+# Seconds that an engine has to remove a container.
 _ENGINE_TIMEOUT = 60.0
 
 
 class Guard:
-    """The processes and containers of the parent, as listed in its log."""
+    """The parent's processes and containers, as listed in its log."""
 
     def __init__(self, runtime: bytes) -> None:
         self._runtime = runtime
         # The leaders of groups, with their start times.
         self._leaders: dict[int, int] = {}
         self._cgroups: set[str] = set()
-        # For each container, the socket of its engine.
+        # The socket of each container's engine.
         self._engines: dict[str, str] = {}
-        # The time of the parent's end in clock ticks since the boot, as start times are.
+        # When the parent ended, in clock ticks since boot, like the start times of processes.
         self._parent_ended = 0
 
     def wait(self, parent: int) -> None:
@@ -62,27 +62,27 @@ class Guard:
         pidfd = _pidfd(parent)
         if pidfd is not None:
             poll.register(pidfd, select.POLLIN)
-        # Checked after opening the pidfd: it belongs to the parent, or the parent is already gone.
+        # Check the parent after opening the pidfd, because the pid may have been reused if the parent is already gone.
         while os.getppid() == parent:
             ready = [fd for fd, _ in poll.poll()]
-            # The parent never writes to the pipe, but other processes may hold a copy of its end.
+            # The parent never writes to the pipe, but other processes may hold copies of its end.
             if pidfd in ready or not os.read(_INPUT, 1 << 16):
                 break
 
     def read(self, log: tuple[int, int]) -> None:
-        """Read the parent's log, from the newer one of its two files."""
-        # The parent was writing a last line without an end when it was killed.
+        """Read the parent's log from the newer of its two files."""
+        # If the parent was killed while it was writing, the last line is incomplete and ignored.
         *lines, _ = _content(max(log, key=_number)).split(b"\n")
         for line in lines:
             self._take(line.decode())
 
     def clear(self) -> None:
-        """End all remaining processes and containers."""
+        """Kill all remaining processes and remove all containers."""
         self._parent_ended = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
         process_scan.kill_found(self._find, scans=_SCANS, pause=_PAUSE)
         until = time.monotonic() + _LAST_WAIT
         for path in self._cgroups:
-            # A cgroup becomes empty some time after its processes were killed. On a busy machine, this takes long.
+            # A cgroup becomes empty some time after its processes were killed. On a busy machine, this takes a while.
             while not process_scan.remove_cgroup(path) and time.monotonic() < until:
                 select.select([], [], [], _PAUSE)
         _remove_containers(self._engines)
@@ -111,21 +111,21 @@ class Guard:
         members = [process for process in table.values() if self._is_member(process, table)]
         below = process_scan.descendants((process.pid for process in members), table)
         for pid, start_time in self._leaders.items():
-            # Kill the group immediately, because a fork bomb cannot outrun this.
+            # Kill the group at once. A fork bomb cannot outrun that.
             if pid in table and table[pid].start_time == start_time and table[pid].group == pid:
                 process_scan.kill_group(pid)
         yield from {process.identity for process in members + below if not process.is_dead}
-        # Create a new scan each time, because a process may have a new environment after an exec.
+        # Create a new scan each time, because an exec may have changed the environment of a process.
         yield from process_scan.CookieScan(self._is_ours)()
 
     def _is_member(self, process: process_scan.Process, table: dict[int, process_scan.Process]) -> bool:
-        """Return whether the process is in a group of the parent whose id certainly belongs to no other group."""
+        """Return whether the process is in one of the parent's groups, whose id has certainly not been reused."""
         start_time = self._leaders.get(process.group)
         if start_time is None:
             return False
         leader = table.get(process.group)
-        # A group id is not reused while the group has members, so a process that is older than the parent's end is a
-        # member.
+        # A group id is not reused while the group has members, so any process in it that is older than the parent's end
+        # is a member.
         return process.start_time <= self._parent_ended if leader is None else leader.start_time == start_time
 
     def _is_ours(self, cookie: bytes) -> bool:
@@ -134,7 +134,7 @@ class Guard:
 
 
 def _number(file: int) -> int:
-    """Return the number of a file of the log; -1 if the file is incomplete."""
+    """Return the number at the beginning of a log file, or -1 if the file is incomplete."""
     try:
         return int(os.pread(file, _HEADER, 0), 16)
     except ValueError:
@@ -144,7 +144,7 @@ def _number(file: int) -> int:
 def _content(file: int) -> bytes:
     parts: list[bytes] = []
     at = _HEADER
-    # By position, because the parent shares the offset of the descriptor.
+    # Read by position, because the descriptor shares its offset with the parent.
     while part := os.pread(file, 1 << 16, at):
         parts.append(part)
         at += len(part)
@@ -159,10 +159,10 @@ def _pidfd(pid: int) -> int | None:
 
 
 def _remove_containers(engines: dict[str, str]) -> None:
-    """Remove all containers concurrently, each through its engine, which answers after the removal."""
+    """Remove all containers concurrently, each through its engine, which responds after the removal."""
     if not engines:
         return
-    # Imported only now, because it would use memory while the parent runs.
+    # Import this only now, because it would occupy memory while the parent runs.
     import socket
 
     asked: list[socket.socket] = []
@@ -183,12 +183,12 @@ def _remove_containers(engines: dict[str, str]) -> None:
 
 
 def _isolate() -> None:
-    """Ignore signals, leave the directory, and set a descriptive process name."""
+    """Ignore signals, leave the working directory, and set a descriptive process name."""
     for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
         signal.signal(signum, signal.SIG_IGN)
     os.chdir("/")
     try:
-        # It is not urgent before the parent has ended.
+        # The guard is not urgent until the parent has ended.
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         with open("/proc/self/comm", "w") as name:  # noqa: PTH123  # pathlib costs a megabyte
             name.write("lifecycle-guard")

@@ -1,8 +1,8 @@
-"""Finds the remaining processes of workers, by cookie, descent and cgroup, and kills them and no others.
+"""Finds the remaining processes of workers by cookie, ancestry and cgroup, and kills only those. Linux only.
 
-It imports only parts of the standard library, because the guard process runs it without the package. A pid and a start
-time identify a process. It is killed through a pidfd, which is opened before the start time is read again: after that,
-no other process can get the pid. Linux only.
+This module imports only parts of the standard library, because the guard process runs it without the package. A process
+is identified by its pid and its start time. It is killed through a pidfd: the pidfd is opened first and the start time
+is read afterwards, because an open pidfd keeps the pid from being reused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
     from typing import TypeAlias
 
-    #: A process: its pid, and its start time in clock ticks since the boot.
+    # The identity of a process: its pid, and its start time in clock ticks since boot.
     Identity: TypeAlias = tuple[int, int]
 
 __all__ = [
@@ -35,15 +35,15 @@ __all__ = [
     "remove_cgroup",
 ]
 
-#: The environment variable for cookies, separated by commas.
+# The environment variable that contains the cookies, separated by commas.
 COOKIE = "LIFECYCLE_COOKIE"
 
 _ENTRY = COOKIE.encode() + b"="
-#: Seconds until killed processes must be gone.
+# Seconds to wait until killed processes are gone.
 _LAST_WAIT = 1.0
 #: PF_KTHREAD, from the kernel's sched.h.
 _OF_KERNEL = 0x200000
-#: Bytes per read: more than most environments have. A shorter result means the end of a file in /proc.
+# Bytes per read, which is more than most environments have. A shorter result means the end of a file in /proc.
 _PART = 1 << 16
 
 
@@ -64,17 +64,17 @@ class Process:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it has ended and only needs to be reaped."""
+        """True if the process has ended and only needs to be reaped."""
         return self.state in b"ZXx"
 
     @property
     def identity(self) -> Identity:
-        """The pid and start time, which no other process shares."""
+        """The pid and the start time, a combination that no other process shares."""
         return self.pid, self.start_time
 
 
 def read_process(pid: int) -> Process | None:
-    """Return the process ``pid``; None if it does not exist."""
+    """Return the process ``pid``, or None if it does not exist."""
     stat = _read(f"/proc/{pid}/stat")
     return Process(pid, stat) if stat else None
 
@@ -105,7 +105,7 @@ def descendants_of(root: int) -> list[Process]:
     while waiting:
         children = _children(waiting.pop())
         if children is None:
-            # The kernel has no such lists (CONFIG_PROC_CHILDREN).
+            # The kernel does not list children (CONFIG_PROC_CHILDREN is off).
             return descendants([root], all_processes())
         found += [process for pid in children if (process := read_process(pid)) is not None]
         waiting += children
@@ -113,14 +113,14 @@ def descendants_of(root: int) -> list[Process]:
 
 
 class CookieScan:
-    """Finds processes of our user with a cookie that ``is_ours`` accepts. Call it once per scan.
+    """Finds processes of our user that have a cookie that ``is_ours`` accepts. Call it once per scan.
 
     A cookie is compared as a whole, in a whole entry of the environment.
     """
 
     def __init__(self, is_ours: Callable[[bytes], bool]) -> None:
         self._is_ours = is_ours
-        # Processes without such a cookie. If another process gets a pid in the meantime, it is spared.
+        # Pids of processes without such a cookie. If a pid is reused between two scans, the new process is not killed.
         self._strangers = {os.getpid(), *_kernel_threads()}
 
     def __call__(self, but: Collection[int] = ()) -> Iterator[Identity]:
@@ -136,13 +136,13 @@ class CookieScan:
         if environ is None:
             return False
         held = any(self._is_ours(cookie) for cookie in _cookies(environ))
-        # Empty for a kernel thread, or during an exec.
+        # The environment is empty for a kernel thread, and also during an exec.
         if environ and not held:
             self._strangers.add(pid)
         return held
 
     def _confirmed(self, pid: int) -> Identity | None:
-        """Read the process again, the start time first, so that start time *and* cookie belong to the pid."""
+        """Read the process again, the start time first, so that start time *and* cookie belong to the same process."""
         process = read_process(pid)
         if process is None or process.is_dead or not _is_our_users(pid) or not self._holds(pid):
             return None
@@ -150,17 +150,18 @@ class CookieScan:
 
 
 def has_cookie(pid: int, cookie: bytes) -> bool:
-    """Return whether the environment of the process ``pid`` contains ``cookie``; False if it cannot be read."""
+    """Return whether the environment of the process ``pid`` contains ``cookie``. Return False if it cannot be read."""
     return cookie in _cookies(_read(f"/proc/{pid}/environ") or b"")
 
 
 def kill_found(
     find: Callable[[], Iterable[Identity]], *, scans: int = 2, pause: float = 0.0, limit: float = 10.0
 ) -> int:
-    """Kill the processes that ``find`` returns until ``scans`` consecutive scans find none. Returns the number killed.
+    """Kill the processes that ``find`` returns until ``scans`` consecutive scans find none. Return the number killed.
 
-    One scan is not enough, because it misses a process during its fork or exec. There are ``pause`` seconds between two
-    scans. It blocks for milliseconds if there are none, and at most ``limit`` seconds if one cannot be killed.
+    One scan is not enough, because it misses a process during its fork or exec. ``pause`` is the time between two scans
+    in seconds. The call blocks for milliseconds if nothing is found, and for at most ``limit`` seconds if a process
+    cannot be killed.
     """
     killed: set[Identity] = set()
     until, empty = time.monotonic() + limit, 0
@@ -174,7 +175,7 @@ def kill_found(
 
 
 def kill_cgroup(path: str) -> None:
-    """Kill all processes in a cgroup and in those below it. Does nothing if it is gone."""
+    """Kill all processes in a cgroup and in the cgroups below it. Do nothing if it is gone."""
     try:
         with open(f"{path}/cgroup.kill", "w") as kill:  # noqa: PTH123  # pathlib costs the guard a megabyte
             kill.write("1")
@@ -183,9 +184,9 @@ def kill_cgroup(path: str) -> None:
 
 
 def remove_cgroup(path: str) -> bool:
-    """Remove a cgroup and those below it. Returns False if a process is still inside."""
+    """Remove a cgroup and the cgroups below it. Return False if a process is still inside."""
     try:
-        # Usually there are none below.
+        # Usually, there are no cgroups below.
         os.rmdir(path)  # noqa: PTH106  # pathlib costs the guard a megabyte
     except FileNotFoundError:
         return True
@@ -208,7 +209,7 @@ def _remove_below(path: str) -> bool:
 
 
 def kill_group(pgid: int) -> None:
-    """Kill all members of a group. The caller is certain of its id."""
+    """Kill all members of a group. The caller must be certain of the group's id."""
     try:  # noqa: SIM105  # contextlib costs the guard memory
         os.killpg(pgid, signal.SIGKILL)
     except OSError:
@@ -216,10 +217,10 @@ def kill_group(pgid: int) -> None:
 
 
 def _kill_all(found: list[Identity]) -> set[Identity]:
-    """Kill the processes, and wait up to a second for their ends."""
+    """Kill the processes, and wait up to a second until they have ended."""
     killed: dict[Identity, int] = {}
     try:
-        # A process may be found by descent and by cookie.
+        # Remove duplicates, because a process may be found both by ancestry and by cookie.
         for known in set(found):
             if (fd := _kill(*known)) is not None:
                 killed[known] = fd
@@ -231,7 +232,7 @@ def _kill_all(found: list[Identity]) -> set[Identity]:
 
 
 def _kill(pid: int, start_time: int) -> int | None:
-    """Kill the process ``pid`` with this start time. Returns its pidfd, or None if it cannot be killed now."""
+    """Kill the process ``pid`` with this start time. Return its pidfd, or None if it cannot be killed now."""
     if pid == os.getpid():
         return None
     try:
@@ -250,7 +251,7 @@ def _kill(pid: int, start_time: int) -> int | None:
 
 
 def _wait_gone(fds: set[int]) -> None:
-    """Wait until they have ended, for at most a second."""
+    """Wait up to a second until the processes behind the pidfds ``fds`` have ended."""
     poll = select.poll()
     for fd in fds:
         poll.register(fd, select.POLLIN)
@@ -262,7 +263,7 @@ def _wait_gone(fds: set[int]) -> None:
 
 
 def _cookies(environ: bytes) -> list[bytes]:
-    # Most have no cookie, and need not be split.
+    # Avoid the split, because most environments contain no cookie.
     if _ENTRY not in environ:
         return []
     values = [entry[len(_ENTRY) :] for entry in environ.split(b"\0") if entry.startswith(_ENTRY)]
@@ -270,7 +271,7 @@ def _cookies(environ: bytes) -> list[bytes]:
 
 
 def _kernel_threads() -> list[int]:
-    """Return the kernel threads, the children of the first one. They are half of all processes on many machines."""
+    """Return the kernel threads, the children of the first one. They are half of the processes on many machines."""
     first = read_process(2)
     return (_children(2) or []) if first is not None and first.flags & _OF_KERNEL else []
 
@@ -283,7 +284,7 @@ def _is_our_users(pid: int) -> bool:
 
 
 def _children(pid: int) -> list[int] | None:
-    """Return the children of all threads of ``pid``; None if the kernel does not list them."""
+    """Return the children of all threads of ``pid``, or None if the kernel does not list them."""
     try:
         lists = [_read(f"/proc/{pid}/task/{thread}/children") for thread in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208
     except OSError:
@@ -298,7 +299,7 @@ def _pids() -> list[int]:
 
 
 def _read(path: str) -> bytes | None:
-    """Return the content of a file in /proc; None if it is gone or unreadable."""
+    """Return the content of a file in /proc, or None if it is gone or unreadable."""
     try:
         fd = os.open(path, os.O_RDONLY)
     except OSError:

@@ -1,6 +1,6 @@
-"""The parts of a supervisor: the decision `loop`, each `child`, `stopping`, and the event streams in `watch`.
+"""The parts of a supervisor: the decision `loop`, the `child`, `stopping`, and the event streams in `watch`.
 
-The path of a crash:
+A crash takes this path:
 
 1. `BaseWorker._finish` creates the `Exit`, and `SupervisorLoop._worker_changed` posts it as a message.
 2. `SupervisorLoop._worker_ended` handles the message, and `verdict` applies the child's restart policy.

@@ -1,6 +1,6 @@
-"""A child of a supervisor. The child remains when its worker is replaced.
+"""A child of a supervisor, which outlives each of its workers.
 
-A child counts failures, and starts and probes its worker. The supervisor's `loop` makes all decisions.
+A `Child` counts failures, and starts and probes its worker. The supervisor's `loop` makes all decisions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lifecycle.workers.probes import Probe
     from lifecycle.workers.specs import Spec
 
-    #: Called with the child, the generation of its worker, and the old and new status of the worker.
+    # A function that is called with the child, its worker's generation, and the worker's old and new status.
     Listener = Callable[["Child", int, Status, Status], None]
 
 __all__ = ["Child", "end_of", "probe_all"]
@@ -41,7 +41,7 @@ _log = logging.getLogger("lifecycle.workers")
 
 
 class Announced(NamedTuple):
-    """The facts about a child that the supervisor announces when they change."""
+    """The facts about a child that its supervisor announces when they change."""
 
     status: Status
     health: ProbeResult | None
@@ -49,7 +49,7 @@ class Announced(NamedTuple):
 
     @property
     def in_events(self) -> tuple[Status, bool, bool]:
-        """The facts that cause a `StatusEvent` when they change. Probe messages are excluded."""
+        """The facts whose change causes a `StatusEvent`. The messages of probes are excluded."""
         return self.status, self.health is None or self.health.healthy, self.circuit_open
 
 
@@ -58,48 +58,48 @@ class Child:
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
-        # Stays the same for all workers of this spec.
+        # The same for all workers of this spec.
         self._resume_id = str(uuid4())
         self._probe = None if spec.probe is None else parse_probe(spec.probe, spec.name)
         self._created_at = time.time()
-        #: Incremented with every start and every stop. Reports with a lower number are stale and ignored.
+        # Incremented by every start and every stop. Reports with a lower number are outdated and ignored.
         self.generation: int = 0
-        #: The current or last worker. None before the first one, and while a new one is created.
+        # The current or last worker. None before the first worker, and while a new one is being created.
         self.worker: Worker | None = None
-        #: True from the end of the worker's start to the worker's end.
+        # True from the moment the worker has started until its end.
         self.live: bool = False
         #: True if a worker has ever been running.
         self.has_run: bool = False
-        #: The task of the current start; None if no start is in progress.
+        # The task of the current start, or None if no start is in progress.
         self.starting: asyncio.Task[BaseException | None] | None = None
         self._idle_status = Status.CREATED
         # The time of the last change of the idle status or the health, in seconds since the epoch.
         self._changed_at = 0.0
-        #: True while `add` waits for the first start of a new child. If this start fails, the child is removed.
+        # True while `add` is waiting for the first start of a new child. If this start fails, the child is removed.
         self.provisional: bool = False
         self._announced = Announced(Status.CREATED, None, circuit_open=False)
         #: The exit of the last worker.
         self.exit: Exit | None = None
         self._health: ProbeResult | None = None
-        #: True if the circuit breaker is open. The child then stays down until a caller restarts it.
+        # True if the circuit breaker is open. The child then stays stopped until a caller restarts it.
         self.circuit_open: bool = False
         #: The timer of the backoff.
         self.backoff_timer: asyncio.TimerHandle | None = None
         #: The task that probes the worker.
         self.probe_task: asyncio.Task[None] | None = None
-        #: The task that waits for a worker without `on_change`.
+        # The task that waits for the end of a worker without `on_change`.
         self.wait_task: asyncio.Task[None] | None = None
-        # Futures of the callers that wait for the outcome of the child's start.
+        # The futures of callers that are waiting for the outcome of the child's start.
         self._callers: list[asyncio.Future[None]] = []
-        # Number of starts.
+        # The number of starts.
         self._attempt = 0
-        # Number of consecutive failures.
+        # The number of consecutive failures.
         self._retry = 0
-        # Time at which the worker began to run, on the loop's clock.
+        # The time at which the worker began to run, on the loop's clock.
         self._running_since: float | None = None
-        # Seconds that the worker ran before the last failure.
+        # How long the worker ran before the last failure, in seconds.
         self._ran = 0.0
-        # Times of the restarts that the circuit breaker counts, newest first.
+        # The times of the restarts that the circuit breaker counts, newest first.
         self._restarts: deque[float] | tuple[()] = ()
 
     def __repr__(self) -> str:
@@ -137,7 +137,7 @@ class Child:
 
     @property
     def retries_first_start(self) -> bool:
-        """True if failed starts are repeated until the child has run once."""
+        """True if a failed start is retried because the child has never run."""
         return self.spec.first_start == FirstStart.RETRY and not self.has_run
 
     @property
@@ -146,7 +146,7 @@ class Child:
         return self.spec.restart != Restart.NEVER and not self.circuit_open
 
     def state(self) -> WorkerState:
-        """Return the state of the child's worker, with the facts that only a supervisor has."""
+        """Return the state of the child's worker, with the facts that only a supervisor knows."""
         known: dict[str, Any] = {
             "status": self.status,
             "restarts": self.restarts,
@@ -168,7 +168,7 @@ class Child:
         return WorkerState(name, self.spec.kind, error=error, created_at=at, updated_at=updated_at, **known)
 
     def announce(self) -> tuple[Announced, Announced]:
-        """Return the previously announced facts and the current facts. The current facts then count as announced."""
+        """Return the facts announced last and the current facts, which count as announced from now on."""
         before, self._announced = self._announced, Announced(self.status, self._health, self.circuit_open)
         return before, self._announced
 
@@ -215,11 +215,11 @@ class Child:
         self._running_since, self.provisional = asyncio.get_running_loop().time(), False
 
     def note_ended(self, ended: Exit) -> None:
-        """Record that the worker has ended, or could not start."""
-        # `_changed_at` is not updated, because the worker records the time of its end.
+        """Record that the worker has ended, or that it could not start."""
+        # `_changed_at` stays the same, because the worker records the time of its end.
         self.live, self.exit, self._idle_status = False, ended, ended.status
         if self._running_since is not None:
-            # Computed now, because a restart may wait for a resume, and this wait is not running time.
+            # Compute this now. A restart may have to wait for a resume, and that wait does not count as running time.
             self._ran = asyncio.get_running_loop().time() - self._running_since
             self._running_since = None
         self.cancel_timers()
@@ -227,7 +227,7 @@ class Child:
     def cancel_timers(self) -> None:
         """Cancel the backoff, the probes and the wait for the worker's end."""
         if self.backoff_timer is None and self.probe_task is None and self.wait_task is None:
-            # Return early in the usual case, because there may be thousands of children.
+            # Return early in the usual case, because a supervisor may have thousands of children.
             return
         for each in (self.backoff_timer, self.probe_task, self.wait_task):
             if each is not None:
@@ -237,7 +237,7 @@ class Child:
     # -- restarts ---------------------------------------------------------------------------------------------------
 
     def count_restart(self, now: float) -> bool:
-        """Count a restart. Return True if it exceeds the limit, so that the circuit breaker must open."""
+        """Count a restart. Return True if it exceeds the limit, which opens the circuit breaker."""
         backoff = self.spec.backoff
         if not (backoff.max_restarts and backoff.within):
             return False
@@ -248,7 +248,7 @@ class Child:
     def take_delay(self) -> float:
         """Count a failure, and return the seconds to wait before the next start.
 
-        The delay grows with each failure. It is reset after the worker has run for ``reset_after`` seconds.
+        The delay grows with each failure. It is reset when the worker has run for ``reset_after`` seconds.
         """
         if self._ran >= self.spec.backoff.reset_after:
             self._retry = 0
@@ -257,14 +257,14 @@ class Child:
         return self.spec.backoff.delay(self._retry - 1)
 
     def reset_failures(self) -> None:
-        """Close the circuit breaker and forget earlier failures, because a caller starts the child."""
+        """Close the circuit breaker and forget earlier failures, because a caller starts the child explicitly."""
         self.circuit_open, self._restarts, self._retry = False, (), 0
 
     # -- callers that wait for a start ------------------------------------------------------------------------------
 
     @property
     def has_callers(self) -> bool:
-        """True if a caller waits for the outcome of the child's start."""
+        """True if a caller is waiting for the outcome of the child's start."""
         return any(not caller.done() for caller in self._callers)
 
     def add_caller(self) -> asyncio.Future[None]:
@@ -304,7 +304,7 @@ class Child:
         """Probe the worker every ``interval`` seconds. Pass the number of consecutive failures to ``report``."""
         bad = 0
         while True:
-            # The random offset prevents children that started together from being probed together.
+            # The random variation keeps children that started together from being probed at the same time.
             await asyncio.sleep(interval * random.uniform(0.9, 1.1))  # noqa: S311  # no secret
             if self.status != Status.RUNNING:
                 continue
@@ -314,8 +314,8 @@ class Child:
 
 
 async def probe_all(children: Iterable[Child]) -> ProbeResult:
-    """Probe all children concurrently. The result is healthy if every child that should run is running and healthy."""
-    # Children that ended normally or were stopped by a caller do not count as unhealthy.
+    """Probe all children concurrently. The result is healthy if all that should be running are running and healthy."""
+    # Children that have finished or that a caller has stopped do not count as unhealthy.
     probed = [child for child in children if child.status not in (Status.FINISHED, Status.STOPPED)]
     answers = zip(probed, await asyncio.gather(*(child.probe() for child in probed)), strict=True)
     ill = [f"{child.spec.name}: {answer.message or 'unhealthy'}" for child, answer in answers if not answer.healthy]
@@ -351,8 +351,7 @@ async def _make(spec: Spec) -> Worker:
     """Create a new worker for ``spec``.
 
     Raises:
-        WorkerFailed: if the function of the spec returns an object that is not a worker, or a worker that was started
-            before.
+        WorkerFailed: if the spec's function returns something other than a worker, or a worker that has been started.
     """
     made = spec.make()
     if inspect.isawaitable(made):
@@ -368,7 +367,7 @@ async def _make(spec: Spec) -> Worker:
 
 
 async def end_of(worker: Worker) -> Exit:
-    """Wait for the end of ``worker``. An error raised by its `wait` is logged, and counts as its failure."""
+    """Wait for the end of ``worker``. If its `wait` raises an error, log it and treat it as the worker's failure."""
     try:
         return await worker.wait()
     except BaseException as error:  # the loop handles every error, even SystemExit

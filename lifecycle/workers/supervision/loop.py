@@ -1,9 +1,9 @@
 """The single task that makes all decisions about the children of a supervisor.
 
 Every event is a message in the task's mailbox: a child ended, a start finished, a backoff expired, or a caller
-requested an operation. Messages are handled one after the other. A report from a worker contains the child's
-generation. It is ignored if the worker has been replaced since. The loop never waits for a start, so a start that hangs
-blocks no other child. The loop does wait for stops, which have a time limit.
+requested an operation. Messages are handled one after the other. A report from a worker carries the child's generation,
+and is ignored if the worker has been replaced since. The loop never waits for a start, so a start that hangs does not
+block other children. It does wait for stops, because their duration is limited.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from lifecycle.workers.model import Exit, ProbeResult
 
     Message: TypeAlias = Callable[[], Awaitable[None]]
-    #: Called with the future of its caller. The future is done if the caller no longer waits.
+    # A function that is called with the future of its caller. If that is done, the caller is no longer waiting.
     Operation: TypeAlias = Callable[[asyncio.Future[Any]], Awaitable[Any]]
 
 __all__ = ["SupervisorLoop"]
@@ -83,7 +83,7 @@ class SupervisorLoop:
     ) -> None:
         self.supervisor = supervisor
         self.name: str = supervisor.name
-        #: The children by name, in the order of their starts.
+        # The children by name, in start order.
         self.children: dict[str, Child] = {}
         self.watches: Final = Watches()
         self._on_failure = on_failure
@@ -93,13 +93,13 @@ class SupervisorLoop:
         self._mailbox = Mailbox()
         self._stopper = Stopper(stop_order, self.note, self._end_with)
         self._queue = StartQueue(self._mailbox)
-        # Keeps the guard process running, so that a restart does not wait for a new one.
+        # Keeps the guard process running, so that restarts need not wait for a new one.
         self._guard = GuardRef()
-        # True during a suspension, in which no child is started.
+        # True while the supervisor is suspended. No child is started during that time.
         self._suspended = False
-        # Messages that wait for the resume, each with the child that it starts and the child's generation.
+        # Messages that are delayed until the resume, each with the child that it starts and the child's generation.
         self._held: deque[tuple[Child, int, Message]] = deque()
-        # Set when the supervisor must stop, so that long operations give up.
+        # Set when the supervisor must stop. Long operations then give up.
         self._halted = asyncio.Event()
         # True if the supervisor is ending for any reason.
         self._ending = False
@@ -110,7 +110,7 @@ class SupervisorLoop:
     # -- from the start to the end ----------------------------------------------------------------------------------
 
     def begin(self) -> asyncio.Task[End]:
-        """Start the children in order. The returned task ends when the supervisor ends."""
+        """Start the children in order. The returned task ends with the supervisor."""
         self._started = asyncio.get_running_loop().create_future()
         return asyncio.create_task(self._run(self._started), name=f"supervisor {self.name}")
 
@@ -118,7 +118,7 @@ class SupervisorLoop:
         """Wait until all children have started.
 
         Raises:
-            WorkerFailed: if a child could not start. All other children are already stopped.
+            WorkerFailed: if a child could not start. All other children have already been stopped.
         """
         assert self._started is not None, "begin() comes first"
         if error := await asyncio.shield(self._started):
@@ -139,7 +139,7 @@ class SupervisorLoop:
         return self._end.error
 
     async def _run(self, started: asyncio.Future[WorkerFailed | None]) -> End:
-        # A child that was stopped before the start stays down.
+        # Do not start a child that was stopped before the supervisor started.
         self._queue.fill([child for child in self.children.values() if child.idle_status is Status.CREATED])
         try:
             while not self._ending:
@@ -159,14 +159,14 @@ class SupervisorLoop:
         self._ending = True
 
     def _end_with(self, error: BaseException | None) -> None:
-        """End with ``error``, or without an error if no work is left. Only the first call has an effect."""
+        """End with ``error``, or without an error if ``error`` is None. Only the first call has an effect."""
         if not self._ending:
             self._ending, self._end = True, End(error=error)
             if error is not None:
                 self._on_failure()
 
     def _advance(self) -> None:
-        """Start the next child in the queue. When the queue is empty for the first time, the supervisor has started."""
+        """Start the next child in the queue. When the queue is first empty, the supervisor has started."""
         child = self._queue.next()
         if child is not None and not self._suspended and not self._ending:
             self._start(child)
@@ -179,7 +179,7 @@ class SupervisorLoop:
         return self._started is not None and not self._started.done()
 
     def _dismiss(self, started: asyncio.Future[WorkerFailed | None]) -> None:
-        """Complete the futures of all waiting callers."""
+        """Complete the futures of all callers that are still waiting."""
         for child in self.children.values():
             if child.has_callers:
                 child.answer_callers(stopped_early(child.spec.name))
@@ -189,7 +189,7 @@ class SupervisorLoop:
             started.set_result(None if error is None else as_failure(self.name, error))
 
     def note(self, child: Child) -> None:
-        """If the facts about ``child`` have changed, announce and publish the change."""
+        """Announce and publish the facts about ``child`` if they have changed."""
         watched = self.watches.used and self.watches.active
         if not (watched or hooks.component_changed.receivers):
             return
@@ -229,16 +229,16 @@ class SupervisorLoop:
             hooks.worker_restarted.announce(self.supervisor, worker=child.worker, restarts=child.restarts)
 
     async def _start_failed(self, child: Child, error: BaseException) -> None:
-        """Handle a failed start: pass the error to the waiting callers, or apply the policy if no caller waits."""
+        """Handle a failed start: pass the error to the waiting callers, or apply the policy if no caller is waiting."""
         ended = await self._stopper.reap(child, error)
         child.note_ended(ended)
-        # If ``first`` is True, the supervisor is still starting. The failed start of a child then fails the supervisor.
+        # If ``first`` is True, the supervisor itself is still starting, and the failed start of a child makes it fail.
         cause, first = cause_of(error), self._starting_up and child in self._queue
         if isinstance(cause, CONTROL_EXCEPTIONS):
             self._queue.discard(child)
             if isinstance(cause, DoNotRestart):
-                # The child has nothing to run, like `ignore` in OTP. This is neither a failure nor the end of a
-                # significant child.
+                # The child has nothing to do, like `ignore` in OTP. This counts neither as a failure nor as the end of
+                # a significant child.
                 child.idle_status = Status.STOPPED
             else:
                 self._end_with(cause)
@@ -306,7 +306,7 @@ class SupervisorLoop:
         if ended is None:
             ended = await end_of(child.worker)
         elif child.worker.status not in FINAL:
-            # The `wait` of the worker failed, so the worker may still run. It must not run at the same time as its
+            # The worker's `wait` failed, so the worker may still be running. It must not run at the same time as its
             # successor.
             await self._stopper.stop_worker(child.worker, child.spec.stop_timeout)
         child.note_ended(ended)
@@ -327,7 +327,7 @@ class SupervisorLoop:
             _log.error(NOT_RESTARTED, child.spec.name, _reason(child, error), exc_info=_with_traceback(error))
 
     def _leave(self, child: Child) -> None:
-        """Leave ``child`` down. This may end the supervisor."""
+        """Do not restart ``child``. This may end the supervisor."""
         others = (each for each in self.children.values() if each is not child and each.spec.significant)
         at_work = [each for each in others if self._is_at_work(each)]
         if ends_with(self._auto_shutdown, significant=child.spec.significant, others=at_work):
@@ -358,7 +358,7 @@ class SupervisorLoop:
     async def _schedule_restart(self, child: Child, generation: int, error: BaseException | None) -> None:
         """Restart ``child`` and its group after the backoff, if its circuit breaker and the restart limit allow it."""
         if child.generation != generation:
-            # The message waited during a suspension, and a caller has started or stopped the child since.
+            # The message was delayed by a suspension, and a caller has started or stopped the child since.
             return
         if self._suspended:
             self._held.append((child, generation, partial(self._schedule_restart, child, generation, error)))
@@ -382,7 +382,7 @@ class SupervisorLoop:
             await self._restart_group(child, delay)
 
     def _retry_first_start(self, child: Child, error: BaseException) -> None:
-        """Start ``child``, which has never run, after its backoff. Its siblings need no restart."""
+        """Start ``child``, which has never run, after its backoff. Its siblings are not restarted."""
         self._queue.discard(child)
         if child.count_restart(asyncio.get_running_loop().time()):
             self._open_circuit(child, error)
@@ -409,12 +409,12 @@ class SupervisorLoop:
             if each in restarted:
                 self._show_pending(each)
             elif each.has_callers:
-                # The start that a caller requested was stopped, and the child's policy does not allow another start.
+                # A caller requested this start, but it was stopped, and the child's policy does not allow a restart.
                 self._refuse(each)
         self._queue.fill(restarted, delay)
 
     async def _start_due(self, child: Child, generation: int) -> None:
-        """Start ``child`` now, unless it was started or stopped in the meantime."""
+        """Start ``child`` now, unless it has been started or stopped in the meantime."""
         if child.generation != generation:
             return
         if self._suspended:
@@ -437,13 +437,14 @@ class SupervisorLoop:
         hooks.circuit_opened.announce(self.supervisor, child=name, restarts=child.restarts)
         self._leave(child)
 
-    # -- by hand ----------------------------------------------------------------------------------------------------
+    # -- operations that callers request --------------------------------------------------------------------------
+    # --------------------------------------------------------------------------------
 
     def child(self, name: str) -> Child:
         """Return the child ``name``.
 
         Raises:
-            KeyError: if no such child exists. The message lists the names of the children.
+            KeyError: if there is no such child. The message lists the names of the children.
         """
         if name not in self.children:
             known = ", ".join(map(repr, self.children)) or "no children"
@@ -451,7 +452,7 @@ class SupervisorLoop:
         return self.children[name]
 
     def register(self, spec: Any) -> Child:
-        """Add a child at the end of the order without starting it. An ended child with the same name is replaced.
+        """Add a child after the others without starting it. A child of the same name that has ended is replaced.
 
         Raises:
             TypeError, ValueError: if ``spec`` is not a valid child.
@@ -472,7 +473,7 @@ class SupervisorLoop:
         return child
 
     async def by_hand(self, operation: Callable[[Any], Awaitable[asyncio.Future[None] | None]], on: Any) -> None:
-        """Run one of the operations below as a message. If it began a start, wait for the outcome.
+        """Run one of the operations below as a message. If the operation begins a start, wait for the outcome.
 
         If the caller stops waiting, the child's policy applies to the outcome of that start.
         """
@@ -505,7 +506,7 @@ class SupervisorLoop:
         else:
             self._queue.add(child)
             if not self._starting_up:
-                # The queue is not empty, because a group waits for its restart.
+                # The queue is not empty because a group is waiting for its restart.
                 self._show_pending(child)
         return outcome
 
@@ -516,7 +517,7 @@ class SupervisorLoop:
         child.answer_callers(stopped_early(name))
 
     async def stop_child(self, name: str) -> None:
-        """Stop the child ``name`` and keep it. If `add` still waits for its first start, remove the child."""
+        """Stop the child ``name`` but keep it. If `add` is still waiting for its first start, remove the child."""
         child = await self.stop_now(name)
         if child.provisional and child.has_callers:
             self._refuse(child)
@@ -527,7 +528,7 @@ class SupervisorLoop:
         """Stop the child ``name`` if it is running, and start it. Earlier failures no longer count."""
         child = await self.stop_now(name)
         if not (child.provisional and child.has_callers):
-            # A caller of `add` waits for the new start instead of the stopped one.
+            # Otherwise, a caller of `add` is waiting. It waits for the new start instead of the stopped one.
             child.provisional = False
             child.answer_callers(stopped_early(name))
         child.reset_failures()
@@ -539,7 +540,7 @@ class SupervisorLoop:
         return outcome
 
     async def stop_now(self, name: str) -> Child:
-        """Stop the child ``name`` while the current message is handled."""
+        """Stop the child ``name`` within the current message."""
         child = self.child(name)
         self._queue.discard(child)
         await self._stopper.stop(child)
@@ -567,8 +568,8 @@ class SupervisorLoop:
                 if child.starting is not None:
                     await self._stopper.stop(child)
                     self._hold(child)
-                # Without this, the caller of a start would wait for the resume. A task that must request the resume
-                # would deadlock.
+                # Release callers that are waiting for a start. A task that starts a child and then requests the resume
+                # would deadlock otherwise.
                 child.answer_callers()
             await self._unless_given_up(caller, suspend_all(list(self.children.values())))
             done()
@@ -577,7 +578,7 @@ class SupervisorLoop:
             raise
 
     async def resume(self, done: Callable[[], object]) -> None:
-        """Resume the children, call ``done``, and start the waiting children. Does nothing if not suspended.
+        """Resume the children, call ``done``, and start the delayed children. Do nothing if not suspended.
 
         Raises:
             WorkerFailed: if a child cannot be resumed. The other children have been suspended again.
@@ -592,7 +593,7 @@ class SupervisorLoop:
         await self._release()
 
     def _hold(self, child: Child) -> None:
-        """Schedule the start of ``child``, which has no worker, for the resume."""
+        """Delay the start of ``child``, which has no worker, until the resume."""
         self._show_pending(child)
         if child not in self._queue:
             generation = child.generation
@@ -604,8 +605,8 @@ class SupervisorLoop:
 
     async def _release(self) -> None:
         self._suspended = False
-        # Remove one message at a time. Children that are still held count as running, so they cannot end the
-        # supervisor.
+        # Remove one message at a time. Children that are still held count as running, so the supervisor does not end
+        # early.
         while self._held:
             _child, _generation, message = self._held.popleft()
             if not (self._halted.is_set() or self._ending):
@@ -635,7 +636,7 @@ def _reason(child: Child, error: BaseException) -> str:
 
 
 def _with_traceback(error: BaseException | None) -> BaseException | None:
-    """Return ``error`` if the log should show its traceback. For errors defined by this library, one line is enough."""
+    """Return ``error`` if the log should show its traceback. Errors of this library need only one line."""
     return None if isinstance(error, LifecycleError) else error
 
 
@@ -643,10 +644,10 @@ class Mailbox:
     """A queue of messages, which are functions. The callers of some messages wait for the result."""
 
     def __init__(self) -> None:
-        # Unbounded, because each worker has at most two messages in it, and each caller one.
+        # Unbounded, because it holds at most two messages per worker and one per caller.
         self._messages: asyncio.Queue[Message] = asyncio.Queue()
         self._calls: set[asyncio.Future[Any]] = set()
-        # Raised in callers after the last message was handled.
+        # The error to raise in callers once no more messages are handled.
         self._closed: Exception | None = None
 
     async def take(self) -> Message:
@@ -665,7 +666,7 @@ class Mailbox:
         return asyncio.get_running_loop().call_later(delay, self.post, message)
 
     async def call(self, operation: Operation) -> Any:
-        """Run ``operation`` as a message, unless the caller has given up by then. Return or raise its outcome."""
+        """Run ``operation`` as a message, unless the caller has given up. Return its result or raise its error."""
         if self._closed is not None:
             raise self._closed
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -700,14 +701,14 @@ async def _answer(future: asyncio.Future[Any], operation: Operation) -> None:
 class StartQueue:
     """A queue of children to start. Each start ends before the next one begins.
 
-    A supervisor uses one queue for its own start and for the restart of a group.
+    A supervisor uses the same queue for its own start and for restarting a group.
     """
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
         # Only the first child may be starting.
         self._children: list[Child] = []
-        # Incremented when the content is replaced, so that a timer for earlier content has no effect.
+        # Incremented when the content is replaced, which makes timers for earlier content ineffective.
         self._number = 0
         self._waiting = False
         self._timer: asyncio.TimerHandle | None = None
@@ -737,12 +738,12 @@ class StartQueue:
         self._children.append(child)
 
     def discard(self, child: Child) -> None:
-        """Remove ``child`` from any position."""
+        """Remove ``child`` from any position. Do nothing if it is not in the queue."""
         if child in self._children:
             self._children.remove(child)
 
     def next(self) -> Child | None:
-        """Return the first child if the delay has passed and the child is not starting; otherwise None."""
+        """Return the first child if the delay has passed and the child is not starting yet. Otherwise, return None."""
         first = self._children[0] if self._children and not self._waiting else None
         return None if first is None or first.starting is not None else first
 

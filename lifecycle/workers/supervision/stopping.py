@@ -1,4 +1,4 @@
-"""Stops and suspends the children of a supervisor, even while they start."""
+"""Stops and suspends the children of a supervisor, even while they are starting."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = ["Stopper", "resume_all", "suspend_all"]
 
 _log = logging.getLogger("lifecycle.workers")
 
-#: Seconds that a start has to end after it was stopped or cancelled.
+# Seconds to wait for a start to end after it was stopped or cancelled.
 _START_ENDS: Final = 1.0
-#: Seconds that a start has to end if it was cancelled while the worker was still being created.
+# Seconds to wait for a start to end if it was cancelled while the worker was still being created.
 _MAKING_ENDS: Final = 10.0
 
 
@@ -35,9 +35,9 @@ class Stopper:
     """Stops the children of one supervisor.
 
     Args:
-        order: the order in which to stop the children.
-        note: called when a child may have changed.
-        end_with: called with an error that ends the supervisor.
+        order: The order in which to stop the children.
+        note: A function that is called when a child may have changed.
+        end_with: A function that is called with an error that ends the supervisor.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Stopper:
         self._order = order
         self._note = note
         self._end_with = end_with
-        # Tasks that kill workers after the time to stop is over.
+        # Tasks that kill workers when there is no more time to stop them.
         self._kills: list[asyncio.Task[None]] = []
         self._no_time_left = False
 
@@ -80,7 +80,7 @@ class Stopper:
         return ended if ended.error is not None else failed(error)
 
     async def stop_worker(self, worker: Worker, timeout: float | None) -> None:
-        """Stop ``worker``. Log an error raised by its `stop`."""
+        """Stop ``worker``. If its `stop` raises an error, log it."""
         try:
             await worker.stop(timeout)
         except Exception:  # noqa: BLE001  # logged; the siblings have to be stopped all the same
@@ -100,7 +100,7 @@ class Stopper:
             await asyncio.wait(self._kills)
 
     async def _stop_at_once(self, children: Sequence[Child]) -> None:
-        """Stop ``children`` concurrently. Only workers with a custom `stop` need a task each."""
+        """Stop ``children`` concurrently. Only workers with a custom `stop` need a task."""
         asked: list[tuple[Child, BaseWorker]] = []
         others: list[Child] = []
         for child in children:
@@ -128,7 +128,7 @@ class Stopper:
         return groups
 
     async def _stop_start(self, child: Child, starting: asyncio.Task[BaseException | None]) -> None:
-        """Stop a start: cancel the creation of the worker, or stop the created worker."""
+        """Stop a start: cancel the creation of the worker, or stop the worker that it has created."""
         made = child.worker
         if made is None:
             starting.cancel()
@@ -151,14 +151,14 @@ class Stopper:
         return 0 if self._no_time_left else child.spec.stop_timeout
 
     def _ended(self, child: Child, ended: Exit) -> None:
-        """Record the end of a stopped child. Its error has an effect only if the restart policy escalates it."""
+        """Record the end of a stopped child. Its error matters only if the restart policy escalates it."""
         child.note_ended(ended)
         if ended.error is not None and verdict(child.spec.restart, ended) is Verdict.ESCALATE:
             self._end_with(cause_of(ended.error))
 
 
 def _ask_all(grace: float, workers: Iterable[BaseWorker]) -> asyncio.TimerHandle | None:
-    """Stop ``workers``. One timer kills them all, because one timer per worker would take longer than the stop."""
+    """Stop ``workers``. A single timer kills them all, because one timer per worker would take longer than the stop."""
     for worker in workers:
         worker.ask_to_stop(math.inf if grace > 0 else 0)
     return asyncio.get_running_loop().call_later(grace, _kill_all, workers) if 0 < grace < math.inf else None
@@ -173,7 +173,7 @@ async def suspend_all(children: Sequence[Child]) -> None:
     """Suspend the running children that support it, in reverse order.
 
     Raises:
-        WorkerFailed: if a child cannot be suspended. The children that were suspended before it have been resumed.
+        WorkerFailed: if a child cannot be suspended. Those that were already suspended have been resumed.
     """
     await _each([child for child in reversed(children) if _can(child, Status.RUNNING)], "suspend", "resume")
 
@@ -182,7 +182,7 @@ async def resume_all(children: Sequence[Child]) -> None:
     """Resume the suspended children in order.
 
     Raises:
-        WorkerFailed: if a child cannot be resumed. The children that were resumed before it are suspended again.
+        WorkerFailed: if a child cannot be resumed. Those that were already resumed have been suspended again.
     """
     await _each([child for child in children if _can(child, Status.SUSPENDED)], "resume", "suspend")
 
@@ -208,7 +208,7 @@ async def _each(children: Iterable[Child], do: str, undo: str) -> None:
 
 
 async def _call(child: Child, method: str) -> None:
-    """Suspend or resume ``child``. If it has ended in the meantime, its restart waits for the resume."""
+    """Suspend or resume ``child``. If the child has ended in the meantime, ignore the error."""
     worker: Any = child.worker
     try:
         await getattr(worker, method)()

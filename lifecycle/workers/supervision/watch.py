@@ -1,4 +1,4 @@
-"""The watches of a supervisor. Each has a bounded queue. Changes are also published to the supervisors above."""
+"""The watches of a supervisor, each with a bounded queue. Changes are also published to the supervisors above."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _SIZE: Final = 1000
 
 
 class Watch:
-    """Async iterator over the changes from its creation until the supervisor has ended.
+    """Async iterator over the changes between its creation and the end of the supervisor.
 
-    It keeps the latest 1,000 events for a slow reader. `dropped` counts the events that were discarded.
+    It keeps the latest 1,000 events for a slow reader, and `dropped` counts the events that it has discarded.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Watch:
         return self._events.popleft()
 
     async def aclose(self) -> None:
-        """End the iteration, and drop the events that were not read."""
+        """End the iteration, and discard the events that have not been read."""
         self._events.clear()
         self.finish()
 
@@ -52,7 +52,7 @@ class Watch:
         self._changed.set()
 
     def put(self, event: StatusEvent) -> None:
-        """Add ``event``. If the queue is full, the oldest is dropped."""
+        """Add ``event``. If the queue is full, the oldest event is dropped."""
         if self._closed:
             return
         self.dropped += len(self._events) == _SIZE
@@ -64,9 +64,9 @@ class Watches:
     """The watches of one supervisor, with a link to those of the supervisor above it."""
 
     def __init__(self) -> None:
-        #: True if this supervisor or one above it has ever had a watch. Until then, a change costs only this check.
+        # True if this supervisor or one above it has ever had a watch. Until then, a change costs only this check.
         self.used: bool = False
-        # Weak references, so that a watch is removed together with its iterator.
+        # Weak references, because an abandoned iterator must not keep its watch alive.
         self._watches: WeakSet[Watch] | None = None
         self._closed = False
         self._parent: Watches | None = None
@@ -78,7 +78,7 @@ class Watches:
         return bool(self._watches) or (self._parent is not None and self._parent.active)
 
     def attach(self, parent: Watches, name: str) -> None:
-        """Also publish every change to ``parent``, where this supervisor is the child ``name``."""
+        """Publish every change to ``parent`` too, where this supervisor is the child ``name``."""
         self._parent, self._name_in_parent = parent, name
         self.used |= parent.used
 
