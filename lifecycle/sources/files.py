@@ -46,9 +46,6 @@ _SHARE = 5
 # Maximum consecutive attempts to open watches while the directories to watch keep changing.
 _ATTEMPTS = 5
 
-# Continuous changes are reported after this many steps, or this many milliseconds, whichever is longer.
-_LONGEST_BATCH = 4
-_SHORTEST_BATCH_MS = 50
 # The step, in milliseconds, for the surroundings of watched directories: the directories themselves, and links on the
 # way to them.
 _UNHURRIED_MS = 50
@@ -389,7 +386,8 @@ class _Watch:
                     *sorted(paths),
                     watch_filter=None if recursive else self._concerns,
                     step=step,
-                    debounce=max(_LONGEST_BATCH * step, _SHORTEST_BATCH_MS),
+                    # While files keep changing, report every two steps. A debounce window counts a longer gap as quiet.
+                    debounce=step,
                     recursive=recursive,
                     # If true, it would hide every other error too, such as a reached limit.
                     ignore_permission_denied=False,

@@ -31,7 +31,7 @@ def test_only_a_command_is_required() -> None:
 def test_every_option_can_be_typed() -> None:
     line = (
         "src lib --ext py,.toml --ext html --include data/** --ignore build/ --no-gitignore --on *.html=reload "
-        "--on a=b=restart --step 0.01 --wait 0 --busy queue --restart on-failure --ready port:8000 "
+        "--on a=b=restart --wait 0 --busy queue --restart on-failure --ready port:8000 "
         "--start-timeout 60 --postpone --poll 2 --clear --env-file .env --shell "
         "--signal USR1 --stop-signal SIGINT --stop-timeout 3 --webhook [::1]:0 --secret-env SECRET "
         "--no-prompt --no-check"
@@ -44,7 +44,6 @@ def test_every_option_can_be_typed() -> None:
         ignore=(Glob("build/"),),
         gitignore=False,
         on=(Rule(Glob("*.html"), "reload"), Rule(Glob("a=b"), "restart")),
-        step=0.01,
         wait=0.0,
         busy="queue",
         restart="on_failure",
@@ -85,7 +84,6 @@ def test_every_option_can_stand_in_the_file(tmp_path: Path) -> None:
         ignore = ["build/"]
         no-gitignore = true
         on = ["*.html=reload"]
-        step = 0.01
         wait = 1
         busy = "queue"
         restart = "on-failure"
@@ -113,7 +111,6 @@ def test_every_option_can_stand_in_the_file(tmp_path: Path) -> None:
         ignore=(Glob("build/", here),),
         gitignore=False,
         on=(Rule(Glob("*.html", here), "reload"),),
-        step=0.01,
         wait=1.0,
         busy="queue",
         restart="on_failure",
@@ -167,7 +164,7 @@ def test_a_command_in_one_text_is_split_unless_a_shell_reads_it(
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["--step", "0", "--", "true"], "seconds above zero"),
+        (["--poll", "0", "--", "true"], "seconds above zero"),
         (["--wait", "-1", "--", "true"], "give seconds"),
         (["--wait", "nan", "--", "true"], "give seconds"),
         (["--poll", "inf", "--", "true"], "give seconds"),
@@ -229,9 +226,9 @@ def test_a_key_may_have_the_underscores_that_python_needs(tmp_path: Path) -> Non
         ("zzz = 1", "known: busy, "),
         ("ext = 1", "ext = 1 is neither a string nor a list of strings"),
         ("ext = ['py', 1]", "neither a string nor a list of strings"),
-        ("step = '1'", 'step = "1" is not a number'),
-        ("step = true", "step = true is not a number"),
-        ("step = -1", "step = -1: give seconds above zero"),
+        ("poll = '1'", 'poll = "1" is not a number'),
+        ("poll = true", "poll = true is not a number"),
+        ("poll = -1", "poll = -1: give seconds above zero"),
         ("clear = 'yes'", 'clear = "yes" is not a boolean'),
         ("clear = 1", "is not a boolean"),
         ("busy = 'wait'", 'busy = "wait": give restart, queue or drop'),

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
@@ -77,6 +78,18 @@ class TestChanges:
         assert "changed: app.py; restarting" in seen.err.read_text()
         assert has_ended(old)
         assert len(seen.children()) == 1
+
+    def test_continuous_changes_restart_rarely(self, watch: Any, here: Path) -> None:
+        seen = watch("--wait", "0.2")
+        seen.seen("up 1")
+        end = time.monotonic() + 1.6
+        while time.monotonic() < end:
+            write(here / "data.txt", str(time.monotonic()))
+            time.sleep(0.01)
+        write(here / "app.py", "VALUE = 2\n" + APP)
+        seen.seen("up 2")
+        # With one restart per batch of the source, there would be seven.
+        assert seen.out.read_text().count("up ") <= 4
 
     def test_a_broken_edit_keeps_the_old_process_and_shows_the_error(self, watch: Any, here: Path) -> None:
         seen = watch()

@@ -20,8 +20,9 @@ from lifecycle.cli.output import FAILED
 from lifecycle.cli.paths import PathRules, absolute, available, own_output
 from lifecycle.cli.up.processes import environment, find_file, read_file, selected
 from lifecycle.cli.up.screen import Outcome, Screen, StatusPrinter, exit_status, summary
-from lifecycle.cli.watch.settings import Settings
-from lifecycle.control import Debounce, Router, merge_files
+from lifecycle.cli.watch.session import handle_changes
+from lifecycle.cli.watch.settings import WAIT, Settings
+from lifecycle.control import Router
 from lifecycle.errors import InvalidTransition, SourceFailed, WorkerFailed
 from lifecycle.workers import ProcessWorker, Spec, Supervisor
 from lifecycle.workers.model import AT_WORK, FINAL, Status
@@ -42,9 +43,6 @@ __all__ = ["up"]
 _NAME: Final = "lifecycle up"
 #: Seconds per process, in addition to its stop timeout, before the exit is forced.
 _MARGIN: Final = 2.0
-#: Seconds without a change before processes are restarted, and the maximum wait.
-_QUIET: Final = 0.1
-_LONGEST_WAIT: Final = 2.0
 
 
 def up(
@@ -364,7 +362,6 @@ def _file_router(
     watches = [_Watch(each, logs) for each in processes if each.watch]
     if not watches:
         return None
-    from lifecycle.sources import FileWatchSource
 
     async def files(batch: FileBatch) -> None:
         names: list[str] = []
@@ -375,8 +372,7 @@ def _file_router(
         restart(names)
 
     router = Router("up")
-    router.handle("file/*", files, debounce=Debounce(_QUIET, max_wait=_LONGEST_WAIT, merge=merge_files))
-    router.add_source(FileWatchSource(*(path for watch in watches for path in watch.paths)))
+    handle_changes(router, files, [path for watch in watches for path in watch.paths], wait=WAIT)
     return router
 
 

@@ -16,9 +16,9 @@ from lifecycle.cli.output import DONE, FAILED, ConfigError, UsageError
 from lifecycle.cli.paths import PathRules, honours_gitignore, own_output
 from lifecycle.cli.watch.launcher import Launcher, handover, interpreter, stdio_mode
 from lifecycle.cli.watch.runner import Runner
-from lifecycle.cli.watch.session import Session
+from lifecycle.cli.watch.session import Session, handle_changes
 from lifecycle.cli.watch.settings import find_table, watch_settings
-from lifecycle.control import Debounce, Router, merge_files
+from lifecycle.control import Router
 from lifecycle.errors import SourceFailed
 from lifecycle.handlers import SuspendHandler
 
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from lifecycle.runtime.mains import AnyMain
 
 __all__ = ["watch"]
-
-#: Maximum seconds before a continuous series of changes has an effect.
-_LONGEST_WAIT = 2.0
 
 #: The help of the standard prompt commands, as they apply to a watched command.
 _HELP = {
@@ -131,18 +128,15 @@ class _Program:
             await asyncio.wait({learning})
 
     def _add_files(self, rules: PathRules) -> None:
-        from lifecycle.sources import FileWatchSource
-
         settings = self._settings
-        debounce = Debounce(settings.wait, max_wait=max(_LONGEST_WAIT, settings.wait), merge=merge_files)
-        self._router.handle("file/*", self._session.files, debounce=debounce)
-        self._router.add_source(
-            FileWatchSource(
-                *settings.paths,
-                filter=lambda _, path: rules.action(path) != "ignore",
-                step=settings.step,
-                poll=settings.poll,
-            )
+        self._router.also("file/*", self._session.begin_check, busy="drop")
+        handle_changes(
+            self._router,
+            self._session.files,
+            settings.paths,
+            wait=settings.wait,
+            poll=settings.poll,
+            wanted=lambda path: rules.action(path) != "ignore",
         )
 
     def _add_webhook(self) -> None:

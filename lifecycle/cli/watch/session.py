@@ -22,25 +22,51 @@ from typing import TYPE_CHECKING, Final
 
 from lifecycle.cli.files import read_env
 from lifecycle.cli.output import ConfigError
-from lifecycle.control import FileBatch, merge_files
-from lifecycle.sources import DEFAULT_IGNORES
+from lifecycle.control import Debounce, FileBatch, merge_files
+from lifecycle.sources import DEFAULT_IGNORES, FileWatchSource
 from lifecycle.sources._file_tree import STAMP_NS, Rules
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 
     from lifecycle.cli.options import Action
     from lifecycle.cli.output import Console
     from lifecycle.cli.paths import PathRules
     from lifecycle.cli.watch.runner import Runner
     from lifecycle.cli.watch.settings import Settings
-    from lifecycle.control import ReloadEvent, WebhookEvent
-    from lifecycle.events import Change
+    from lifecycle.control import ReloadEvent, Router, WebhookEvent
+    from lifecycle.events import Change, FileEvent
     from lifecycle.handlers import SuspendHandler
 
-__all__ = ["Contents", "Session", "syntax_errors"]
+__all__ = ["Contents", "Session", "SyntaxCheck", "handle_changes", "syntax_errors"]
+
+#: The maximum number of seconds for which changes are collected while files keep changing.
+_LONGEST_WAIT: Final = 2.0
+#: The shortest and the longest time between two reports of changes, in seconds.
+_SHORTEST_STEP, _LONGEST_STEP = 0.01, 0.05
 
 _log = logging.getLogger("lifecycle.cli")
+
+
+def handle_changes(
+    router: Router,
+    handler: Callable[[FileBatch], Awaitable[None]],
+    paths: Iterable[Path],
+    *,
+    wait: float,
+    poll: float | None = None,
+    wanted: Callable[[Path], bool] = lambda _: True,
+) -> None:
+    """Call ``handler`` with the changes below ``paths`` when no file has changed for ``wait`` seconds.
+
+    While files keep changing, it is called every two seconds. Files that are not ``wanted`` are ignored. With ``poll``,
+    the files are scanned at this interval, in seconds.
+    """
+    debounce = Debounce(wait, max_wait=max(_LONGEST_WAIT, wait), merge=merge_files)
+    router.handle("file/*", handler, debounce=debounce)
+    # A busy source reports every two steps, which must be less than `wait`.
+    step = min(max(wait / 5, _SHORTEST_STEP), _LONGEST_STEP)
+    router.add_source(FileWatchSource(*paths, filter=lambda _, path: wanted(path), step=step, poll=poll))
 
 
 class Session:
@@ -64,7 +90,7 @@ class Session:
         self._runner = runner
         self._console = console
         self._suspender = suspender
-        self._python = python
+        self._syntax = SyntaxCheck(python) if python is not None and settings.check else None
         self._contents = Contents()
         # The changes and the last webhook since `hold`; None if changes are not held.
         self._held: FileBatch | None = None
@@ -80,6 +106,11 @@ class Session:
     def learn(self) -> AsyncGenerator[int]:
         """Read the watched files, to recognise files that are only touched. Yields after each batch."""
         return self._contents.learn(self._rules.roots, lambda path: self._rules.action(path) != "ignore")
+
+    async def begin_check(self, event: FileEvent) -> None:
+        """Compile a changed file while further changes are awaited."""
+        if self._syntax is not None and self._held is None and self._rules.action(event.path) != "ignore":
+            await self._syntax.begin(event.path)
 
     async def files(self, batch: FileBatch) -> None:
         """Handle changed files: send a signal, restart, or keep the running process because a file is broken."""
@@ -156,8 +187,8 @@ class Session:
         wrong: list[str] = []
         # Includes the files that were broken before.
         suspects = sorted({*changes, *self._broken})
-        if self._python is not None and suspects:
-            broken = await syntax_errors(self._python, suspects)
+        if self._syntax is not None and suspects:
+            broken = await self._syntax.errors(suspects)
             self._broken = frozenset(broken)
             wrong += broken.values()
         try:
@@ -312,6 +343,47 @@ json.dump(found, sys.stdout)
 """
 #: Isolated mode, no site module, no bytecode files, and no warnings, because the command itself shows warnings.
 _OPTIONS = ("-I", "-S", "-B", "-W", "ignore", "-c")
+
+
+class SyntaxCheck:
+    """Compiles Python files with the interpreter of the command."""
+
+    def __init__(self, python: str) -> None:
+        self._python = python
+        # The file that was compiled first, its state at that time, and its errors, or None without a result.
+        self._first: tuple[Path, _Fingerprint, asyncio.Future[dict[Path, str] | None]] | None = None
+
+    async def begin(self, path: Path) -> None:
+        """Compile ``path`` in advance, unless another file is being compiled in advance."""
+        if path.suffix != ".py" or (self._first is not None and not self._first[2].done()):
+            return
+        state = await asyncio.to_thread(_fingerprint, path, None, MAX_SIZE)
+        if state is None:
+            return
+        done = asyncio.get_running_loop().create_future()
+        self._first = path, state, done
+        errors = None
+        try:
+            errors = await syntax_errors(self._python, [path])
+        finally:
+            done.set_result(errors)
+
+    async def errors(self, paths: Collection[Path]) -> dict[Path, str]:
+        """Return the files among ``paths`` that cannot be compiled, each with the error message."""
+        known = await self._known()
+        rest = [path for path in paths if path not in known]
+        found = {path: errors[path] for path, errors in known.items() if path in paths and path in errors}
+        return found | await syntax_errors(self._python, rest)
+
+    async def _known(self) -> dict[Path, dict[Path, str]]:
+        """Return the errors of the file that was compiled in advance, by its path; empty if it has changed since."""
+        first, self._first = self._first, None
+        if first is None:
+            return {}
+        path, state, done = first
+        errors = await asyncio.shield(done)
+        now = await asyncio.to_thread(_fingerprint, path, None, MAX_SIZE)
+        return {path: errors} if errors is not None and now is not None and now.same(state) else {}
 
 
 async def syntax_errors(python: str, paths: Collection[Path], *, limit: float = 5.0) -> dict[Path, str]:

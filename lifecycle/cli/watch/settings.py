@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
     from lifecycle.cli.options import Action, Busy, LogFormat, Policy
 
-__all__ = ["OPTIONS", "Settings", "find_table", "read_table", "watch_settings"]
+__all__ = ["OPTIONS", "WAIT", "Settings", "find_table", "read_table", "watch_settings"]
+
+#: Seconds without a change before a batch of changes is handled.
+WAIT: Final = 0.05
 
 _NAMES = ("tool", "lifecycle", "watch")
 _TABLE = f"[{'.'.join(_NAMES)}]"
@@ -58,19 +61,11 @@ class Settings:
         many=True,
         group=_FILES,
     )
-    step: float = option(
-        "SECONDS",
-        "collect the notifications of the system for this long",
-        options.interval,
-        default=0.05,
-        number=True,
-        group=_FILES,
-    )
     wait: float = option(
         "SECONDS",
         "act when nothing has changed for this long",
         options.seconds,
-        default=0.1,
+        default=WAIT,
         number=True,
         group=_FILES,
     )

@@ -13,7 +13,7 @@ from lifecycle.cli import options
 from lifecycle.cli.output import Console
 from lifecycle.cli.paths import PathRules
 from lifecycle.cli.watch.runner import Runner
-from lifecycle.cli.watch.session import Session, syntax_errors
+from lifecycle.cli.watch.session import Session, SyntaxCheck, syntax_errors
 from lifecycle.cli.watch.settings import Settings
 from lifecycle.control import FileBatch, ReloadEvent, WebhookEvent
 
@@ -292,3 +292,25 @@ async def test_check_without_an_answer_finds_no_error(tmp_path: Path, text: str 
         python.write_text(text)
         python.chmod(0o755)
     assert await syntax_errors(str(python), [source], limit=0.2) == {}
+
+
+async def test_a_file_that_changes_after_its_early_check_is_checked_again(tmp_path: Path) -> None:
+    check, source = SyntaxCheck(sys.executable), tmp_path / "app.py"
+    source.write_text("x = 1\n")
+    await check.begin(source)
+    source.write_text("x = (\n")
+    assert list(await check.errors([source])) == [source]
+    await check.begin(source)
+    source.write_text("x = 22\n")
+    assert await check.errors([source]) == {}
+
+
+async def test_an_early_check_answers_for_its_file_alone(tmp_path: Path) -> None:
+    bad, worse = tmp_path / "bad.py", tmp_path / "worse.py"
+    for path in (bad, worse):
+        path.write_text("x = (\n")
+    check = SyntaxCheck(sys.executable)
+    await check.begin(bad)
+    assert await check.errors([worse]) == await syntax_errors(sys.executable, [worse])
+    await check.begin(bad)
+    assert set(await check.errors([bad, worse])) == {bad, worse}
