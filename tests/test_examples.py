@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.programs import LIMIT, Running, connect, free_port, post
+from tests.programs import LIMIT, Running, connect, free_port
 from tests.waiting import until_blocking
 
 if TYPE_CHECKING:
@@ -84,40 +84,6 @@ def test_hot_reload_restarts_the_command_for_a_saved_file(start: Callable[..., R
 
 def test_hot_reload_without_a_command_prints_its_usage(start: Callable[..., Running]) -> None:
     assert "usage:" in start("hot_reload.py", "src").rest(status=1)
-
-
-def test_webhook_reload_takes_a_good_file_and_keeps_the_old_for_a_broken_one(
-    start: Callable[..., Running], tmp_path: Path
-) -> None:
-    config, port = tmp_path / "config.json", free_port()
-    config.write_text('{"colour": "blue"}')
-    program = start("webhook_reload.py", str(config), WEBHOOK_SECRET="hush", PORT=str(port))
-    program.until("colour: blue")
-    connect(port)
-
-    config.write_text('{"colour": "green"}')
-    assert post(port, "/reload", b"please", "wrong") == 401
-    assert post(port, "/reload", b"please", "hush") == 202
-    program.until("colour: green")
-
-    config.write_text("{")
-    assert post(port, "/reload", b"please", "hush") == 202
-    program.until("reload failed, generation 1 stays")
-
-    config.write_text('{"colour": "red"}')
-    program.process.send_signal(signal.SIGHUP)
-    program.until("colour: red")
-    assert program.stop().count("colour:") == 3
-
-
-def test_model_pool_keeps_what_a_process_knows_also_when_a_call_is_given_up(start: Callable[..., Running]) -> None:
-    lines = start("model_pool.py").rest().splitlines()
-    assert lines[0] == "scores: [0, 137, 233]"
-    assert lines[1:4] == ["ann has said hello", "ben has said good day", "ann has said hello and goodbye"]
-    assert lines[4].startswith(
-        "given up: 'ponder' of session 'ann' did not finish within 0.3 s: it was running on 'model-"
-    )
-    assert lines[5:] == ["ann has said hello and goodbye and hello again", "one word after another "]
 
 
 def test_the_procfile_keeps_a_service_and_a_clock_together(start: Callable[..., Running]) -> None:
@@ -217,6 +183,9 @@ def test_embedded_program_works_after_a_request_and_reports_its_health(name: str
         program.until("sent mail to ann")
         assert ask("/healthz")[0] == 200
         mailbox.unlink()
+        if name == "with_fastapi":
+            assert ask("/export/report", "POST")[0] == 202
+            program.until("exported report")
         until_blocking(lambda: ask("/healthz")[0] == 503)
         assert b"No such file or directory" in ask("/healthz")[1]
         program.process.terminate()

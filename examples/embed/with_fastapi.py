@@ -6,7 +6,7 @@ uvicorn examples.embed.with_fastapi:app
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -31,8 +31,14 @@ async def poll() -> None:
         await asyncio.sleep(1)
 
 
+async def write(name: str) -> None:
+    """Run in the background of the request. A shutdown cancels it."""
+    await asyncio.sleep(0.1)
+    print("exported", name, flush=True)
+
+
 @asynccontextmanager
-async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
     workers = Supervisor("workers", Spec("poll", poll, backoff=Backoff(max_restarts=5)))
     async with lifetime(router, workers, signals=False):
         yield
@@ -44,6 +50,11 @@ app = FastAPI(lifespan=lifespan)
 @app.post("/mail/{address}", status_code=202)
 async def mail(address: str) -> None:
     await router.emit(Event("mail/send", address))
+
+
+@app.post("/export/{name}", status_code=202)
+async def export(name: str) -> None:
+    current().go(write, name)
 
 
 @app.get("/healthz")

@@ -1,0 +1,74 @@
+"""Keep a web server, a job worker and a scheduler running together: ``python examples/trio.py``.
+
+The worker and the scheduler start when the web server answers. A process that ends is restarted, and so is one whose
+probe has failed three times. Ctrl+C and SIGTERM stop them in reverse order. Replace the three commands with yours, such
+as gunicorn, ``celery worker`` and ``celery beat``. They work in the directory HOME_OF_TRIO.
+"""
+
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+
+from lifecycle import Spec, Supervisor, run
+
+HOME = Path(os.environ.get("HOME_OF_TRIO", "/tmp"))
+PORT = os.environ.get("PORT", "8000")
+URL = f"http://127.0.0.1:{PORT}/"
+
+
+def work() -> None:
+    """Carry out the jobs in the directory, and touch a file that shows that the worker is alive."""
+    while True:
+        for job in Path().glob("*.job"):
+            job.unlink()
+            print("did", job, flush=True)
+        Path("worker.alive").touch()
+        time.sleep(0.1)
+
+
+def beat() -> None:
+    """Add a job every few seconds."""
+    while True:
+        Path(f"{time.time():.1f}.job").touch()
+        time.sleep(float(os.environ["EVERY"]))
+
+
+def this(role: str) -> list[str]:
+    """Return the command that runs this file in another role."""
+    return [sys.executable, str(Path(__file__).resolve()), role]
+
+
+def trio() -> Supervisor:
+    """Describe the processes."""
+    return Supervisor(
+        "trio",
+        Spec(
+            "web",
+            [sys.executable, "-u", "-m", "http.server", PORT, "--bind", "127.0.0.1"],
+            cwd=HOME,
+            ready=URL,
+            probe=URL,
+            restart_unhealthy=True,
+        ),
+        Spec(
+            "worker",
+            this("work"),
+            cwd=HOME,
+            stop_timeout=30,
+            probe="cmd:sh -c 'find worker.alive -newermt \"-2 seconds\" | grep -q .'",
+            probe_interval=1,
+            restart_unhealthy=True,
+        ),
+        Spec("beat", this("beat"), cwd=HOME, env={"EVERY": "2"}, first_start="retry"),
+    )
+
+
+if __name__ == "__main__":
+    roles = {"work": work, "beat": beat}
+    if len(sys.argv) > 1:
+        roles[sys.argv[1]]()
+    else:
+        logging.basicConfig(level="INFO", format="%(name)s: %(message)s")
+        run(trio())
