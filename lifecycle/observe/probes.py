@@ -62,8 +62,8 @@ class ProbeServer(Auxiliary):
     - ``/readyz``: 200 after all mains and routers have started, and 503 as soon as the shutdown begins. Sources and
       mains then continue for ``drain_delay`` seconds (limited by ``exit_timeout``), so that load balancers notice the
       change.
-    - ``/healthz``: 200 if the program is ready and the last result of each of ``checks`` was healthy. The response
-      lists the checks. The request does not run them.
+    - ``/healthz``: 200 if `Lifetime.health` is ready, so that no worker has failed, and the last result of each of
+      ``checks`` was healthy. The response lists the checks. The request does not run them.
     - ``/metrics``: the metrics, if ``metrics`` is given.
 
     The server accepts GET and HEAD. Except for ``/metrics``, responses are small JSON objects.
@@ -154,6 +154,8 @@ class ProbeServer(Auxiliary):
     def _health(self, _request: web.BaseRequest) -> web.Response:
         """Return the status of all checks without their messages, because any client may read the response."""
         status = self._readiness()
+        if status == "ready" and self._life is not None and not self._life.lifetime.health().ready:
+            status = "unhealthy"
         checks = {check.name: _WORDS[check.healthy] for check in self._checks}
         good = status == "ready" and all(word == "up" for word in checks.values())
         return _response(good=good, status=status, checks=checks)
@@ -176,7 +178,7 @@ class ProbeServer(Auxiliary):
         life = self._life
         if life is None or life.ready:
             return "ready"
-        return "stopping" if life.lifetime.stopping else "starting"
+        return "stopping" if life.stopping else "starting"
 
 
 def _response(*, good: bool, **facts: object) -> web.Response:

@@ -17,7 +17,8 @@ import pytest
 from lifecycle import HealthCheckSource, Router, run
 from lifecycle.observe import ProbeServer
 from lifecycle.runtime import lifetime, shutdown
-from lifecycle.testing import running
+from lifecycle.testing import Recorder, running
+from lifecycle.workers import TaskWorker
 from tests.programs import LIMIT, Running
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ async def test_health_names_the_checks_and_whether_each_is_up() -> None:
     checks = HealthCheckSource("db", database, interval=0.02), HealthCheckSource("disk", lambda: None)
     never = HealthCheckSource("never", print)
     router = Router()
-    router.fallback(lambda _: None)
+    router.fallback(Recorder())
     for check in checks:
         router.add_source(check)
     async with lifetime(signals=False), ProbeServer(port=0, checks=checks) as probes, running(router):
@@ -110,6 +111,23 @@ async def test_health_names_the_checks_and_whether_each_is_up() -> None:
         async with ProbeServer(port=0, checks=[never]) as others:
             unknown = {"status": "ready", "checks": {"never": "unknown"}}
             assert await ask(others.url + "/healthz") == (503, unknown)
+
+
+async def test_a_failed_worker_makes_it_unhealthy_and_not_unready() -> None:
+    async def fail() -> None:
+        raise ValueError("the mailbox is gone")
+
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    async with lifetime(signals=False), ProbeServer(port=0) as probes:
+        async with TaskWorker("poll", wait):
+            assert await ask(probes.url + "/healthz") == (200, {"status": "ready", "checks": {}})
+        async with TaskWorker("poll", fail) as worker:
+            await worker.wait()
+            assert await ask(probes.url + "/healthz") == (503, {"status": "unhealthy", "checks": {}})
+            assert await ask(probes.url + "/readyz") == (200, {"status": "ready"})
+            assert await ask(probes.url + "/livez") == (200, {"status": "live"})
 
 
 async def test_a_router_that_has_not_started_makes_it_unready() -> None:
