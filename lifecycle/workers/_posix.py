@@ -47,15 +47,15 @@ __all__ = [
 ]
 
 
-# Programs that run other programs, and handle a signal only after the current one has ended.
+#: Programs that run other programs, and handle a signal only after the current one has ended.
 _SHELLS: Final = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "mksh", "sh", "zsh"})
-# Seconds to wait until the killed members of a group are gone.
+#: Seconds to wait until the killed members of a group are gone.
 _LAST_WAIT: Final = 1.0
-# The longest wait for a stop signal to take effect, and the first and the longest pause between checks, in seconds.
+#: The longest wait for a stop signal to take effect, and the first and the longest pause between checks, in seconds.
 _STOPS: Final = 5.0
 _FIRST_PAUSE: Final = 0.001
 _LONGEST_PAUSE: Final = 0.05
-# The number of loop iterations after which a batch begins even if more requests arrive.
+#: The number of loop iterations after which a batch begins even if more requests arrive.
 _MAX_TURNS: Final = 32
 
 

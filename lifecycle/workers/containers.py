@@ -53,23 +53,23 @@ _log = logging.getLogger("lifecycle.workers")
 
 #: Seconds to wait for remaining output after the container has ended.
 _DRAIN: Final = 5.0
-# The labels that identify our containers in an engine.
+#: The labels that identify our containers in an engine.
 _NAME_LABEL: Final = "lifecycle.worker"
 _OWNER_LABEL: Final = "lifecycle.owner"
 _RESUME_LABEL: Final = "lifecycle.resume_id"
-# Shells and engines add this to a signal number to form an exit status.
+#: Shells and engines add this to a signal number to form an exit status.
 _SIGNALLED: Final = 128
-# Seconds to wait for requests that the engine can complete quickly.
+#: Seconds to wait for requests that the engine can complete quickly.
 _ANSWER: Final = 10.0
-# Seconds to wait for a removal, which is slow because the engine deletes a file system.
+#: Seconds to wait for a removal, which is slow because the engine deletes a file system.
 _REMOVAL: Final = 60.0
-# The status that aiodocker sets if the engine did not respond.
+#: The status that aiodocker sets if the engine did not respond.
 _NO_ANSWER: Final = 900
 _STDERR: Final = 2
-# The prefix of the address of an engine on this machine.
+#: The prefix of the address of an engine on this machine.
 _UNIX: Final = "unix://"
 _SCHEMES: Final = (_UNIX, "tcp://", "http://", "https://", "npipe://")
-# Seconds to wait for the first response from an engine.
+#: Seconds to wait for the first response from an engine.
 _PING: Final = 30.0
 
 
@@ -344,7 +344,7 @@ class EngineLost(Exception):
 class ContainerEnd:
     """The end of a container, as reported by the engine."""
 
-    # The exit status of the first process. It is 128 + n if signal n killed the process.
+    #: The exit status of the first process. It is 128 + n if signal n killed the process.
     code: int
     out_of_memory: bool = False
 

@@ -25,7 +25,7 @@ __all__ = ["Probe", "answer_of", "parse_probe"]
 class Probe(Protocol):
     """A health check. ``str()`` of the check completes "it did not …"."""
 
-    # The reason why the last check failed, if known.
+    #: The reason why the last check failed, if known.
     reason: str
 
     async def check(self, worker: object, /) -> bool:

@@ -100,7 +100,7 @@ def not_ready(name: str, ready: Readiness, life: asyncio.Future[End | None], tim
 
 # -- a line of output --------------------------------------------------------------------------------------------------
 
-# The maximum number of characters that are searched per line, because search time may grow quadratically.
+#: The maximum number of characters that are searched per line, because search time may grow quadratically.
 _SEARCHED: Final = 4096
 
 
@@ -195,7 +195,7 @@ class Port(Readiness):
 
 # -- a URL -------------------------------------------------------------------------------------------------------------
 
-# Seconds per request. A server that accepts connections before it is ready may never respond to the first request.
+#: Seconds per request. A server that accepts connections before it is ready may never respond to the first request.
 _ANSWER_TIMEOUT: Final = 5.0
 _PORTS: Final = {"http": 80, "https": 443}
 
@@ -272,13 +272,13 @@ def _is_here(host: str) -> bool:
 # -- a notification ----------------------------------------------------------------------------------------------------
 
 _VARIABLE: Final = "NOTIFY_SOCKET"
-# The maximum number of bytes per notification. Longer ones are ignored, as by systemd.
+#: The maximum number of bytes per notification. Longer ones are ignored, as by systemd.
 _SIZE: Final = 4096
-# The maximum number of notifications per loop iteration, so that a flood of them does not block the loop.
+#: The maximum number of notifications per loop iteration, so that a flood of them does not block the loop.
 _AT_ONCE: Final = 32
-# The maximum number of characters of a status in a message.
+#: The maximum number of characters of a status in a message.
 _STATUS_SHOWN: Final = 200
-# The pid, user and group of the sender.
+#: The pid, user and group of the sender.
 _SENDER: Final = struct.Struct("3i")
 
 
@@ -376,7 +376,7 @@ def _sender(ancillary: list[tuple[int, int, bytes]]) -> int:
 
 #: Seconds between the first two checks.
 _FIRST_PAUSE: Final = 0.01
-# The longest time in seconds between two checks.
+#: The longest time in seconds between two checks.
 _LONGEST_PAUSE: Final = 0.2
 
 
@@ -391,7 +391,7 @@ async def _poll(check: Callable[[], Awaitable[bool]]) -> None:
 _SOCKET_TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
 _LISTENING: Final = "0A"
 _MAPPED: Final = bytes(10) + b"\xff\xff"
-# The addresses of listeners that accept connections to 127.0.0.1 or ::1.
+#: The addresses of listeners that accept connections to 127.0.0.1 or ::1.
 _LOCAL: Final = {
     address
     for four in (bytes(4), bytes([127, 0, 0, 1]))

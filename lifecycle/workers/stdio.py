@@ -48,14 +48,14 @@ __all__ = [
     "popen",
 ]
 
-# Bytes per read. This is small enough to keep the loop responsive while a child floods its output with empty lines.
+#: Bytes per read. This is small enough to keep the loop responsive while a child floods its output with empty lines.
 _CHUNK = 16 * 1024
-# The number of reads after the process has ended while another process still holds its pipe. It suffices for a full
-# pipe.
+#: The number of reads after the process has ended while another process still holds its pipe. It suffices for a full
+#: pipe.
 _LAST_READS = 1024 * 1024 // _CHUNK
-# Seconds to wait for the end of the output after the process group is dead.
+#: Seconds to wait for the end of the output after the process group is dead.
 DRAIN: Final = 0.5
-# The size in bytes at which an incomplete line is delivered in pieces.
+#: The size in bytes at which an incomplete line is delivered in pieces.
 LIMIT: Final = 4 * 1024 * 1024
 
 Stream: TypeAlias = Literal["stdout", "stderr"]
@@ -71,9 +71,9 @@ class Command:
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: str | None = None
-    # File descriptors that the process inherits in addition to its streams, under the same numbers.
+    #: File descriptors that the process inherits in addition to its streams, under the same numbers.
     inherit: Sequence[int] = ()
-    # The user that the process runs as, or None for the user of this program.
+    #: The user that the process runs as, or None for the user of this program.
     account: Account | None = None
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cgroup", "own_cgroup"]
 
-# Seconds to wait until killed processes have left the cgroup, which takes a while on a busy machine.
+#: Seconds to wait until killed processes have left the cgroup, which takes a while on a busy machine.
 _LAST_WAIT: Final = 10.0
 _ENTER: Final = 'echo 0 >"$0" && exec "$@"'
 _SET_BY_SHELLS: Final = ("PWD", "OLDPWD", "SHLVL", "_")
@@ -54,7 +54,7 @@ class Cgroup:
         self._path = own / f"lifecycle-{os.getpid()}-{secrets.token_hex(4)}"
         self._name = str(self._path)
         self._gone = False
-        # True if the cgroup contains all of its worker's processes that can be found.
+        #: True if the cgroup contains all of its worker's processes that can be found.
         self.complete: bool = False
         # Log the cgroup before it exists, because this program may be killed right after creating it.
         guard_manager.add_cgroup(self._name)
@@ -183,9 +183,9 @@ def _at(path: str) -> Path | None:
 
 # -- moves after the start --------------------------------------------------------------------------------------------
 
-# The number of consecutive scans that must find no process outside.
+#: The number of consecutive scans that must find no process outside.
 _SCANS: Final = 2
-# Seconds after which to give up on a process that evades the move by forking. The scan at the end finds it.
+#: Seconds after which to give up on a process that evades the move by forking. The scan at the end finds it.
 _MOVE_LIMIT: Final = 1.0
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lifecycle.workers.containment.process_scan import Identity
     from lifecycle.workers.stdio import Command
 
-    # A cookie, and processes that are already known to belong to its worker.
+    #: A cookie, and processes that are already known to belong to its worker.
     _Wanted: TypeAlias = tuple[bytes, set[Identity]]
 
 __all__ = ["Containment", "Level", "PidnsCheck", "pidns_check"]
@@ -50,18 +50,18 @@ _log = logging.getLogger("lifecycle.workers")
 class Level(StrEnum):
     """The level of containment that a worker requests or has."""
 
-    # A request for a cgroup if possible, otherwise for the guard, otherwise for the group.
+    #: A request for a cgroup if possible, otherwise for the guard, otherwise for the group.
     AUTO = "auto"
-    # The process group. Processes that leave the group are not killed, and neither is any process if this program is
-    # killed.
+    #: The process group. Processes that leave the group are not killed, and neither is any process if this program is
+    #: killed.
     GROUP = "group"
-    # The group and a guard. When this program is gone, it kills the group, descendants, and processes with the cookie.
+    #: The group and a guard. When this program is gone, it kills the group, descendants, and processes with the cookie.
     GUARD = "guard"
-    # A guard and a cgroup (version 2). A process of our user or of root can leave it by moving to the cgroup above.
+    #: A guard and a cgroup (version 2). A process of our user or of root can leave it by moving to the cgroup above.
     CGROUP = "cgroup"
-    # A guard and a pid namespace, which no process can leave.
+    #: A guard and a pid namespace, which no process can leave.
     PIDNS = "pidns"
-    # No containment. The worker may outlive this program.
+    #: No containment. The worker may outlive this program.
     DETACHED = "detached"
 
     @classmethod
@@ -84,16 +84,16 @@ class Level(StrEnum):
 class _Needs(NamedTuple):
     """The mechanisms that a level needs."""
 
-    # The guard process, and a cookie in the environment.
+    #: The guard process, and a cookie in the environment.
     guard: bool = False
-    # A cgroup that the process enters before it runs the command, or is moved into after its start.
+    #: A cgroup that the process enters before it runs the command, or is moved into after its start.
     cgroup: Literal["", "before", "after"] = ""
     pidns: bool = False
-    # True if the start fails when one of the mechanisms is missing.
+    #: True if the start fails when one of the mechanisms is missing.
     required: bool = True
 
 
-# The needs of each level. Each comment names the processes that are killed in addition to those of the level before.
+#: The needs of each level. Each comment names the processes that are killed in addition to those of the level before.
 _NEEDS: Final = {
     # No processes.
     Level.DETACHED: _Needs(),
@@ -121,7 +121,7 @@ class Containment:
         self._name = name
         self._wanted = wanted
         self._needs = _NEEDS[wanted]
-        # The level in use. None before the start.
+        #: The level in use. None before the start.
         self.level: Level | None = None
         self._has_guard = False
         self._cookie: str | None = None
@@ -324,16 +324,16 @@ _sweeps: Coalescer[_Wanted, None] = Coalescer(_sweep, thread="sweep for processe
 
 _PLAIN: Final = ("--pid", "--fork", "--kill-child")
 _AS_USER: Final = ("--user", "--map-current-user", *_PLAIN)
-# All signals except those that `unshare` handles (INT and TERM) or needs (CHLD).
+#: All signals except those that `unshare` handles (INT and TERM) or needs (CHLD).
 _IGNORED: Final = "HUP,QUIT,USR1,USR2,PIPE,ALRM,STKFLT,XCPU,XFSZ,VTALRM,PROF,IO,PWR"
 _OUTSIDE: Final = ("env", f"--ignore-signal={_IGNORED}", "unshare")
-# The `exit` keeps the shell running. Otherwise, it would replace itself with the command.
+#: The `exit` keeps the shell running. Otherwise, it would replace itself with the command.
 _SHELL: Final = ("sh", "-c", '"$@"; exit $?', "sh")
-# The last steps before the command: restore the default handling of signals, and report the arrival.
+#: The last steps before the command: restore the default handling of signals, and report the arrival.
 _LAST: Final = ("env", "--default-signal", "sh", "-c", '{ [ -p "$0" ] && echo >"$0"; } 2>/dev/null; exec "$@"')
-# Seconds that the check for namespaces may take.
+#: Seconds that the check for namespaces may take.
 _CHECK: Final = 10.0
-# Seconds after which the command counts as arrived if it cannot open the pipe.
+#: Seconds after which the command counts as arrived if it cannot open the pipe.
 _ARRIVES: Final = 10.0
 
 
@@ -382,7 +382,7 @@ def _why_refused(flags: tuple[str, ...]) -> str:
     return done.stderr.decode(errors="replace").strip() or f"`unshare` ended with status {done.returncode}"
 
 
-# The only instance in this program.
+#: The only instance in this program.
 pidns_check: Final = PidnsCheck()
 
 

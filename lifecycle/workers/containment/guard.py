@@ -49,10 +49,10 @@ __all__ = [
 
 _log = logging.getLogger("lifecycle.workers")
 
-# The number of bytes that outdated lines may occupy before the log is compacted, in addition to the size of the other
-# lines.
+#: The number of bytes that outdated lines may occupy before the log is compacted, in addition to the size of the other
+#: lines.
 _STALE: Final = 1 << 16
-# The delays before a lost guard is replaced, if guards end soon after each other.
+#: The delays before a lost guard is replaced, if guards end soon after each other.
 _BACKOFF: Final = Backoff(initial=0.1, maximum=5.0, jitter=0.0, reset_after=60.0)
 _PROGRAM: Final = Path(__file__).with_name("guard_main.py")
 
@@ -387,7 +387,7 @@ class GuardManager:
         self._lost = 0
 
 
-# The only instance in this program.
+#: The only instance in this program.
 guard_manager: Final = GuardManager()
 
 if hasattr(os, "register_at_fork"):

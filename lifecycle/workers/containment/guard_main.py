@@ -30,15 +30,15 @@ else:
 
 _RUNTIME_DIGITS = 32
 _INPUT = 0
-# The number of consecutive scans that must find no process.
+#: The number of consecutive scans that must find no process.
 _SCANS = 3
 #: The number of hexadecimal digits at the beginning of each file of the log.
 _HEADER = 16
-# Seconds to wait until killed processes have left their cgroups.
+#: Seconds to wait until killed processes have left their cgroups.
 _LAST_WAIT = 10.0
-# Seconds between two scans. Repeated scans eventually find a process that evades them by forking.
+#: Seconds between two scans. Repeated scans eventually find a process that evades them by forking.
 _PAUSE = 0.001
-# Seconds that an engine has to remove a container.
+#: Seconds that an engine has to remove a container.
 _ENGINE_TIMEOUT = 60.0
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
     from typing import TypeAlias
 
-    # The identity of a process: its pid, and its start time in clock ticks since boot.
+    #: The identity of a process: its pid, and its start time in clock ticks since boot.
     Identity: TypeAlias = tuple[int, int]
 
 __all__ = [
@@ -35,15 +35,15 @@ __all__ = [
     "remove_cgroup",
 ]
 
-# The environment variable that contains the cookies, separated by commas.
+#: The environment variable that contains the cookies, separated by commas.
 COOKIE = "LIFECYCLE_COOKIE"
 
 _ENTRY = COOKIE.encode() + b"="
-# Seconds to wait until killed processes are gone.
+#: Seconds to wait until killed processes are gone.
 _LAST_WAIT = 1.0
 #: PF_KTHREAD, from the kernel's sched.h.
 _OF_KERNEL = 0x200000
-# Bytes per read, which is more than most environments have. A shorter result means the end of a file in /proc.
+#: Bytes per read, which is more than most environments have. A shorter result means the end of a file in /proc.
 _PART = 1 << 16
 
 

@@ -1,6 +1,6 @@
 """One call to a pool, from the request until the function has stopped running.
 
-A call waits for a slot and is sent to the worker as soon as it gets one. It gives the slot back as soon as the
+A call waits for a slot, and is sent to the worker as soon as it gets one. It gives the slot back as soon as the
 response arrives. Neither step waits for another task, so the caller may be cancelled at any time. To cancel a call, the
 pool first sends a cancel request to the worker. If the call does not stop within the grace period, the pool kills the
 worker.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CallDispatcher", "PendingCall", "Permit"]
 
-#: Number of recent calls from which percentiles are computed.
+#: The number of recent calls from which percentiles are computed.
 _LAST = 1000
 
 
@@ -40,8 +40,8 @@ class CallDispatcher:
     """All calls to a running pool, and the state that they share.
 
     Args:
-        pool: the sender of hooks.
-        settings: the settings of the pool.
+        pool: The sender of hooks.
+        settings: The settings of the pool.
     """
 
     def __init__(self, pool: Any, settings: PoolSettings) -> None:
@@ -50,7 +50,7 @@ class CallDispatcher:
         self.manager: Final = WorkerManager(pool, settings)
         self.scheduler: Final = self.manager.scheduler
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        #: Error messages use this text as the location of a call that has no worker yet.
+        #: Where error messages say that a call without a worker is.
         self.queued: str = f"queued in {pool.name!r}"
         self._count = 0
         self._waits: deque[float] = deque(maxlen=_LAST)
@@ -88,8 +88,8 @@ class CallDispatcher:
     def prepare(self, spec: CallSpec) -> bool:
         """Prepare the payload of ``spec``. Return True if it can be sent without encoding it in a thread.
 
-        This is the case if the arguments are small and no earlier call in the session is waiting. Plain arguments
-        become the payload here, because they need no separate encoding.
+        It can if the arguments are small and no earlier call in the session is waiting. Plain arguments are the payload
+        themselves, because they need no separate encoding.
         """
         args, kwargs = spec.args, spec.kwargs
         if spec.session in self._encoding:
@@ -104,8 +104,8 @@ class CallDispatcher:
     async def encode(self, spec: CallSpec) -> None:
         """Encode large arguments in a thread, because encoding them here would block the loop.
 
-        Returns after all earlier calls in the session have been sent or queued. To keep the order, the caller must send
-        or queue this call without awaiting anything in between.
+        The method returns after all earlier calls in the session have been sent or queued. To keep the order, the
+        caller must send or queue this call without awaiting anything in between.
 
         Raises:
             TypeError, ValueError: if the arguments cannot be sent.
@@ -142,7 +142,7 @@ class CallDispatcher:
             del self._encoding[session]
 
     async def acquire(self, spec: CallSpec) -> Permit:
-        """Take a slot that several calls can use. Wait for it in order of arrival, until the deadline of ``spec``."""
+        """Take a slot that several calls can use. Wait for it in order of arrival, up to the deadline of ``spec``."""
         worker = self.scheduler.take(spec.session)
         if worker is None:
             worker = await self._wait_for_slot(spec)
@@ -164,7 +164,7 @@ class CallDispatcher:
         try:
             return await future
         except asyncio.CancelledError:
-            # The permit may have received a slot in the same step in which the task was cancelled.
+            # The permit may have received a slot in the same loop iteration in which the task was cancelled.
             if future.done() and not future.cancelled() and future.exception() is None:
                 self.manager.give_back_slot(future.result(), spec.session)
             raise
@@ -176,7 +176,7 @@ class CallDispatcher:
     # -- statistics -------------------------------------------------------------------------------------------------
 
     def count(self, waited: float, ran: float) -> None:
-        """Record a finished call and the seconds that it waited and ran."""
+        """Record a finished call, and how many seconds it waited and ran."""
         self._count += 1
         self._waits.append(waited)
         self._runs.append(ran)
@@ -213,10 +213,10 @@ class PendingCall:
     """One call. `outcome` runs it and waits for the result. A stream uses `begin`, `translate` and `close`.
 
     Args:
-        dispatcher: the dispatcher of the call.
-        spec: the requested call.
-        permit: a slot to use. By default, the call takes its own.
-        window: for a stream, the maximum number of unacknowledged values.
+        dispatcher: The dispatcher of the call.
+        spec: The requested call.
+        permit: A slot to use. By default, the call takes its own.
+        window: The maximum number of unacknowledged values, for a stream.
     """
 
     __slots__ = (
@@ -240,11 +240,11 @@ class PendingCall:
         self, dispatcher: CallDispatcher, spec: CallSpec, permit: Permit | None = None, *, window: int = 0
     ) -> None:
         self.spec: CallSpec = spec
-        #: The worker that runs the call. None while the call waits.
+        #: The worker that runs the call. None while the call is waiting.
         self.worker: PoolWorker | None = None
-        #: The call on the worker's connection. None while the call waits.
+        #: The call on the worker's connection. None while the call is waiting.
         self.wire: WireCall | None = None
-        #: The W3C traceparent that is sent with the call. Receivers of ``call_started`` may change it.
+        #: The W3C traceparent that is sent with the call. A receiver of ``call_started`` may change it.
         self.traceparent: str = current_span.get()
         self._dispatcher = dispatcher
         self._permit = permit
@@ -255,7 +255,7 @@ class PendingCall:
         self._began = 0.0
         # The time at which the call stopped running.
         self._ended = 0.0
-        # The reason for the cancellation; None if the call was not cancelled.
+        # The reason for the cancellation, or None if the call was not cancelled.
         self._reason: Reason | None = None
         # A future that completes when a cancelled call has stopped.
         self._stopped: asyncio.Future[None] | None = None
@@ -263,7 +263,7 @@ class PendingCall:
         self._timer: asyncio.TimerHandle | None = None
 
     async def outcome(self) -> Any:
-        """Begin the call. After it has stopped running, return its result or raise its error."""
+        """Begin the call. When it has stopped running, return its result or raise its error."""
         self.begin()
         try:
             result = await self.translate(self._future)
@@ -277,7 +277,7 @@ class PendingCall:
         """Send the call if a slot is free. Otherwise, queue it.
 
         Raises:
-            TypeError, ValueError: if the arguments cannot be sent. In this case, nothing was sent.
+            TypeError, ValueError: if the arguments cannot be sent. Nothing has been sent then.
             PoolBusy, PoolClosed, PoolFailed, SessionLost: if the call cannot get a worker.
         """
         spec, dispatcher = self.spec, self._dispatcher
@@ -300,7 +300,7 @@ class PendingCall:
             raise
         except ConnectionClosed:
             assert self.worker is not None, "the call had a connection"
-            # Read the reason before waiting. Otherwise, a deadline that passes during the wait would hide the lost
+            # Read the reason before waiting, because a deadline that passes during the wait must not hide the lost
             # worker.
             timed_out = self._reason == "timeout"
             end = await self.worker.wait()
@@ -409,7 +409,7 @@ class PendingCall:
             self._permit.end_call()
 
     async def _caller_cancelled(self) -> None:
-        """Stop the call after its caller was cancelled, and return when the call no longer runs."""
+        """Stop the call after its caller was cancelled, and return when the call is no longer running."""
         if self._future.done() and not self._future.cancelled():
             # Mark the exception as retrieved to avoid a warning.
             self._future.exception()
@@ -427,7 +427,7 @@ class PendingCall:
         return self.spec.timed_out(self._dispatcher.queued if worker is None else f"running on {worker.id!r}")
 
     def _kill_unless(self, stopped: asyncio.Future[None]) -> None:
-        """Kill the worker if ``stopped`` is not done within the grace period. Before the kill, dump its stacks."""
+        """Dump the worker's stacks and kill it if ``stopped`` is not done within the grace period."""
         assert self.worker is not None, "the call was sent"
         loop, grace = self._dispatcher.loop, self._dispatcher.settings.process.grace
         timers = [loop.call_later(grace / 2, self.worker.dump_stacks), loop.call_later(grace, self._kill)]
@@ -476,7 +476,7 @@ class Permit:
         self._closed = False
 
     def close(self) -> None:
-        """Close the permit, so that it allows no more calls. Idempotent."""
+        """Close the permit, which allows no more calls from now on. Idempotent."""
         if not self._closed:
             self._closed = True
             self._release()

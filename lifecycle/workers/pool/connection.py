@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CallCancelled", "Connection", "ConnectionClosed", "Pong", "WireCall"]
 
-#: Bytes per read: the capacity of a pipe.
+#: Bytes per read, which is the capacity of a pipe.
 _CHUNK: Final = 64 * 1024
 
 
@@ -45,20 +45,20 @@ _CHUNK: Final = 64 * 1024
 class Pong:
     """A worker's response to a ping."""
 
-    #: The ID of the oldest running call; None if no call runs.
+    #: The ID of the oldest running call, or None if no call is running.
     busy_id: int | None
-    #: Age of the oldest running call in seconds; 0 if no call runs.
+    #: How long the oldest running call has been running, in seconds. 0 if no call is running.
     busy_seconds: float
-    #: Bytes of resident memory; 0 if unknown.
+    #: The resident memory in bytes, or 0 if unknown.
     rss: int
 
 
 class ConnectionClosed(Exception):
-    """Raised if the worker closed its output or violated the protocol (its cause is then a `ProtocolError`)."""
+    """Raised when the worker has closed its output or violated the protocol (its cause is then a `ProtocolError`)."""
 
 
 class CallCancelled(Exception):
-    """Raised if the worker confirmed that a cancelled call no longer runs. The worker can accept calls again."""
+    """Raised when the worker has confirmed that a cancelled call has stopped. It can accept calls again."""
 
 
 # -- calls -----------------------------------------------------------------------------------------------------------
@@ -68,13 +68,13 @@ class WireCall:
     """A call that was sent to a worker. The response frame ends the call.
 
     Args:
-        number: the ID of the call.
-        until: the deadline on the loop's clock.
-        window: the maximum number of unacknowledged chunks; 0 for a call with one result.
-        send: sends a frame.
-        codec: decodes payloads.
-        future: receives the outcome. By default, a new future is created.
-        on_end: called right after the outcome is set, when the call no longer runs.
+        number: The ID of the call.
+        until: The deadline on the loop's clock.
+        window: The maximum number of unacknowledged chunks, or 0 for a call with one result.
+        send: A function that sends a frame.
+        codec: The codec for payloads.
+        future: The future that receives the outcome. By default, a new future is created.
+        on_end: A function that is called right after the outcome is set, when the call is no longer running.
     """
 
     __slots__ = (
@@ -107,7 +107,7 @@ class WireCall:
     ) -> None:
         self.number: int = number
         self.until: float = until
-        #: Completes with the result (None for a stream), `RemoteError`, `CallCancelled` or `ConnectionClosed`.
+        #: Completes with the result (None for a stream), or with `RemoteError`, `CallCancelled` or `ConnectionClosed`.
         self.future: asyncio.Future[Any] = future or asyncio.get_running_loop().create_future()
         #: True if cancellation was requested.
         self.cancelled: bool = False
@@ -116,15 +116,15 @@ class WireCall:
         self._codec = codec
         self._window = window
         self._chunks: deque[Any] = deque()
-        # Number of consumed chunks for which no credit was sent yet.
+        # The number of consumed chunks for which no credit has been sent yet.
         self._consumed = 0
-        # Number of chunks that the worker may still send.
+        # The number of chunks that the worker may still send.
         self._granted = window
         self._more: asyncio.Future[None] | None = None
-        # True after the response has arrived. The future cannot be used for this, because a cancelled waiter cancels it
-        # too.
+        # True after the response has arrived. The future does not show this, because cancelling a waiter cancels the
+        # future too.
         self._ended = False
-        # Completes when a cancelled call no longer runs.
+        # Completes when a cancelled call is no longer running.
         self._stopped: asyncio.Future[None] | None = None
 
     @property
@@ -149,7 +149,8 @@ class WireCall:
 
         Raises:
             StopAsyncIteration: after the last chunk.
-            RemoteError, CallCancelled, ConnectionClosed: the outcome, after all earlier chunks.
+            RemoteError, CallCancelled, ConnectionClosed: if the call ended with this error. All earlier chunks are
+                returned first.
             RemoteError: if a chunk cannot be decoded. The generator continues to run.
         """
         while not self._chunks:
@@ -162,7 +163,7 @@ class WireCall:
             finally:
                 self._more = None
         self._consumed += 1
-        # Grant half a window at a time. This needs few frames, and the credits arrive before the worker needs them.
+        # Grant half a window at a time. This takes few frames, and the credits arrive before the worker needs them.
         if self._consumed * 2 >= self._window and not self.future.done():
             self._send(["credit", self.number, self._consumed])
             self._granted += self._consumed
@@ -234,7 +235,7 @@ class WireCall:
 
 
 def _is_large(value: Any) -> bool:
-    """Return True if ``value`` is an encoded payload so large that a thread should decode it."""
+    """Return True if ``value`` is an encoded payload that is large enough to be decoded in a thread."""
     return type(value) is bytes and len(value) >= LARGE
 
 
@@ -266,10 +267,11 @@ class Connection:
     """The exchange of frames with one worker process.
 
     Args:
-        name: the name of the worker.
-        settings: the settings of the pool.
-        on_protocol_error: called once if the worker violates the protocol.
-        on_close: called once, before ``on_protocol_error``, when the connection accepts no more calls.
+        name: The name of the worker.
+        settings: The settings of the pool.
+        on_protocol_error: A function that is called once if the worker violates the protocol.
+        on_close: A function that is called once when the connection accepts no more calls, before
+            ``on_protocol_error``.
 
     Raises:
         TypeError, ValueError: if the codec cannot encode the arguments for the target.
@@ -284,13 +286,13 @@ class Connection:
         on_close: Callable[[], object] = lambda: None,
     ) -> None:
         codec = self._codec = settings.codec
-        #: The pipes of the worker, passed to `ProcessWorker`.
+        #: The worker's pipes, which are passed to `ProcessWorker`.
         self.pipes: Final = WorkerPipes(name, codec.name, self._receive, removed=settings.removed_variables())
         self._setup = setup_frame(codec, settings.setup())
         self._on_protocol_error = on_protocol_error
         self._on_close = on_close
         self._decoder = Decoder(codec, FROM_WORKER)
-        # Unfinished calls by ID. The first ID is 1.
+        # The calls that have not ended, by ID. The first ID is 1.
         self._calls: dict[int, WireCall] = {}
         self._call_count = 0
         self._pings: dict[int, asyncio.Future[Pong]] = {}
@@ -316,7 +318,7 @@ class Connection:
 
     @property
     def busy_until(self) -> float:
-        """The latest deadline of the running calls on the loop's clock; 0 if no call runs."""
+        """The latest deadline of the running calls on the loop's clock, or 0 if no call is running."""
         return max((call.until for call in self._calls.values()), default=0.0)
 
     async def ready(self) -> None:
@@ -341,14 +343,14 @@ class Connection:
         """Send a call without waiting. If the connection is closed, the call fails with `ConnectionClosed`.
 
         Args:
-            spec: the requested call.
-            window: the maximum number of unacknowledged chunks of a stream.
-            traceparent: the caller's span, or an empty string.
-            future: receives the outcome. By default, a new future is created.
-            on_end: called when the call no longer runs, possibly before this method returns.
+            spec: The requested call.
+            window: The maximum number of unacknowledged chunks of a stream.
+            traceparent: The caller's span, or an empty string.
+            future: The future that receives the outcome. By default, a new future is created.
+            on_end: A function that is called when the call is no longer running, possibly before this method returns.
 
         Raises:
-            TypeError, ValueError: if the codec cannot encode the arguments. In this case, nothing was sent.
+            TypeError, ValueError: if the codec cannot encode the arguments. Nothing has been sent then.
         """
         number, encode_payload = self._call_count + 1, self._codec.encode_payload
         args, kwargs = spec.payload or (encode_payload(spec.args), encode_payload(spec.kwargs))
@@ -394,7 +396,7 @@ class Connection:
         """Process data from the worker's stdout. Empty ``data`` means the end of the file.
 
         If a different process keeps the pipe open, the end of the file is reported when `ProcessWorker` closes the
-        pipes after the worker has exited. Every call therefore gets an outcome.
+        pipes after the worker has exited. This way, every call gets an outcome.
         """
         if self._closed is not None:
             return
@@ -460,7 +462,7 @@ class Connection:
     def _on_pong(self, number: int, busy_id: int | None, busy_seconds: float, rss: int) -> None:
         if not 0 < number <= self._ping_count:
             raise ProtocolError(f"it answered ping {number}, which was not sent")
-        # The future may be done, because its waiter was cancelled.
+        # The future may be done because its waiter was cancelled.
         if (future := self._pings.pop(number, None)) is not None and not future.done():
             future.set_result(Pong(busy_id, busy_seconds, rss))
 
@@ -484,16 +486,16 @@ class Connection:
 
 
 class WorkerPipes(Pipes):
-    """Pipes for stdin, stdout and stderr of a worker, which runs in a session of its own.
+    """Pipes for stdin, stdout and stderr of a worker that runs in its own session.
 
-    Writing never waits. Data that the pipe does not accept is buffered. The number of calls limits the size of the
+    Writing never waits. Data that the pipe does not accept is buffered, and the number of calls limits the size of the
     buffer. Reading never stops. The credits of streams limit the amount of data, so a pong never waits behind chunks.
 
     Args:
-        name: the name of the worker. Its stderr is logged to ``lifecycle.workers.<name>``.
-        codec: the name of the codec, which is passed to the worker in its environment.
-        receive: called with data from stdout, and once with b"" at the end.
-        removed: the environment variables that the worker does not inherit.
+        name: The name of the worker. Its stderr is logged to ``lifecycle.workers.<name>``.
+        codec: The name of the codec, which the worker finds in its environment.
+        receive: A function that is called with data from stdout, and once with b"" at the end.
+        removed: The environment variables that the worker does not inherit.
     """
 
     def __init__(self, name: str, codec: str, receive: Callable[[bytes], None], *, removed: frozenset[str]) -> None:
@@ -530,19 +532,19 @@ class WorkerPipes(Pipes):
             self._writer.write(data)
 
     def end(self) -> None:
-        """Close the worker's stdin after all data is written."""
+        """Close the worker's stdin when all data has been written."""
         if self._writer is not None:
             self._writer.end()
 
 
 class _PipeWriter:
-    """A non-blocking writer that owns its descriptor. It writes data in order, and drops it without a reader."""
+    """A non-blocking writer that owns its descriptor. It writes data in order, and drops data that has no reader."""
 
     def __init__(self, fd: int) -> None:
         # None after the descriptor is closed.
         self._fd: int | None = fd
         self._loop = asyncio.get_running_loop()
-        # Data that the pipe has not accepted yet, oldest first. While this is not empty, the loop watches the pipe.
+        # Data that the pipe has not accepted yet, oldest first. The loop watches the pipe until this is empty.
         self._buffer: deque[bytes | memoryview] = deque()
         self._ending = False
         os.set_blocking(fd, False)
@@ -560,7 +562,7 @@ class _PipeWriter:
         self._buffer.append(data)
 
     def end(self) -> None:
-        """Close the descriptor after all data is written."""
+        """Close the descriptor when all data has been written."""
         self._ending = True
         if not self._buffer:
             self.close()
@@ -589,7 +591,7 @@ class _PipeWriter:
 
     @staticmethod
     def _try_write(fd: int, data: bytes | memoryview) -> int:
-        """Write as many bytes as the pipe accepts, and return the number of bytes."""
+        """Write as many bytes as the pipe accepts, and return their number."""
         try:
             return os.write(fd, data)
         except BlockingIOError:

@@ -37,26 +37,26 @@ __all__ = ["WorkerManager", "warn_unstopped"]
 
 _log = logging.getLogger("lifecycle.workers")
 
-#: Maximum number of workers that start at the same time.
+#: The maximum number of workers that start at the same time.
 _STARTS: Final = 2 * (os.cpu_count() or 2)
-#: Factor by which the time between health checks of an unhealthy worker is longer: 5 s instead of 2 s.
+#: How much longer the time between health checks is for an unhealthy worker: 5 s instead of 2 s.
 _UNHEALTHY_FACTOR: Final = 2.5
-#: Seconds until a worker that has closed its streams must have exited.
+#: Seconds within which a worker that has closed its streams must exit.
 _EXIT_TIME: Final = 1.0
 
 
 class WorkerManager:
-    """Owner of a pool's workers while the pool exists.
+    """The owner of a pool's workers while the pool exists.
 
     Args:
-        pool: the sender of hooks.
-        settings: the settings of the pool.
+        pool: The sender of hooks.
+        settings: The settings of the pool.
     """
 
     def __init__(self, pool: Any, settings: PoolSettings) -> None:
         self.workers: Final = WorkerSet(settings.size, settings.concurrency)
         self.scheduler: Final = Scheduler(pool, settings, self.workers, on_wait=self._start_missing)
-        #: Number of workers that replaced a lost one.
+        #: The number of workers that have replaced a lost one.
         self.restarts: int = 0
         self._pool = pool
         self._settings = settings
@@ -70,7 +70,7 @@ class WorkerManager:
         self._closed: asyncio.Future[None] = self._loop.create_future()
         # A function that returns the error of a failed pool. None if the pool has not failed.
         self._failure: Callable[[], PoolFailed] | None = None
-        # True if a worker was ever ready, or if the pool needed none to start.
+        # True if a worker has ever been ready, or if the pool needed no worker to start.
         self._has_started = False
         self._kill_timer: asyncio.TimerHandle | None = None
         # The next check for idle workers. None if no check is scheduled.
@@ -92,7 +92,7 @@ class WorkerManager:
             while self._tasks:
                 await asyncio.wait(self._tasks)
         except asyncio.CancelledError:
-            # The loop is being closed. Each worker's task kills its process.
+            # The loop is being closed, and each worker's task kills its process.
             warn_unstopped(self._pool)
             raise
         finally:
@@ -188,7 +188,7 @@ class WorkerManager:
             finally:
                 checks.cancel()
                 await asyncio.wait({checks})
-        # If the start was abandoned, the process may not have exited yet.
+        # If the start was abandoned, the process may still be running.
         await worker.wait()
 
     def _worker_ready(self, worker: PoolWorker) -> None:
@@ -224,7 +224,7 @@ class WorkerManager:
     # -- loss and replacement ---------------------------------------------------------------------------------------
 
     def kill(self, worker: PoolWorker, reason: Reason, fault: str, *, counted: bool = False) -> None:
-        """Kill ``worker`` because of ``fault``, and replace it. A ``counted`` loss counts toward the intensity."""
+        """Kill ``worker`` because of ``fault``, and replace it. A ``counted`` loss counts towards the intensity."""
         if worker.phase.alive:
             worker.fault = fault
             worker.request_stop(reason, 0)
@@ -252,8 +252,8 @@ class WorkerManager:
         if reason == "init_timeout":
             _log.warning("%s", error)
             if not self._has_started:
-                # Do not retry: attempts that each last `start_timeout` may never reach the limit, so the start would
-                # never end.
+                # Do not retry. If each attempt lasts for `start_timeout`, the intensity may never be exceeded, and the
+                # start would never end.
                 self._announce("remove", worker, reason, error)
                 more = "if loading takes longer, set process=Process(start_timeout=…)"
                 self._give_up(f"{self._settings.name!r} cannot start: {error}; {more}", error)
@@ -267,7 +267,7 @@ class WorkerManager:
                 return
         needed = self.workers.wanted(self.scheduler.queue.anywhere) > self.workers.size
         if needed:
-            # Start the replacement without delay if the lost worker had served well.
+            # Start the replacement without delay if the lost worker had completed calls or had run long enough.
             good = worker.has_answered or self._loop.time() - worker.ready_at >= self._backoff.reset_after
             self._start(0 if good else worker.attempt + 1)
             self.restarts += 1
@@ -299,7 +299,7 @@ class WorkerManager:
         timeout = self._settings.heartbeat.timeout
         began = self._loop.time()
         reply = worker.connection.ping()
-        # The result is read after the wait, so a reply counts even if this loop was too busy to read it in time.
+        # Read the result after the wait, because a reply counts even if this loop was too busy to read it in time.
         await asyncio.wait({reply}, timeout=timeout)
         pong = reply.result() if reply.done() and reply.exception() is None else None
         closed, late = worker.connection.closed, f"no answer within {timeout:g} s"
@@ -307,7 +307,7 @@ class WorkerManager:
         now = self._loop.time()
         hooks.health_checked.announce(self._pool, member=worker.id, result=result, duration=now - began)
         if worker.status is not Status.RUNNING or closed:
-            # The worker has ended, and other functions handle this.
+            # The worker has ended, which other functions handle.
             return
         if pong is not None:
             worker.mark_healthy(pong)
@@ -315,7 +315,7 @@ class WorkerManager:
             if worker.end_cause is None:
                 self.scheduler.queue.offer(worker)
         elif now >= worker.connection.busy_until:
-            # Before its deadline, a call may block the interpreter, which would delay the reply.
+            # Before its deadline, a call may block the interpreter, which delays the reply.
             self._check_failed(worker, f"{worker.id!r} gave {late}")
 
     def _check_failed(self, worker: PoolWorker, message: str) -> None:
@@ -332,7 +332,7 @@ class WorkerManager:
     # -- drain and recycle --------------------------------------------------------------------------------------------
 
     def drain(self, worker: PoolWorker, reason: Reason) -> None:
-        """Give no more calls to ``worker``, and end it after its last call. Replace it if the pool needs this."""
+        """Give no more calls to ``worker``, and end it after its last call. Replace it if the pool needs to."""
         if not worker.phase.alive:
             return
         worker.end_cause = reason
@@ -347,9 +347,9 @@ class WorkerManager:
         self._recycle_if_due(worker)
 
     def give_back_slot(self, worker: PoolWorker, session: str | None) -> None:
-        """Give back a slot that was taken for ``session``, whether or not its call was sent."""
+        """Give back a slot that was taken for ``session``, whether its call was sent or not."""
         if worker.connection.closed:
-            # The worker has died, although its exit may not be known yet. Do not give its slot to a different call.
+            # The worker has died, although its exit may not be known yet. Its slot must not go to a different call.
             self.scheduler.end_call(session)
             return
         if worker.leases == 1:
@@ -399,7 +399,7 @@ class WorkerManager:
         if not outdated:
             return
         starting = any(self.workers.stays(worker) and not worker.is_up for worker in self.workers)
-        # The order is: workers that are not ready, then those with the fewest calls.
+        # Workers that are not ready come first, then those with the fewest calls.
         outdated.sort(key=_is_up_and_busy)
         most = sum(not worker.is_up for worker in outdated) or int(replaced)
         for worker in outdated[:most] if starting else outdated:
@@ -411,7 +411,7 @@ def _is_up_and_busy(worker: PoolWorker) -> tuple[bool, int]:
 
 
 def _jitter() -> float:
-    """Return a random factor between 0.9 and 1. It prevents workers that started together from ending together."""
+    """Return a random factor between 0.9 and 1, which keeps workers that started together from ending together."""
     return 1 - 0.1 * random.random()  # noqa: S311  # not used for secrets
 
 

@@ -2,7 +2,7 @@
 
 A frame is an array that begins with a tag. Each frame is preceded by its length in four bytes.
 ``docs/reference/pool-protocol.md`` defines each frame and when it may be sent. Worker processes import this module, so
-each codec imports the library that it needs itself.
+a codec imports the library that it needs only when it is created.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 
 #: The version of the protocol, which must be the same on both sides.
 VERSION = 1
-#: Maximum bytes in a frame, excluding its length.
+#: The maximum size of a frame in bytes, excluding its length.
 LIMIT = 64 * 1024 * 1024
 #: The environment variable that names the codec for a worker process.
 CODEC = "LIFECYCLE_POOL_CODEC"
@@ -67,7 +67,7 @@ FROM_PARENT: dict[str, tuple[Any, ...]] = {
 
 
 class ProtocolError(Exception):
-    """Raised if the peer violated the protocol. No further data from the peer can be trusted."""
+    """Raised when the peer has violated the protocol. No further data from the peer can be trusted."""
 
 
 def encode(codec: Codec, frame: list[Any]) -> bytes:
@@ -87,8 +87,8 @@ class Decoder:
     """An incremental decoder that also checks tags and types.
 
     Args:
-        codec: decodes the body of a frame.
-        known: the frames to accept: `FROM_WORKER` or `FROM_PARENT`.
+        codec: The codec for the body of a frame.
+        known: The frames to accept: `FROM_WORKER` or `FROM_PARENT`.
     """
 
     def __init__(self, codec: Codec, known: dict[str, tuple[Any, ...]]) -> None:
@@ -97,14 +97,14 @@ class Decoder:
         self._known = known
         # The incomplete frame.
         self._buffer = bytearray()
-        # Minimum size of the buffer, in bytes, for the next attempt to decode it.
+        # The size in bytes that the buffer must reach before the next attempt to decode it.
         self._needed = 4
 
     def feed(self, data: bytes) -> list[list[Any]]:
         """Return the frames that ``data`` completes.
 
         Raises:
-            ProtocolError: for any data that is not a valid frame. Do not use the decoder after that.
+            ProtocolError: if the data is not a valid frame. The decoder must not be used after that.
         """
         if self._buffer:
             self._buffer += data
@@ -168,7 +168,7 @@ def setup_frame(codec: Codec, setup: Mapping[str, Any]) -> bytes:
 
 # -- codecs ----------------------------------------------------------------------------------------------------------
 
-#: Minimum size, in bytes, of a value that is encoded and decoded in a thread.
+#: The size in bytes from which a value is encoded and decoded in a thread.
 LARGE = 256 * 1024
 
 
@@ -177,16 +177,16 @@ class Codec:
 
     The codec transfers a value unchanged, or rejects it before anything is sent. The payload of a frame (arguments, a
     result or a chunk) is checked or encoded separately. If a payload cannot be decoded, for example because its class
-    cannot be imported, only one call fails. The rest of the frame stays readable.
+    cannot be imported, only one call fails, because the rest of the frame stays readable.
 
     Args:
         name: ``"pickle"``, ``"msgpack"`` or ``"json"``.
-        dumps: encodes a frame. Raises TypeError or ValueError for a value that it cannot encode.
-        loads: decodes a frame. Raises ValueError if it cannot.
-        encode_payload: checks or encodes a payload. Raises TypeError for a value that would be altered.
-        decode_payload: returns the original value.
-        encode_payload_in_thread: `encode_payload` for a large value. Other threads can run at the same time.
-        decode_payload_in_thread: `decode_payload` for a large value. Other threads can run at the same time.
+        dumps: Encodes a frame. Raises TypeError or ValueError for a value that it cannot encode.
+        loads: Decodes a frame. Raises ValueError if it cannot.
+        encode_payload: Checks or encodes a payload. Raises TypeError for a value that would be altered.
+        decode_payload: Returns the original value.
+        encode_payload_in_thread: The same as `encode_payload` for a large value, but other threads can run meanwhile.
+        decode_payload_in_thread: The same as `decode_payload` for a large value, but other threads can run meanwhile.
     """
 
     __slots__ = (
@@ -237,7 +237,7 @@ def codec(name: str) -> Codec:
 def size_of(values: Iterable[Any], depth: int = 6, looks: int = 8) -> int:
     """Estimate the encoded size of ``values`` in bytes from the first items in each collection.
 
-    Examines at most ``looks`` items of a collection. Collections inside a collection share this number.
+    The function examines at most ``looks`` items of a collection. Collections inside a collection share this number.
     """
     size = 0
     for value in values:
@@ -259,7 +259,7 @@ def size_of(values: Iterable[Any], depth: int = 6, looks: int = 8) -> int:
 
 #: `type` without the type parameters that strict type checkers require.
 _type_of: Any = type
-#: Types whose values need no separate encoding, because decoding them imports and calls nothing.
+#: The types whose values need no separate encoding, because decoding them imports and calls nothing.
 PLAIN_TYPES = frozenset({type(None), bool, int, float, str, bytes})
 _SCALARS = frozenset({type(None), bool, int, float})
 _TEXTS = frozenset({str, bytes, bytearray})
@@ -325,7 +325,7 @@ def _yielding_pickler(pickle: Any) -> Callable[[Any], bytes]:
     from io import BytesIO
 
     class Pickler(pickle.Pickler):  # type: ignore[misc]  # the module is imported where it is used
-        """A pickler that calls Python code for each object, so that the interpreter can switch threads."""
+        """A pickler that calls Python code for each object, which lets the interpreter switch threads."""
 
         def persistent_id(self, _: object) -> None:
             """Return None to pickle the object itself."""
@@ -353,7 +353,7 @@ def _yielding_pickler(pickle: Any) -> Callable[[Any], bytes]:
 
 
 class _YieldingReader:
-    """A file that reads from bytes. Its methods are Python code, so that the interpreter can switch threads."""
+    """A file that reads from bytes. Its methods are Python code, which lets the interpreter switch threads."""
 
     def __init__(self, data: bytes) -> None:
         self._data = memoryview(data)
@@ -378,7 +378,7 @@ class _YieldingReader:
 
 
 class _WithoutCollection:
-    """Disable garbage collection in the block. It would stop all threads while millions of objects are created."""
+    """Disables garbage collection in the block. It would stop all threads while millions of objects are created."""
 
     def __init__(self) -> None:
         self._lock = _thread.allocate_lock()
@@ -471,13 +471,13 @@ def _as_it_is(value: Any) -> Any:
 def _only(name: str, scalars: frozenset[type], keys: frozenset[type]) -> Callable[[Any], Any]:
     """Return a function that accepts only lists, dicts and values of these types, and raises TypeError for others.
 
-    The libraries would turn a tuple into a list, and a date into text. The receiver could not restore them.
+    The libraries would turn a tuple into a list, and a date into text, and the receiver could not restore them.
     """
 
     def check(value: Any) -> Any:
         if type(value) in scalars:
             return value
-        # Values are appended during the loop. `seen` ends the loop for a list that contains itself, which the encoder
+        # This list grows during the loop. `seen` ends the loop for a list that contains itself, which the encoder then
         # rejects.
         found: list[Any] = [value]
         seen: set[int] = set()

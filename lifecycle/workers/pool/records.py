@@ -22,13 +22,13 @@ class CallSpec:
     """A requested call with its deadline, which starts when this record is created.
 
     Args:
-        settings: the settings of the pool.
-        function: the function, or its name.
-        args: the positional arguments.
-        kwargs: the keyword arguments.
-        session: the session. The call goes to the worker that has it.
-        deadline: seconds from now to the result. By default, the deadline of the pool.
-        patient: whether the call may wait even if the queue is full.
+        settings: The settings of the pool.
+        function: The function, or its name.
+        args: The positional arguments.
+        kwargs: The keyword arguments.
+        session: The session. The call goes to the worker that has it.
+        deadline: Seconds from now to the result. By default, the deadline of the pool.
+        patient: Whether the call may wait even if the queue is full.
 
     Raises:
         TypeError, ValueError: if no worker could run the call.
@@ -60,13 +60,13 @@ class CallSpec:
         self.session: str | None = session
         self.deadline: float = deadline
         self.patient: bool = patient
-        #: The arguments in the form in which they are sent. `CallDispatcher.prepare` or `encode` sets it. While this is
-        #: None, the connection encodes the arguments when it sends the call.
+        #: The arguments in the form in which they are sent, as set by `CallDispatcher.prepare` or `encode`. If None,
+        #: the connection encodes the arguments when it sends the call.
         self.payload: tuple[Any, Any] | None = None
         self.start_clock()
 
     def start_clock(self) -> None:
-        """Start the deadline now."""
+        """Start the time that counts towards the deadline."""
         self.began: float = asyncio.get_running_loop().time()
         #: The deadline on the loop's clock.
         self.until: float = self.began + self.deadline
@@ -77,13 +77,13 @@ class CallSpec:
         return kind(f"{self.function!r} was not called, because its arguments cannot be sent: {error}")
 
     def timed_out(self, where: str) -> TimeoutError:
-        """Return the error for a missed deadline. ``where`` describes the location of the call at that time."""
+        """Return the error for a missed deadline. ``where`` describes where the call was at that time."""
         session = "" if self.session is None else f" of session {self.session!r}"
         return TimeoutError(f"{self.function!r}{session} did not finish within {self.deadline:g} s: it was {where}")
 
 
 class Health(StrEnum):
-    """The known health of a pool worker."""
+    """The health of a pool worker, as far as it is known."""
 
     UNKNOWN = "unknown"
     HEALTHY = "healthy"
@@ -140,7 +140,7 @@ _END_REASONS: Final[Mapping[Phase, frozenset[Reason]]] = {
     Phase.BUSY: frozenset({"timeout", "cancelled", "error", "recycle", "shutdown", "health_limit", "client_lost"}),
     Phase.DEGRADED: frozenset({"health_limit", "shutdown", "recycle"}),
 }
-# Substitutes for reasons that are not possible in a phase.
+# Replacements for reasons that are not possible in a phase.
 _INSTEAD: Final[Mapping[Reason, Reason]] = {
     "error": "health_limit",
     "timeout": "health_limit",
@@ -158,14 +158,14 @@ class PhaseChange:
     reason: Reason
     #: Seconds in ``source``.
     duration: float
-    #: Time of the change, in seconds since the epoch.
+    #: The time of the change, in seconds since the epoch.
     at: float
     #: Details of this change, such as the session.
     meta: Mapping[str, object]
 
 
 def phase_of(status: Status, *, leased: bool, healthy: bool) -> Phase:
-    """Return the phase of a worker. ``healthy`` is False only for a worker known to be unhealthy."""
+    """Return the phase of a worker. ``healthy`` is False only if the worker is known to be unhealthy."""
     if status is Status.RUNNING:
         return Phase.BUSY if leased else Phase.READY if healthy else Phase.DEGRADED
     if status is Status.SUSPENDED:
@@ -176,7 +176,7 @@ def phase_of(status: Status, *, leased: bool, healthy: bool) -> Phase:
 
 
 def end_reason(wanted: Reason, phase: Phase) -> Reason:
-    """Return ``wanted`` if a worker in ``phase`` can end for this reason, otherwise the closest possible reason."""
+    """Return ``wanted`` if a worker in ``phase`` can end for this reason, and otherwise the closest possible reason."""
     while wanted not in _END_REASONS[phase]:
         wanted = _INSTEAD.get(wanted, "shutdown")
     return wanted
@@ -194,17 +194,17 @@ class PoolStats:
     busy: int
     #: Unhealthy workers. They get no calls until they recover.
     degraded: int
-    #: Workers that are not ready yet. This includes workers whose start is queued.
+    #: Workers that are not ready yet, including those whose start is queued.
     starting: int
     #: Workers that are ending or finishing their last call.
     stopping: int
-    #: Calls that wait for a worker.
+    #: Calls that are waiting for a worker.
     queued: int
-    #: Occupied slots as a fraction of the slots at the maximum size of the pool.
+    #: The fraction of slots that are occupied, relative to the maximum size of the pool.
     saturation: float
     #: Calls that have ended, with any outcome.
     calls: int
-    #: Workers that replaced a lost one.
+    #: Workers that have replaced a lost one.
     restarts: int
     #: Median waiting time of the last 1,000 calls in seconds.
     wait_p50: float

@@ -28,10 +28,10 @@ class Scheduler:
     """The scheduler of a pool, which assigns calls to workers.
 
     Args:
-        pool: the sender of hooks.
-        settings: the settings of the pool.
-        workers: the workers of the pool.
-        on_wait: called when a call begins to wait, because the pool may need one more worker.
+        pool: The sender of hooks.
+        settings: The settings of the pool.
+        workers: The workers of the pool.
+        on_wait: A function that is called when a call begins to wait, because the pool may need one more worker.
     """
 
     def __init__(self, pool: Any, settings: PoolSettings, workers: WorkerSet, *, on_wait: Callable[[], object]) -> None:
@@ -86,11 +86,10 @@ class Scheduler:
         """Queue a call. A caller that gives up before ``future`` is done must call `SlotQueue.leave`.
 
         Args:
-            spec: the call.
-            future: receives an error if the call gets no slot.
-            use: called with a worker when the call gets a slot there. Returns False if the call has failed. In this
-                case,
-                the slot goes to the next call.
+            spec: The call.
+            future: The future that receives an error if the call gets no slot.
+            use: A function that is called with a worker when the call gets a slot there. If it returns False, the call
+                has failed, and the slot goes to the next call.
 
         Raises:
             PoolBusy: if the queue is full.
@@ -118,7 +117,7 @@ class Scheduler:
         self.queue.release(worker)
 
     def end_call(self, session: str | None) -> None:
-        """Unpin ``session`` after one of its calls. If the worker has ended, only this is needed."""
+        """Unpin ``session`` after one of its calls. If the worker has ended, no other step is needed."""
         if session is not None:
             self._sessions.unpin(session, self._loop.time())
 
@@ -159,7 +158,7 @@ class Scheduler:
     # -- sessions -----------------------------------------------------------------------------------------------------
 
     def _claim(self, waiter: Waiter, session: str, worker: PoolWorker) -> bool:
-        """Return True if a call in ``session`` may use ``worker``. An earlier call may have bound the session since."""
+        """Return True if a call in ``session`` may use ``worker``. The session may have been bound meanwhile."""
         now = self._loop.time()
         try:
             bound = self._bound(session, now)
@@ -232,9 +231,10 @@ class Waiter:
     """A call that waits for a slot of ``worker``. If ``worker`` is None, any worker can serve the call.
 
     Args:
-        future: done when the call no longer waits.
-        use: called with a worker when the call gets a slot there. Returns False if the call does not use the slot.
-        session: the session of the call.
+        future: A future that is done when the call no longer waits.
+        use: A function that is called with a worker when the call gets a slot there. It returns False if the call does
+            not use the slot.
+        session: The session of the call.
     """
 
     __slots__ = ("future", "number", "session", "use", "worker")
@@ -251,14 +251,14 @@ class Waiter:
 
 
 class SlotQueue:
-    """The workers' free slots and the calls that wait for one, without a clock or I/O.
+    """The workers' free slots and the calls that wait for one. This class uses no clock and no I/O.
 
     The next call goes to the worker with the fewest calls. Among equals, it goes to the most recently used worker, so
-    that surplus workers stay idle and can be ended. Calls are served in order of arrival. A call that waits for a
+    that surplus workers stay idle and can be ended. Calls are served in order of arrival, but a call that waits for a
     particular worker does not delay others. No call waits while it could use a free slot, unless the queue is paused.
 
     Args:
-        slots: the number of slots per worker.
+        slots: The number of slots per worker.
     """
 
     def __init__(self, slots: int = 1) -> None:
@@ -299,7 +299,7 @@ class SlotQueue:
     def take(self, session: str | None = None, worker: PoolWorker | None = None) -> PoolWorker | None:
         """Take a slot of ``worker``, or of the best worker. Return None if no slot is free.
 
-        No waiting call is overtaken, because a slot is free only if no waiting call can use it.
+        This never overtakes a waiting call, because a slot is free only if no waiting call can use it.
         """
         if self.paused:
             return None
@@ -387,7 +387,7 @@ class SlotQueue:
                 self._check_in(worker)
 
     def _first(self, worker: PoolWorker) -> Waiter | None:
-        """Return the first call that may use a slot of ``worker``. Skip calls that were cancelled in this step."""
+        """Return the first call that may use a slot of ``worker``. Skip calls whose future is already done."""
         anyone, strict = (
             next((waiter for waiter in row if not waiter.future.done()), None)
             for row in (self._anywhere, self._strict.get(worker, {}))

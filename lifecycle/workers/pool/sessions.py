@@ -1,7 +1,7 @@
 """The table of sessions, which maps each session to the worker that holds its state.
 
-The table does no I/O and has no clock, so methods receive the time as an argument. Each operation takes constant time
-per affected session.
+The table uses no I/O and no clock: its methods receive the time as an argument. Each operation takes constant time per
+affected session.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ __all__ = ["SessionTable"]
 class SessionTable:
     """The bindings of sessions to workers.
 
-    A session is bound to one worker. A worker can have many sessions. A binding is removed when its worker ends, or
+    A session is bound to one worker, and a worker can have many sessions. A binding is removed when its worker ends, or
     ``ttl`` seconds after its last use. When the table has more than ``limit`` bindings, the least recently used one is
-    evicted. While a session has a running call, it is pinned: it neither expires nor is evicted.
+    evicted. While a session has a running call, it is pinned, so it neither expires nor is evicted.
 
     All ``now`` arguments must come from the same monotonic clock.
 
     Args:
-        settings: the mode, the ttl and the limit.
-        on_evict: called with the session and the worker of each evicted binding.
+        settings: The mode, the ttl and the limit.
+        on_evict: A function that is called with the session and the worker of each evicted binding.
     """
 
     def __init__(
@@ -37,8 +37,8 @@ class SessionTable:
         self._limit = settings.limit
         self._remembers_losses = settings.mode != "hint"
         self._on_evict = on_evict
-        # The number of running calls per session. Sessions without a binding are counted too, because a session that
-        # was lost during a call may be bound again.
+        # The number of running calls per session, including sessions without a binding, because a session that was lost
+        # during a call may be bound again.
         self._calls: Counter[str] = Counter()
         # Sessions with a running call and their workers. Each binding is either here or in `_idle`.
         self._pinned: dict[str, str] = {}
@@ -54,7 +54,7 @@ class SessionTable:
         return len(self._pinned) + len(self._idle)
 
     def find(self, session: str, now: float) -> str | None:
-        """Return the worker of ``session``; None if the session is not bound or its binding has expired."""
+        """Return the worker of ``session``, or None if the session is not bound or its binding has expired."""
         if (worker := self._pinned.get(session)) is not None:
             return worker
         if (worker := self._idle.get(session, now)) is None:
@@ -62,7 +62,7 @@ class SessionTable:
         return worker
 
     def take_loss(self, session: str, now: float) -> str | None:
-        """Return the ended worker of a lost ``session``, once per loss. In other cases, return None."""
+        """Return the ended worker of a lost ``session``, once per loss. Return None in all other cases."""
         worker = self._lost.get(session, now)
         self._lost.pop(session)
         return worker
@@ -175,5 +175,5 @@ class _Expiring:
             yield session
 
     def _has_expired(self, since: float, now: float) -> bool:
-        # Timers for the end of the ttl compute the same sum. Any other formula could differ by a rounding error.
+        # Timers for the end of the ttl compute the same sum. A different formula might deviate by a rounding error.
         return now >= since + self._ttl

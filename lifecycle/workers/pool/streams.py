@@ -1,4 +1,4 @@
-"""Streams, leases and maps: operations with more than one value or call."""
+"""Streams, leases and maps, the operations that involve more than one value or call."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Lease", "Stream", "map_calls"]
 
-#: Maximum number of unacknowledged values of a stream.
+#: The maximum number of unacknowledged values of a stream.
 _WINDOW: Final = 32
 
 
 class Stream:
     """Async iterator over the values of a generator in a worker.
 
-    The call begins when the first value is requested. The generator waits while its values are not consumed. It ends,
+    The call begins when the first value is requested. The generator pauses when its values are not consumed. It ends,
     and runs its ``finally`` blocks, after `aclose`, on exit from ``async with stream``, or when an unfinished stream is
     garbage-collected. The deadline covers the whole stream, from the first requested value.
     """
@@ -34,7 +34,7 @@ class Stream:
     def __init__(self, dispatcher: CallDispatcher, spec: CallSpec, permit: Permit | None = None) -> None:
         self._dispatcher = dispatcher
         self._spec = spec
-        # The permit of the lease that the stream belongs to. If None, the stream takes a permit.
+        # The permit of the lease that the stream belongs to. If it is None, the stream takes its own.
         self._permit = permit
         self._call: PendingCall | None = None
         self._waiting = False
@@ -48,8 +48,8 @@ class Stream:
 
         Raises:
             RemoteError, WorkerLost, TimeoutError, PoolBusy, PoolClosed, PoolFailed, SessionLost: as for a call. Values
-            that arrived earlier are returned first, except after the deadline.
-            RuntimeError: if a different caller waits for the next value.
+                that arrived earlier are returned first, except after the deadline.
+            RuntimeError: if another caller is already waiting for the next value.
         """
         if self._over:
             raise StopAsyncIteration
@@ -108,7 +108,7 @@ class Stream:
         return call
 
     async def _cancel(self, call: PendingCall, error: BaseException | None) -> None:
-        """Cancel the generator unless it has ended, and return when it no longer runs."""
+        """Cancel the generator unless it has ended, and return when it is no longer running."""
         stopped = call.cancel("cancelled")
         self._finish(call, error)
         if not stopped.done():
@@ -127,8 +127,8 @@ def _abandon(call: PendingCall) -> None:
 class Lease:
     """A worker for several calls, from ``async with pool.lease() as worker``. `call` and `stream` use that worker.
 
-    The exit from the block waits for the last call and returns the worker to the pool. If the worker is lost, further
-    calls raise `WorkerLost`.
+    Leaving the block waits for the last call and returns the worker to the pool. If the worker is lost, further calls
+    raise `WorkerLost`.
     """
 
     def __init__(self, dispatcher: CallDispatcher, spec: CallSpec) -> None:
@@ -197,7 +197,7 @@ async def map_calls(
     generator waits for their end.
     """
     workers = dispatcher.manager.workers
-    # Twice the number of slots, so that the next call for each slot is already waiting.
+    # This is twice the number of slots, which keeps the next call for each slot waiting.
     limit = 2 * workers.high * workers.concurrency
     remaining = iter(rows)
     tasks: deque[asyncio.Task[Any]] = deque()

@@ -1,6 +1,6 @@
 """One process of a pool with its statistics, and the set of all workers.
 
-The phase of a worker is derived from its status, its calls and its health. Only the history of phases is stored.
+A worker's phase is derived from its status, its calls and its health. Only the history of phases is stored.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class PoolWorker(ProcessWorker):
     The pool starts and stops the worker. Applications only read its attributes.
 
     Args:
-        name: the pool's name and a number. This is also the ID of the worker.
-        settings: the settings of the pool.
-        pool: the sender of hooks.
-        generation: the pool's generation when the worker is created.
-        on_close: called with the worker when it accepts no more calls.
-        on_protocol_error: called with the worker and the error if the worker violates the protocol.
+        name: The pool's name and a number. This is also the ID of the worker.
+        settings: The settings of the pool.
+        pool: The sender of hooks.
+        generation: The pool's generation when the worker is created.
+        on_close: A function that is called with the worker when it accepts no more calls.
+        on_protocol_error: A function that is called with the worker and the error if the worker violates the protocol.
     """
 
     kind: ClassVar[str] = "member"
@@ -84,30 +84,30 @@ class PoolWorker(ProcessWorker):
         #: A unique ID among all past and future workers of the pool.
         self.id = name
         self.generation = generation
-        #: Number of running calls.
+        #: The number of running calls.
         self.leases: int = 0
-        #: Number of calls that were sent to the worker.
+        #: The number of calls that have been sent to the worker.
         self.calls = 0
-        #: Resident memory in bytes, from the latest report. None before the first report.
+        #: The resident memory in bytes, from the latest report. None before the first report.
         self.rss: int | None = None
         self.health: Health = Health.UNKNOWN
-        #: Number of consecutive failed health checks.
+        #: The number of consecutive failed health checks.
         self.failures: int = 0
-        #: The reason why the pool drains, stops or kills the worker. If it is set, the worker gets no more calls.
+        #: The reason why the pool drains, stops or kills the worker. Once it is set, the worker gets no more calls.
         self.end_cause: Reason | None = None
-        #: Description of the reason for a kill. Empty if the exit code already shows the reason.
+        #: The reason for a kill, in words. Empty if the exit code already shows the reason.
         self.fault = ""
-        #: Number of consecutive workers that failed before this one was started as a replacement.
+        #: The number of consecutive workers that failed before this one was started as a replacement.
         self.attempt = 0
-        #: True after the worker has completed a call.
+        #: True once the worker has completed a call.
         self.has_answered = False
-        #: Time at which the worker became ready, on the loop's clock.
+        #: When the worker became ready, on the loop's clock.
         self.ready_at: float = math.inf
-        #: Time at which the last call ended, on the loop's clock.
+        #: When the last call ended, on the loop's clock.
         self.idle_since: float = 0.0
-        #: Number of calls after which the worker is recycled.
+        #: The number of calls after which the worker is recycled.
         self.max_calls: float = math.inf
-        #: Bytes of resident memory above which the worker is recycled.
+        #: The resident memory in bytes above which the worker is recycled.
         self.max_rss: float = math.inf
         self.timers: list[asyncio.TimerHandle] = []
         self._pool = pool
@@ -116,14 +116,14 @@ class PoolWorker(ProcessWorker):
         self._is_python = settings.target.name is not None
         self._loop = asyncio.get_running_loop()
         self._phase_since = self._loop.time()
-        # Stored as plain tuples, newest first, because each call adds two changes and few are ever read.
+        # Plain tuples, newest first, because each call adds two changes and few of them are ever read.
         self._changes: deque[tuple[Phase, Phase, Reason, float, float, Mapping[str, object]]] = deque(maxlen=32)
         self._start_failure: Reason = "init_failed"
         self.on_change(self._status_changed)
 
     @property
     def pid(self) -> int | None:
-        """The PID of the process; None before the process exists."""
+        """The pid of the process, or None before the process exists."""
         return self._pid
 
     @property
@@ -133,7 +133,7 @@ class PoolWorker(ProcessWorker):
 
     @property
     def history(self) -> tuple[PhaseChange, ...]:
-        """The last 32 changes of the phase, newest first."""
+        """The last 32 phase changes, newest first."""
         return tuple(PhaseChange(*change) for change in self._changes)
 
     @property
@@ -196,7 +196,7 @@ class PoolWorker(ProcessWorker):
     def dump_stacks(self) -> None:
         """Ask the worker to write its stacks to its stderr. This works even while a call blocks the interpreter.
 
-        The request is skipped if the signal would reach a process that does not handle it.
+        Nothing is sent if the signal would reach a process that does not handle it.
         """
         if self._is_python and self._containment.level is not Level.PIDNS:
             self.send_signal(signal.SIGUSR2)
@@ -208,7 +208,7 @@ class PoolWorker(ProcessWorker):
         self._machine.to(Status.PENDING)
 
     def request_stop(self, reason: Reason, timeout: float | None = None) -> None:
-        """Request the end of the worker. If this is called more than once, the first reason is reported."""
+        """Request the end of the worker. If this is called repeatedly, only the first reason is reported."""
         if self.phase.alive:
             self.end_cause = reason
         self.ask_to_stop(timeout)
@@ -216,8 +216,8 @@ class PoolWorker(ProcessWorker):
     def kill_orphaned(self) -> None:
         """Kill the process group of a worker whose loop was closed."""
         with suppress(OSError):
-            # A child keeps its PID until it is reaped, even if it has ended. The signal therefore cannot hit a
-            # different process.
+            # A child keeps its pid until it is reaped, even if it has ended, so the signal cannot reach a different
+            # process.
             if self._pid is not None and os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 os.killpg(self._pid, signal.SIGKILL)
 
@@ -247,10 +247,10 @@ class PoolWorker(ProcessWorker):
             # A worker with a fault may not handle a stop request.
             super()._terminate(force=True)
         elif self._started_at is None:
-            # Use a signal: the worker may still be importing its target, and reads no frames until it is ready.
+            # Use a signal, because the worker may still be importing its target, and reads no frames until it is ready.
             super()._terminate(force=False)
         else:
-            # The worker cleans up and exits.
+            # On this frame, the worker cleans up and exits.
             self.connection.bye(self.stop_timeout)
 
     # -- phases -----------------------------------------------------------------------------------------------------
@@ -335,8 +335,8 @@ class WorkerSet:
     """The workers of a pool that have not ended, and the intended number of workers.
 
     Args:
-        size: the minimum and maximum number of workers.
-        concurrency: the number of slots per worker.
+        size: The minimum and maximum number of workers.
+        concurrency: The number of slots per worker.
     """
 
     def __init__(self, size: tuple[int, int], concurrency: int) -> None:
@@ -369,16 +369,16 @@ class WorkerSet:
 
     @property
     def free_capacity(self) -> int:
-        """The number of slots that are added if the pool grows to its maximum size and all workers are ready."""
+        """The number of slots that become available if the pool grows to its maximum size and all workers are ready."""
         return self.concurrency * (self.high - self.ready)
 
     @property
     def outdated(self) -> list[PoolWorker]:
-        """Workers from an earlier generation that are not drained yet."""
+        """The workers of earlier generations that are not drained yet."""
         return [worker for worker in self if worker.generation != self.generation and worker.end_cause is None]
 
     def wanted(self, waiting: int) -> int:
-        """Return the number of workers that the pool needs while ``waiting`` calls wait."""
+        """Return the number of workers that the pool needs when ``waiting`` calls are waiting."""
         usable = [worker for worker in self if worker.end_cause is None]
         calls = waiting + sum(worker.leases for worker in usable)
         unhealthy = sum(not worker.healthy for worker in usable)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lifecycle.workers.probes import Probe
     from lifecycle.workers.specs import Spec
 
-    # A function that is called with the child, its worker's generation, and the worker's old and new status.
+    #: A function that is called with the child, its worker's generation, and the worker's old and new status.
     Listener = Callable[["Child", int, Status, Status], None]
 
 __all__ = ["Child", "end_of", "probe_all"]
@@ -62,32 +62,32 @@ class Child:
         self._resume_id = str(uuid4())
         self._probe = None if spec.probe is None else parse_probe(spec.probe, spec.name)
         self._created_at = time.time()
-        # Incremented by every start and every stop. Reports with a lower number are outdated and ignored.
+        #: Incremented by every start and every stop. Reports with a lower number are outdated and ignored.
         self.generation: int = 0
-        # The current or last worker. None before the first worker, and while a new one is being created.
+        #: The current or last worker. None before the first worker, and while a new one is being created.
         self.worker: Worker | None = None
-        # True from the moment the worker has started until its end.
+        #: True from the moment the worker has started until its end.
         self.live: bool = False
         #: True if a worker has ever been running.
         self.has_run: bool = False
-        # The task of the current start, or None if no start is in progress.
+        #: The task of the current start, or None if no start is in progress.
         self.starting: asyncio.Task[BaseException | None] | None = None
         self._idle_status = Status.CREATED
         # The time of the last change of the idle status or the health, in seconds since the epoch.
         self._changed_at = 0.0
-        # True while `add` is waiting for the first start of a new child. If this start fails, the child is removed.
+        #: True while `add` is waiting for the first start of a new child. If this start fails, the child is removed.
         self.provisional: bool = False
         self._announced = Announced(Status.CREATED, None, circuit_open=False)
         #: The exit of the last worker.
         self.exit: Exit | None = None
         self._health: ProbeResult | None = None
-        # True if the circuit breaker is open. The child then stays stopped until a caller restarts it.
+        #: True if the circuit breaker is open. The child then stays stopped until a caller restarts it.
         self.circuit_open: bool = False
         #: The timer of the backoff.
         self.backoff_timer: asyncio.TimerHandle | None = None
         #: The task that probes the worker.
         self.probe_task: asyncio.Task[None] | None = None
-        # The task that waits for the end of a worker without `on_change`.
+        #: The task that waits for the end of a worker without `on_change`.
         self.wait_task: asyncio.Task[None] | None = None
         # The futures of callers that are waiting for the outcome of the child's start.
         self._callers: list[asyncio.Future[None]] = []

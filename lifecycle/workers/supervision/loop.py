@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from lifecycle.workers.model import Exit, ProbeResult
 
     Message: TypeAlias = Callable[[], Awaitable[None]]
-    # A function that is called with the future of its caller. If that is done, the caller is no longer waiting.
+    #: A function that is called with the future of its caller. If that is done, the caller is no longer waiting.
     Operation: TypeAlias = Callable[[asyncio.Future[Any]], Awaitable[Any]]
 
 __all__ = ["SupervisorLoop"]
@@ -83,7 +83,7 @@ class SupervisorLoop:
     ) -> None:
         self.supervisor = supervisor
         self.name: str = supervisor.name
-        # The children by name, in start order.
+        #: The children by name, in start order.
         self.children: dict[str, Child] = {}
         self.watches: Final = Watches()
         self._on_failure = on_failure

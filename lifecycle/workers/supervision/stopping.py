@@ -25,9 +25,9 @@ __all__ = ["Stopper", "resume_all", "suspend_all"]
 
 _log = logging.getLogger("lifecycle.workers")
 
-# Seconds to wait for a start to end after it was stopped or cancelled.
+#: Seconds to wait for a start to end after it was stopped or cancelled.
 _START_ENDS: Final = 1.0
-# Seconds to wait for a start to end if it was cancelled while the worker was still being created.
+#: Seconds to wait for a start to end if it was cancelled while the worker was still being created.
 _MAKING_ENDS: Final = 10.0
 
 

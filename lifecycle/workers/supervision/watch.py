@@ -64,7 +64,7 @@ class Watches:
     """The watches of one supervisor, with a link to those of the supervisor above it."""
 
     def __init__(self) -> None:
-        # True if this supervisor or one above it has ever had a watch. Until then, a change costs only this check.
+        #: True if this supervisor or one above it has ever had a watch. Until then, a change costs only this check.
         self.used: bool = False
         # Weak references, because an abandoned iterator must not keep its watch alive.
         self._watches: WeakSet[Watch] | None = None

@@ -45,7 +45,7 @@ __all__ = [
 
 #: The signal with which the parent requests a stack dump from the threads that run calls.
 STACK_DUMP = signal.SIGUSR2
-#: Prefix of the modules whose frames are left out of tracebacks.
+#: The prefix of the modules whose frames are left out of tracebacks.
 _OURS = "lifecycle.workers.pool.child."
 #: Code flags of ``async def`` without and with ``yield``. They are copied, because importing inspect slows the start.
 _ASYNC = 0x0080 | 0x0200
@@ -55,7 +55,7 @@ _ASYNC = 0x0080 | 0x0200
 
 
 class Target:
-    """The target of the pool: either a function and its module, or a class and the single instance of it.
+    """The target of the pool: either a function and its module, or a class and its only instance.
 
     Args:
         name: ``module:qualname``.
@@ -65,7 +65,7 @@ class Target:
         self._name = name
         self._given = _resolve(name)
         self._object: Any = None
-        # Functions that calls requested as ``module:qualname``.
+        # The functions that calls have requested as ``module:qualname``.
         self._found: dict[str, Callable[..., Any]] = {}
 
     @property
@@ -125,18 +125,18 @@ def _resolve(name: str) -> Any:
 
 
 class Cancelled(BaseException):
-    """Exception that is raised in the function of a cancelled call. ``except Exception`` does not catch it."""
+    """The exception that is raised in the function of a cancelled call. ``except Exception`` does not catch it."""
 
 
 class Call:
     """A pending call.
 
     Args:
-        number: the ID of the call.
-        function: the name of the function.
-        args: the encoded positional arguments.
-        kwargs: the encoded keyword arguments.
-        window: the maximum number of unacknowledged chunks; 0 for a call with one result.
+        number: The ID of the call.
+        function: The name of the function.
+        args: The encoded positional arguments.
+        kwargs: The encoded keyword arguments.
+        window: The maximum number of unacknowledged chunks, or 0 for a call with one result.
     """
 
     __slots__ = (
@@ -165,12 +165,12 @@ class Call:
         self.open: bool = False
         # The W3C traceparent for the caller's span.
         self.traceparent: str = ""
-        # Credits beyond the first window. This is a SimpleQueue, because a signal can wake a thread that waits on one.
+        #: Credits beyond the first window. A SimpleQueue is used because a signal can wake a thread that waits on one.
         self.credits: SimpleQueue[int] = SimpleQueue()
 
     @property
     def age(self) -> float:
-        """Seconds since the start of the call; 0 before the start."""
+        """Seconds since the start of the call, or 0 before the start."""
         return 0.0 if self.began is None else monotonic() - self.began
 
     def enter(self) -> None:
@@ -220,7 +220,7 @@ def _outcome(call: Call, find: Callable[[str], Any], channel: Channel) -> list[A
 
 
 def refuse_generator(call: Call, value: object) -> None:
-    """Raise TypeError if ``call`` returned a generator but was not made as a stream."""
+    """Raise TypeError if ``call`` returned a generator although it was not requested as a stream."""
     if hasattr(value, "gi_frame") or hasattr(value, "ag_frame"):
         raise TypeError(f"{call.function!r} is a generator; use stream() for its values")
 
@@ -290,13 +290,13 @@ def under_span(traceparent: str) -> ExitStack:
 
 
 class MainExecutor:
-    """Executor that runs one call at a time in the main thread, where a signal can interrupt even a sleep.
+    """An executor that runs one call at a time in the main thread, where a signal can interrupt even a sleep.
 
     Args:
-        find: returns the function for a name.
-        channel: sends chunks.
-        done: called with each call and its response frame.
-        reader: reads frames while no call runs.
+        find: A function that returns the function for a name.
+        channel: The channel on which chunks are sent.
+        done: A function that is called with each call and its response frame.
+        reader: The reader of frames while no call is running.
     """
 
     kind: type[Call] = Call
@@ -367,7 +367,7 @@ class MainExecutor:
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
         call = self._current
         if call is not None and call.open and call.cancelled:
-            # Interrupt a call only once. A second interrupt would break its cleanup.
+            # Interrupt a call only once, because a second interrupt would break its cleanup.
             call.open = False
             raise Cancelled
 
@@ -396,7 +396,7 @@ class ThreadCall(Call):
         super().enter()
 
     def leave(self) -> None:
-        """Stop allowing interrupts, and withdraw an exception that was requested but not yet raised."""
+        """Stop allowing interrupts, and withdraw an exception that was requested but has not been raised yet."""
         super().leave()
         with self._lock:
             if self._thread is not None and self.cancelled:
@@ -415,13 +415,13 @@ class ThreadCall(Call):
 
 
 class ThreadExecutor:
-    """Executor that runs each call in its own thread. The arguments are those of `MainExecutor`."""
+    """An executor that runs each call in its own thread. The arguments are those of `MainExecutor`."""
 
     kind: type[Call] = ThreadCall
 
     def __init__(self, find: Callable[[str], Any], channel: Channel, done: Callable[[Call, list[Any]], None]) -> None:
         # Import threading only here, because a worker with one call at a time does not need it. The import must happen
-        # in the main thread: before Python 3.13, threading treats the importing thread as the main thread, and the
+        # in the main thread: before Python 3.13, threading takes the importing thread for the main thread, and the
         # process would hang at exit.
         import threading
 

@@ -25,7 +25,7 @@ __all__ = ["LoopExecutor"]
 
 
 class LoopExecutor:
-    """Executor that runs async functions in an event loop in the main thread, and plain functions in threads.
+    """An executor that runs async functions in an event loop in the main thread, and plain functions in threads.
 
     The arguments are those of `MainExecutor`.
     """
@@ -40,11 +40,11 @@ class LoopExecutor:
         self._runner = asyncio.Runner()
         self._loop = self._runner.get_loop()
         self._closed = asyncio.Event()
-        # Calls that run as tasks, each with the number of chunks that it may still send.
+        # The calls that run as tasks, each with the number of chunks that it may still send.
         self._tasks: dict[Call, tuple[asyncio.Task[None], asyncio.Semaphore]] = {}
 
     def run(self, start: Callable[[], None]) -> None:
-        """Call ``start`` in the loop. Run the loop until `close` was called and all calls have finished."""
+        """Call ``start`` in the loop. Run the loop until `close` has been called and all calls have finished."""
         with self._runner:
             self._runner.run(self._serve(start))
         self._threads.join()
@@ -86,7 +86,7 @@ class LoopExecutor:
     def _cancel(self, call: Call) -> None:
         if call in self._tasks:
             call.cancelled = True
-            # A task that is cancelled before its first step would never run, and so could not send a response.
+            # A task that is cancelled before its first step would never run, and could not send a response.
             if call.began is not None:
                 self._tasks[call][0].cancel()
         else:
@@ -120,7 +120,7 @@ class LoopExecutor:
             refuse_generator(call, value)
             return ["result", call.number, await value]
         if not hasattr(value, "__aiter__"):
-            # Close the coroutine. Otherwise, Python would warn that it was never awaited.
+            # Close the coroutine, because Python would warn that it was never awaited.
             value.close()
             raise TypeError(f"{call.function!r} is not a generator; use call() for its result")
         try:

@@ -1,7 +1,8 @@
 """The program that a Python worker process runs. ``ps`` shows the path of this file.
 
-The file is run with ``-P``, so that modules in its directory or in the working directory are not imported by mistake.
-It imports this library from the same location as the parent. The rest of the code is in `runtime`.
+The interpreter runs the file with ``-P``, which keeps it from importing modules in the file's directory or the working
+directory by mistake. The file imports this library from the same location as the parent. The rest of the code is in
+`runtime`.
 """
 
 import gc
@@ -13,7 +14,7 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the worker until it exits."""
-    # Collecting garbage during the imports would slow the start, and imported modules never become garbage.
+    # Collecting garbage would slow the start down, and imported modules never become garbage.
     gc.disable()
     root = os.path.abspath(__file__)  # noqa: PTH100  # pathlib would slow the start
     for _ in range(5):

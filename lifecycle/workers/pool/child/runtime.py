@@ -1,8 +1,8 @@
-"""The runtime of a worker process: its frames, its signals, and what it does when its parent dies.
+"""The runtime of a worker process: its frames, its signals, and its reaction to the end of its parent.
 
-A second thread reads frames, so that pings and cancellations are handled while a call runs. While no call runs, the
-main thread reads (see `SharedReader`). The end of the input means that the parent has ended. The worker then cancels
-its running calls and gives them one second to finish. After that, it kills its whole process group.
+A second thread reads frames, so that pings and cancellations are handled while a call is running. While no call is
+running, the main thread reads (see `SharedReader`). The end of the input means that the parent has ended. The worker
+then cancels its running calls and gives them one second to finish. After that, it kills its whole process group.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from lifecycle.workers.pool.protocol import Codec
 
     class Executor(Protocol):
-        """Interface of the executors, which run calls in the main thread, in threads, or in an event loop."""
+        """The interface of executors, which run calls in the main thread, in threads, or in an event loop."""
 
         kind: type[Call]
 
@@ -58,7 +58,7 @@ __all__ = ["Channel", "Runtime", "SharedReader", "serve"]
 _LAST_SECONDS = 1.0
 #: Bytes per read.
 _CHUNK = 64 * 1024
-#: Seconds between the checks in which the second thread tests whether the main thread still accepts calls.
+#: How often the second thread checks whether the main thread still accepts calls, in seconds.
 _CHECK_INTERVAL = 0.002
 #: The signal that wakes the main thread. Its handler does nothing else.
 _WAKE = signal.SIGURG
@@ -79,7 +79,7 @@ def serve() -> None:
     # Each thread dumps only its own stack, because walking the stack of another running thread may crash the process.
     # Threads that run no calls block the signal.
     faulthandler.register(STACK_DUMP, all_threads=False)
-    # Register this function first, because atexit calls it last.
+    # Register this function first, because atexit calls the first one last.
     atexit.register(runtime.end)
     sys.exit(runtime.run())
 
@@ -105,7 +105,7 @@ class Runtime:
         self._cancelling = False
         # The signal that ended this process, or None.
         self._signal: int | None = None
-        # A lock that is held until the main thread has finished.
+        # Held until the main thread has finished.
         self._busy = _thread.allocate_lock()
         self._busy.acquire()
         self._handlers: dict[str, Callable[..., None]] = {
@@ -175,7 +175,7 @@ class Runtime:
         self._reader.interrupt()
 
     def end(self) -> None:
-        """End the process with the signal that it received. If the parent has ended, kill the process group."""
+        """End the process with the signal that it has received. If the parent has ended, kill the process group."""
         if self._signal is not None:
             signal.signal(self._signal, signal.SIG_DFL)
             os.kill(os.getpid(), self._signal)
@@ -235,7 +235,7 @@ class Runtime:
             self._executor.credit(call, chunks)
 
     def _ping(self, number: int) -> None:
-        # list() copies the values in one atomic step. Other threads add and remove calls.
+        # list() copies the values in one atomic step, because other threads add and remove calls.
         call = next(iter(list(self._calls.values())), None)
         busy, age = (None, 0.0) if call is None else (call.number, call.age)
         self._channel.send(["pong", number, busy, age, _resident_memory()])
@@ -252,7 +252,7 @@ class Runtime:
         if not self._busy.acquire(timeout=self._grace or 0):
             self._cancel_all()
             self._busy.acquire(timeout=_LAST_SECONDS)
-        # Allow time for functions that are registered with atexit.
+        # Leave time for functions that are registered with atexit.
         time.sleep(max(_LAST_SECONDS, until - time.monotonic()))
         _kill_group()
 
@@ -290,7 +290,7 @@ def _kill_group() -> None:
 class Channel:
     """Frames over private copies of file descriptors 0 and 1, which user code cannot corrupt by printing or reading.
 
-    From then on, standard input is empty, and standard output is redirected to standard error. A process that user code
+    Standard input is empty from then on, and standard output is redirected to standard error. A process that user code
     forks has neither copy, so it cannot respond in place of this process.
     """
 
@@ -300,7 +300,7 @@ class Channel:
         self.decode_payload: Callable[[Any], Any] = codec.decode_payload
         self._decoder = Decoder(codec, FROM_PARENT)
         self._in, self._out = os.dup(0), os.dup(1)
-        # Allows one writer at a time, so that frames are not mixed.
+        # Allows one writer at a time, which keeps frames separate.
         self._writing = _thread.allocate_lock()
         self._redirect(os.O_RDONLY, 0)
         os.dup2(2, 1)
@@ -315,15 +315,15 @@ class Channel:
         return self._decoder.feed(data)
 
     def send(self, frame: list[Any]) -> None:
-        """Write one whole frame, unless the parent has ended.
+        """Write one whole frame. If the parent has ended, do nothing.
 
         Raises:
-            TypeError, ValueError: if a value cannot be sent. In this case, nothing was written.
+            TypeError, ValueError: if a value cannot be sent. Nothing has been written then.
         """
         data: bytes | memoryview = encode(self._codec, frame)
         with self._writing:
             try:
-                # Write the rest, because a signal can interrupt a write.
+                # Continue with the rest if a signal has interrupted the write.
                 while (written := os.write(self._out, data)) < len(data):
                     data = memoryview(data)[written:]
             except OSError:
@@ -340,20 +340,20 @@ class Channel:
 
 
 class _Interrupted(BaseException):
-    """Exception that is raised in the main thread to stop it from reading."""
+    """The exception that is raised in the main thread to stop it from reading."""
 
 
 class SharedReader:
     """A reader that two threads share. Only one of them reads at a time.
 
-    The main thread reads while it is idle, so that it can run the next call immediately. Passing the call from one
-    thread to another would take longer than all other steps of a call. If a call runs for more than a moment, the
-    second thread reads, so that pings and cancellations are handled. When the next call arrives, the second thread
-    passes the call to the main thread, and with it the task of reading.
+    The main thread reads while it is idle, so that it can run the next call immediately. Passing a call from one thread
+    to the other would take longer than all other steps of the call. If a call runs for more than a moment, the second
+    thread reads, so that pings and cancellations are handled. When the next call arrives, the second thread passes both
+    the call and the task of reading to the main thread.
 
     Args:
-        read: waits for bytes and returns them, or b"" at the end of the input.
-        receive: handles the bytes. Returns False at the end of the input.
+        read: A function that waits for bytes and returns them, or b"" at the end of the input.
+        receive: A function that handles the bytes. It returns False at the end of the input.
     """
 
     def __init__(self, read: Callable[[], bytes], receive: Callable[[bytes], bool]) -> None:
@@ -365,7 +365,7 @@ class SharedReader:
         self._main_turn = False
         # True while the main thread reads.
         self._reading = False
-        # Number of reads by the main thread.
+        # The number of reads by the main thread.
         self._reads = 0
         # True while the main thread waits for bytes.
         self._waiting = False
@@ -457,7 +457,7 @@ class SharedReader:
         self._wakes.put(None)
 
     def interrupt(self) -> None:
-        """Stop the main thread from waiting for bytes, now and in the future. Called by a signal handler."""
+        """Stop the main thread from waiting for bytes, now and in the future. A signal handler calls this."""
         self._interrupted = True
         if self._waiting:
             self._waiting = False
@@ -468,9 +468,9 @@ class SharedReader:
 
 
 class _SignalRelay:
-    """A thread that wakes the main thread for each signal, even if the system delivered the signal to another thread.
+    """A thread that wakes the main thread for each signal, even if a different thread received the signal.
 
-    Python runs signal handlers in the main thread. However, Python does not wake the main thread if another thread
+    Python runs signal handlers in the main thread. However, Python does not wake the main thread if a different thread
     received the signal, or if the signal arrived just before the main thread began to wait. Create the relay in the
     main thread.
     """
@@ -498,7 +498,7 @@ class _SignalRelay:
                     self._wake()
 
     def _woken(self, *_: object) -> None:
-        """Record that the main thread is awake. Runs after the handlers for all earlier signals."""
+        """Record that the main thread is awake. This runs after the handlers for all earlier signals."""
         if self._awake.locked():
             self._awake.release()
 
