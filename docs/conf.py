@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -100,6 +101,26 @@ def clean(*args: Any) -> None:
         lines.clear()  # A named tuple without a comment.
 
 
+def show_given_types(*args: Any) -> tuple[str, str] | None:
+    """Show the type that a converted field of a record accepts, instead of the descriptor for type checkers."""
+    signature, returned = args[-2:]
+    if signature is None:
+        return None
+    signature = re.sub(r"Converted\[.*? \| None, (.*? \| None)\]", r"\1", signature)
+    return signature.replace("OptionalDurationField", "Duration | None").replace("DurationField", "Duration"), returned
+
+
+def show_stored_types() -> None:
+    """Show the type that a converted field of a record stores, in the description of the field."""
+    for name, package in public_names().items():
+        fields = getattr(getattr(importlib.import_module(package), name), "__annotations__", {})
+        for field, kind in fields.items():
+            if isinstance(kind, str):
+                stored = re.sub(r"Converted\[(.*? \| None), .*\]", r"\1", kind)
+                stored = stored.replace("OptionalDurationField", "float | None")
+                fields[field] = stored.replace("DurationField", "float")
+
+
 def inline_attribute(docstring: Any) -> tuple[str, list[str]]:
     """Return all text of an attribute as its description. Napoleon reads the words before a colon as the type."""
     lines = docstring._dedent(docstring._consume_to_end())  # Napoleon has no setting for this
@@ -113,4 +134,6 @@ def setup(app: Sphinx) -> None:
     app.add_config_value("lifecycle_names", public_names(), "env")
     app.connect("missing-reference", resolve)
     app.connect("autodoc-process-docstring", clean)
+    app.connect("autodoc-process-signature", show_given_types)
+    show_stored_types()
     GoogleDocstring._consume_inline_attribute = inline_attribute  # type: ignore[method-assign]

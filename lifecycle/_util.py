@@ -14,8 +14,6 @@ from contextvars import ContextVar
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Callable
-    from datetime import timedelta
     from typing import Any
 
 __all__ = [
@@ -28,7 +26,6 @@ __all__ = [
     "name_of",
     "program_name",
     "reason_of",
-    "seconds",
     "stream_handlers",
     "was_logged",
 ]
@@ -81,12 +78,6 @@ def mark_logged(error: BaseException) -> None:
 def was_logged(error: BaseException) -> bool:
     """Return whether `mark_logged` was called for ``error``."""
     return _LOGGED in vars(error)
-
-
-def seconds(duration: float | timedelta) -> float:
-    """Return a duration in seconds; a `datetime.timedelta` is converted."""
-    total: Callable[[], float] | None = getattr(duration, "total_seconds", None)
-    return float(duration) if total is None else total()  # type: ignore[arg-type]  # a timedelta has total_seconds
 
 
 def program_name() -> str:

@@ -6,8 +6,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lifecycle._durations import duration, in_seconds, store_seconds
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from lifecycle._durations import Duration, DurationField
+
 
 __all__ = ["Backoff", "Intensity"]
 
@@ -33,16 +38,17 @@ class Backoff:
         ValueError: if a number is negative, or the multiplier is below 1.
     """
 
-    initial: float = 0.1
-    maximum: float = 30.0
+    initial: DurationField = duration(0.1)
+    maximum: DurationField = duration(30.0)
     multiplier: float = 2.0
     jitter: float = 0.1
-    reset_after: float = 60.0
+    reset_after: DurationField = duration(60.0)
     max_restarts: int = 0
-    within: float = 60.0
+    within: DurationField = duration(60.0)
 
     def __post_init__(self) -> None:
-        for name in ("initial", "maximum", "jitter", "reset_after", "max_restarts", "within"):
+        store_seconds(self, "initial", "maximum", "reset_after", "within", least=0)
+        for name in ("jitter", "max_restarts"):
             if getattr(self, name) < 0:
                 raise ValueError(f"Backoff({name}={getattr(self, name)!r}) is negative; give 0 or more")
         if self.multiplier < 1:
@@ -60,7 +66,7 @@ class Backoff:
         return plain * (1 + self.jitter * (chance or _chance)())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Intensity:
     """At most ``limit`` restarts in any period of ``within`` seconds (OTP's intensity and period).
 
@@ -75,9 +81,11 @@ class Intensity:
     limit: int
     within: float
 
-    def __post_init__(self) -> None:
-        if self.limit < 0 or self.within <= 0:
-            raise ValueError(f"{self!r} is not a restart limit; give a limit of 0 or more and a window above 0 seconds")
+    def __init__(self, limit: int, within: Duration) -> None:
+        if limit < 0:
+            raise ValueError(f"Intensity.limit must be 0 or more, got {limit!r}")
+        object.__setattr__(self, "limit", limit)
+        object.__setattr__(self, "within", in_seconds("Intensity.within", within))
 
     def add(self, restarts: Iterable[float], now: float) -> deque[float]:
         """Return the restarts that count once one more happened at ``now``, newest first; change a deque in place."""

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from lifecycle._async import wait_within
+from lifecycle._durations import in_seconds
 from lifecycle._util import current_span
 from lifecycle.backoff import Backoff
 from lifecycle.bridges.cloudevents import to_binary
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from nats.js.api import ConsumerInfo
 
+    from lifecycle._durations import Duration
     from lifecycle.bridges.connection import Change
     from lifecycle.control import Emit
     from lifecycle.control.patterns import Pattern
@@ -125,7 +127,7 @@ class NatsBridge:
         subscribe: Iterable[str | Pattern] | str = (),
         publish: Iterable[str | Pattern] | str = (),
         max_in_flight: int = 64,
-        ack_wait: float = 15.0,
+        ack_wait: Duration = 15.0,
         max_deliver: int = 5,
         backoff: Backoff = _BACKOFF,
         sync: bool | None = None,
@@ -139,7 +141,7 @@ class NatsBridge:
             subscribe=patterns_of("subscribe", subscribe),
             publish=patterns_of("publish", publish),
             max_in_flight=max_in_flight,
-            ack_wait=ack_wait,
+            ack_wait=in_seconds("ack_wait", ack_wait, least=1, finite=True),
             max_deliver=max_deliver,
             backoff=backoff,
             sync=bool(sync),

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 from lifecycle._async import wait_within
+from lifecycle._durations import in_seconds
 from lifecycle._util import reason_of
 from lifecycle.bridges.connection import Connection, NatsServer
 from lifecycle.bridges.events import LeaderEvent
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from nats.aio.msg import Msg
 
+    from lifecycle._durations import Duration
     from lifecycle.bridges.connection import Change
     from lifecycle.control import Emit
 
@@ -82,14 +83,12 @@ class Leader:
         ValueError: for a name that is not a segment or is too long, and a lease of less than a second.
     """
 
-    def __init__(self, name: str, url: str | NatsServer, *, lease: float = 15.0) -> None:
+    def __init__(self, name: str, url: str | NatsServer, *, lease: Duration = 15.0) -> None:
         if not name or "/" in name or len(as_token(name)) > _LONGEST:
             raise ValueError(f"a leader's name must be a short topic segment without a slash, got {name[:40]!r}")
-        if not 1 <= lease < math.inf:
-            raise ValueError(f"lease must be 1 second or more, got {lease!r}")
         self.name = name
         self._server = NatsServer.of(url)
-        self._seconds = lease
+        self._seconds = in_seconds("lease", lease, least=1, finite=True)
         self._elector: Elector | None = None
         self._keeper: asyncio.Task[None] | None = None
         # Events that have not been emitted yet: at most a loss and the following gain.

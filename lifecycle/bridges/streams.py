@@ -10,7 +10,6 @@ import asyncio
 import itertools
 import json
 import logging
-import math
 import re
 import uuid
 from dataclasses import dataclass, field
@@ -118,8 +117,6 @@ class Settings:
                 "max_in_flight and max_deliver must be 1 or more, "
                 f"got max_in_flight={self.max_in_flight!r} and max_deliver={self.max_deliver!r}"
             )
-        if not 1 <= self.ack_wait < math.inf:
-            raise ValueError(f"ack_wait must be 1 second or more, got {self.ack_wait!r}")
         if not self.subscribe and not self.publish:
             raise ValueError("a bridge needs patterns to subscribe to or to publish, got none")
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from lifecycle import hooks
 from lifecycle._async import was_cancelled
+from lifecycle._durations import in_seconds, in_seconds_or_none
 from lifecycle._util import name_of
 from lifecycle.control.deliveries import Delivery
 from lifecycle.control.routing import as_async
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from lifecycle._durations import Duration
     from lifecycle.control.types import Handler
     from lifecycle.events import Topical
 
@@ -35,7 +37,7 @@ _log = logging.getLogger("lifecycle.control")
 Merge: TypeAlias = Callable[[Any, Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Debounce:
     """How long to wait for the end of a burst of events, and how to merge its events.
 
@@ -56,19 +58,24 @@ class Debounce:
     merge: Merge | None = None
     key: Callable[[Any], Hashable] | None = None
 
-    def __post_init__(self) -> None:
-        if self.wait < 0:
-            raise ValueError(f"Debounce(wait={self.wait!r}) is negative; give 0 or more seconds")
-        if self.max_wait is not None and self.max_wait < self.wait:
-            raise ValueError(f"max_wait={self.max_wait!r} is shorter than wait={self.wait!r}; make it longer")
+    def __init__(
+        self,
+        wait: Duration,
+        max_wait: Duration | None = None,
+        merge: Merge | None = None,
+        key: Callable[[Any], Hashable] | None = None,
+    ) -> None:
         for name, function, example in (
-            ("merge", self.merge, "lambda pending, new: new"),
-            ("key", self.key, "lambda event: event.topic"),
+            ("merge", merge, "lambda pending, new: new"),
+            ("key", key, "lambda event: event.topic"),
         ):
             if function is not None and not callable(function):
                 raise TypeError(
                     f"expected a function as Debounce({name}=…), got {function!r}; give one such as {example}"
                 )
+            object.__setattr__(self, name, function)
+        object.__setattr__(self, "wait", in_seconds("Debounce.wait", wait, least=0))
+        object.__setattr__(self, "max_wait", in_seconds_or_none("Debounce.max_wait", max_wait, least=self.wait))
 
 
 class _Burst:
@@ -244,9 +251,9 @@ class Debounced:
 
 def debounce(
     handler: Handler,
-    wait: float,
+    wait: Duration,
     *,
-    max_wait: float | None = None,
+    max_wait: Duration | None = None,
     merge: Merge | None = None,
     key: Callable[[Any], Hashable] | None = None,
 ) -> Debounced:

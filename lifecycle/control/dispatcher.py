@@ -24,6 +24,7 @@ from lifecycle.errors import Dropped, InvalidTopic, LaneFull, LifecycleError, No
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Hashable, Iterator, Sequence
 
+    from lifecycle._durations import Duration
     from lifecycle.control.commands import Commands
     from lifecycle.control.routing import Match, RouteTable
     from lifecycle.control.types import Handler, LaneKey, Middleware
@@ -80,7 +81,7 @@ class Dispatcher:
     # -- routes and their lanes ------------------------------------------------------------------------------------
 
     def add(
-        self, route: Route, debounce: float | Debounce | None, lane: str | LaneKey | None, *, replace: bool
+        self, route: Route, debounce: Duration | Debounce | None, lane: str | LaneKey | None, *, replace: bool
     ) -> None:
         """Register ``route`` with its debounce and its shared or keyed lane.
 
@@ -93,12 +94,12 @@ class Dispatcher:
         if old is not None:
             self.remove(old)
 
-    def add_also(self, route: Route, debounce: float | Debounce | None, lane: str | LaneKey | None) -> None:
+    def add_also(self, route: Route, debounce: Duration | Debounce | None, lane: str | LaneKey | None) -> None:
         """Register ``route`` for events in addition to the routes that answer for them."""
         self._prepare(route, debounce, lane)
         self.table.add_tap(route)
 
-    def _prepare(self, route: Route, debounce: float | Debounce | None, lane: str | LaneKey | None) -> None:
+    def _prepare(self, route: Route, debounce: Duration | Debounce | None, lane: str | LaneKey | None) -> None:
         route.is_plain = debounce is None and route.busy is Busy.QUEUE
         if debounce is not None:
             self._add_debouncer(route, debounce if isinstance(debounce, Debounce) else Debounce(debounce))

@@ -8,6 +8,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from lifecycle._durations import in_seconds
 from lifecycle._util import name_of
 from lifecycle.control.routing import as_async
 from lifecycle.errors import NotHandled
@@ -15,6 +16,7 @@ from lifecycle.errors import NotHandled
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from lifecycle._durations import Duration
     from lifecycle.control.types import Wrapper
 
 __all__ = ["log", "once", "recover", "timeout"]
@@ -103,21 +105,20 @@ def log(logger: logging.Logger | None = None, level: int = logging.INFO) -> Wrap
     return middleware
 
 
-def timeout(seconds: float) -> Wrapper:
+def timeout(seconds: Duration) -> Wrapper:
     """Cancel a call that takes longer than ``seconds``, and raise `TimeoutError`.
 
     Raises:
         ValueError: if ``seconds`` is not above 0.
     """
-    if seconds <= 0:
-        raise ValueError(f"timeout({seconds!r}) would cancel every call; give more than 0 seconds")
+    limit = in_seconds("timeout", seconds)
 
     def middleware(handler: Callable[[_E], Any]) -> _Wrapped[_E]:
         call = as_async(handler)
 
         @functools.wraps(handler, updated=())
         async def limited(event: Any) -> None:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(limit):
                 await call(event)
 
         return limited

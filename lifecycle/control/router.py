@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, Unpack, overload
 
+from lifecycle._durations import in_seconds
 from lifecycle._util import name_of
 from lifecycle.backoff import Backoff
 from lifecycle.control.commands import Command, Commands, Completer, help_of
@@ -25,6 +26,7 @@ from lifecycle.events import Event
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
+    from lifecycle._durations import Duration
     from lifecycle.control.debouncing import Debounce
     from lifecycle.control.deliveries import Delivery
     from lifecycle.control.lanes import LaneInfo
@@ -60,7 +62,7 @@ class RouterState:
 class _RouteSettings(TypedDict, total=False):
     """The settings of a route. `Router.handle` documents them."""
 
-    debounce: float | Debounce | None
+    debounce: Duration | Debounce | None
     busy: Busy | Literal["queue", "drop", "restart"]
     concurrency: int
     lane: str | Callable[[Any], Hashable] | None
@@ -80,16 +82,16 @@ class Router:
         ValueError: if ``buffer`` or ``drain_timeout`` is negative.
     """
 
-    def __init__(self, name: str = "router", *, buffer: int = 100, drain_timeout: float = 5.0) -> None:
-        if buffer < 0 or drain_timeout < 0:
-            raise ValueError(f"Router(buffer={buffer!r}, drain_timeout={drain_timeout!r}): neither may be negative")
+    def __init__(self, name: str = "router", *, buffer: int = 100, drain_timeout: Duration = 5.0) -> None:
+        if buffer < 0:
+            raise ValueError(f"buffer must be 0 or more events, got {buffer!r}")
         self.name = name
         #: The registered commands, which prompts offer.
         self.commands: Final = Commands()
         self._table = RouteTable()
         self._matches = self._table.matches
         self._dispatcher = Dispatcher(self._table, buffer, self)
-        self._lifespan = Lifespan(name, self._dispatcher, drain_timeout)
+        self._lifespan = Lifespan(name, self._dispatcher, in_seconds("drain_timeout", drain_timeout, least=0))
         self._middleware: list[Middleware] = []
 
     def __repr__(self) -> str:
@@ -102,7 +104,7 @@ class Router:
         pattern: str | Pattern | type[Topical],
         handler: Handler,
         *,
-        debounce: float | Debounce | None = None,
+        debounce: Duration | Debounce | None = None,
         busy: Busy | Literal["queue", "drop", "restart"] = Busy.QUEUE,
         concurrency: int = 1,
         lane: str | Callable[[Any], Hashable] | None = None,
@@ -153,7 +155,7 @@ class Router:
         pattern: str | Pattern | type[Topical],
         handler: Handler,
         *,
-        debounce: float | Debounce | None = None,
+        debounce: Duration | Debounce | None = None,
         busy: Busy | Literal["queue", "drop", "restart"] = Busy.QUEUE,
         concurrency: int = 1,
         lane: str | Callable[[Any], Hashable] | None = None,

@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 
 from lifecycle import hooks
 from lifecycle._async import shield
+from lifecycle._durations import in_seconds, in_seconds_or_none
 from lifecycle._util import reason_of
 from lifecycle.errors import FlowError
 from lifecycle.flows.decisions import Options
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from lifecycle._durations import Duration
     from lifecycle.flows.definition import Item
     from lifecycle.flows.plan import Plan
     from lifecycle.flows.records import Snapshot
@@ -66,7 +68,7 @@ class Flows:
         codec: Codec | None = None,
         options: Options | None = None,
         store: Store | None = None,
-        stop_timeout: float = 10.0,
+        stop_timeout: Duration = 10.0,
     ) -> None:
         if store is not None and path is not None:
             raise ValueError(f"give either a path or a store, not both; got {path!r} and store={store!r}")
@@ -79,7 +81,7 @@ class Flows:
         #: The serializer for values.
         self.codec: Final[Codec] = codec or JSON()
         #: Seconds that running tasks have to end on exit.
-        self.stop_timeout: Final = stop_timeout
+        self.stop_timeout: Final[float] = in_seconds("stop_timeout", stop_timeout, least=0)
         self._threads = LoopThreads("task of a flow", THREADS)
         self._loader = FlowLoader(self.store, self.codec, options or Options(), self.presence, self._threads)
         self._registry = RunRegistry(self._loader, self.requests)
@@ -238,7 +240,7 @@ class Flows:
         if self._open:
             self._registry.recover_known()
 
-    async def suspend(self, *, cancel_after: float | None = None) -> None:
+    async def suspend(self, *, cancel_after: Duration | None = None) -> None:
         """Suspend all running flows, and wait until no task is running.
 
         Flows that are started later still run. `JobQueue.work` claims no jobs until `resume` is called.
@@ -246,8 +248,9 @@ class Flows:
         Args:
             cancel_after: Seconds after which running tasks are cancelled. By default, tasks run until they finish.
         """
+        limit = in_seconds_or_none("cancel_after", cancel_after, least=0)
         self.suspended = True
-        await asyncio.gather(*[run.suspend(cancel_after=cancel_after) for run in self.runs if run.running])
+        await asyncio.gather(*[run.suspend(cancel_after=limit) for run in self.runs if run.running])
 
     async def resume(self) -> None:
         """Continue all flows that are suspended in this process. `JobQueue.work` then claims jobs again."""

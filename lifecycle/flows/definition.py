@@ -15,12 +15,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict, Unpack, overload
 
 from lifecycle._async import is_async
+from lifecycle._durations import in_seconds_or_none
 from lifecycle._util import name_of
 from lifecycle.errors import FlowError
 from lifecycle.flows.retries import Retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from lifecycle._durations import Duration
 
 __all__ = [
     "Decider",
@@ -106,7 +109,7 @@ class TaskSettings(TypedDict, total=False):
     rebind: Mapping[str, str] | Iterable[str]
     inject: Mapping[str, Any]
     priority: int
-    timeout: float | None
+    timeout: Duration | None
 
 
 class _Checked(NamedTuple):
@@ -272,9 +275,8 @@ def _checked(name: str, fn: Callable[..., Any], settings: TaskSettings) -> dict[
         checked["requires"] = _names_in("requires", settings["requires"])
     if "rebind" in settings:
         checked["rebind"] = _rebound(fn, settings["rebind"])
-    timeout = settings.get("timeout")
-    if timeout is not None and not timeout > 0:
-        raise ValueError(f"task(timeout={timeout!r}) of {name!r} leaves no time; give seconds above 0, or None")
+    if "timeout" in settings:
+        checked["timeout"] = in_seconds_or_none(f"timeout of task {name!r}", settings["timeout"])
     return checked
 
 
@@ -286,7 +288,7 @@ _TYPES: Mapping[str, tuple[Any, str]] = {
     "rebind": (Iterable, "a mapping of parameters to names, or names"),
     "inject": (Mapping, "a mapping of names to values"),
     "priority": (int, "an integer, the higher the earlier"),
-    "timeout": (int | float | None, "seconds, or None"),
+    "timeout": (object, "seconds, a timedelta, or None"),
 }
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, overload
 
 from lifecycle import hooks
 from lifecycle._async import wait_within
+from lifecycle._durations import in_seconds, in_seconds_or_none
 from lifecycle.backoff import Backoff
 from lifecycle.errors import ClaimLost, FlowError, InvalidState
 from lifecycle.flows.records import DISCARDED, PRIORITIES, Claim, JobRow, Priority
@@ -24,6 +24,7 @@ from lifecycle.journal.queues import CachedCounts
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping
 
+    from lifecycle._durations import Duration
     from lifecycle.flows.client import Flows
     from lifecycle.flows.definition import Item
     from lifecycle.flows.records import Snapshot
@@ -210,7 +211,7 @@ class JobQueue:
         /,
         *,
         priority: str = "normal",
-        after: float = 0.0,
+        after: Duration = 0.0,
         id: str | None = None,  # noqa: A002  # what it is
         **store: Any,
     ) -> Job:
@@ -230,8 +231,7 @@ class JobQueue:
         """
         if not isinstance(flow, str):
             raise TypeError(f"flow must be the name of a flow, as in the mapping passed to `work`, got {flow!r}")
-        if not 0 <= after < math.inf:
-            raise ValueError(f"after must be 0 or more seconds, got {after!r}")
+        wait = in_seconds("after", after, least=0, finite=True)
         now = self.now()
         row = JobRow(
             id_for(id),
@@ -240,7 +240,7 @@ class JobQueue:
             self.flows.codec.encode(store),
             now,
             self._max_attempts,
-            due=now + after if after else 0.0,
+            due=now + wait if wait else 0.0,
         )
         kept = await self.store.add(row)
         if kept.flow != flow:
@@ -294,21 +294,21 @@ class JobQueue:
         finally:
             silence()
 
-    async def purge(self, older_than: float) -> int:
+    async def purge(self, older_than: Duration) -> int:
         """Delete complete jobs and their flows, and return the number of deleted jobs.
 
         Args:
             older_than: Minimum seconds since the job was completed.
         """
-        return await self.store.purge(before=self.now() - older_than)
+        return await self.store.purge(before=self.now() - in_seconds("older_than", older_than, least=0))
 
     # -- for workers ---------------------------------------------------------------------------------------------------
 
     @overload
-    async def claim(self, job: Job, who: str | None = None, *, lease: float = 30.0) -> Job: ...
+    async def claim(self, job: Job, who: str | None = None, *, lease: Duration = 30.0) -> Job: ...
     @overload
     async def claim(
-        self, job: None = None, who: str | None = None, *, flows: Collection[str] | None = None, lease: float = 30.0
+        self, job: None = None, who: str | None = None, *, flows: Collection[str] | None = None, lease: Duration = 30.0
     ) -> Job | None: ...
 
     async def claim(
@@ -317,7 +317,7 @@ class JobQueue:
         who: str | None = None,
         *,
         flows: Collection[str] | None = None,
-        lease: float = 30.0,
+        lease: Duration = 30.0,
     ) -> Job | None:
         """Claim a job and return it, or return None if no job is due.
 
@@ -347,12 +347,12 @@ class JobQueue:
                 job.see(mine)
                 return job
 
-    async def begin(self, flows: Collection[str], lease: float, limit: int) -> list[tuple[Job, Snapshot | None]]:
+    async def begin(self, flows: Collection[str], lease: Duration, limit: int) -> list[tuple[Job, Snapshot | None]]:
         """Claim up to ``limit`` due jobs for these flows, and take their flows. Workers call this method."""
         begun = await self.store.begin(flows, self._claim(None, lease), limit)
         return [(Job.claimed(self, row), snapshot) for row, snapshot in begun]
 
-    async def extend(self, job: Job, lease: float) -> None:
+    async def extend(self, job: Job, lease: Duration) -> None:
         """Extend the claim on ``job`` to ``lease`` seconds from now.
 
         Raises:
@@ -386,7 +386,9 @@ class JobQueue:
         """
         await self._end(job, who, lambda row: completed(row, DISCARDED, error or row.error, now=self.now()))
 
-    async def release(self, job: Job, who: str | None = None, *, error: str = "", after: float | None = None) -> None:
+    async def release(
+        self, job: Job, who: str | None = None, *, error: str = "", after: Duration | None = None
+    ) -> None:
         """Release the claim on a job.
 
         Without ``error`` and ``after``, the job is due immediately, and the claim does not count as an attempt.
@@ -403,18 +405,19 @@ class JobQueue:
             InvalidState: if the job is not claimed.
             ClaimLost: if another owner has claimed the job.
         """
+        delay = in_seconds_or_none("after", after, least=0, finite=True)
 
         def change(row: JobRow) -> JobRow:
-            if not error and after is None:
+            if not error and delay is None:
                 return released(row, row.error)._replace(attempts=row.attempts - 1)
             if row.attempts >= row.max_attempts:
                 return completed(row, DISCARDED, error, now=self.now())
-            wait = self._backoff.delay(row.attempts - 1) if after is None else after
+            wait = self._backoff.delay(row.attempts - 1) if delay is None else delay
             return released(row, error)._replace(due=self.now() + wait if wait else 0.0)
 
         await self._end(job, who, change)
 
-    async def work(self, flows: Mapping[str, Item], *, concurrency: int = 8, lease: float = 30.0) -> None:
+    async def work(self, flows: Mapping[str, Item], *, concurrency: int = 8, lease: Duration = 30.0) -> None:
         """Claim and run jobs until cancelled.
 
         Args:
@@ -424,16 +427,15 @@ class JobQueue:
         """
         from lifecycle.flows.worker import Worker
 
-        await Worker(self, flows, concurrency=concurrency, lease=lease).run()
+        await Worker(self, flows, concurrency=concurrency, lease=in_seconds("lease", lease, finite=True)).run()
 
-    def _claim(self, who: str | None, lease: float) -> Claim:
+    def _claim(self, who: str | None, lease: Duration) -> Claim:
         owner = self.flows.presence.name if who is None else who
         if not owner:
             raise ValueError(f"the name of an owner must not be empty, got {who!r}")
-        if not 0 < lease < math.inf:
-            raise ValueError(f"lease must be more than 0 seconds, got {lease!r}")
         now = self.now()
-        return Claim(owner, self.flows.presence.token, now, now + lease)
+        until = now + in_seconds("lease", lease, finite=True)
+        return Claim(owner, self.flows.presence.token, now, until)
 
     async def _end(self, job: Job, who: str | None, change: Callable[[JobRow], JobRow]) -> None:
         """End a claim by writing the row that ``change`` returns."""

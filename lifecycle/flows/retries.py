@@ -10,12 +10,14 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from lifecycle._durations import in_seconds
 from lifecycle.backoff import Backoff
 from lifecycle.errors import FlowError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from lifecycle._durations import Duration
     from lifecycle.flows.records import Failure
 
 
@@ -117,13 +119,13 @@ class Times(_Named):
     """
 
     attempts: int
-    backoff: Backoff | tuple[float, float, float] | float | None
+    backoff: Backoff | None
     revert_all: bool
 
     def __init__(
         self,
         attempts: int = 1,
-        backoff: Backoff | tuple[float, float, float] | float | None = None,
+        backoff: Backoff | tuple[Duration, float, Duration] | Duration | None = None,
         *,
         revert_all: bool = False,
         name: str | None = None,
@@ -132,8 +134,7 @@ class Times(_Named):
         super().__init__(name=name, provides=provides)
         if attempts < 0:
             raise ValueError(f"Times({attempts!r}) is not a number of attempts; give an integer of 0 or more")
-        self.attempts, self.backoff, self.revert_all = attempts, backoff, revert_all
-        self._backoff = _backoff(backoff)
+        self.attempts, self.backoff, self.revert_all = attempts, _backoff(backoff), revert_all
 
     def execute(self, history: Sequence[Attempt]) -> int:
         """Return the number of the attempt."""
@@ -145,7 +146,7 @@ class Times(_Named):
 
     def delay(self, history: Sequence[Attempt]) -> float:
         """Return the seconds to wait before the attempt that follows ``history``."""
-        return self._backoff.delay(len(history) - 1) if self._backoff and history else 0.0
+        return self.backoff.delay(len(history) - 1) if self.backoff and history else 0.0
 
 
 class ForEach(_Named):
@@ -235,15 +236,15 @@ def _next(values: Sequence[Any], history: Sequence[Attempt]) -> Any:
     return left[0]
 
 
-def _backoff(given: Backoff | tuple[float, float, float] | float | None) -> Backoff | None:
+def _backoff(given: Backoff | tuple[Duration, float, Duration] | Duration | None) -> Backoff | None:
     if given is None or isinstance(given, Backoff):
         return given
-    if isinstance(given, (int, float)):
-        return Backoff(given, given, 1.0, jitter=0.0)
-    try:
-        initial, multiplier, maximum = given
-    except (TypeError, ValueError):
+    if not isinstance(given, (tuple, list)):
+        wait = in_seconds("backoff", given, least=0)
+        return Backoff(wait, wait, 1.0, jitter=0.0)
+    if len(given) != 3:  # noqa: PLR2004  # the three of the message
         raise ValueError(
             f"Times(backoff={given!r}) is not a backoff; give seconds, a Backoff, or (first, factor, longest)"
-        ) from None
+        )
+    initial, multiplier, maximum = given
     return Backoff(initial, maximum, multiplier, jitter=0.0)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
 from lifecycle._async import Condition, wait_within
+from lifecycle._durations import in_seconds_or_none
 from lifecycle._util import error_text, reason_of
 from lifecycle.backoff import Backoff
 from lifecycle.errors import ClaimLost, FlowError, InvalidState
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
     from typing import Self
 
+    from lifecycle._durations import Duration
     from lifecycle.flows.decisions import Options
     from lifecycle.flows.definition import Flow, Item
     from lifecycle.flows.records import Change, FlowRow, StepRow
@@ -306,18 +308,19 @@ class Run:
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
-    def suspend(self, *, cancel_after: float | None = None) -> Awaitable[FlowState]:
+    def suspend(self, *, cancel_after: Duration | None = None) -> Awaitable[FlowState]:
         """Start no further tasks. Await the result to wait until no task is running.
 
         Running tasks continue until they finish. If ``cancel_after`` is given, they are cancelled after that many
         seconds, and run again when the flow is resumed. A flow that is not running stays unchanged. A flow whose work
         is complete ends.
         """
+        limit = in_seconds_or_none("cancel_after", cancel_after, least=0)
         if self.running:
-            self._suspend_after = (cancel_after,)
+            self._suspend_after = (limit,)
             self._look_again.set()
         if self._engine is not None:
-            self._engine.suspend(cancel_after=cancel_after)
+            self._engine.suspend(cancel_after=limit)
         return _Rest(self)
 
     async def resume(self) -> None:

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lifecycle._async import is_async
+from lifecycle._durations import in_seconds_or_none
 from lifecycle._util import error_text, mark_logged
 from lifecycle.handlers._calls import adapted, trimmed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from lifecycle._durations import Duration
     from lifecycle.events import Topical
     from lifecycle.handlers._calls import Call
 
@@ -85,14 +87,12 @@ class ReloadHandler:
         commit: Callable[..., Any] | None = None,
         rollback: Callable[..., Any] | None = None,
         *,
-        timeout: float | None = 30.0,
+        timeout: Duration | None = 30.0,
     ) -> None:
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"ReloadHandler(timeout={timeout!r}) leaves no time; give seconds above 0, or None")
         self._prepare = trimmed(prepare, "prepare", "event")
         self._in_thread = commit is not None and not is_async(prepare)
         self._commit, self._rollback = _taker(commit, "commit"), _taker(rollback, "rollback")
-        self._timeout = timeout
+        self._timeout = in_seconds_or_none("timeout", timeout)
         self._current: _Run | None = None
         # The reload that was requested during the current one; it has not begun, so further calls share it.
         self._next: _Run | None = None

@@ -7,6 +7,7 @@ import logging
 import math
 from typing import TYPE_CHECKING, Any
 
+from lifecycle._durations import in_seconds_or_none
 from lifecycle._util import name_of
 from lifecycle.control.routing import as_async
 from lifecycle.errors import Dropped, NotHandled
@@ -16,6 +17,7 @@ from lifecycle.handlers._calls import adapted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lifecycle._durations import Duration
     from lifecycle.control.types import AsyncHandler, Handler
     from lifecycle.events import Topical
     from lifecycle.handlers.suspend import Suspendable
@@ -126,12 +128,10 @@ class Escalator:
         ValueError: unless ``window`` is None or above 0.
     """
 
-    def __init__(self, primary: Handler, fallback: Handler, *, window: float | None = None) -> None:
-        if window is not None and window <= 0:
-            raise ValueError(f"Escalator(window={window!r}) must be positive; give seconds above 0, or None")
+    def __init__(self, primary: Handler, fallback: Handler, *, window: Duration | None = None) -> None:
         self._primary, self._fallback = as_async(primary), as_async(fallback)
         self._names = f"{name_of(primary)} to {name_of(fallback)}"
-        self._window = window
+        self._window = in_seconds_or_none("window", window)
         self._last = -math.inf
         #: Whether ``fallback`` gets the events now.
         self.escalated: bool = False

@@ -7,6 +7,7 @@ import logging
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from lifecycle._durations import in_seconds_or_none
 from lifecycle._util import name_of
 from lifecycle.errors import LifecycleError, NotHandled
 from lifecycle.handlers._calls import adapted
@@ -15,6 +16,7 @@ from lifecycle.states import Machine
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lifecycle._durations import Duration
     from lifecycle.events import Topical
     from lifecycle.handlers._calls import Call
 
@@ -105,10 +107,8 @@ class SuspendHandler:
         ValueError: unless ``timeout`` is None or above 0.
     """
 
-    def __init__(self, *, timeout: float | None = None) -> None:
-        if timeout is not None and timeout <= 0:
-            raise ValueError(f"SuspendHandler(timeout={timeout!r}) leaves hooks no time; give seconds above 0, or None")
-        self._timeout = timeout
+    def __init__(self, *, timeout: Duration | None = None) -> None:
+        self._timeout = in_seconds_or_none("timeout", timeout)
         self._hooks = _Hooks("suspend", "resume")
         self._machine = Machine("suspend handler", _TABLE, _State.RUNNING)
         # The latest requested transition, finished or not.

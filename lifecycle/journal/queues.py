@@ -12,11 +12,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lifecycle._durations import in_seconds
 from lifecycle.journal.database import Schema
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Awaitable, Callable
+
+    from lifecycle._durations import Duration
 
 __all__ = ["QUEUES", "CachedCounts", "Entry", "Queue"]
 
@@ -86,7 +89,7 @@ class Queue:
         *,
         now: float,
         key: str = "",
-        remember: float = 0.0,
+        remember: Duration = 0.0,
         leased: float = 0.0,
     ) -> int | None:
         """Add an entry and return its id, or return None if an entry with the same ``key`` was accepted recently.
@@ -94,7 +97,8 @@ class Queue:
         A key is remembered for ``remember`` seconds. An empty key is not remembered. If ``leased`` is given, the caller
         has a lease on the new entry until that time.
         """
-        if key and remember > 0 and not self._is_new(db, key, now, remember):
+        kept = in_seconds("remember", remember, least=0)
+        if key and kept > 0 and not self._is_new(db, key, now, kept):
             return None
         added = db.execute(
             "INSERT INTO lifecycle_queue (queue, body, accepted, due, leased, attempts) VALUES (?, ?, ?, 0, ?, ?)",

@@ -11,6 +11,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from lifecycle._durations import in_seconds
 from lifecycle.journal.threads import LoopThread
 from lifecycle.observe import metrics
 from lifecycle.observe.hook_observer import HookObserver
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
     from opentelemetry.trace import TracerProvider
 
+    from lifecycle._durations import Duration
     from lifecycle.hooks import Hook
     from lifecycle.observe.metrics import LabelPolicy
     from lifecycle.runtime.lifetimes import Lifetime
@@ -36,12 +38,10 @@ _NAME = "lifecycle"
 class _Flusher:
     """Flushes ``provider`` in a thread, for at most ``seconds``."""
 
-    def __init__(self, what: str, provider: Any, seconds: float) -> None:
-        if not seconds > 0:
-            raise ValueError(f"flush_timeout={seconds!r} must be above 0 seconds")
+    def __init__(self, what: str, provider: Any, flush_timeout: Duration) -> None:
         self._what = what
         self._provider = provider
-        self._seconds = seconds
+        self._seconds = in_seconds("flush_timeout", flush_timeout, finite=True)
 
     async def flush(self) -> None:
         """Send the remaining data. Data that is not sent in time is lost, which is logged."""
@@ -84,7 +84,7 @@ class OpenTelemetryMetrics(HookObserver):
     """
 
     def __init__(
-        self, provider: MeterProvider | None = None, *, labels: LabelPolicy | None = None, flush_timeout: float = 5.0
+        self, provider: MeterProvider | None = None, *, labels: LabelPolicy | None = None, flush_timeout: Duration = 5.0
     ) -> None:
         super().__init__()
         self._provider = provider or _api("metrics").get_meter_provider()
@@ -148,7 +148,7 @@ class OpenTelemetryTraces(HookObserver):
         ValueError: if ``flush_timeout`` is not above 0.
     """
 
-    def __init__(self, provider: TracerProvider | None = None, *, flush_timeout: float = 5.0) -> None:
+    def __init__(self, provider: TracerProvider | None = None, *, flush_timeout: Duration = 5.0) -> None:
         super().__init__()
         self._provider = provider or _api("trace").get_tracer_provider()
         self._flusher = _Flusher("spans", self._provider, flush_timeout)

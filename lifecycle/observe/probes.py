@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import math
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from lifecycle._durations import in_seconds
 from lifecycle._net import check_port
 from lifecycle.runtime.lifetimes import current_life
 from lifecycle.runtime.mains import Auxiliary
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
+    from lifecycle._durations import Duration
     from lifecycle.runtime.lifetimes import Life
 
 __all__ = ["Check", "Exposed", "ProbeServer"]
@@ -85,12 +86,10 @@ class ProbeServer(Auxiliary):
         port: int = 8081,
         *,
         checks: Iterable[Check] = (),
-        drain_delay: float = 0.0,
+        drain_delay: Duration = 0.0,
         metrics: Exposed | None = None,
     ) -> None:
         check_port(port)
-        if not 0 <= drain_delay < math.inf:
-            raise ValueError(f"drain_delay={drain_delay!r} must be a finite number of seconds, 0 or more")
         super().__init__()
         self.name: str = f"{host}:{port}"
         self._host, self._port = host, port
@@ -103,7 +102,7 @@ class ProbeServer(Auxiliary):
             raise TypeError(
                 f"metrics={metrics!r} has no method `expose`; give PrometheusMetrics(), or an object with this method"
             )
-        self._drain_delay = drain_delay
+        self._drain_delay = in_seconds("drain_delay", drain_delay, least=0, finite=True)
         self._metrics = metrics
         self._address: tuple[str, int] | None = None
         self._life: Life | None = None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
 from lifecycle import hooks
+from lifecycle._durations import in_seconds
 from lifecycle.observe.snapshots import current_lifetime, snapshot_of, to_dict
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from lifecycle._durations import Duration
     from lifecycle.flows.records import ItemInfo, RunInfo
     from lifecycle.observe.snapshots import PoolView, RouterView, Snapshot, WorkerView
     from lifecycle.runtime.lifetimes import Lifetime
@@ -175,7 +177,7 @@ class Update:
     nodes: _Changes
 
 
-def watch(*components: object, interval: float = 0.2) -> Watch:
+def watch(*components: object, interval: Duration = 0.2) -> Watch:
     """Watch the program, or ``components``: an async iterator of `Update`.
 
     The first update follows immediately and contains everything. The next one follows after a change, at least
@@ -186,11 +188,8 @@ def watch(*components: object, interval: float = 0.2) -> Watch:
         LookupError: without components, outside a lifetime.
         ValueError: if ``interval`` is not above 0.
     """
-    if not interval > 0:
-        raise ValueError(f"watch(interval={interval!r}): interval must be above 0 seconds")
-    if components:
-        return Watch(_Observation(None, components), interval)
-    return Watch(_observation_of(current_lifetime()), interval)
+    pause = in_seconds("interval", interval)
+    return Watch(_Observation(None, components) if components else _observation_of(current_lifetime()), pause)
 
 
 class Watch:

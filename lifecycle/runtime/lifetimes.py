@@ -22,6 +22,7 @@ from weakref import WeakSet
 
 from lifecycle import hooks
 from lifecycle._async import shield, was_cancelled
+from lifecycle._durations import duration, store_seconds
 from lifecycle._util import name_of
 from lifecycle.errors import Interrupted
 from lifecycle.runtime.force import tell_terminal
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
     from contextlib import AbstractContextManager
 
+    from lifecycle._durations import DurationField
     from lifecycle.runtime.health import Health
     from lifecycle.runtime.stopping import Hook, RouterLike
 
@@ -90,22 +92,19 @@ class Settings:
 
     force_exit: int = 1
     cancel_on_interrupt: bool | None = None
-    reset_after: float = 5.0
-    hook_timeout: float = 5.0
-    shutdown_timeout: float = 2.0
-    exit_timeout: float = 25.0
+    reset_after: DurationField = duration(5.0)
+    hook_timeout: DurationField = duration(5.0)
+    shutdown_timeout: DurationField = duration(2.0)
+    exit_timeout: DurationField = duration(25.0)
 
     def __post_init__(self) -> None:
         if type(self.force_exit) is not int:
             raise TypeError(f"force_exit must be a number of signals (0: never), got {self.force_exit!r}")
+        if self.force_exit < 0:
+            raise ValueError(f"force_exit must be 0 or more, got {self.force_exit!r}")
         if self.cancel_on_interrupt not in (None, True, False):
             raise TypeError(f"cancel_on_interrupt must be True, False or None, got {self.cancel_on_interrupt!r}")
-        for name in ("force_exit", "reset_after", "hook_timeout", "shutdown_timeout", "exit_timeout"):
-            value = getattr(self, name)
-            if not isinstance(value, (int, float)):
-                raise TypeError(f"{name} must be a number of seconds, 0 or more, got {value!r}")
-            if not value >= 0:
-                raise ValueError(f"{name} must be 0 or more, got {value!r}")
+        store_seconds(self, "reset_after", "hook_timeout", "shutdown_timeout", "exit_timeout", least=0)
 
 
 @dataclass(frozen=True, slots=True)

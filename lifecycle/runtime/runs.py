@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
+    from lifecycle._durations import Duration
     from lifecycle.runtime.mains import AnyMain, Main
 
 __all__ = ["lifetime", "run"]
@@ -48,10 +49,10 @@ def run(  # keyword settings of a program
     *mains: AnyMain,
     force_exit: int = 1,
     cancel_on_interrupt: bool | None = None,
-    reset_after: float = 5.0,
-    hook_timeout: float = 5.0,
-    shutdown_timeout: float = 2.0,
-    exit_timeout: float = 25.0,
+    reset_after: Duration = 5.0,
+    hook_timeout: Duration = 5.0,
+    shutdown_timeout: Duration = 2.0,
+    exit_timeout: Duration = 25.0,
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> Any:
     """Run a program until it is complete, shut it down, and return the result of its async function.

@@ -8,11 +8,14 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from lifecycle._async import cancel_later
+from lifecycle._durations import in_seconds
 from lifecycle.errors import Interrupted
 from lifecycle.runtime.lifetimes import current, current_life
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
+
+    from lifecycle._durations import Duration
 
 __all__ = ["Lines", "read_line", "sleep"]
 
@@ -28,7 +31,7 @@ class Lines(Protocol[_T_co]):
         ...
 
 
-async def sleep(seconds: float) -> None:
+async def sleep(seconds: Duration) -> None:
     """Wait ``seconds``. The wait ends early if the lifetime begins to stop.
 
     Use it before an action that the user may still prevent with Ctrl+C.
@@ -38,12 +41,13 @@ async def sleep(seconds: float) -> None:
         LookupError: outside a lifetime.
     """
     lifetime = current()
+    limit = in_seconds("seconds", seconds, least=0)
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(limit):
             await lifetime.wait_stopping()
     except TimeoutError:
         return
-    raise Interrupted(f"the program began to stop ({lifetime.reason}) during a sleep of {seconds} s")
+    raise Interrupted(f"the program began to stop ({lifetime.reason}) during a sleep of {limit:g} s")
 
 
 async def read_line(stream: Lines[_T], *, mode: Literal["shield", "strict"] = "shield") -> _T:

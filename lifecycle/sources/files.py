@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import math
 import os
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeAlias, cast
 
+from lifecycle._durations import in_seconds, in_seconds_or_none
 from lifecycle.events import Change, FileEvent
 from lifecycle.sources._file_tree import DEFAULT_IGNORES, Rules, Tree, may_read
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from watchfiles import Change as RawChange
 
+    from lifecycle._durations import Duration
     from lifecycle.control import Emit
     from lifecycle.sources._file_tree import WatchSet
 
@@ -98,21 +99,20 @@ class FileWatchSource:
         include: Iterable[str] = (),
         ignore: Iterable[str] = DEFAULT_IGNORES,
         filter: _Filter | None = None,  # noqa: A002  # the public API sets this name
-        step: float = 0.05,
+        step: Duration = 0.05,
         follow_links: bool = False,
-        poll: float | None = None,
+        poll: Duration | None = None,
     ) -> None:
         if not paths:
             raise ValueError('FileWatchSource() has no path to watch; name one, such as "src" or "."')
-        _require_seconds(step=step, poll=poll)
         if filter is not None and not callable(filter):
             raise TypeError(f"filter={filter!r} is not callable; give a function of a change and a path")
         # Made absolute now, because the program may change its working directory later.
         self.paths: tuple[Path, ...] = tuple(Path(os.path.abspath(path)) for path in paths)  # noqa: PTH100  # links are not resolved
         self.name: str = f"files {', '.join(str(path) for path in paths)}"
         self._filter = filter
-        self._step = step
-        self._poll = poll
+        self._step = in_seconds("step", step, finite=True)
+        self._poll = in_seconds_or_none("poll", poll, finite=True)
         self._recursive = recursive
         self._follow_links = follow_links
         self._rules = Rules(include, ignore)
@@ -193,12 +193,6 @@ class FileWatchSource:
         return tree
 
 
-def _require_seconds(step: float, poll: float | None) -> None:
-    for name, seconds in (("step", step), ("poll", poll)):
-        if seconds is not None and not 0 < seconds < math.inf:
-            raise ValueError(f"{name}={seconds!r} must be positive and finite; give seconds above 0")
-
-
 # -- changes ---------------------------------------------------------------------------------------------------
 
 
@@ -228,7 +222,7 @@ class _WatchedChanges:
 
     def __init__(self, tree: Tree, step: float) -> None:
         self._tree = tree
-        self._step = step
+        self._step = in_seconds("step", step, finite=True)
         self._watch: _Watch | None = None
         # Directories to read again, as real paths, each set with its time. Not sorted.
         self._due: list[tuple[float, set[str]]] = []

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import math
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
 from lifecycle._async import is_async
+from lifecycle._durations import in_seconds
 from lifecycle._util import reason_of
 from lifecycle.events import HealthEvent
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from lifecycle._durations import Duration
     from lifecycle.control import Emit
 
 __all__ = ["HealthCheckSource", "Trigger"]
@@ -59,18 +60,16 @@ class HealthCheckSource:
         name: str,
         check: Callable[[], Awaitable[object]] | Callable[[], object],
         *,
-        interval: float = 30.0,
+        interval: Duration = 30.0,
         trigger: Trigger | Literal["edge", "level"] = "edge",
-        timeout: float = 10.0,
+        timeout: Duration = 10.0,
         failures: int = 1,
         successes: int = 1,
     ) -> None:
-        _require(
-            name, check, {"interval": interval, "timeout": timeout}, {"failures": failures, "successes": successes}
-        )
+        _require(name, check, {"failures": failures, "successes": successes})
         self.name = name
-        self.interval = interval
-        self.timeout = timeout
+        self.interval: float = in_seconds("interval", interval, finite=True)
+        self.timeout: float = in_seconds("timeout", timeout, finite=True)
         self.trigger: Trigger = _trigger(trigger)
         self._check = check
         # Consecutive results that are needed to leave a state: successes for down, failures for up.
@@ -161,16 +160,13 @@ def _trigger(value: str) -> Trigger:
         raise ValueError(f'trigger={value!r} is unknown; give "edge" or "level"') from None
 
 
-def _require(name: str, check: object, times: dict[str, float], thresholds: dict[str, int]) -> None:
+def _require(name: str, check: object, thresholds: dict[str, int]) -> None:
     if not name or "/" in name:
         raise ValueError(
             f"{name!r} is not a valid name of a check, which is one segment of a topic; give a name without a slash"
         )
     if not callable(check):
         raise TypeError(f"{check!r} is not a check; give a function without arguments")
-    for word, seconds in times.items():
-        if not 0 < seconds < math.inf:
-            raise ValueError(f"{word}={seconds!r} must be positive and finite; give seconds above 0")
     for word, count in thresholds.items():
         if count < 1:
             raise ValueError(f"{word} must be 1 or more, got {count!r}")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lifecycle import hooks
+from lifecycle._durations import duration, store_seconds
 from lifecycle.backoff import Backoff
 from lifecycle.control.deliveries import emits_stored
 from lifecycle.errors import Dropped, JournalError, NotHandled
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Awaitable, Callable
 
+    from lifecycle._durations import DurationField
     from lifecycle.control import Emit
     from lifecycle.control.deliveries import Delivery
     from lifecycle.events import WebhookEvent
@@ -87,13 +89,12 @@ class Inbox:
 
     path: str | os.PathLike[str]
     #: Seconds for which a request's id is remembered.
-    dedupe: float = 600.0
+    dedupe: DurationField = duration(600.0)
     max_attempts: int = 5
     backoff: Backoff = _BACKOFF
 
     def __post_init__(self) -> None:
-        if not 0 <= self.dedupe < math.inf:
-            raise ValueError(f"dedupe={self.dedupe!r} must be 0 or more, and finite; give seconds, or 0 to turn it off")
+        store_seconds(self, "dedupe", least=0, finite=True)
         if self.max_attempts < 1:
             raise ValueError(f"max_attempts={self.max_attempts!r} would deliver nothing; give 1 or more")
 

@@ -18,11 +18,12 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 
 from lifecycle._async import wall_clock
-from lifecycle._util import seconds
+from lifecycle._durations import in_seconds
 from lifecycle.errors import Dropped
 from lifecycle.events import TickEvent
 
 if TYPE_CHECKING:
+    from lifecycle._durations import Duration
     from lifecycle.control import Delivery, Emit
 
 __all__ = ["ScheduleSource"]
@@ -66,7 +67,7 @@ class ScheduleSource:
         catch_up: Missed ticks: ``"none"`` skips them, ``"once"`` sends the last one, ``"all"`` sends each.
         state: File that stores the time of the last completed tick. Without it, only ticks that the running program
             misses can be caught up.
-        jitter: Maximum random delay of each tick in seconds, or as a `datetime.timedelta`.
+        jitter: Maximum random delay of each tick in seconds.
 
     Raises:
         ValueError: if the expression, the time zone or another setting is invalid, or if the expression never matches.
@@ -80,17 +81,15 @@ class ScheduleSource:
         timezone: str | tzinfo | None = None,
         catch_up: Literal["none", "once", "all"] = "none",
         state: str | os.PathLike[str] | None = None,
-        jitter: float | timedelta = 0.0,
+        jitter: Duration = 0.0,
     ) -> None:
         if catch_up not in CATCH_UP:
             raise ValueError(f"catch_up={catch_up!r} is unknown; give one of {', '.join(map(repr, CATCH_UP))}")
-        if not 0 <= seconds(jitter) < math.inf:
-            raise ValueError(f"jitter={jitter!r} must be 0 or more seconds")
         self.expression: str = expression
         self.name: str = name
         self.timezone: tzinfo = _zone(timezone)
         self.catch_up: str = catch_up
-        self.jitter: float = seconds(jitter)
+        self.jitter: float = in_seconds("jitter", jitter, least=0, finite=True)
         self._state = None if state is None else Path(state)
         # The time of the last tick that was sent or skipped, or None before the first run.
         self._last: datetime | None = None

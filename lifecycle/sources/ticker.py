@@ -8,12 +8,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from lifecycle._async import wall_clock
-from lifecycle._util import seconds
+from lifecycle._durations import in_seconds
 from lifecycle.events import TickEvent
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
+    from lifecycle._durations import Duration
     from lifecycle.control import Emit
 
 __all__ = ["TickerSource"]
@@ -26,7 +25,7 @@ class TickerSource:
     number is missing from ``count``, and `missed` counts it.
 
     Args:
-        interval: Seconds between two ticks, or a `datetime.timedelta`.
+        interval: Seconds between two ticks.
         name: Name of the ticks. Their topic is ``tick/<name>``.
         immediate: Whether the first tick is sent immediately. By default, it is sent after one interval.
 
@@ -34,10 +33,8 @@ class TickerSource:
         ValueError: if ``interval`` is not a positive number of seconds.
     """
 
-    def __init__(self, interval: float | timedelta, *, name: str = "ticker", immediate: bool = False) -> None:
-        if not 0 < seconds(interval) < math.inf:
-            raise ValueError(f"interval={interval!r} must be positive and finite; give seconds above 0")
-        self.interval: float = seconds(interval)
+    def __init__(self, interval: Duration, *, name: str = "ticker", immediate: bool = False) -> None:
+        self.interval: float = in_seconds("interval", interval, finite=True)
         self.name = name
         self.immediate = immediate
         #: Number of ticks that were skipped since the source was created.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from typing import TYPE_CHECKING, Literal
 
+from lifecycle._durations import in_seconds
 from lifecycle.sources._http.settings import (
     Limits,
     Settings,
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from lifecycle._durations import Duration
     from lifecycle.control import Emit
     from lifecycle.sources._http.requests import WebhookServer
     from lifecycle.sources.inbox import Inbox, InboxDelivery
@@ -87,11 +88,9 @@ class WebhookSource:
         limits: Limits = Limits(),  # noqa: B008  # frozen
         inbox: Inbox | None = None,
         ssl_context: ssl.SSLContext | None = None,
-        dedupe: float = 600.0,
+        dedupe: Duration = 600.0,
         answer: Literal["accepted", "handled"] = "accepted",
     ) -> None:
-        if not 0 <= dedupe < math.inf:
-            raise ValueError(f"dedupe={dedupe!r} must be 0 or more, and finite; give seconds, or 0 to turn it off")
         if verify is None and not is_local(host):
             raise ValueError(
                 f"{host!r} can be reached from other machines, so requests must be verified; "
@@ -105,7 +104,7 @@ class WebhookSource:
             paths=checked_paths(paths),
             methods=checked_methods(methods),
             limits=limits,
-            dedupe=dedupe,
+            dedupe=in_seconds("dedupe", dedupe, least=0, finite=True),
             handled=_waits(answer, inbox),
             credential_header=getattr(verify, "credential_header", ""),
             replay_key=getattr(verify, "replay_key", None),

@@ -12,9 +12,13 @@ import selectors
 import time
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
+from lifecycle._durations import in_seconds
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
+
+    from lifecycle._durations import Duration
 
 __all__ = ["Clock", "VirtualLoop"]
 
@@ -116,10 +120,10 @@ class Clock:
         loop = _virtual_loop()
         loop.epoch = date.timestamp() - loop.time()
 
-    async def advance(self, seconds: float) -> None:
+    async def advance(self, seconds: Duration) -> None:
         """Advance by ``seconds``. When this returns, everything due by then has run, in order."""
         _virtual_loop()
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(in_seconds("seconds", seconds, least=0, finite=True))
         await self.settle()
 
     async def settle(self) -> None:

@@ -14,10 +14,10 @@ import os
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar
-from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, runtime_checkable
 
 from lifecycle import hooks
+from lifecycle._durations import in_seconds, in_seconds_or_none
 from lifecycle._util import reason_of
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers.model import (
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from lifecycle._durations import Duration
     from lifecycle.workers.model import Exit
 
 __all__ = [
@@ -51,7 +52,6 @@ __all__ = [
     "Handover",
     "Worker",
     "check_env",
-    "check_number",
     "handover",
     "previous_exit",
     "set_handover",
@@ -96,9 +96,9 @@ class _Stoppable(Protocol):
     async def wait(self) -> Exit: ...
 
 
-async def stop_and_wait(worker: _Stoppable, timeout: float | None = None) -> Exit:
+async def stop_and_wait(worker: _Stoppable, timeout: Duration | None = None) -> Exit:
     """Stop ``worker`` and return its `Exit`. ``timeout`` has the same meaning as in `BaseWorker.stop`."""
-    await worker.stop(timeout)
+    await worker.stop(in_seconds_or_none("timeout", timeout, least=-math.inf))
     return await worker.wait()
 
 
@@ -126,12 +126,11 @@ class BaseWorker:
     #: Seconds to wait after a forced `_terminate` before the worker is abandoned.
     _last_wait: ClassVar[float] = 1.0
 
-    def __init__(self, name: str, *, stop_timeout: float = 10.0) -> None:
+    def __init__(self, name: str, *, stop_timeout: Duration = 10.0) -> None:
         _check_name(name)
-        _check_seconds("stop_timeout", stop_timeout)
         self.name = name
         #: Seconds between the stop and the kill.
-        self.stop_timeout = stop_timeout
+        self.stop_timeout: float = in_seconds("stop_timeout", stop_timeout, least=0)
         self._machine = StatusMachine(name)
         self._env: dict[str, str] = {}
         self._pid: int | None = None
@@ -218,7 +217,7 @@ class BaseWorker:
         if error := starting.result():
             raise error
 
-    async def stop(self, timeout: float | None = None) -> None:
+    async def stop(self, timeout: Duration | None = None) -> None:
         """Stop the worker, and return when it has ended. Callable in every state, repeatedly and concurrently.
 
         Cancelling a call ends the wait but not the stop.
@@ -230,8 +229,9 @@ class BaseWorker:
         self.ask_to_stop(timeout)
         await self.wait()
 
-    def ask_to_stop(self, timeout: float | None = None) -> None:
+    def ask_to_stop(self, timeout: Duration | None = None) -> None:
         """Begin to stop the worker, without waiting for its end."""
+        grace = self.stop_timeout if timeout is None else in_seconds("timeout", timeout, least=-math.inf)
         status = self._machine.state
         if status in FINAL:
             return
@@ -246,7 +246,7 @@ class BaseWorker:
                 self._begin_termination()
             elif (asking := self._call_terminate(force=False)) is not None:
                 self._begin_termination(asking)
-        self._shorten_grace(self.stop_timeout if timeout is None else timeout)
+        self._shorten_grace(grace)
 
     async def wait(self) -> Exit:
         """Wait until the worker has ended, and return its `Exit`. Any number of tasks may wait."""
@@ -465,19 +465,6 @@ def _check_name(name: object) -> None:
         raise TypeError(f"a worker's name must be a string, got {name!r}")
     if not name:
         raise ValueError("a worker's name must not be empty")
-
-
-def check_number(setting: str, value: object, *, of: str = "") -> None:
-    """Raise TypeError if ``value`` is not a number. The message names the owner ``of`` unless it is empty."""
-    if not isinstance(value, Real):
-        raise TypeError(f"{setting}={value!r}{of and f' of {of!r}'} is not a number; give seconds, such as 5.0")
-
-
-def _check_seconds(setting: str, value: float) -> None:
-    """Raise TypeError if ``value`` is not a number, and ValueError if it is NaN or below 0."""
-    check_number(setting, value)
-    if not value >= 0:
-        raise ValueError(f"{setting}={value!r} is not a number of seconds; give 0 or more")
 
 
 def check_env(name: object, value: object) -> None:

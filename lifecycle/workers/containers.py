@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from aiodocker import Docker
     from aiodocker.stream import Stream as Attached
 
+    from lifecycle._durations import Duration
     from lifecycle.workers.model import WorkerState
     from lifecycle.workers.stdio import Output, Stream
 
@@ -114,7 +115,7 @@ class ContainerWorker(BaseWorker):
         command: Sequence[str] | None = None,
         env: Mapping[str, str] | None = None,
         engine: str | None = None,
-        stop_timeout: float = 10.0,
+        stop_timeout: Duration = 10.0,
         output: Output | None = None,
     ) -> None:
         super().__init__(name, stop_timeout=stop_timeout)

@@ -14,10 +14,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from lifecycle._durations import in_seconds
 from lifecycle._util import current_span
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers import _posix
-from lifecycle.workers.base import BaseWorker, check_env, check_number
+from lifecycle.workers.base import BaseWorker, check_env
 from lifecycle.workers.containment.containment import Containment, Level
 from lifecycle.workers.model import End, Status
 from lifecycle.workers.readiness import Line, not_ready, parse_ready
@@ -26,6 +27,7 @@ from lifecycle.workers.stdio import Command, LineSource, Pipes, check_argv, faul
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
 
+    from lifecycle._durations import Duration
     from lifecycle.workers.model import WorkerState
     from lifecycle.workers.stdio import Output, Stdio
 
@@ -93,10 +95,10 @@ class ProcessWorker(BaseWorker):
         cwd: str | os.PathLike[str] | None = None,
         user: str | int | None = None,
         stop_signal: int = signal.SIGTERM,
-        stop_timeout: float = 10.0,
+        stop_timeout: Duration = 10.0,
         output: Output | None = None,
         ready: str | None = None,
-        start_timeout: float = 30.0,
+        start_timeout: Duration = 30.0,
         stdio: Stdio | None = None,
         contain: str = "auto",
         detached: bool = False,
@@ -107,9 +109,6 @@ class ProcessWorker(BaseWorker):
             raise ValueError(
                 f"stop_signal={stop_signal!r} is not a signal of this system; give one of `signal.Signals`"
             )
-        check_number("start_timeout", start_timeout)
-        if not start_timeout > 0:
-            raise ValueError(f"start_timeout={start_timeout!r} leaves no time to start; give more than 0 seconds")
         if stdio is not None and output is not None:
             raise ValueError(f"{name!r} was given both output and stdio; give one, since a stdio has its own output")
         self._argv = check_argv(name, argv)
@@ -117,7 +116,7 @@ class ProcessWorker(BaseWorker):
         self._account = None if user is None else _account_of(name, user, contain, has_stdio=stdio is not None)
         self._inherit = tuple(inherit)
         self._stop_signal = int(stop_signal)
-        self._start_timeout = start_timeout
+        self._start_timeout = in_seconds("start_timeout", start_timeout)
         self._ready = None if ready is None else parse_ready(ready)
         self._stdio = stdio or Pipes(output, logging.getLogger(f"lifecycle.workers.{name}"))
         if isinstance(self._ready, Line):

@@ -16,10 +16,10 @@ from enum import Enum, StrEnum, auto
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, Protocol, TypeAlias, TypeVar, cast, overload
 
 from lifecycle._async import is_async
+from lifecycle._durations import duration, store_seconds
 from lifecycle._util import name_of
 from lifecycle.backoff import Backoff, Intensity
 from lifecycle.errors import DoNotRestart, RestartLimitReached, StopTree, WorkerFailed
-from lifecycle.workers.base import check_number
 from lifecycle.workers.model import Status
 from lifecycle.workers.probes import parse_probe
 from lifecycle.workers.process import ProcessWorker
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Self
 
+    from lifecycle._durations import DurationField, OptionalDurationField
     from lifecycle.workers.base import Worker
     from lifecycle.workers.model import Exit
     from lifecycle.workers.stdio import Output
@@ -177,17 +178,17 @@ class Spec:
     restart: Restart | Literal["always", "on_failure", "on-failure", "never"] = Restart.ALWAYS
     backoff: Backoff = field(default_factory=Backoff)
     first_start: FirstStart | Literal["fail", "retry"] = FirstStart.FAIL
-    stop_timeout: float | None = None
+    stop_timeout: OptionalDurationField = duration(None)
     significant: bool = False
     env: Mapping[str, str] | None = field(default=None, repr=False)
     cwd: str | os.PathLike[str] | None = None
     user: str | int | None = None
     output: Output | None = None
     ready: str | None = None
-    start_timeout: float | None = None
+    start_timeout: OptionalDurationField = duration(None)
     probe: str | None = None
-    probe_interval: float | None = None
-    probe_timeout: float = 5.0
+    probe_interval: OptionalDurationField = duration(None)
+    probe_timeout: DurationField = duration(5.0)
     failures: int = 3
     restart_unhealthy: bool = False
 
@@ -232,14 +233,9 @@ class Spec:
     def _check_figures(self) -> None:
         if not isinstance(self.backoff, Backoff):
             raise TypeError(f"backoff={self.backoff!r} of {self.name!r} is not a Backoff; give Backoff(initial=…)")
-        for name, least in (("stop_timeout", 0.0), ("probe_interval", _ABOVE_0), ("probe_timeout", _ABOVE_0)):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            check_number(name, value, of=self.name)
-            if not value >= least:
-                allowed = "0 or more" if least == 0 else "above 0"
-                raise ValueError(f"{name}={value!r} of {self.name!r} must be {allowed} seconds")
+        store_seconds(self, "stop_timeout", least=0, optional=True)
+        store_seconds(self, "start_timeout", "probe_interval", optional=True)
+        store_seconds(self, "probe_timeout")
         if self.failures < 1:
             raise ValueError(f"failures={self.failures!r} of {self.name!r} must be 1 or more")
 
@@ -272,7 +268,6 @@ class Spec:
             raise ValueError(f"{given} of {self.name!r} needs a list of arguments as the child; give it to the worker")
 
 
-_ABOVE_0 = 1e-9
 #: The default probe interval of a child with a ``probe``, in seconds.
 _PROBE_INTERVAL = 10.0
 #: The settings that are passed on to the worker of a process.

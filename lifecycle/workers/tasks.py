@@ -12,6 +12,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from lifecycle._async import is_async
+from lifecycle._durations import in_seconds_or_none
 from lifecycle._util import current_worker, name_of
 from lifecycle.errors import InvalidTransition
 from lifecycle.workers.base import BaseWorker, set_handover
@@ -20,6 +21,8 @@ from lifecycle.workers.model import End, Status
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from types import FrameType
+
+    from lifecycle._durations import Duration
 
     Work: TypeAlias = Callable[[], Coroutine[Any, Any, object]] | Callable[["Gate"], Coroutine[Any, Any, object]]
 
@@ -48,7 +51,7 @@ class TaskWorker(BaseWorker):
     # One iteration of the loop is enough to see whether the second cancellation ended the task.
     _last_wait: ClassVar[float] = 0.0
 
-    def __init__(self, name: str, fn: Work, *, stop_timeout: float = 10.0) -> None:
+    def __init__(self, name: str, fn: Work, *, stop_timeout: Duration = 10.0) -> None:
         super().__init__(name, stop_timeout=stop_timeout)
         self._fn: Callable[..., Awaitable[object]] = fn
         self._gate = Gate() if _takes_gate(name, fn) else None
@@ -155,7 +158,7 @@ class ThreadWorker(BaseWorker):
     # Waiting is useless, because a thread cannot be forced to end.
     _last_wait: ClassVar[float] = 0.0
 
-    def __init__(self, name: str, fn: Callable[[threading.Event], object], *, stop_timeout: float = 10.0) -> None:
+    def __init__(self, name: str, fn: Callable[[threading.Event], object], *, stop_timeout: Duration = 10.0) -> None:
         super().__init__(name, stop_timeout=stop_timeout)
         _check(name, fn)
         self._fn = fn
@@ -236,7 +239,7 @@ class Gate:
         while not self._open.is_set():
             await self._stay(task)
 
-    async def suspend(self, timeout: float | None = None) -> None:
+    async def suspend(self, timeout: Duration | None = None) -> None:
         """Close the gate, and return when every loop has either reached it or ended.
 
         If the call is cancelled or times out, the gate opens again, unless another call has closed it too.
@@ -248,10 +251,11 @@ class Gate:
             TimeoutError: if a loop does not reach the gate in time.
             InvalidTransition: if the gate is resumed before then.
         """
+        limit = in_seconds_or_none("timeout", timeout, least=0)
         self._open.clear()
         self._waiting += 1
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(limit):
                 await self._all_held()
         except BaseException:
             if self._waiting == 1 and not self.suspended:

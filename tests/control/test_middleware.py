@@ -211,8 +211,6 @@ async def test_timeout_cancels_a_call_that_takes_longer(clock: Clock) -> None:
             await sent
     assert log_ == ["cancelled"]
     assert clock.time() == 9
-    with pytest.raises(ValueError, match=r"timeout\(0\)"):
-        timeout(0)
 
 
 # -- notify ------------------------------------------------------------------------------------------------------

@@ -454,8 +454,6 @@ async def test_invalid_arguments_of_work_are_refused_before_any_claim(queue: Job
         await queue.work({})
     with pytest.raises(ValueError, match="concurrency must be 1 or more, got 0"):
         await queue.work({"grow": GROW}, concurrency=0)
-    with pytest.raises(ValueError, match="lease must be more than 0 seconds, got 0"):
-        await queue.work({"grow": GROW}, lease=0)
     with pytest.raises(FlowError, match="double"):
         await queue.work({"twice": unordered("twice", double, linear("part", double))})
     assert (await queue.jobs())[0].attempts == 0

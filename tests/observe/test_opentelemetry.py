@@ -619,11 +619,6 @@ async def test_a_hanging_exporter_is_given_up(caplog: pytest.LogCaptureFixture) 
     assert "could not send all spans within 0.05 s" in caplog.text
 
 
-def test_a_time_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"flush_timeout=0 must be above 0 seconds"):
-        OpenTelemetryTraces(TracerProvider(shutdown_on_exit=False), flush_timeout=0)
-
-
 @pytest.mark.parametrize("name", ["OpenTelemetryMetrics", "OpenTelemetryTraces"])
 def test_without_the_api_the_extra_is_named(name: str) -> None:
     code = (

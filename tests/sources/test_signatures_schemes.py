@@ -362,13 +362,6 @@ def test_a_request_too_old_or_from_the_future_is_rejected() -> None:
         make("hush", tolerance=302).verify(signed, BODY, now=NOW + 301)
 
 
-def test_a_tolerance_must_be_positive() -> None:
-    for make in TIMED:
-        for tolerance in (0, -1, math.nan):
-            with pytest.raises(ValueError, match="give more than 0 seconds"):
-                make("hush", tolerance=tolerance)
-
-
 def test_an_invalid_timestamp_is_rejected() -> None:
     for make in TIMED:
         signed = make("hush").sign(BODY, now=NOW, delivery_id="1")

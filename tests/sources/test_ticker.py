@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from typing import TYPE_CHECKING, Any
-
-import pytest
 
 from lifecycle.control import Router
 from lifecycle.sources import TickerSource
@@ -66,9 +63,3 @@ async def test_missed_ticks_are_skipped_and_counted(clock: Clock) -> None:
     ticking.cancel()
     assert at == [(1, 1), (4, 4), (5, 5)]
     assert source.missed == 2
-
-
-@pytest.mark.parametrize("interval", [0, -1, math.nan, math.inf])
-def test_an_interval_must_be_positive(interval: float) -> None:
-    with pytest.raises(ValueError, match="must be positive and finite"):
-        TickerSource(interval)

@@ -40,7 +40,8 @@ from lifecycle import (
     shutdown,
     sleep,
 )
-from lifecycle.control import Emit
+from lifecycle.backoff import Backoff
+from lifecycle.control import Debounce, Emit
 from lifecycle.handlers import SuspendHandler
 from lifecycle.runtime import Health, LifetimeState
 from lifecycle.workers import TaskWorker
@@ -197,6 +198,10 @@ router.add_source(Mailbox("mail", buffer=3))
 router.add_source(QueueSource(queue))
 router.add_source(TickerSource(1.5, immediate=True))
 router.add_source(ScheduleSource("@daily", timezone=UTC, catch_up="once", jitter=timedelta(minutes=1)))
+router.handle("durations", print, debounce=timedelta(seconds=1))
+assert_type(Debounce(timedelta(seconds=1), max_wait=2).max_wait, float | None)
+assert_type(Backoff(initial=timedelta(seconds=1)).initial, float)
+Backoff(initial="1 s")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 router.add_source(SignalSource())
 router.add_source(InputSource())
 router.add_source(PromptSource(prompt="? "))

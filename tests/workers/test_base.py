@@ -347,8 +347,7 @@ async def test_invalid_settings_are_refused(how: dict[str, Any]) -> None:
         ({"name": 3}, "a worker's name must be a string, got 3"),
         ({"name": None}, "a worker's name must be a string, got None"),
         ({"name": b"api"}, "a worker's name must be a string, got b'api'"),
-        ({"stop_timeout": "5"}, "stop_timeout='5' is not a number; give seconds"),
-        ({"stop_timeout": None}, "stop_timeout=None is not a number"),
+        ({"stop_timeout": None}, "stop_timeout must be 0 or more seconds, or a timedelta, got None"),
     ],
 )
 async def test_settings_of_a_wrong_type_are_refused_with_the_value(how: dict[str, Any], error_text: str) -> None:

@@ -27,7 +27,6 @@ async def listen(line: str, stream: str) -> None:
         ("a", {"engine": "var/run/docker.sock"}, ValueError, "engine='var/run/docker.sock' is not the address"),
         ("a", {"engine": "unix://"}, ValueError, "engine='unix://' is not the address"),
         ("a", {"engine": "ssh://host"}, ValueError, "give 'unix:///path/of/its.sock' or 'tcp://host:port'"),
-        ("a", {"stop_timeout": -1}, ValueError, "stop_timeout=-1"),
         ("a", {"output": 3}, TypeError, "output must be a plain function"),
         ("a", {"output": listen}, TypeError, "output must be a plain function"),
     ],

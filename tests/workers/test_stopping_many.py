@@ -13,6 +13,7 @@ from lifecycle.workers import BaseWorker, End, Spec, Status, Supervisor, TaskWor
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
+    from datetime import timedelta
 
     from lifecycle.testing import Clock
 
@@ -90,7 +91,7 @@ async def test_overridden_stop_is_called(clock: Clock) -> None:
     asked: list[Any] = []
 
     class Own(TaskWorker):
-        async def stop(self, timeout: float | None = None) -> None:
+        async def stop(self, timeout: float | timedelta | None = None) -> None:
             asked.append(timeout)
             await super().stop(timeout)
 

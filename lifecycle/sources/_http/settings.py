@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from lifecycle import _net
+from lifecycle._durations import duration, in_seconds, store_seconds
 from lifecycle.control.patterns import MAX_SEGMENTS
 from lifecycle.control.routing import MAX_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from lifecycle._durations import Converted, Duration, DurationField
     from lifecycle.sources.signatures.schemes import Verifier, Verify
 
 __all__ = [
@@ -49,24 +51,26 @@ class Limits:
     pending: int = 100
     #: ``(n, seconds)``: maximum requests from one address in this time. Further requests are answered with 429. All
     #: clients of a Unix socket count as one address.
-    rate: tuple[int, float] | None = None
+    rate: Converted[tuple[int, float] | None, tuple[int, Duration] | None] = duration(None)
     #: Seconds for the headers of a request, counted from the connection or the last response. The connection is then
     #: closed.
-    header_timeout: float = 10.0
+    header_timeout: DurationField = duration(10.0)
     #: Seconds for the body. A slower body is answered with 408.
-    body_timeout: float = 30.0
+    body_timeout: DurationField = duration(30.0)
     #: Seconds that ``answer="handled"`` waits for the handler. Then the response is 504, and the handler continues.
-    answer_timeout: float = 10.0
+    answer_timeout: DurationField = duration(10.0)
 
     def __post_init__(self) -> None:
-        for name in ("body", "pending", "header_timeout", "body_timeout", "answer_timeout"):
+        for name in ("body", "pending"):
             value = getattr(self, name)
             if not value > 0:
                 raise ValueError(f"{name}={value!r} would reject every request; give a number above 0")
+        store_seconds(self, "header_timeout", "body_timeout", "answer_timeout")
         if self.rate is not None:
-            count, seconds = self.rate
-            if count < 1 or not seconds > 0:
+            count, period = self.rate
+            if count < 1:
                 raise ValueError(f"rate={self.rate!r} would reject every request; give (requests, seconds)")
+            object.__setattr__(self, "rate", (count, in_seconds("the period of Limits.rate", period)))
 
 
 @dataclass(frozen=True, slots=True)

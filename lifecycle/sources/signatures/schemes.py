@@ -13,10 +13,13 @@ import hmac
 import re
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from lifecycle._durations import in_seconds
 from lifecycle.errors import VerificationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from lifecycle._durations import Duration
 
 __all__ = [
     "GitHub",
@@ -28,7 +31,6 @@ __all__ = [
     "Verify",
     "any_matches",
     "check_time",
-    "checked_tolerance",
     "credential",
     "encoded",
     "header",
@@ -244,9 +246,9 @@ class Stripe:
     #: `verify` rejects any body without this header. In lower case.
     credential_header: str = _STRIPE.lower()
 
-    def __init__(self, *secrets: str | bytes, tolerance: float = 300.0) -> None:
+    def __init__(self, *secrets: str | bytes, tolerance: Duration = 300.0) -> None:
         self._keys = _keys_of(secrets)
-        self._tolerance = checked_tolerance(tolerance)
+        self._tolerance = in_seconds("tolerance", tolerance)
 
     def __repr__(self) -> str:
         return shown(self, len(self._keys))
@@ -292,9 +294,9 @@ class Slack:
     #: `verify` rejects any body without this header. In lower case.
     credential_header: str = _SLACK.lower()
 
-    def __init__(self, *secrets: str | bytes, tolerance: float = 300.0) -> None:
+    def __init__(self, *secrets: str | bytes, tolerance: Duration = 300.0) -> None:
         self._keys = _keys_of(secrets)
-        self._tolerance = checked_tolerance(tolerance)
+        self._tolerance = in_seconds("tolerance", tolerance)
 
     def __repr__(self) -> str:
         return shown(self, len(self._keys))
@@ -404,17 +406,6 @@ def key_of(secret: str | bytes) -> bytes:
         raise ValueError(
             "the secret contains half of a surrogate pair and cannot be encoded; pass it as bytes"
         ) from None
-
-
-def checked_tolerance(seconds: float) -> float:
-    """Return the tolerance.
-
-    Raises:
-        ValueError: if it is not above zero.
-    """
-    if not seconds > 0:
-        raise ValueError(f"tolerance={seconds!r} would reject every request; give more than 0 seconds")
-    return seconds
 
 
 def shown(scheme: object, secrets: int) -> str:

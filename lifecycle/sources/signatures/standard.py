@@ -9,11 +9,11 @@ import base64
 import hmac
 from typing import TYPE_CHECKING
 
+from lifecycle._durations import in_seconds
 from lifecycle.errors import VerificationError
 from lifecycle.sources.signatures.schemes import (
     any_matches,
     check_time,
-    checked_tolerance,
     credential,
     encoded,
     header,
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+    from lifecycle._durations import Duration
 
 __all__ = ["StandardWebhooks"]
 
@@ -65,9 +67,9 @@ class StandardWebhooks:
     #: `verify` rejects any body without this header. In lower case.
     credential_header: str = _SIGNATURE
 
-    def __init__(self, *secrets: str | bytes, tolerance: float = 300.0) -> None:
+    def __init__(self, *secrets: str | bytes, tolerance: Duration = 300.0) -> None:
         self._keys = _read_keys(secrets)
-        self._tolerance = checked_tolerance(tolerance)
+        self._tolerance = in_seconds("tolerance", tolerance)
 
     def __repr__(self) -> str:
         return shown(self, len(self._keys))

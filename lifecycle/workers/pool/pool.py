@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from lifecycle._durations import in_seconds, in_seconds_or_none
 from lifecycle.backoff import Intensity
 from lifecycle.errors import PoolClosed
 from lifecycle.workers.base import BaseWorker
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 
+    from lifecycle._durations import Duration
     from lifecycle.workers.model import End, WorkerState
     from lifecycle.workers.pool.records import PoolStats
     from lifecycle.workers.pool.worker import PoolWorker
@@ -90,7 +92,7 @@ class Pool(BaseWorker):
         size: tuple[int, int] = (1, 4),
         init: Sequence[Any] = (),
         queue: int = 100,
-        deadline: float = 60.0,
+        deadline: Duration = 60.0,
         concurrency: int = 1,
         codec: str | None = None,
         recycle: Recycle = _RECYCLE,
@@ -106,7 +108,7 @@ class Pool(BaseWorker):
             size=size,
             init=init,
             queue=queue,
-            deadline=deadline,
+            deadline=in_seconds("deadline", deadline),
             concurrency=concurrency,
             codec_name=codec,
             recycle=recycle,
@@ -133,7 +135,7 @@ class Pool(BaseWorker):
         /,
         *args: Any,
         session: str | None = None,
-        deadline: float | None = None,
+        deadline: Duration | None = None,
         idempotent: bool = False,
         **kwargs: Any,
     ) -> Any:
@@ -170,7 +172,7 @@ class Pool(BaseWorker):
         /,
         *args: Any,
         session: str | None = None,
-        deadline: float | None = None,
+        deadline: Duration | None = None,
         **kwargs: Any,
     ) -> Stream:
         """Call the generator ``function`` in a worker, and return an async iterator over its values.
@@ -180,14 +182,15 @@ class Pool(BaseWorker):
         spec = CallSpec(self._settings, function, args, kwargs, session=session, deadline=deadline)
         return Stream(self._running(), spec)
 
-    def lease(self, session: str | None = None, *, deadline: float | None = None) -> Lease:
+    def lease(self, session: str | None = None, *, deadline: Duration | None = None) -> Lease:
         """Return a worker for several calls: ``async with pool.lease() as worker``, then ``await worker.call(…)``.
 
         Args:
             session: Name of a session. The worker that has the session is leased.
             deadline: Maximum number of seconds to wait for the worker. Each call has a separate deadline.
         """
-        return Lease(self._running(), CallSpec(self._settings, "lease", session=session, deadline=deadline))
+        spec = CallSpec(self._settings, "lease", session=session, deadline=deadline)
+        return Lease(self._running(), spec)
 
     def map(
         self,
@@ -195,7 +198,7 @@ class Pool(BaseWorker):
         rows: Iterable[Any],
         *,
         ordered: bool = True,
-        deadline: float | None = None,
+        deadline: Duration | None = None,
     ) -> AsyncGenerator[Any, None]:
         """Call ``function`` with each of ``rows``, and return an async iterator over the results.
 
@@ -208,7 +211,8 @@ class Pool(BaseWorker):
             ordered: Whether to return results in the order of the rows. If False, they are returned as they arrive.
             deadline: Seconds per call.
         """
-        return map_calls(self._running(), function_name(function), rows, ordered=ordered, deadline=deadline)
+        limit = in_seconds_or_none("deadline", deadline)
+        return map_calls(self._running(), function_name(function), rows, ordered=ordered, deadline=limit)
 
     # -- the pool -----------------------------------------------------------------------------------------------------
 

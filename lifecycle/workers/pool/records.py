@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from lifecycle._durations import in_seconds
 from lifecycle.workers.model import FINAL, Status
-from lifecycle.workers.pool.settings import check_deadline, function_name
+from lifecycle.workers.pool.settings import function_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from lifecycle._durations import Duration
     from lifecycle.workers.pool.settings import PoolSettings
 
 __all__ = ["CallSpec", "Health", "Phase", "PhaseChange", "PoolStats", "Reason", "end_reason", "phase_of"]
@@ -44,13 +46,9 @@ class CallSpec:
         kwargs: dict[str, Any] | None = None,
         *,
         session: str | None = None,
-        deadline: float | None = None,
+        deadline: Duration | None = None,
         patient: bool = False,
     ) -> None:
-        if deadline is None:
-            deadline = settings.deadline
-        else:
-            check_deadline(settings.name, deadline)
         if session is not None and not isinstance(session, str):
             raise TypeError(f"session must be a string, got {session!r}")
         plain = isinstance(function, str) and function.isidentifier()
@@ -58,7 +56,7 @@ class CallSpec:
         self.args: list[Any] = list(args)
         self.kwargs: dict[str, Any] = kwargs or {}
         self.session: str | None = session
-        self.deadline: float = deadline
+        self.deadline: float = settings.deadline if deadline is None else in_seconds("deadline", deadline)
         self.patient: bool = patient
         #: The arguments in the form in which they are sent, as set by `CallDispatcher.prepare` or `encode`. If None,
         #: the connection encodes the arguments when it sends the call.

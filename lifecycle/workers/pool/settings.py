@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import os
 import sys
 from collections.abc import Iterable
@@ -11,6 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType, ModuleType, NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
+from lifecycle._durations import duration, store_seconds
 from lifecycle.backoff import Intensity
 from lifecycle.workers.base import check_env
 from lifecycle.workers.containment.containment import Level
@@ -20,6 +20,7 @@ from lifecycle.workers.stdio import check_argv
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from lifecycle._durations import DurationField, OptionalDurationField
     from lifecycle.workers.pool.protocol import Codec
 
 __all__ = [
@@ -30,7 +31,6 @@ __all__ = [
     "SessionMode",
     "Sessions",
     "Target",
-    "check_deadline",
     "check_size",
     "function_name",
 ]
@@ -66,15 +66,14 @@ class Recycle:
     """
 
     calls: int | None = None
-    age: float | None = None
+    age: OptionalDurationField = duration(None)
     rss: int | None = None
-    idle: float | None = 60.0
+    idle: OptionalDurationField = duration(60.0)
 
     def __post_init__(self) -> None:
         _check_count(self, "calls", optional=True)
-        _check_seconds(self, "age", optional=True)
         _check_count(self, "rss", optional=True)
-        _check_seconds(self, "idle", optional=True)
+        store_seconds(self, "age", "idle", finite=True, optional=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +93,14 @@ class Sessions:
     """
 
     mode: SessionMode = "hint"
-    ttl: float = 300.0
+    ttl: DurationField = duration(300.0)
     limit: int = 10_000
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(SessionMode):
             known = ", ".join(repr(mode) for mode in get_args(SessionMode))
             raise ValueError(f"Sessions(mode={self.mode!r}) is unknown; give one of {known}")
-        _check_seconds(self, "ttl")
+        store_seconds(self, "ttl", finite=True)
         _check_count(self, "limit")
 
 
@@ -120,13 +119,12 @@ class Heartbeat:
         ValueError, TypeError: if a number is invalid. The message names it.
     """
 
-    every: float = 2.0
-    timeout: float = 10.0
+    every: DurationField = duration(2.0)
+    timeout: DurationField = duration(10.0)
     misses: int = 3
 
     def __post_init__(self) -> None:
-        _check_seconds(self, "every")
-        _check_seconds(self, "timeout")
+        store_seconds(self, "every", "timeout", finite=True)
         _check_count(self, "misses")
 
 
@@ -154,9 +152,9 @@ class Process:
     env: Mapping[str, str | None] | None = None
     cwd: str | os.PathLike[str] | None = None
     contain: str = "auto"
-    grace: float = 0.5
-    stop_timeout: float = 5.0
-    start_timeout: float = 30.0
+    grace: DurationField = duration(0.5)
+    stop_timeout: DurationField = duration(5.0)
+    start_timeout: DurationField = duration(30.0)
     threads: int | None = None
 
     def __post_init__(self) -> None:
@@ -167,22 +165,9 @@ class Process:
         if not isinstance(self.cwd, str | os.PathLike | None):
             raise TypeError(f"Process(cwd={self.cwd!r}) is not a directory; give a path")
         Level.wanted(self.contain, detached=False)
-        _check_seconds(self, "grace", or_zero=True)
-        _check_seconds(self, "stop_timeout", or_zero=True)
-        _check_seconds(self, "start_timeout")
+        store_seconds(self, "grace", "stop_timeout", least=0, finite=True)
+        store_seconds(self, "start_timeout", finite=True)
         _check_count(self, "threads", optional=True)
-
-
-def _check_seconds(record: object, name: str, *, optional: bool = False, or_zero: bool = False) -> None:
-    value = getattr(record, name)
-    if optional and value is None:
-        return
-    given = f"{type(record).__name__}({name}={value!r})"
-    least = "0 or more" if or_zero else "more than 0"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{given} is not a number of seconds; give {least}")
-    if not math.isfinite(value) or value < 0 or (value == 0 and not or_zero):
-        raise ValueError(f"{given} is not a valid number of seconds; give {least}")
 
 
 def _check_count(record: object, name: str, *, optional: bool = False, least: int = 1, of: str = "") -> None:
@@ -223,7 +208,6 @@ class PoolSettings:
 
     def __post_init__(self) -> None:
         check_size(self.name, *self.size)
-        check_deadline(self.name, self.deadline)
         _check_count(self, "queue", least=0, of=self.name)
         _check_count(self, "concurrency", of=self.name)
         for what, kind in _RECORDS.items():
@@ -311,14 +295,6 @@ def check_size(name: str, low: int, high: int) -> tuple[int, int]:
             f"size={(low, high)!r} of {name!r} is not possible; give a minimum (0 or more) and a maximum (1 or more)"
         )
     return low, high
-
-
-def check_deadline(name: str, deadline: float) -> None:
-    """Raise TypeError or ValueError if ``deadline`` is not a valid deadline for a call to the pool ``name``."""
-    if isinstance(deadline, bool) or not isinstance(deadline, int | float):
-        raise TypeError(f"deadline={deadline!r} of {name!r} is not a number of seconds; give more than 0, or math.inf")
-    if not deadline > 0:
-        raise ValueError(f"deadline={deadline!r} of {name!r} is too short; give more than 0 seconds, or math.inf")
 
 
 # -- targets and functions -------------------------------------------------------------------------------------------

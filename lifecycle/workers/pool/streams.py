@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable
     from typing import Self
 
+    from lifecycle._durations import Duration
     from lifecycle.workers.pool.calls import CallDispatcher, Permit
     from lifecycle.workers.pool.worker import PoolWorker
 
@@ -143,7 +144,7 @@ class Lease:
         return self._held().worker
 
     async def call(
-        self, function: str | Callable[..., Any], /, *args: Any, deadline: float | None = None, **kwargs: Any
+        self, function: str | Callable[..., Any], /, *args: Any, deadline: Duration | None = None, **kwargs: Any
     ) -> Any:
         """Call ``function`` in the leased worker; see `Pool.call`."""
         spec = self._call_spec(function, args, kwargs, deadline)
@@ -154,7 +155,7 @@ class Lease:
         return await PendingCall(self._dispatcher, spec, self._held()).outcome()
 
     def stream(
-        self, function: str | Callable[..., Any], /, *args: Any, deadline: float | None = None, **kwargs: Any
+        self, function: str | Callable[..., Any], /, *args: Any, deadline: Duration | None = None, **kwargs: Any
     ) -> Stream:
         """Call the generator ``function`` in the leased worker; see `Pool.stream`."""
         return Stream(self._dispatcher, self._call_spec(function, args, kwargs, deadline), self._held())
@@ -182,7 +183,11 @@ class Lease:
         return self._permit
 
     def _call_spec(
-        self, function: str | Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], deadline: float | None
+        self,
+        function: str | Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        deadline: Duration | None,
     ) -> CallSpec:
         settings, session = self._dispatcher.settings, self._spec.session
         return CallSpec(settings, function, args, kwargs, session=session, deadline=deadline)

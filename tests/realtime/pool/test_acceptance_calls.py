@@ -445,10 +445,7 @@ async def test_a_stream_ends_its_generator_when_a_chunk_cannot_be_decoded(tmp_pa
 @pytest.mark.parametrize(
     ("how", "error", "message"),
     [
-        ({"deadline": 0}, ValueError, "is too short"),
-        ({"deadline": -1}, ValueError, "is too short"),
-        ({"deadline": math.nan}, ValueError, "is too short"),
-        ({"deadline": "1"}, TypeError, "not a number of seconds"),
+        ({"deadline": 0}, ValueError, "deadline must be a positive number of seconds"),
         ({"session": 1}, TypeError, "session must be a string, got 1"),
     ],
 )

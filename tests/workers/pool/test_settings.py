@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import sys
 import threading
 from pathlib import Path
@@ -59,37 +58,7 @@ def test_extreme_settings_are_accepted(make: Any) -> None:
         setattr(record, dataclasses.fields(record)[0].name, None)
 
 
-SECONDS = [
-    (Recycle, "age"),
-    (Recycle, "idle"),
-    (Sessions, "ttl"),
-    (Heartbeat, "every"),
-    (Heartbeat, "timeout"),
-    (Process, "grace"),
-    (Process, "stop_timeout"),
-    (Process, "start_timeout"),
-]
 COUNTS = [(Recycle, "calls"), (Recycle, "rss"), (Sessions, "limit"), (Heartbeat, "misses"), (Process, "threads")]
-
-
-@pytest.mark.parametrize(("kind", "name"), SECONDS)
-@pytest.mark.parametrize("value", [-1, -0.001, math.inf, math.nan])
-def test_seconds_that_cannot_work_are_refused_by_name(kind: Any, name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=rf"^{kind.__name__}\({name}={value!r}\) is not a valid number of seconds"):
-        kind(**{name: value})
-
-
-@pytest.mark.parametrize(("kind", "name"), [each for each in SECONDS if each[1] not in ("grace", "stop_timeout")])
-def test_zero_seconds_are_refused(kind: Any, name: str) -> None:
-    with pytest.raises(ValueError, match=rf"{name}=0\) .* give more than 0"):
-        kind(**{name: 0})
-
-
-@pytest.mark.parametrize(("kind", "name"), SECONDS)
-@pytest.mark.parametrize("value", ["5", True, b"1", [1]])
-def test_seconds_of_another_type_are_refused(kind: Any, name: str, value: object) -> None:
-    with pytest.raises(TypeError, match=rf"{name}=.* is not a number of seconds"):
-        kind(**{name: value})
 
 
 @pytest.mark.parametrize(("kind", "name"), COUNTS)
@@ -101,7 +70,7 @@ def test_counts_that_cannot_work_are_refused_by_name(kind: Any, name: str, value
 
 @pytest.mark.parametrize("name", ["ttl", "limit"])
 def test_required_settings_must_not_be_none(name: str) -> None:
-    with pytest.raises(TypeError, match=f"{name}=None"):
+    with pytest.raises(TypeError, match=f"{name}.*None"):
         Sessions(**{name: None})  # type: ignore[arg-type]  # what is tested
 
 
@@ -173,8 +142,6 @@ def test_a_pool_is_created_without_a_loop() -> None:
         ({"queue": 1.5}, TypeError, "queue=1.5 of 'pool' is not a whole number"),
         ({"queue": True}, TypeError, "queue=True"),
         ({"concurrency": 0}, ValueError, "concurrency=0 of 'pool' is too small; give 1 or more"),
-        ({"deadline": 0}, ValueError, "deadline=0 of 'pool' is too short"),
-        ({"deadline": None}, TypeError, "deadline=None of 'pool' is not a number of seconds"),
         ({"codec": "yaml"}, ValueError, "codec='yaml' is unknown"),
         ({"recycle": 3}, TypeError, "recycle=3 of 'pool' is not of type Recycle; give one"),
         ({"sessions": "strict"}, TypeError, "sessions='strict' of 'pool' is not of type Sessions"),
