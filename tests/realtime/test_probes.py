@@ -4,68 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import os
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from aiohttp import web
 
 from lifecycle.workers import Backoff, ProbeResult, Spec, Supervisor
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
+    from pytest_aiohttp import AiohttpRawServer, AiohttpServer
+
 SLEEP = ["sleep", "1000"]
-
-
-class Server(ThreadingHTTPServer):
-    """A server whose answer a test sets."""
-
-    status = 200
-
-
-class Answer(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_GET(self) -> None:
-        self.send_response(self.server.status)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None: ...
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with Server(("127.0.0.1", 0), Answer) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
 
 
 async def job() -> None:
     await asyncio.Event().wait()
 
 
-async def test_a_url_is_probed_for_any_kind_of_child(server: Server) -> None:
-    url = f"http://127.0.0.1:{server.server_port}/health"
+async def test_a_url_is_probed_for_any_kind_of_child(aiohttp_raw_server: AiohttpRawServer) -> None:
+    status = 200
+
+    async def answer(_: web.BaseRequest) -> web.Response:
+        return web.Response(status=status)
+
+    url = str((await aiohttp_raw_server(answer)).make_url("/health"))
     async with Supervisor("s", Spec("job", job, probe=url)) as supervisor:
         assert await supervisor.probe("job") == ProbeResult(healthy=True)
-        server.status = 503
+        status = 503
         message = f"did not answer {url} with a status below 400: the last answer had the status 503"
         assert await supervisor.probe("job") == ProbeResult(healthy=False, message=message)
 
 
-async def test_a_port_is_probed(server: Server) -> None:
-    port = server.server_port
+async def test_a_port_is_probed(aiohttp_server: AiohttpServer) -> None:
+    server = await aiohttp_server(web.Application())
+    port = server.port
     async with Supervisor("s", Spec("job", job, probe=f"port:{port}")) as supervisor:
         assert (await supervisor.probe("job")).healthy
-        server.shutdown()
-        server.server_close()
+        await server.close()
         message = f"did not accept connections on 127.0.0.1:{port}"
         assert await supervisor.probe("job") == ProbeResult(healthy=False, message=message)
 
