@@ -225,7 +225,7 @@ async def _retry(selection: _Selection) -> int:
     return DONE
 
 
-async def _job(selection: _Selection, id: str) -> JobRow | None:  # noqa: A002  # what it is
+async def _job(selection: _Selection, id: str) -> JobRow | None:  # noqa: A002  # the natural name
     store = selection.flows.store
     return await store.jobs(selection.flows.presence).get(id, now=clock_of(store)())
 
@@ -305,7 +305,7 @@ _SUBCOMMANDS: dict[str, Callable[[_Selection], Awaitable[int]]] = {
 }
 
 
-async def _all_changes(store: Store, id: str) -> AsyncIterator[Change]:  # noqa: A002  # what it is
+async def _all_changes(store: Store, id: str) -> AsyncIterator[Change]:  # noqa: A002  # the natural name
     """Yield all changes of a flow, read page by page."""
     seq = 0
     while changes := await store.changes(id, after=seq):
@@ -339,7 +339,7 @@ def _flows_json(rows: Sequence[tuple[FlowRow, str]]) -> str:
 
 def _dead_table(letters: Sequence[tuple[str, str, str, int, str]]) -> str:
     """Format one line per dead letter: kind, id, name of the flow or topic, attempts and last error."""
-    rows = [(kind, id, name, str(attempts), shorten(masked(error))) for kind, id, name, attempts, error in letters]  # noqa: A001  # what it is
+    rows = [(kind, id, name, str(attempts), shorten(masked(error))) for kind, id, name, attempts, error in letters]  # noqa: A001  # the natural name
     return columns([_DEAD, *(tuple(map(printable, row)) for row in rows)])
 
 

@@ -144,7 +144,7 @@ class Flows:
         """Return a record of the store and the unfinished runs."""
         return FlowsState(repr(self.store), tuple(run.info() for run in self.runs))
 
-    def start(self, flow: Item, /, *, id: str | None = None, **store: Any) -> Run:  # noqa: A002  # what it is
+    def start(self, flow: Item, /, *, id: str | None = None, **store: Any) -> Run:  # noqa: A002  # the natural name
         """Run ``flow`` in the background with the given values.
 
         `start` returns before anything is stored. ``await flows.start(…).stored()`` returns the run after the flow is
@@ -172,11 +172,11 @@ class Flows:
         """
         return self._start(flow, id, store, same=True)
 
-    def repeat(self, flow: Item, /, *, id: str | None = None, **store: Any) -> Run:  # noqa: A002  # what it is
+    def repeat(self, flow: Item, /, *, id: str | None = None, **store: Any) -> Run:  # noqa: A002  # the natural name
         """Start a flow for an event. If the event arrives again, the first values are used."""
         return self._start(flow, id, store, same=False)
 
-    def _start(self, flow: Item, id: str | None, store: dict[str, Any], *, same: bool) -> Run:  # noqa: A002  # what it is
+    def _start(self, flow: Item, id: str | None, store: dict[str, Any], *, same: bool) -> Run:  # noqa: A002  # the natural name
         self.check_open()
         plan = compile_flow(flow)
         self._registry.remember(flow)
@@ -337,7 +337,7 @@ class RunRegistry:
         """The unfinished runs, in start order."""
         return tuple(self._unfinished.values())
 
-    def get(self, id: str) -> Run | None:  # noqa: A002  # what it is
+    def get(self, id: str) -> Run | None:  # noqa: A002  # the natural name
         """Return the run with that id, or None if this process does not have it."""
         return self._runs.get(id)
 

@@ -43,7 +43,8 @@ __all__ = [
     "unordered",
 ]
 
-#: Each name that a step provides, and the part of the result: all of it (None), by position, or by key.
+#: The names that a step provides, each with the part of the result that it names: all of it (None), a position or a
+#: key.
 Provides: TypeAlias = "Mapping[str, int | str | None]"
 
 
@@ -55,9 +56,9 @@ class StepFunction(NamedTuple):
     arguments: Mapping[str, str]
     #: The parameters that are optional.
     optional: frozenset[str]
-    #: The parameters about the step itself: its result, its history, the failures of the flow.
+    #: The parameters that describe the step itself: its result, its history, and the failures of its flow.
     specials: frozenset[str] = frozenset()
-    #: Whether the function is plain and so runs in a thread.
+    #: True for a plain function, which runs in a thread.
     in_thread: bool = False
     #: True for a revert that is not called for a step that failed.
     only_if_done: bool = False
@@ -69,12 +70,12 @@ class _Parameters(NamedTuple):
     required: tuple[str, ...] = ()
     #: The parameters with a default, which get an argument if one exists.
     optional: tuple[str, ...] = ()
-    #: Whether the function accepts any name (``**kwargs``).
+    #: True if the function accepts any name (``**kwargs``).
     takes_any: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All parameters."""
+        """The required and the optional parameters."""
         return self.required + self.optional
 
 
@@ -101,7 +102,7 @@ def _parameters_of(fn: Callable[..., Any]) -> _Parameters:
 
 
 class TaskSettings(TypedDict, total=False):
-    """The settings of `task`."""
+    """The keyword arguments of `task`."""
 
     name: str | None
     provides: str | Iterable[str] | None
@@ -129,7 +130,7 @@ _OF_REVERTS = ("result", "failures", "flow_failures")
 
 
 class Task:
-    """A step of a flow; create it with `task`."""
+    """A step of a flow. Create it with `task`."""
 
     name: str
     provides: Provides
@@ -171,7 +172,7 @@ class Task:
     def revert(
         self, fn: Callable[..., Any] | None = None, /, *, only_if_done: bool = False
     ) -> Task | Callable[[Callable[..., Any]], Task]:
-        """Set the function that reverts the task; a decorator that returns the task, with or without settings.
+        """Set the function that reverts the task; a decorator, with or without settings, that returns the task.
 
         The function can take ``result`` (the result of the task, or its `Failure`), also under the name that the task
         provides; ``failures`` (each failed step's name with its `Failure`); and any argument that the task itself could
@@ -222,29 +223,29 @@ class Task:
 def task(fn: Callable[..., Any], /, **settings: Unpack[TaskSettings]) -> Task: ...
 @overload
 def task(fn: None = None, /, **settings: Unpack[TaskSettings]) -> Callable[[Callable[..., Any]], Task]: ...
-def task(  # the settings are those of the type
+def task(  # `TaskSettings` has the parameters
     fn: Callable[..., Any] | None = None, /, **settings: Unpack[TaskSettings]
 ) -> Task | Callable[[Callable[..., Any]], Task]:
-    """Make a step of a flow from an async or plain function; a decorator, with or without settings.
+    """Create a step of a flow from an async or plain function. Use this as a decorator, with or without settings.
 
-    A plain function runs in a thread, so it may block; at most 32 of them run at the same time in one `Flows`. It has
-    the context variables of its task. A thread cannot be stopped: when the task is cancelled or exceeds its
-    ``timeout``, it waits up to 5 seconds for the function. A function that needs the loop must be async.
+    A plain function runs in a thread, so it may block. At most 32 of them run at the same time in one `Flows`. The
+    thread has the context variables of the task. A thread cannot be stopped: when the task is cancelled or exceeds its
+    ``timeout``, the flow waits up to 5 seconds for the function. A function that needs the loop must be async.
 
     If you pass a task instead of a function, it is copied with the given settings changed.
 
     Args:
-        fn: The function; its parameters are the names of its arguments.
-        name: The name of the task, unique in its flow; by default the name of the function.
-        provides: The name under which other tasks get the result, by default the name of the task. Several names in a
-            list or a tuple name the parts of the result by position, in a set by key. None provides nothing.
-        requires: Names that the task waits for in addition to its parameters; names that the function accepts are
-            passed.
-        rebind: The name of the argument for each parameter whose name differs; or argument names, in the order of
+        fn: The function. The names of its parameters are the names of its arguments.
+        name: The name of the task, unique in its flow. By default, the name of the function.
+        provides: The name under which other tasks get the result. By default, the name of the task. A list or tuple of
+            names splits the result by position, and a set of names splits it by key. With None, the task provides
+            nothing.
+        requires: Names that the task waits for in addition to its parameters. The function gets those that it accepts.
+        rebind: The name of the argument for each parameter whose name differs, or argument names in the order of the
             parameters.
         inject: Values for this task only, which take precedence over all others.
         priority: Tasks with a higher priority start before others that can start.
-        timeout: Seconds for one attempt. After that the task is cancelled and fails with `TimeoutError`; if it
+        timeout: Seconds for one attempt. After that, the task is cancelled and fails with `TimeoutError`. If it
             continues anyway, it is abandoned 5 seconds later. None means no limit.
 
     Raises:
@@ -356,7 +357,7 @@ class RetryStep:
 
     name: str
     function: StepFunction
-    #: ``on_failure``.
+    #: The function ``on_failure``, which returns the verdict.
     question: StepFunction
 
     kind = "retry"
@@ -399,7 +400,7 @@ Item: TypeAlias = "Task | Flow"
 
 
 class Depth(StrEnum):
-    """The steps that are skipped together with a task that a decider skips; if several apply, the widest wins."""
+    """The steps that are skipped together with a task that a decider skips. The widest depth that applies wins."""
 
     #: All later steps, also in other flows.
     ALL = "all"
@@ -421,7 +422,7 @@ class Edge(NamedTuple):
 
 
 class Flow:
-    """Items and their order; create it with `linear`, `unordered` or `graph`. A `Task` can replace a flow."""
+    """Items and their order. Create it with `linear`, `unordered` or `graph`. A `Task` can take its place."""
 
     def __init__(self, pattern: str, name: str, items: tuple[Item, ...], *, retry: RetryStep | None) -> None:
         self.pattern = pattern
@@ -434,10 +435,10 @@ class Flow:
         return f"<{self.pattern} {self.name!r}: {len(self.items)} items>"
 
     def when(self, u: Item, v: Item, decider: Decider | None = None, *, depth: str = Depth.ALL) -> Flow:
-        """Run ``v`` after ``u``, and only if ``decider`` returns true; return the flow.
+        """Run ``v`` after ``u``, and only if ``decider`` returns true. Return the flow.
 
-        The decider gets the results of all tasks that ``v`` is linked to with a decider, by name, except skipped tasks.
-        If any decider returns false, ``v`` is skipped.
+        The decider gets, by name, the results of all tasks that a decider links to ``v``, except skipped tasks. If any
+        of these deciders returns false, ``v`` is skipped.
 
         Args:
             u: The earlier item.
@@ -479,7 +480,7 @@ def linear(name: str, *items: Item | Callable[..., Any], retry: Retry | None = N
 
 
 def unordered(name: str, *items: Item | Callable[..., Any], retry: Retry | None = None) -> Flow:
-    """Make a flow whose items all run at the same time, without the results of one another.
+    """Make a flow whose items all run at the same time. They do not get each other's results.
 
     Raises:
         FlowError: if an item occurs twice.
@@ -528,7 +529,7 @@ def _is_plain(given: Any) -> bool:
 def _depth(given: str) -> Depth:
     try:
         depth = given.lower()
-        # The name of this value in TaskFlow.
+        # TaskFlow calls this value ``atom``.
         return Depth.STEP if depth == "atom" else Depth(depth)
     except (ValueError, AttributeError):
         raise ValueError(f"when(depth={given!r}) is unknown; give one of {', '.join(Depth)}") from None

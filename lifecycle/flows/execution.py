@@ -3,10 +3,10 @@
 This module does not await, read a clock or use a store. `decisions` makes every change of state through `UnitOfWork`,
 which checks the change against a table and collects changes for one transaction.
 
-Readiness is counted, so that no change needs a walk through the graph. A node is *done* when it and all nodes before it
-are finished; then each node directly after it waits for one node less. A node is *reverted* when neither it nor any
-node after it has something to undo; then each node directly before it waits for one node less to be reverted. All
-earlier nodes count, not only the direct predecessors, so that a task inserted before a finished task runs first.
+Readiness is counted, so no change needs a walk through the graph. A node is *done* when it and all nodes before it are
+finished. Each node directly after it then waits for one node fewer. A node is *reverted* when neither it nor any node
+after it has something to undo. Each node directly before it then waits for one node fewer to be reverted. All earlier
+nodes count, not only the direct predecessors, so a task inserted before a finished task runs first.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NOTHING", "NodeState", "UnitOfWork", "Values"]
 
-#: Replaces a value that does not exist, or is not decoded yet.
+#: A placeholder for a value that does not exist, or is not decoded yet.
 NOTHING: Any = object()
 
 _FINISHED = frozenset({StepState.SUCCESS, StepState.IGNORE})
@@ -87,8 +87,9 @@ class NodeState:
         self.intention: Intention = Intention.EXECUTE
         self.attempt: int = 0
         self.round: int = 0
-        # The last round that was reverted, and the end of a retry's wait before its next attempt.
+        # The last round that was reverted.
         self.undone: int = 0
+        # The end of a retry's wait before its next attempt.
         self.due: float = 0.0
         self.result: str | None = None
         self.value: Any = NOTHING
@@ -97,14 +98,17 @@ class NodeState:
         self.history: list[Attempt] = []
         # The intention that a retry last gave to the steps after it, in this process.
         self.answered: Intention | None = None
-        # Number of direct predecessors that are not done, and of direct successors that are not reverted.
+        # The number of direct predecessors that are not done.
         self.predecessors_left: int = 0
+        # The number of direct successors that are not reverted.
         self.successors_left: int = 0
-        # Whether it and all nodes before it are finished, and whether it and all nodes after it have nothing to undo.
+        # True if this node and all nodes before it are finished.
         self.done: bool = False
+        # True if this node and all nodes after it have nothing to undo.
         self.reverted: bool = True
-        # Whether it is queued as ready, and whether it was running when the process ended.
+        # True if it is queued as ready.
         self.queued: bool = False
+        # True if it was running when the process ended.
         self.restart: bool = False
 
     def __repr__(self) -> str:
@@ -247,8 +251,9 @@ class UnitOfWork:
         self.now: float = 0.0
         #: The nodes that became ready, in order; some may no longer be ready.
         self.became_ready: list[NodeState] = []
-        # The nodes to write, by number; and the changes, in order.
+        # The nodes to write, by number.
         self._dirty: dict[int, NodeState] = {}
+        # The changes to write, in order.
         self._changes: list[Change] = []
         self._sent: list[OutboxRow] = []
         self._seq = flow.seq

@@ -1,7 +1,7 @@
 """`Plan`: a flow compiled to one graph. Compiling finds mistakes before anything runs.
 
-Nodes are tasks, retries, and a start and an end for each flow; the latter keep the number of edges small between flows
-of many items. Earlier nodes have lower numbers, so every ascending list of numbers is a valid order of execution.
+Nodes are tasks, retries, and a start and an end for each flow. The starts and ends reduce the number of edges between
+flows of many items. Earlier nodes have lower numbers, so every ascending list of numbers is a valid order of execution.
 
 An argument is looked up first among the values injected into a task, then in the values that the flow was given, then
 among the results of earlier steps, nearest first.
@@ -34,7 +34,7 @@ class Condition(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """One flow in a nesting of flows."""
+    """A flow, and its place in the flows around it."""
 
     #: The enclosing flow, and its place there.
     around: Scope | None
@@ -61,7 +61,7 @@ class Node:
         self.step: Step | None = step
         self.successors: list[int] = []
         self.predecessors: list[int] = []
-        #: The retry of the innermost enclosing flow that has one; it decides when the step fails.
+        #: The retry of the innermost enclosing flow that has one. It decides what happens when the step fails.
         self.retry: int | None = None
         #: The conditions that must hold before it runs.
         self.conditions: list[Condition] = []
@@ -74,7 +74,7 @@ class Plan:
         self.flow = flow
         self.name: str = flow.name
         self.nodes: list[Node] = []
-        #: The steps in the order of a reset: those of a flow, then its retry.
+        #: The steps in the order of a reset: the steps of a flow, then its retry.
         self.resets: list[Node] = []
         #: The steps that provide each name, in order.
         self.providers: dict[str, list[Node]] = {}
@@ -104,11 +104,11 @@ class Plan:
                 yield giver
 
     def required(self) -> set[str]:
-        """Return the names that any step requires."""
+        """Return the names that at least one step requires."""
         return {name for _, step in self.steps for _, name, _ in _arguments(step)}
 
     def check(self, known: Collection[str]) -> None:
-        """Check that each step will get its arguments; ``known`` are the names that the flow was given.
+        """Check that each step will get its arguments. ``known`` are the names that the flow was given.
 
         Raises:
             MissingDependencies: with each step that would lack an argument, and the available names.
@@ -140,7 +140,7 @@ def _functions(step: Step) -> Iterator[tuple[str, StepFunction]]:
 
 
 def _arguments(step: Step) -> Iterator[tuple[str, str, bool]]:
-    """Yield the place, name and optionality of each argument that is not injected."""
+    """For each argument that is not injected, yield its function, its name, and whether it is optional."""
     for where, function in _functions(step):
         for parameter, name in function.arguments.items():
             if name not in step.inject:
@@ -190,7 +190,7 @@ class _Compiler:
         self._ends: dict[int, tuple[Node, Node]] = {}
 
     def add(self, item: Item, scope: Scope, place: int, retry: int | None = None) -> None:
-        """Add ``item``; ``retry`` decides when a step in it fails."""
+        """Add ``item``. ``retry`` decides what happens when a step in it fails."""
         if isinstance(item, Task):
             node = self._node("task", scope, place, item)
             node.retry = retry

@@ -50,7 +50,7 @@ def jobs_of(flow: str) -> str:
     return f"{JOBS_TO_CLAIM} {flow}" if len(flow) <= _LONGEST else JOBS_TO_CLAIM
 
 
-def _end_of(id: str) -> str:  # noqa: A002  # what it is
+def _end_of(id: str) -> str:  # noqa: A002  # the natural name
     """Return the message that a job is complete."""
     return f"end of {id}"
 
@@ -212,7 +212,7 @@ class JobQueue:
         *,
         priority: str = "normal",
         after: Duration = 0.0,
-        id: str | None = None,  # noqa: A002  # what it is
+        id: str | None = None,  # noqa: A002  # the natural name
         **store: Any,
     ) -> Job:
         """Add a job that runs ``flow`` with these values.
@@ -248,7 +248,7 @@ class JobQueue:
         self.flows.presence.notify(jobs_of(flow))
         return Job(self, kept)
 
-    async def get(self, id: str) -> Job:  # noqa: A002  # what it is
+    async def get(self, id: str) -> Job:  # noqa: A002  # the natural name
         """Return the job with that id.
 
         Raises:
@@ -461,7 +461,7 @@ class JobQueue:
         job.see(row)
         return True
 
-    async def _row(self, id: str) -> JobRow:  # noqa: A002  # what it is
+    async def _row(self, id: str) -> JobRow:  # noqa: A002  # the natural name
         row = await self.store.get(id, now=self.now())
         if row is None:
             raise FlowError(f"there is no job {id!r} in this store; give the id that it was enqueued with")

@@ -34,11 +34,11 @@ __all__ = [
 
 
 class Verdict(StrEnum):
-    """The verdict of a retry on a failure."""
+    """A retry's decision about a failure."""
 
     #: Revert the flow, and run it again.
     RETRY = "RETRY"
-    #: Revert the flow; the retry of an enclosing flow may decide otherwise.
+    #: Revert the flow. The retry of an enclosing flow may decide otherwise.
     REVERT = "REVERT"
     #: Revert everything, including enclosing flows.
     REVERT_ALL = "REVERT_ALL"
@@ -55,7 +55,7 @@ class Attempt(NamedTuple):
 
 @runtime_checkable
 class Retry(Protocol):
-    """Decides about failures in its flow; it may have ``name``, ``provides`` and ``revert``, as a task has.
+    """Decides what happens after failures in its flow. Like a task, it may have ``name``, ``provides`` and ``revert``.
 
     Each function can take ``history``, the attempts so far, and any arguments that its other parameters name.
     ``execute`` may be async. ``on_failure`` is plain, and must neither block nor have effects that need reverting.
@@ -63,11 +63,11 @@ class Retry(Protocol):
 
     @property
     def execute(self) -> Any:
-        """Called before each attempt; the flow can use the result."""
+        """Return a value that the flow can use. It is called before each attempt."""
 
     @property
     def on_failure(self) -> Any:
-        """Return a `Verdict`; the last attempt in ``history`` contains the failures."""
+        """Return a `Verdict`. The last attempt in ``history`` contains the failures."""
 
 
 class _Named:
@@ -110,12 +110,12 @@ class Times(_Named):
     """Try up to ``attempts`` times, and provide the number of the attempt, from 1.
 
     Args:
-        attempts: Maximum number of attempts, including the first.
+        attempts: The maximum number of attempts, including the first.
         backoff: Wait before the second and each later attempt: seconds, a `Backoff`, or a tuple ``(first wait, factor,
             longest wait)``. A suspended flow does not wait.
         revert_all: After the last attempt, revert everything, not only the flow of this retry.
-        name: Name of the retry. By default, the name of its flow with ``_retry``.
-        provides: Name under which the flow gets the number. By default, it does not.
+        name: The name of the retry. By default, the name of its flow followed by ``_retry``.
+        provides: The name under which the flow gets the number. By default, the flow does not get it.
     """
 
     attempts: int
@@ -141,7 +141,7 @@ class Times(_Named):
         return len(history) + 1
 
     def on_failure(self, history: Sequence[Attempt]) -> Verdict:
-        """Return RETRY as long as attempts are left."""
+        """Return RETRY while attempts are left."""
         return _verdict(retry=len(history) < self.attempts, revert_all=self.revert_all)
 
     def delay(self, history: Sequence[Attempt]) -> float:
@@ -150,7 +150,7 @@ class Times(_Named):
 
 
 class ForEach(_Named):
-    """Try each of ``values`` in turn, and provide it."""
+    """Try one of ``values`` after the other, and provide the current one."""
 
     revert_all: bool
     values: Sequence[Any]
@@ -175,12 +175,12 @@ class ForEach(_Named):
         return _next(self.values, history)
 
     def on_failure(self, history: Sequence[Attempt]) -> Verdict:
-        """Return RETRY as long as values are left."""
+        """Return RETRY while values are left."""
         return _verdict(retry=bool(_left(self.values, history)), revert_all=self.revert_all)
 
 
 class ParameterizedForEach(_Named):
-    """Try each of the values that the flow has under the name ``values``, as `ForEach` does."""
+    """Like `ForEach`, with the sequence that the flow has under the name ``values``."""
 
     revert_all: bool
     values: str
@@ -198,7 +198,7 @@ class ParameterizedForEach(_Named):
 
     @property
     def rebind(self) -> dict[str, str]:
-        """The name of the argument of each parameter."""
+        """Each parameter with the name of its argument."""
         return {"values": self.values}
 
     def execute(self, values: Sequence[Any], history: Sequence[Attempt]) -> Any:
@@ -210,7 +210,7 @@ class ParameterizedForEach(_Named):
         return _next(values, history)
 
     def on_failure(self, values: Sequence[Any], history: Sequence[Attempt]) -> Verdict:
-        """Return RETRY as long as values are left."""
+        """Return RETRY while values are left."""
         return _verdict(retry=bool(_left(values, history)), revert_all=self.revert_all)
 
 
@@ -221,7 +221,7 @@ def _verdict(*, retry: bool, revert_all: bool) -> Verdict:
 
 
 def _left(values: Sequence[Any], history: Sequence[Attempt]) -> list[Any]:
-    """Return the values that were not tried; a value that occurs twice is tried twice."""
+    """Return the values that were not tried. A value that occurs twice is tried twice."""
     left = list(values)
     for attempt in history:
         if attempt.value in left:

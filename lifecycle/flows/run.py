@@ -92,7 +92,7 @@ class FlowLoader:
             self.check_values(row.id, row.store, snapshot.flow.store)
         return snapshot, False
 
-    def check_values(self, id: str, given: str, kept: str) -> None:  # noqa: A002  # what it is
+    def check_values(self, id: str, given: str, kept: str) -> None:  # noqa: A002  # the natural name
         """Raise an error if the encoded values ``given`` differ from the encoded values ``kept`` in the flow ``id``.
 
         Raises:
@@ -115,7 +115,7 @@ class FlowLoader:
         mine = flow.owner in ("", self.presence.token)
         return not mine and flow.state not in ENDS and not await self.presence.is_gone(flow.owner)
 
-    async def has_job(self, id: str) -> bool:  # noqa: A002  # what it is
+    async def has_job(self, id: str) -> bool:  # noqa: A002  # the natural name
         """Return True if the flow belongs to an incomplete job."""
         return bool(await self.store.jobs(self.presence).unfinished([id]))
 
@@ -143,7 +143,7 @@ class FlowLoader:
         engine.on_sent = partial(self.presence.notify, SENT)
         return engine
 
-    async def changes(self, id: str, *, after: int) -> list[Change]:  # noqa: A002  # what it is
+    async def changes(self, id: str, *, after: int) -> list[Change]:  # noqa: A002  # the natural name
         """Return the changes to a flow that follow the change number ``after``."""
         return [self._decoded(change) for change in await self.store.changes(id, after=after)]
 

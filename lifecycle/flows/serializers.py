@@ -1,4 +1,4 @@
-"""Serializers of values, to and from the text that a store keeps."""
+"""Conversion of values to and from the text that a store keeps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ __all__ = ["JSON", "Codec", "is_large", "is_plain", "keep"]
 class Codec(Protocol):
     """Turns the values of tasks into text, and back.
 
-    ``encode`` raises an error if ``decode`` would not return the same value; the error becomes the failure of the task.
+    ``encode`` must raise an error if ``decode`` would not return the same value. The error becomes the failure of the
+    task.
     """
 
     def encode(self, value: Any) -> str:
@@ -60,9 +61,9 @@ class JSON:
 
 
 _ADVICE = "return plain data, or give Flows(codec=...) one that knows it"
-#: Maximum characters of a value in an error.
+#: The maximum number of a value's characters that an error shows.
 _SHORT = 60
-#: Number of characters that can be encoded in a few milliseconds, and the number that each value counts as.
+#: The number of characters that can be encoded in a few milliseconds, and the number that each value counts as.
 _LARGE, _PER_VALUE = 256 * 1024, 16
 _PLAIN = (int, str, float, bool, type(None))
 _KNOWN = (*_PLAIN, list, tuple)
@@ -95,7 +96,7 @@ def _where(value: Any, path: str = "the value") -> str:
 
 
 def _walk(value: Any) -> Iterator[object]:
-    """Yield ``value`` and everything in its lists, tuples and dicts; endless if the value contains itself."""
+    """Yield ``value`` and everything in its lists, tuples and dicts. This is endless if the value contains itself."""
     open_ones: list[Iterator[object]] = [iter((value,))]
     while open_ones:
         for each in open_ones[-1]:
@@ -111,7 +112,7 @@ def _walk(value: Any) -> Iterator[object]:
 
 
 def _comes_back(value: Any) -> bool:
-    """Return whether JSON can represent all of ``value``, and it neither contains itself nor is nested too deeply."""
+    """Return whether JSON can represent all of ``value``. It cannot contain itself or be nested too deeply."""
     return all(
         all(type(key) is str for key in cast("Mapping[object, object]", each))
         if type(each) is dict
@@ -166,7 +167,7 @@ def is_large(value: Any) -> bool:
 def _short(value: Any) -> str:
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001  # such as an integer with too many digits; the type has to do
+    except Exception:  # noqa: BLE001  # such as for an integer with too many digits; show its type instead
         return f"something of type {type(value).__name__}"
     return text if len(text) <= _SHORT else f"{text[:_SHORT]}…"
 

@@ -1,7 +1,7 @@
-"""The five tables: the allowed transitions of a flow, a task, a retry, a job and the engine.
+"""The five tables of allowed transitions: for flows, tasks, retries, jobs and the engine.
 
-They are those of TaskFlow plus two guarded moves: a cancelled step returns to its previous state. A `Table` checks a
-move, and creates a `states.Machine` for one object.
+The transitions are those of TaskFlow. In addition, a cancelled step returns to its previous state. A `Table` checks a
+transition, and creates a `states.Machine` for one object.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ENDS = (FlowState.SUCCESS, FlowState.FAILURE, FlowState.REVERTED)
 
 
 class StepState(StrEnum):
-    """State of a task or a retry; only a retry is ever `RETRYING`."""
+    """State of a task or a retry. Only a retry is ever `RETRYING`."""
 
     PENDING = "PENDING"
     IGNORE = "IGNORE"
@@ -65,7 +65,7 @@ class StepState(StrEnum):
 
 
 class Intention(StrEnum):
-    """Next action on a task or a retry; stored with its state."""
+    """The next action on a task or a retry, which is stored with its state."""
 
     EXECUTE = "EXECUTE"
     IGNORE = "IGNORE"
@@ -74,7 +74,7 @@ class Intention(StrEnum):
 
 
 class EngineState(StrEnum):
-    """Phase of the engine of a flow."""
+    """Phase of a flow's engine."""
 
     UNDEFINED = "UNDEFINED"
     RESUMING = "RESUMING"
@@ -100,12 +100,12 @@ class Table(Generic[S]):
     """The states of one kind of object, and the moves between them.
 
     Args:
-        kind: Its name in messages.
+        kind: The name of this kind in messages.
         initial: The state at the beginning.
         moves: For each state, the states that may follow it.
-        ignored: Pairs of states whose move may be requested without error, but changes nothing.
-        cancelled: Moves that only a cancellation makes: a manual one, one before the start, or because a claim was
-            lost.
+        ignored: Moves that may be requested without an error, but change nothing.
+        cancelled: Moves that only a cancellation makes, including a cancellation before the start or because a claim
+            was lost.
         reset: States from which only a reset leads to the initial state.
     """
 
@@ -152,13 +152,13 @@ class Table(Generic[S]):
         raise InvalidState(f"{self.kind} {name!r} cannot go from {old} to {new}; legal: {legal}")
 
     def machine(self, name: str, state: S | None = None) -> Machine[S]:
-        """Return a machine with this table, including the guarded moves, that begins in ``state``."""
+        """Return a machine that begins in ``state`` and allows all moves, also those of cancellations and resets."""
         start = self.initial if state is None else state
         return Machine(name, self._machine_moves, start, ignored=self.ignored, history=8, error=InvalidState)
 
 
 def _rows(states: type[StrEnum], text: str) -> dict[Any, frozenset[Any]]:
-    """Parse lines such as ``A: B C``; a state without a line is final."""
+    """Parse lines such as ``A: B C``. A state without a line is final."""
     rows = {state: frozenset[Any]() for state in states}
     for line in text.strip().splitlines():
         old, new = line.split(":")

@@ -63,7 +63,7 @@ class Store(Protocol):
         """Insert a new flow. If its id is already used, write nothing and return False."""
         ...
 
-    async def load(self, id: str) -> Snapshot:  # noqa: A002  # what it is
+    async def load(self, id: str) -> Snapshot:  # noqa: A002  # the natural name
         """Return a flow and its steps.
 
         Raises:
@@ -71,7 +71,7 @@ class Store(Protocol):
         """
         ...
 
-    async def take(self, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # what it is
+    async def take(self, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # the natural name
         """Assign a flow to ``owner`` if its epoch is still ``seen``, increment the epoch, and return the flow.
 
         Raises:
@@ -92,14 +92,14 @@ class Store(Protocol):
         """Return the flows, oldest first; filter them by ``name`` and ``states`` if given."""
         ...
 
-    async def changes(self, id: str, *, after: int = 0, limit: int = 500) -> list[Change]:  # noqa: A002  # what it is
+    async def changes(self, id: str, *, after: int = 0, limit: int = 500) -> list[Change]:  # noqa: A002  # the natural name
         """Return up to ``limit`` changes to a flow, starting after the change number ``after``.
 
         A change holds its result as text only; the result is not decoded.
         """
         ...
 
-    async def delete(self, id: str) -> bool:  # noqa: A002  # what it is
+    async def delete(self, id: str) -> bool:  # noqa: A002  # the natural name
         """Delete a flow. Return False if the flow does not exist."""
         ...
 
@@ -166,7 +166,7 @@ class JobStore(Protocol):
         """Insert ``row`` unless a job with its id exists, and return the stored job."""
         ...
 
-    async def get(self, id: str, *, now: float) -> JobRow | None:  # noqa: A002  # what it is
+    async def get(self, id: str, *, now: float) -> JobRow | None:  # noqa: A002  # the natural name
         """Return the job with this id, or None."""
         ...
 
@@ -222,7 +222,8 @@ class JobStore(Protocol):
         ...
 
 
-# -- what becomes of the row of a job: pure, for the store in memory and for the queue ---------------------------------
+# -- changes to a job's row: pure functions for the store in memory and the queue
+# ----------------------------------------
 
 # States in which a flow's work is done, even if its owner died before completing the job.
 _DONE = (FlowState.SUCCESS, FlowState.REVERTED)
@@ -289,12 +290,12 @@ def other_flow(row: JobRow, name: str) -> FlowError:
     )
 
 
-def unknown(id: str) -> FlowError:  # noqa: A002  # what it is
+def unknown(id: str) -> FlowError:  # noqa: A002  # the natural name
     """Return the error for an id that no flow has."""
     return FlowError(f"no flow has the id {id!r} in this store; give the id that it was started with")
 
 
-def lost(id: str, epoch: int) -> ClaimLost:  # noqa: A002  # what it is
+def lost(id: str, epoch: int) -> ClaimLost:  # noqa: A002  # the natural name
     """Return the error for a process that no longer owns the flow."""
     return ClaimLost(
         f"flow {id!r} was taken by another process after this one took it (epoch {epoch}); the writes of "
@@ -346,7 +347,7 @@ def clock_of(store: Store) -> Callable[[], float]:
 RESTARTABLE = (FlowState.FAILURE, FlowState.REVERTED)
 
 
-async def reset_failed(store: Store, id: str) -> None:  # noqa: A002  # what it is
+async def reset_failed(store: Store, id: str) -> None:  # noqa: A002  # the natural name
     """Reset the flow ``id`` in the store. Its program starts the flow again when it next recovers its flows.
 
     The results of the flow's tasks are deleted, but their attempt counts are kept, as with `Run.reset`. A process that

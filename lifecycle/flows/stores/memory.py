@@ -70,12 +70,12 @@ class MemoryStore(Store):
         self._changes[flow.id] = []
         return True
 
-    async def load(self, id: str) -> Snapshot:  # noqa: A002  # what it is
+    async def load(self, id: str) -> Snapshot:  # noqa: A002  # the natural name
         if id not in self._flows:
             raise unknown(id)
         return Snapshot(self._flows[id], dict(self._steps[id]))
 
-    async def take(self, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # what it is
+    async def take(self, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # the natural name
         flow = (await self.load(id)).flow
         if flow.epoch != seen:
             raise lost(id, seen)
@@ -106,13 +106,13 @@ class MemoryStore(Store):
             if (name is None or flow.name == name) and (not states or flow.state in states)
         ]
 
-    async def changes(self, id: str, *, after: int = 0, limit: int = 500) -> list[Change]:  # noqa: A002  # what it is
+    async def changes(self, id: str, *, after: int = 0, limit: int = 500) -> list[Change]:  # noqa: A002  # the natural name
         changes = self._changes.get(id, [])
         # Change numbers ascend. They have gaps only where a commit failed.
         start = next((place for place in range(min(after, len(changes)), 0, -1) if changes[place - 1].seq <= after), 0)
         return [change._replace(result=None) for change in changes[start : start + limit]]
 
-    async def delete(self, id: str) -> bool:  # noqa: A002  # what it is
+    async def delete(self, id: str) -> bool:  # noqa: A002  # the natural name
         self._steps.pop(id, None)
         self._changes.pop(id, None)
         return self._flows.pop(id, None) is not None
@@ -129,7 +129,7 @@ class MemoryStore(Store):
     def jobs(self, presence: Presence) -> MemoryJobs:  # noqa: ARG002  # no other process has this store
         return self._jobs
 
-    def fence(self, id: str, owner: str, *, name: str) -> str:  # noqa: A002  # what it is
+    def fence(self, id: str, owner: str, *, name: str) -> str:  # noqa: A002  # the natural name
         """Assign the flow with that id and name to ``owner``, so that its previous owner cannot write.
 
         Returns:
@@ -141,7 +141,7 @@ class MemoryStore(Store):
         self._flows[id] = flow._replace(epoch=flow.epoch + 1, owner=owner)
         return flow.state
 
-    def discard(self, id: str, error: str, *, name: str) -> None:  # noqa: A002  # what it is
+    def discard(self, id: str, error: str, *, name: str) -> None:  # noqa: A002  # the natural name
         """End the flow with that id and name as FAILURE, unless it has ended. A PENDING flow only gets the error."""
         flow = self._flows.get(id)
         if flow is not None and flow.name == name and flow.state not in ENDS:
@@ -168,7 +168,7 @@ class MemoryJobs(JobStore):
             self._put(row._replace(number=self._count))
         return self._rows[row.id]
 
-    async def get(self, id: str, *, now: float) -> JobRow | None:  # noqa: A002  # what it is
+    async def get(self, id: str, *, now: float) -> JobRow | None:  # noqa: A002  # the natural name
         self._expire(now)
         return self._rows.get(id)
 
@@ -214,7 +214,7 @@ class MemoryJobs(JobStore):
             self._claimed.add(row.id)
         return row
 
-    def _remove(self, id: str) -> None:  # noqa: A002  # what it is
+    def _remove(self, id: str) -> None:  # noqa: A002  # the natural name
         row = self._rows.pop(id, None)
         self._claimed.discard(id)
         if row is not None and row.state == JobState.UNCLAIMED:
@@ -249,7 +249,7 @@ class MemoryJobs(JobStore):
         return min([*ends, *(due for due in dues if due > now)], default=None)
 
     async def unfinished(self, ids: Collection[str]) -> set[str]:
-        return {id for id in ids if id in self._rows and self._rows[id].state != JobState.COMPLETE}  # noqa: A001  # what it is
+        return {id for id in ids if id in self._rows and self._rows[id].state != JobState.COMPLETE}  # noqa: A001  # the natural name
 
     async def purge(self, *, before: float) -> int:
         old = [row.id for row in self._rows.values() if row.state == JobState.COMPLETE and row.ended < before]

@@ -55,7 +55,8 @@ POSTGRES = Dialect(
     },
 )
 
-# -- statements as the server takes them -------------------------------------------------------------------------------
+# -- statements in the form that the server takes
+# ------------------------------------------------------------------------
 
 _NUMBERS = {
     **dict.fromkeys(("attempt", "round", "undone"), "integer"),
@@ -572,7 +573,7 @@ def _key(token: str) -> int | None:
     """Return the key of a process's lock, or None if ``token`` does not have the expected form."""
     _, _, number = token.rpartition("-")
     try:
-        return int(number, 16) if len(number) == 12 else None  # noqa: PLR2004  # as many as `appear` makes
+        return int(number, 16) if len(number) == 12 else None  # noqa: PLR2004  # as `appear` generates it
     except ValueError:
         return None
 

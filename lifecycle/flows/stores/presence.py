@@ -46,7 +46,7 @@ GONE = "gone"
 
 #: Seconds between checks that this process's file still exists.
 _LOOK = 5.0
-#: Maximum bytes per line. The system does not mix writes up to this size from several processes.
+#: The maximum number of bytes per line. The system does not mix writes up to this size from several processes.
 _LINE = 512
 
 
@@ -278,7 +278,7 @@ class FilePresence(Presence):
         asyncio.get_running_loop().remove_reader(end)
         os.close(end)
 
-    # -- news ----------------------------------------------------------------------------------------------------------
+    # -- messages ------------------------------------------------------------------------------------------------------
 
     def _send(self, news: str) -> None:
         line = news.encode("unicode_escape") + b"\n"
@@ -315,7 +315,8 @@ def _is_fifo(file: int) -> bool:
     return stat.S_ISFIFO(os.fstat(file).st_mode)
 
 
-# -- requests of one process to another --------------------------------------------------------------------------------
+# -- requests from one process to another
+# --------------------------------------------------------------------------------
 
 #: Request, followed by a flow's id: suspend the flow.
 SUSPEND = "suspend"

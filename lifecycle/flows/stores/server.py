@@ -650,7 +650,7 @@ class Server:
                 answers = await connection.carry_out([each.queries for each in group])
         except AnswerLost:
             return True
-        except Exception:  # noqa: BLE001  # each gets its own error alone
+        except Exception:  # noqa: BLE001  # each request is sent again alone and gets its own error
             return False
         for each, answer in zip(group, answers, strict=True):
             if not each.answer.done():

@@ -50,7 +50,8 @@ __all__ = [
 Row = tuple[Any, ...]
 
 
-# -- what a database carries out ---------------------------------------------------------------------------------------
+# -- what a database runs
+# ------------------------------------------------------------------------------------------------
 
 
 class Statement(NamedTuple):
@@ -284,13 +285,13 @@ UNION ALL
 SELECT f.id{", NULL" * (_WIDTH - 1)}, {_STEP}
 FROM lifecycle_flows f JOIN lifecycle_flow_steps s ON s.flow = f.id WHERE WHICH
 ORDER BY 1, {_WIDTH + 1}
-"""  # noqa: S608  # the same
+"""  # noqa: S608  # our own columns
 _LOAD = _SNAPSHOTS.replace("WHICH", "f.id = :id")
 _TAKE = "UPDATE lifecycle_flows SET epoch = epoch + 1, owner = :owner, stamp = :stamp WHERE id = :id AND epoch = :seen"
 # This is a separate statement because `_TAKE` may wait for a commit by the previous owner. If `_TAKE` also read the
 # steps, it would see them as they were before that commit.
 _TAKEN = _SNAPSHOTS.replace("WHICH", "f.id = :id AND f.epoch = :seen + 1 AND f.owner = :owner AND f.stamp = :stamp")
-_FIND = f"SELECT {_FLOW} FROM lifecycle_flows f WHERE WHICH ORDER BY f.{{number}}"  # noqa: S608  # the same
+_FIND = f"SELECT {_FLOW} FROM lifecycle_flows f WHERE WHICH ORDER BY f.{{number}}"  # noqa: S608  # our own columns
 _COMMITTED = "SELECT 1 FROM lifecycle_flows WHERE id = :flow AND epoch = :epoch AND stamp = :stamp"
 _TAKE_BACK = "DELETE FROM lifecycle_flow_changes WHERE flow = :flow AND seq >= :taken_back AND {held}"
 _CHANGES = (
@@ -320,13 +321,13 @@ class SQLStore(Store):
         (created,) = await self._database.run(self._sql.ask(_CREATE, values), done=done)
         return bool(created)
 
-    async def load(self, id: str) -> Snapshot:  # noqa: A002  # what it is
+    async def load(self, id: str) -> Snapshot:  # noqa: A002  # the natural name
         (rows,) = await self._database.read(self._sql.ask(_LOAD, {"id": id}))
         if not rows:
             raise unknown(id)
         return _snapshots(rows)[id]
 
-    async def take(self, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # what it is
+    async def take(self, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # the natural name
         values = {"id": id, "owner": owner, "seen": seen, "stamp": next(self._stamps)}
         works = self._sql.do(_TAKE, values), self._sql.ask(_TAKEN, values)
         (rows,) = await self._database.run(*works, done=self._sql.recovery(values, _TAKEN))
@@ -352,11 +353,11 @@ class SQLStore(Store):
         )
         return [FlowRow._make(row) for row in rows]
 
-    async def changes(self, id: str, *, after: int = 0, limit: int = 500) -> list[Change]:  # noqa: A002  # what it is
+    async def changes(self, id: str, *, after: int = 0, limit: int = 500) -> list[Change]:  # noqa: A002  # the natural name
         (rows,) = await self._database.read(self._sql.ask(_CHANGES, {"id": id, "after": after, "limit": limit}))
         return [Change._make(row) for row in rows]
 
-    async def delete(self, id: str) -> bool:  # noqa: A002  # what it is
+    async def delete(self, id: str) -> bool:  # noqa: A002  # the natural name
         first, *rest = _DELETE
         works = [self._sql.ask(first, {"id": id}), *(self._sql.do(each, {"id": id}) for each in rest)]
         (found,) = await self._database.run(*works)
@@ -405,7 +406,7 @@ def _snapshots(rows: list[Row]) -> dict[str, Snapshot]:
             steps.setdefault(row[0], {})[step.name] = step
         else:
             flows[row[0]] = FlowRow._make(row[:_WIDTH])
-    return {id: Snapshot(flow, steps.get(id, {})) for id, flow in flows.items()}  # noqa: A001  # what it is
+    return {id: Snapshot(flow, steps.get(id, {})) for id, flow in flows.items()}  # noqa: A001  # the natural name
 
 
 # -- jobs --------------------------------------------------------------------------------------------------------------
@@ -417,9 +418,9 @@ _ADD = (
     f"INSERT INTO lifecycle_jobs ({', '.join(_GIVEN)})"  # noqa: S608  # our own columns
     f" VALUES ({', '.join(f':{name}' for name in _GIVEN)}) ON CONFLICT (id) DO NOTHING"
 )
-_ONE = f"SELECT {_JOB} FROM lifecycle_jobs WHERE id = :id"  # noqa: S608  # the same
+_ONE = f"SELECT {_JOB} FROM lifecycle_jobs WHERE id = :id"  # noqa: S608  # our own columns
 _PAGE = (
-    f"SELECT {_JOB} FROM lifecycle_jobs WHERE state {{among[states]}} AND (rank, number) > (:rank, :number)"  # noqa: S608  # the same
+    f"SELECT {_JOB} FROM lifecycle_jobs WHERE state {{among[states]}} AND (rank, number) > (:rank, :number)"  # noqa: S608  # our own columns
     " ORDER BY rank, number LIMIT :limit"
 )
 _EVERY = 2**62
@@ -479,15 +480,15 @@ _CLAIM_ANY, _CLAIM_OF_ONE = _CLAIM.replace("WHICH", "true"), _CLAIM.replace("WHI
 _FIRST_OF = """SELECT * FROM (SELECT number, rank FROM lifecycle_jobs
     WHERE state = 'UNCLAIMED' AND due = 0 AND flow = :flow{} ORDER BY rank, number LIMIT :limit + 100) AS each{}"""
 _OF_SEVERAL = "number IN (SELECT number FROM ({}) AS every ORDER BY rank, number LIMIT :limit + 100)"
-# Maximum number of flows that are queried separately. Beyond it, all jobs are sorted, because databases limit the
+# The maximum number of flows that are queried separately. Beyond it, all jobs are sorted, because databases limit the
 # number of parts in a statement, and long statements are slow to parse.
 _PARTS = 100
 _CLAIM_OF_MANY = _CLAIM.replace("WHICH", "flow {among[flows]}")
-_CLAIMED = f"SELECT {_JOB} FROM lifecycle_jobs WHERE state = 'CLAIMED' AND token = :token AND stamp = :stamp"  # noqa: S608  # the same
+_CLAIMED = f"SELECT {_JOB} FROM lifecycle_jobs WHERE state = 'CLAIMED' AND token = :token AND stamp = :stamp"  # noqa: S608  # our own columns
 _WRITE = f"""
 UPDATE lifecycle_jobs SET {", ".join(f"{name} = :{name}" for name in _WRITTEN)}, stamp = :stamp
 WHERE id = :id AND state = :old_state AND epoch = :old_epoch AND (state != 'CLAIMED' OR until > :now){{counted}}
-"""  # noqa: S608  # the same
+"""  # noqa: S608  # our own columns
 _WRITTEN_BY = "SELECT 1 FROM lifecycle_jobs WHERE id = :id AND stamp = :stamp"
 _DISCARD = """
 UPDATE lifecycle_flows SET state = CASE state WHEN 'PENDING' THEN state ELSE 'FAILURE' END,
@@ -506,9 +507,9 @@ SELECT id, flow, 'PENDING', 1, token, store, '', 0, :stamp FROM lifecycle_jobs
 WHERE state = 'CLAIMED' AND WHICH ORDER BY rank, number{{share}}
 ON CONFLICT (id) DO UPDATE SET epoch = had.epoch + 1, owner = excluded.owner, stamp = excluded.stamp
 WHERE had.name = excluded.name AND {{unsent}}
-"""  # noqa: S608  # the same
+"""  # noqa: S608  # our own columns
 _OURS = "id = :id AND epoch = :epoch AND until > :now"
-_HELD = f"SELECT 1 FROM lifecycle_jobs WHERE state = 'CLAIMED' AND {_OURS}"  # noqa: S608  # our own words
+_HELD = f"SELECT 1 FROM lifecycle_jobs WHERE state = 'CLAIMED' AND {_OURS}"  # noqa: S608  # our own text
 _ADOPT_ONE = _ADOPT.replace("WHICH", _OURS)
 # The end of the claim is compared too, because that column has an index.
 _ADOPT_CLAIMED = _ADOPT.replace("WHICH", "until = :until AND token = :token AND stamp = :stamp")
@@ -527,9 +528,9 @@ _UNFINISHED = "SELECT id FROM lifecycle_jobs WHERE id {among[ids]} AND state != 
 _OLD = "SELECT id FROM lifecycle_jobs WHERE state = 'COMPLETE' AND ended = -1"
 _PURGE = (
     "UPDATE lifecycle_jobs SET ended = -1 WHERE state = 'COMPLETE' AND ended < :before",
-    f"DELETE FROM lifecycle_flow_steps WHERE flow IN ({_OLD})",  # noqa: S608  # the same
-    f"DELETE FROM lifecycle_flow_changes WHERE flow IN ({_OLD})",  # noqa: S608  # the same
-    f"DELETE FROM lifecycle_flows WHERE id IN ({_OLD})",  # noqa: S608  # the same
+    f"DELETE FROM lifecycle_flow_steps WHERE flow IN ({_OLD})",  # noqa: S608  # our own columns
+    f"DELETE FROM lifecycle_flow_changes WHERE flow IN ({_OLD})",  # noqa: S608  # our own columns
+    f"DELETE FROM lifecycle_flows WHERE id IN ({_OLD})",  # noqa: S608  # our own columns
     "SELECT count(*) FROM lifecycle_jobs WHERE state = 'COMPLETE' AND ended = -1",
     "DELETE FROM lifecycle_jobs WHERE state = 'COMPLETE' AND ended = -1",
 )
@@ -555,7 +556,7 @@ class SQLJobs(JobStore):
         ((kept,),) = await self._database.run(self._sql.do(_ADD, values), self._sql.ask(_ONE, values))
         return JobRow._make(kept)
 
-    async def get(self, id: str, *, now: float) -> JobRow | None:  # noqa: A002  # what it is
+    async def get(self, id: str, *, now: float) -> JobRow | None:  # noqa: A002  # the natural name
         rows = await self._look(now, self._sql.ask(_ONE, {"id": id}))
         return JobRow._make(rows[0]) if rows else None
 
@@ -643,7 +644,7 @@ class SQLJobs(JobStore):
 
     async def unfinished(self, ids: Collection[str]) -> set[str]:
         (rows,) = await self._database.read(self._sql.ask(_UNFINISHED, {"ids": self._sql.listed(ids)}))
-        return {id for (id,) in rows}  # noqa: A001  # what it is
+        return {id for (id,) in rows}  # noqa: A001  # the natural name
 
     async def purge(self, *, before: float) -> int:
         works = [
@@ -714,8 +715,8 @@ WITH new AS (
     error = CASE WHEN error = '{UNENDED}' OR (until > 0 AND error = '') THEN '{UNENDED}' ELSE '' END
 WHERE number IN (SELECT place FROM free) RETURNING {_EVENT}
 """  # noqa: S608  # our own columns
-_TAKEN_EVENTS = f"SELECT {_EVENT} FROM lifecycle_outbox WHERE until = :until"  # noqa: S608  # the same
-_DEAD = f"SELECT {_EVENT} FROM lifecycle_outbox WHERE dead ORDER BY number"  # noqa: S608  # the same
+_TAKEN_EVENTS = f"SELECT {_EVENT} FROM lifecycle_outbox WHERE until = :until"  # noqa: S608  # our own columns
+_DEAD = f"SELECT {_EVENT} FROM lifecycle_outbox WHERE dead ORDER BY number"  # noqa: S608  # our own columns
 _FAIL = (
     "UPDATE lifecycle_outbox SET failures = :failures, error = :error, until = :until, dead = :dead"
     " WHERE number = :number"

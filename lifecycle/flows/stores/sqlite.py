@@ -31,7 +31,7 @@ def _listed(values: list[Any]) -> str:
 
 _SQLITE = Dialect(
     locks=False,
-    among=f"IN (SELECT {_NUL} FROM json_each(:{{name}}))",  # noqa: S608  # our own words
+    among=f"IN (SELECT {_NUL} FROM json_each(:{{name}}))",  # noqa: S608  # our own text
     number="rowid",
     guard="SELECT 1 FROM lifecycle_flows WHERE id = :flow AND epoch = :epoch",
     # Most batches only change steps. They do not write the flow's row, because it can be large.
@@ -124,7 +124,7 @@ class _File:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
-    def run(self, *works: Statement | Guarded, done: Sequence[Statement] = ()) -> Awaitable[list[list[Row]]]:  # noqa: ARG002  # no answer is lost here
+    def run(self, *works: Statement | Guarded, done: Sequence[Statement] = ()) -> Awaitable[list[list[Row]]]:  # noqa: ARG002  # a file loses no response
         """Run ``works`` as one transaction, and return the rows of the statements that ask for rows."""
         return self._journal.run(lambda db: _carry_out(db, works))
 
