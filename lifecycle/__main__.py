@@ -1,4 +1,4 @@
-"""``python -m lifecycle``: the same as the command `lifecycle`."""
+"""``python -m lifecycle`` runs the command `lifecycle`."""
 
 from __future__ import annotations
 

@@ -16,10 +16,10 @@ _T = TypeVar("_T")
 
 
 class Condition:
-    """A condition without a lock, for one event loop. `notify_all` wakes every waiter, and each checks again."""
+    """A condition without a lock, for one event loop. `notify_all` wakes all waiters, and each of them checks again."""
 
     def __init__(self) -> None:
-        #: Number of notifications so far. A caller that finds the same number as before has missed none.
+        #: The number of notifications so far. If a caller finds the same number as before, it has missed none.
         self.notified: int = 0
         self._waiters: list[asyncio.Future[None]] = []
 
@@ -40,7 +40,7 @@ class Condition:
         try:
             await waiter
         finally:
-            # A waiter that was notified is not in the list any more. Searching for it would cost a thousand waiters a
+            # A waiter that was notified is no longer in the list. A search for it would cost a thousand waiters a
             # thousand steps each.
             if waiter.cancelled() and waiter in self._waiters:
                 self._waiters.remove(waiter)
@@ -57,7 +57,7 @@ async def wait_within(seconds: float, event: asyncio.Event) -> bool:
 
 def is_async(fn: object) -> TypeGuard[Callable[..., Awaitable[Any]]]:
     """Return whether calling ``fn``, a function or a callable object, returns an awaitable."""
-    # For a class, `__call__` would be that of its instances.
+    # The `__call__` of a class is the method of its instances.
     call = None if isinstance(fn, type) else getattr(fn, "__call__", None)  # noqa: B004  # its kind is needed
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(call)
 
@@ -77,9 +77,9 @@ def cancel_later(cancelled: asyncio.CancelledError) -> None:
 
 
 def _cancel_again(task: asyncio.Task[Any], *message: Any) -> None:
-    # The cancellation may have been withdrawn, as by a timeout at the end of its block.
+    # The cancellation may have been withdrawn, for example by a timeout at the end of its block.
     if not task.done() and task.cancelling():
-        # The count of requests stays the same, so that timeouts and task groups recognise theirs.
+        # The count of requests stays the same, so timeouts and task groups recognise their own requests.
         task.uncancel()
         task.cancel(*message)
 
@@ -99,5 +99,5 @@ async def shield(work: asyncio.Future[_T]) -> _T:
 
 
 def wall_clock() -> Callable[[], float]:
-    """Return the clock for dates, in seconds since the epoch; a loop in virtual time has its own."""
+    """Return the clock for dates, in seconds since the epoch. A loop in virtual time has its own clock."""
     return getattr(asyncio.get_running_loop(), "wall_time", time.time)

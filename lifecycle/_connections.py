@@ -1,8 +1,8 @@
-"""The connections of an HTTP server: their number, their waiting time, and their share of the event loop.
+"""The connections of an HTTP server: their number, how long they wait, and their share of the event loop.
 
-Clients need no token to connect, so neither one client nor many may use up the file descriptors or the event loop of
-the program. `Acceptor` accepts, `Connections` limits number and waiting time, and a `Connection` reads. The module
-imports aiohttp, so it is itself imported when a server starts.
+Clients need no token to connect, so neither one client nor many may use up the program's file descriptors or event
+loop. `Acceptor` accepts connections, `Connections` limits their number and waiting time, and a `Connection` reads. The
+module imports aiohttp, so it is imported only when a server starts.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ if TYPE_CHECKING:
 
 __all__ = ["NEVER", "Acceptor", "Connection", "Connections"]
 
-#: Bytes that are parsed at a time, and seconds that one connection may parse per turn of the loop. Chunks of one byte
-#: cost a thousand times as much as large ones, and asyncio reads 256 KiB at a time.
+#: The number of bytes that are parsed at a time, and the seconds that one connection may parse per loop iteration.
+#: Chunks of one byte cost a thousand times as much as large ones, and asyncio reads 256 KiB at a time.
 _PIECE: Final = 2048
 _TURN: Final = 0.00025
-#: Seconds per turn that all connections of a server with more data may parse, one after the other.
+#: Seconds per loop iteration that a server may spend on parsing for connections with more data, one after the other.
 _ALL: Final = 0.001
 
-#: Maximum number of transferred bytes per byte of a body, and extra bytes for framing. One-byte chunks transfer six.
+#: The maximum number of transferred bytes per byte of a body, and extra bytes for framing. One-byte chunks transfer
+#: six.
 _RATIO: Final = 3
 _FRAMING: Final = 16 * 1024
 
 #: Seconds for a refused client to read its answer and stop sending before the connection is closed.
 _LINGER: Final = 1.0
-#: The same while the server is closing.
+#: Seconds for the same while the server is closing.
 _LAST_LINGER: Final = 0.1
 
-#: Seconds for a client's TLS handshake, even under load. Other clients wait to be accepted meanwhile.
+#: Seconds for a client's TLS handshake, even under load. Other clients wait until it ends.
 _HANDSHAKE: Final = 0.25
 
-#: Connections that are accepted per turn of the loop.
+#: The maximum number of connections that are accepted per loop iteration.
 _BURST: Final = 32
 
-#: Seconds until an acceptor retries if it cannot accept, for example without free descriptors, and seconds between two
-#: log lines about that.
+#: Seconds until an acceptor retries after it could not accept, for example because no descriptor was free.
 _PAUSE: Final = 0.1
 _QUIET: Final = 60.0
 
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
-#: Disables aiohttp's own timer for idle connections.
+#: Seconds that disable aiohttp's own timer for idle connections.
 NEVER: Final = 3600.0
 
-#: The connections of all servers of this process: descriptors belong to the process too.
+#: The connections of all servers in this process, because descriptors belong to the process too.
 _open: Final[WeakSet[Connection]] = WeakSet()
 _servers: Final[WeakSet[Connections]] = WeakSet()
 
@@ -71,11 +71,11 @@ class Connection(web.RequestHandler):
     """aiohttp's protocol for one client. It shares the loop fairly, even if a client sends quickly.
 
     Args:
-        connections: those of the server, which are notified of changes.
+        connections: The connections of the server, which are notified of changes.
         manager: aiohttp's server.
-        refusal: creates the answer to malformed input, from a status and the reason.
-        log: the logger for internal errors.
-        settings: those of aiohttp's protocol.
+        refusal: Creates the response to malformed input, from a status and the reason.
+        log: The logger for internal errors.
+        settings: The settings of aiohttp's protocol.
     """
 
     __slots__ = (
@@ -103,7 +103,7 @@ class Connection(web.RequestHandler):
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
         **settings: object,
     ) -> None:
-        # aiohttp declares each of them.
+        # aiohttp declares each of these settings.
         super().__init__(manager, loop=connections.loop, **settings)  # type: ignore[arg-type]
         #: The task that creates the transport, including the TLS handshake.
         self.accepting: asyncio.Task[None] | None = None
@@ -118,7 +118,7 @@ class Connection(web.RequestHandler):
         # The body of the current request, its bytes when it was first checked, and the bytes received since.
         self._body: StreamReader | None = None
         self._body_before = self._wire = 0
-        # Whether received data is discarded; the future is done when the client has disconnected.
+        # True if received data is discarded. The future is done when the client has disconnected.
         self._deaf = False
         self._gone: asyncio.Future[None] | None = None
 
@@ -136,9 +136,9 @@ class Connection(web.RequestHandler):
         self._connections.wait_for(self)
 
     async def linger(self) -> None:
-        """Wait up to a second until the client has read its answer and disconnected, and discard the rest of its body.
+        """Wait up to a second until the client has read its response and disconnected. Discard the rest of its body.
 
-        Closing a socket with unread data would discard the answer.
+        Closing a socket with unread data would discard the response.
         """
         transport = self.transport
         if transport is None:
@@ -159,14 +159,14 @@ class Connection(web.RequestHandler):
             self._gone.set_result(None)
 
     def cut(self) -> None:
-        """Abort the connection, because a client that does not read would delay a graceful close indefinitely."""
+        """Abort the connection. A client that does not read would delay a graceful close indefinitely."""
         self._held.clear()
         if self.transport is not None:
             self.transport.abort()
         elif self.accepting is not None:
             self.accepting.cancel()
 
-    # -- by the transport ---------------------------------------------------------------------------------------------
+    # -- calls from the transport --------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to wait for the first request."""
@@ -181,11 +181,11 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse the received data, or as much of it as this connection may per turn of the loop."""
+        """Parse the received data, or as much of it as this connection may parse per loop iteration."""
         if self._deaf:
             return
         if self._held or len(data) > _PIECE:
-            # Called without data, aiohttp parses the data that its parser has kept.
+            # A call without data makes aiohttp parse the data that its parser has kept.
             if not data:
                 super().data_received(data)
                 return
@@ -200,7 +200,7 @@ class Connection(web.RequestHandler):
             self._weigh(self._body, len(data))
 
     def feed(self) -> None:
-        """Parse received data until this connection has used its share of the turn."""
+        """Parse received data until this connection has used its share of the loop iteration."""
         self._feeding = False
         until = perf_counter() + _TURN
         while self._held and self.transport is not None:
@@ -228,7 +228,7 @@ class Connection(web.RequestHandler):
 
     @property
     def _is_full(self) -> bool:
-        """Whether aiohttp has paused the transport because parsed data is not consumed."""
+        """True if aiohttp has paused the transport because parsed data is not consumed."""
         return self._reading_paused or self._buffer_paused
 
     def _weigh(self, body: StreamReader, received: int) -> None:
@@ -247,10 +247,10 @@ class Connection(web.RequestHandler):
         request: web.BaseRequest,
         status: int = 500,
         exc: BaseException | None = None,
-        message: str | None = None,  # noqa: ARG002  # aiohttp's words repeat what the client sent
+        message: str | None = None,  # noqa: ARG002  # aiohttp's message repeats what the client sent
     ) -> web.StreamResponse:
         """Answer malformed input, or an internal error."""
-        if status >= 500:  # noqa: PLR2004  # the family of server errors
+        if status >= 500:  # noqa: PLR2004  # the first status for server errors
             self._log.error("a request failed: %r", exc, exc_info=exc)
         else:
             self._log.info("refused malformed HTTP from %s: %s", request.remote, type(exc).__name__)
@@ -264,9 +264,9 @@ class Connection(web.RequestHandler):
 class Connections:
     """The connections of one server. Together with other servers, they use at most half of the process's descriptors.
 
-    After connecting, or after an answer, a client has ``timeout`` seconds to send the headers of a request; a TLS
-    handshake counts as well. At most ``most`` may wait at a time. A further one disconnects the client that has waited
-    longest, so that many slow clients cannot keep a quick one out. One timer serves all.
+    After connecting, or after a response, a client has ``timeout`` seconds to send the headers of a request. A TLS
+    handshake counts as well. At most ``most`` clients may wait at a time. A further one disconnects the client that has
+    waited longest, so that many slow clients cannot lock out a quick one. One timer serves all connections.
     """
 
     def __init__(self, *, timeout: float) -> None:
@@ -275,14 +275,14 @@ class Connections:
         self._most = share_of_descriptors(4, least=16, most=10_000)
         self._most_open = share_of_descriptors(2, least=32, most=100_000)
         self._all: set[Connection] = set()
-        # The time since which each waits. All have the same timeout, so the first expires next.
+        # The time since which each client waits. All have the same timeout, so the first one expires next.
         self._waiting: dict[Connection, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._new: set[Connection] = set()
         # Connections with more data to parse, in order, and the scheduled call that parses it.
         self._hungry: dict[Connection, None] = {}
         self._feeding: asyncio.Handle | None = None
-        #: Whether the server is closing, and waits for no client longer than necessary.
+        #: True if the server is closing, and waits for no client longer than necessary.
         self.ending = False
         #: Set while every connection has had a request.
         self.all_asked = asyncio.Event()
@@ -304,7 +304,7 @@ class Connections:
             self.make_room()
 
     def forget(self, connection: Connection) -> None:
-        """Remove a connection that has ended; a second call does nothing."""
+        """Remove a connection that has ended. A second call does nothing."""
         self.got(connection)
         self._all.discard(connection)
         self._hungry.pop(connection, None)
@@ -323,7 +323,7 @@ class Connections:
             self._wait(connection)
 
     def time_to_room(self, seconds: float) -> float:
-        """Return the seconds until another client may be accepted, so that each waiting one has had ``seconds``."""
+        """Return the seconds until another client may be accepted, so that each waiting client has had ``seconds``."""
         if not self._waiting or (len(self._waiting) < self._most and len(_open) < self._most_open):
             return 0.0
         return max(0.0, next(iter(self._waiting.values())) + seconds - self.loop.time())
@@ -331,14 +331,14 @@ class Connections:
     def make_room(self) -> None:
         """End the connection that has waited longest for a request, among all servers in this loop.
 
-        If each server ended its own, the clients of one server would keep out those of all others.
+        If each server ended one of its own, one server's clients could lock out those of all others.
         """
         here = [each for each in _servers if each.loop is self.loop]
         min(here, key=lambda each: each.waiting_since).cut_longest()
 
     @property
     def waiting_since(self) -> float:
-        """The time since which the connection that has waited longest is waiting."""
+        """The time since which the longest-waiting connection has waited."""
         return next(iter(self._waiting.values()), math.inf)
 
     def cut_longest(self) -> None:
@@ -347,13 +347,13 @@ class Connections:
             self._cut(next(iter(self._waiting)))
 
     def end(self) -> None:
-        """Wait for clients only as long as an answer takes."""
+        """Wait for each client only until it has read its response."""
         self.ending = True
         for connection in self._all:
             connection.hurry()
 
     def feed_later(self, connection: Connection) -> None:
-        """Let the connection parse in the next turn of the loop, or a later one if others are queued."""
+        """Let the connection parse in the next loop iteration, or a later one if others are queued."""
         self._hungry[connection] = None
         if self._feeding is None:
             self._feeding = self.loop.call_soon(self._feed)
@@ -383,7 +383,7 @@ class Connections:
             connection.cut()
         if accepting:
             await asyncio.wait(accepting)
-        # Transports close their sockets one turn later.
+        # Transports close their sockets one iteration later.
         await asyncio.sleep(0)
 
     def _wait(self, connection: Connection) -> None:
@@ -412,15 +412,15 @@ class Connections:
 class Acceptor:
     """Accepts connections at listening sockets, which it owns.
 
-    asyncio's own server would log a thousand errors per second when no descriptor is left, and does not report clients
-    whose TLS handshake is in progress.
+    When no descriptor is left, asyncio's own server would log a thousand errors per second. It also does not report
+    clients whose TLS handshake is in progress.
 
     Args:
-        sockets: the listening sockets.
-        connections: those of the server.
-        protocol: creates the protocol of one connection.
-        context: for TLS.
-        handshake: maximum seconds of a TLS handshake.
+        sockets: The listening sockets.
+        connections: The connections of the server.
+        protocol: Creates the protocol of one connection.
+        context: The TLS context.
+        handshake: Maximum seconds of a TLS handshake.
     """
 
     def __init__(
@@ -445,7 +445,7 @@ class Acceptor:
             self._loop.add_reader(each, self._accept, each)
 
     def stop(self) -> None:
-        """Stop accepting, and leave the sockets open."""
+        """Stop accepting, but leave the sockets open."""
         for each in self.sockets:
             if each.fileno() >= 0:
                 self._loop.remove_reader(each)
@@ -454,7 +454,7 @@ class Acceptor:
         self._pauses.clear()
 
     def close(self) -> None:
-        """Stop accepting, and close the sockets; a second call does nothing."""
+        """Stop accepting, and close the sockets. A second call does nothing."""
         self.stop()
         for each in self.sockets:
             each.close()
@@ -506,6 +506,6 @@ class Acceptor:
     def _accepted(self, connection: Connection, client: socket.socket, _: asyncio.Task[None]) -> None:
         connection.accepting = None
         if connection.transport is None:
-            # It never had a transport, or has already lost it.
+            # The connection never had a transport, or has already lost it.
             self._connections.forget(connection)
             client.close()

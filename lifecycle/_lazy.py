@@ -1,15 +1,15 @@
-"""Importing a name when it is first used, so that importing a package stays cheap.
+"""Imports of names at their first use, so that importing a package is fast.
 
 The names of a package are in one table in its ``__init__.py``, grouped by module. Type checkers and editors read the
-stub next to it, with one line per name. The suite checks that both agree. The table is not read from the stub, so that
-a program works if only its bytecode was packed.
+stub next to it, with one line per name. The test suite checks that the two agree. The table is not read from the stub,
+so a program works even if only its bytecode was packaged.
 """
 
 from __future__ import annotations
 
 import importlib
 
-# Checkers know the name; importing it from typing would cost more than this module saves.
+# Type checkers recognise this name. Importing it from typing would cost more than this module saves.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,8 +23,8 @@ def lazy_names(
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__all__``, ``__getattr__`` and ``__dir__`` for ``package``.
 
-    ``table`` maps each module to its names; a module that begins with a dot is in ``package``. A name equal to its
-    module's is the module itself: an attribute of the package that is not in ``__all__``.
+    ``table`` maps each module to its names. A module that begins with a dot is in ``package``. If a name equals its
+    module's name, it is the module itself: an attribute of the package that is not in ``__all__``.
     """
     homes = {name: module for module, names in table.items() for name in names.split()}
 

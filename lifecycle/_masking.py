@@ -1,8 +1,8 @@
-"""Masking of secrets in everything that leaves the process: the dashboard, the control socket, diagrams, spans, lists.
+"""Masking of secrets in everything that leaves the process: dashboard, control socket, diagrams, spans and lists.
 
-There is one definition of a secret: a value with the name of a password, a token or the like. A name is compared word
-by word, so that ``author``, ``keyboard`` and ``tokenizer`` are not secret. In free text, a name is the word before
-``=`` or ``:``, or an option such as ``--password``.
+A value is secret if it has the name of a password, a token or the like. Names are compared word by word, so
+``author``, ``keyboard`` and ``tokenizer`` are not secret. In free text, a name is the word before ``=`` or ``:``, or
+an option such as ``--password``.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ __all__ = ["HIDDEN", "Limits", "error_masked", "is_number", "is_secret", "masked
 #: Replaces a secret.
 HIDDEN = "***"
 
-#: Maximum characters of a text that is cached with its masked form, because a state repeats its errors.
+#: The maximum length of a text that is cached with its masked form. Texts are cached because a state repeats its
+#: errors.
 _REMEMBERED = 1000
 
-#: The words of a name, also of one in camel case: ``dbAuthToken`` is "db auth token".
+#: The boundaries between words in camel case: ``dbAuthToken`` is "db auth token".
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _BETWEEN = re.compile(r"[\W_]+")
-#: Keys that are secret, by the word before.
+#: The words that make a following "key" secret.
 _KEYS = "api|private|access|signing|encryption|ssh|account|master|shared|service"
 _SECRET = re.compile(
     rf"""passw(?:or)?d | passphrase | pass\ phrase | passcode | pwd | secret(?!ar) | tokens?\b | credential | apikey
@@ -54,13 +55,13 @@ _ABOUT = re.compile(
     re.VERBOSE,
 )
 
-#: A text in quotes, which may be escaped, as in a repr within a repr. A text that was cut has no closing quote.
+#: A text in quotes. The quotes may be escaped, as in a repr within a repr. A text that was cut has no closing quote.
 _QUOTED = (
     r"""(?: b?(?P<quote>\\*+(?:"{3}|'{3}|["'])) (?: (?!(?P=quote)) (?: \\\\\\. | \\. | . ) )*+ (?:(?P=quote))? )"""
 )
 
-#: A name and the separator before its value. A name begins at the start of a word, so that a text is read once. After
-#: an option of a command, or the first item of a pair, the separator is a comma.
+#: A name and the separator before its value. A name begins at the start of a word, so that a text is read only once.
+#: After an option of a command, or the first item of a pair, the separator is a comma.
 _NAMED = re.compile(
     rf"""(?<![\w.-])(?<!//)(?<!/etc/) (?P<name> (?: (?:{_KEYS})\  )? [\w.-]++ )
          (?P<between> \\*+["']?\]?\s* (?: => | [=:] )(?!//) \s* | \\*+["'],\s* | ["']?\s+ )""",
@@ -72,23 +73,23 @@ _VALUE = re.compile(
 )
 _BRACKET = re.compile(rf"{_QUOTED} | (?P<opens> [\[({{] ) | [\])}}]", re.VERBOSE | re.DOTALL)
 _BEARER = re.compile(r"\b(bearer\s+)(?!token|auth|scheme)[\w.~+/=-]{6,}", re.IGNORECASE)
-#: Headers with a value up to the end of the line.
+#: Headers whose value extends to the end of the line.
 _HEADER = re.compile(
     rf"""(\b(?:cookie|authorization)\\*+["']?\s*:\s*) (?: {_QUOTED} | [^\r\n]+ )""",
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
-#: A private key in the form that files contain.
+#: A private key in PEM form.
 _PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
-#: The password in a URL, even if the URL is cut within it; a token in place of the user; keys in a query.
+#: The password in a URL, even if the URL was cut within it, a token in place of the user, and keys in a query.
 _ADDRESS = re.compile(r"(://[^\s:/@]*:)[^\s/]+(?=@|…)|(://)[^\s:/@]{20,}(?=@)|([?&](?:key|sig)=)[^\s&]+", re.IGNORECASE)
 
 #: The collections that `masked_values` walks through.
 _COLLECTIONS = (Mapping, list, tuple, AbstractSet)
-#: Characters that count as one value.
+#: The number of characters that count as one value.
 _LINE = 100
-#: Maximum characters of a name that are checked, from its end.
+#: The maximum number of a name's characters that are checked, counted from its end.
 _NAME = 200
-#: Maximum characters of a number that is not regarded as a secret in a sentence such as "session 7 ended".
+#: The maximum length of a number that is not regarded as a secret in a sentence such as "session 7 ended".
 _NUMBER = 4
 
 
@@ -126,28 +127,28 @@ def error_masked(error: BaseException, length: int = sys.maxsize) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The amount of a value that `masked_values` returns."""
+    """Limits for the value that `masked_values` returns."""
 
-    #: Maximum depth of nested lists and objects.
+    #: The maximum depth of nested lists and objects.
     depth: int = 100
-    #: Maximum characters of each text.
+    #: The maximum number of characters of each text.
     text: int = sys.maxsize
-    #: Maximum items of each list or object.
+    #: The maximum number of items of each list or object.
     items: int = sys.maxsize
-    #: Maximum number of values in total; a long text counts as several.
+    #: The maximum number of values in total. A long text counts as several values.
     values: int = sys.maxsize
 
 
 def masked_values(value: Any, name: str = "", *, limits: Limits = Limits()) -> Any:  # the default is frozen
     """Return ``value`` as JSON data, with its secrets masked. ``name`` is the key of the value.
 
-    Records and mappings become dictionaries, other collections lists, and any other object its text.
+    Records and mappings become dictionaries, other collections become lists, and any other object becomes text.
     """
     return _Walker(limits).walk(value, limits.depth, name)
 
 
 class _Walker:
-    """Masks one value, and counts the values in it, since one that contains itself many times would not end."""
+    """Masks one value, and counts the values in it, because a value may contain itself many times."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -190,14 +191,14 @@ class _Walker:
 
 
 def _fields(value: Any) -> dict[str, Any] | None:
-    """Return the fields of a record; None for other objects."""
+    """Return the fields of a record, or None for other objects."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return None
     return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
 
 
 def is_number(value: Any) -> bool:
-    """Return whether JSON can contain the number: neither NaN nor an integer of thousands of digits."""
+    """Return whether JSON can contain the number, which must be neither NaN nor an integer of thousands of digits."""
     try:
         return math.isfinite(value)
     except OverflowError:
@@ -205,7 +206,7 @@ def is_number(value: Any) -> bool:
 
 
 def _option_names(items: Sequence[Any]) -> list[str]:
-    """Yield the option before each of ``items``, which may be the arguments of a command, or an empty text."""
+    """Return the option before each of ``items``, which may be the arguments of a command, or an empty text."""
     before = ["", *items][: len(items)]
     return [each if isinstance(each, str) and each.startswith("-") else "" for each in before]
 
@@ -237,7 +238,7 @@ def _is_assigned(named: re.Match[str], value: str) -> bool:
 
 
 def _end_of(text: str, at: int) -> int:
-    """Return the end of the value that was read up to ``at``: after its closing brackets, as of a list or a call."""
+    """Return the end of the value that was read up to ``at``, including the closing brackets of a list or call."""
     if text[at : at + 1] not in ("(", "[", "{"):
         return at
     depth = 0

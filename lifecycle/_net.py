@@ -1,4 +1,4 @@
-"""Addresses of servers: ports, hosts and URLs, and Unix sockets with their files and peers."""
+"""Server addresses: ports, hosts and URLs, and Unix sockets with their files and peers."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = [
 ]
 
 _LAST_PORT = 65_535
-#: Connections that may wait to be accepted; the system may allow fewer.
+#: The number of connections that may wait to be accepted. The system may allow fewer.
 _QUEUE = 4096
 
-#: Only our user may connect, because every process that connects may send commands.
+#: The mode of a socket file. Only our user may connect, because every process that connects may send commands.
 _MODE = 0o600
 
 
@@ -43,14 +43,14 @@ def check_port(port: int) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether ``host`` is ``localhost`` or a loopback address; any other name may resolve to anything."""
+    """Return whether ``host`` is ``localhost`` or a loopback address. Any other name may resolve to any address."""
     if host.lower() == "localhost":
         return True
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
         return False
-    # An IPv4 address in an IPv6 one; Python versions differ in their answer.
+    # For an IPv4 address inside an IPv6 one, the results of Python versions differ.
     mapped = getattr(address, "ipv4_mapped", None)
     return bool((mapped or address).is_loopback)
 
@@ -71,7 +71,7 @@ def share_of_descriptors(part: int, *, least: int, most: int) -> int:
 
 
 class SocketFile:
-    """Return a socket that listens at ``path``, where only our user may connect.
+    """A socket that listens at ``path``, where only our user may connect.
 
     Raises:
         OSError: if the path is not free, for example because another process listens there.
@@ -119,7 +119,7 @@ def peer(connection: socket.socket) -> Peer | None:
 def is_forsaken(connection: socket.socket) -> bool:
     """Return whether the listening process has ended, and a forked child holds the socket without answering."""
     listener = peer(connection)
-    # A process of another pid namespace has no pid here.
+    # A process in another pid namespace has no pid here.
     return listener is not None and listener.pid > 0 and has_ended(listener.pid)
 
 

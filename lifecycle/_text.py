@@ -25,19 +25,19 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def utf8(value: object) -> str:
-    """Return ``value`` as text that UTF-8 can encode; file names may contain surrogates."""
+    """Return ``value`` as text that UTF-8 can encode. File names may contain surrogates."""
     return str(value).encode("utf-8", "replace").decode()
 
 
 def text_of(value: object, length: int = 10_000) -> str:
-    """Return ``value`` as text, cut to ``length``: an error with its message, other objects by a repr that may fail."""
+    """Return ``value`` as text, cut to ``length``. An error becomes its message, other objects their repr."""
     if isinstance(value, str):
         return shorten(str.__str__(value), length)
     if isinstance(value, BaseException):
         return shorten(error_text(value), length)
     try:
         return shorten(repr(value), length)
-    except Exception:  # noqa: BLE001  # of a class of the program's own
+    except Exception:  # noqa: BLE001  # the program's own class may raise anything
         return f"<{type(value).__qualname__} that cannot be shown>"
 
 
@@ -61,6 +61,6 @@ def component_name(component: Any) -> str:
     """Return the ``name`` of ``component``, or the name of its class if it has no usable name."""
     try:
         name = component.name
-    except Exception:  # noqa: BLE001  # a property of the program's own class
+    except Exception:  # noqa: BLE001  # a property of the program's own class may raise anything
         name = None
     return name if isinstance(name, str) and name else type(component).__name__

@@ -1,6 +1,6 @@
 """Names, messages and the context of running code: small helpers that import nothing heavy.
 
-The event that is being handled is not part of the context here: `lifecycle.control.delivery` is the current one.
+The event that is being handled is not part of this context. `lifecycle.control.delivery` returns its delivery.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def name_of(fn: object) -> str:
     while isinstance(fn, functools.partial):
         fn = fn.func
     name = getattr(fn, "__qualname__", None)
-    # Some objects have every attribute, of any type.
+    # Some objects return a value of any type for every attribute.
     return name if isinstance(name, str) and name else type(fn).__qualname__
 
 

@@ -1,4 +1,4 @@
-"""Waiting longer after each failure, and giving up after too many: pure sums on plain records."""
+"""Delays that grow after each failure, and limits on the number of restarts: calculations on plain records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Backoff", "Intensity"]
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Delays before restarts, and the limit of restarts.
+    """Delays before restarts, and a limit on the number of restarts.
 
     The delay before retry ``n`` (from 0) is ``initial * multiplier ** n`` seconds, at most ``maximum``, plus a random
     part.
@@ -30,8 +30,8 @@ class Backoff:
         multiplier: Factor from one delay to the next.
         jitter: Maximum random part, relative to the delay. It spreads the retries of components that failed together.
         reset_after: Seconds of running after which the count of failures starts again.
-        max_restarts: Maximum restarts within ``within`` seconds. If there are more, the circuit opens: no restart
-            follows. 0 means no limit.
+        max_restarts: The maximum number of restarts within ``within`` seconds. After that, the circuit opens, and no
+            restart follows. 0 means no limit.
         within: Seconds.
 
     Raises:
@@ -71,7 +71,7 @@ class Intensity:
     """At most ``limit`` restarts in any period of ``within`` seconds (OTP's intensity and period).
 
     Args:
-        limit: Maximum restarts.
+        limit: The maximum number of restarts.
         within: Seconds.
 
     Raises:
@@ -88,7 +88,7 @@ class Intensity:
         object.__setattr__(self, "within", in_seconds("Intensity.within", within))
 
     def add(self, restarts: Iterable[float], now: float) -> deque[float]:
-        """Return the restarts that count once one more happened at ``now``, newest first; change a deque in place."""
+        """Return the restarts that count, newest first, after one more at ``now``. A deque is changed in place."""
         kept = restarts if isinstance(restarts, deque) else deque(restarts)
         while kept and kept[-1] < now - self.within:
             kept.pop()
@@ -96,12 +96,12 @@ class Intensity:
         return kept
 
     def exceeded(self, restarts: Sequence[float]) -> bool:
-        """Whether ``restarts``, as `add` returned them, are more than the budget allows."""
+        """Return True if ``restarts``, as returned by `add`, exceed the limit."""
         return len(restarts) > self.limit
 
 
 def _chance() -> float:
-    """A number in [0, 1); its module is imported when something has failed, which most programs never see."""
+    """Return a number in [0, 1). The module is imported here, because most programs never need it."""
     import random
 
     return random.random()  # noqa: S311  # nothing secret depends on it

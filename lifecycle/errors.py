@@ -101,22 +101,22 @@ class NotHandled(LifecycleError):
 class Dropped(NotHandled):
     """The event was dropped on purpose and counted. It is not passed on to another route."""
 
-    #: Whether it was dropped for a newer event.
+    #: True if it was dropped in favour of a newer event.
     superseded: bool = False
-    #: Whether it was still queued, so that its handler was not called.
+    #: True if it was still queued, so its handler was not called.
     queued: bool = False
 
 
 class InvalidTopic(NotHandled, ValueError):
-    """A topic that is empty, too long, too deep, or not a string; no route can match it."""
+    """A topic that is empty, too long, too deep, or not a string. No route can match it."""
 
 
 class InvalidPattern(LifecycleError, ValueError):
-    """A pattern that cannot be read; the message names the position."""
+    """A pattern that cannot be parsed. The message names the position."""
 
 
 class RouteConflict(LifecycleError):
-    """The same pattern or name was registered twice; the message names both places."""
+    """The same pattern or name was registered twice. The message names both places."""
 
 
 class RouteNotFound(LifecycleError, KeyError):
@@ -132,14 +132,14 @@ class RouterRunning(LifecycleError):
 
 
 class LaneFull(LifecycleError):
-    """A lane is full: raised by ``emit_nowait``, and by ``emit`` if the handler would wait for itself.
+    """A lane is full. ``emit_nowait`` raises this error, and so does ``emit`` if the handler would wait for itself.
 
-    Passing an event on fails with this error too, if the handler would wait for itself.
+    Passing an event on also fails with this error, if the handler would wait for itself.
     """
 
 
 class SourceFailed(LifecycleError):
-    """A source could not start; the cause is the error it raised."""
+    """A source could not start. The cause is the error that it raised."""
 
 
 class SourceClosed(LifecycleError):
@@ -147,7 +147,7 @@ class SourceClosed(LifecycleError):
 
 
 class UsageError(LifecycleError):
-    """A command has wrong arguments. Raised by the handler of a command, it is logged as one line."""
+    """A command has wrong arguments. If the handler of a command raises it, it is logged as one line."""
 
 
 class Interrupted(LifecycleError):
@@ -167,14 +167,14 @@ class RestartLimitReached(LifecycleError):
 
 
 class DoNotRestart(LifecycleError):
-    """Raised by a child of a supervisor: it is not restarted, regardless of its policy.
+    """A child of a supervisor raises this error so that it is not restarted, regardless of its policy.
 
-    Raised during the start of the child, it means that there is nothing to run: the supervisor continues without it.
+    If it is raised during the child's start, the child has nothing to run, and the supervisor continues without it.
     """
 
 
 class StopTree(LifecycleError):
-    """Raised by a child of a supervisor: the supervisor stops its other children and ends, and so does its parent."""
+    """A child raises this error so that the supervisors above it stop their other children and end."""
 
 
 class JournalError(LifecycleError):
@@ -193,9 +193,9 @@ class RemoteError(PoolError):
     """The called function raised in its worker process. The cause contains the remote traceback.
 
     Args:
-        type: the name of the exception's class, with its module unless that is ``builtins``.
-        message: the message of the exception.
-        traceback: the remote traceback as text; empty if there is none.
+        type: The name of the exception's class, with its module unless that is ``builtins``.
+        message: The message of the exception.
+        traceback: The remote traceback as text. Empty if there is none.
     """
 
     def __init__(self, type: str, message: str, traceback: str = "") -> None:  # noqa: A002  # its name is promised
@@ -221,11 +221,11 @@ class WorkerLost(PoolError):
     """The worker process died during the call.
 
     Args:
-        message: a description of its end.
-        exit_code: its exit code, if it exited.
-        signal: the number of the signal that killed it, if any.
-        rss: the last reported memory in bytes, if any.
-        stderr: the end of its standard error.
+        message: A description of how the process ended.
+        exit_code: Its exit code, if it exited.
+        signal: The number of the signal that killed it, if any.
+        rss: Its last reported memory in bytes, if any.
+        stderr: The last part of its standard error.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class PoolBusy(PoolError):
 
 
 class PoolFailed(PoolError, WorkerFailed):
-    """The pool gave up because its workers died faster than its restart limit allows; see the cause."""
+    """The pool gave up because its workers died faster than its restart limit allows. See the cause."""
 
 
 class PoolClosed(PoolError):
@@ -261,15 +261,15 @@ class SessionLost(PoolError):
 
 
 class BridgeError(LifecycleError):
-    """The base class of errors of bridges. Raised itself if there is no connection, or if it is permanently lost."""
+    """The base class of errors of bridges. It is raised itself if no connection is possible or the last one is lost."""
 
 
 class NotLeader(BridgeError):
-    """A write of a process that is not the leader, or no longer. The server refused it, or it was not sent."""
+    """A process that is not, or no longer, the leader tried to write. The write was refused or not sent."""
 
 
 class NotPublished(BridgeError):
-    """The bus did not acknowledge an event in time. If the bus has stored it, it detects a repetition by the id."""
+    """The bus did not acknowledge an event in time. If it has stored the event, it recognises a repeated id."""
 
 
 class Unpublishable(BridgeError, ValueError):
@@ -301,4 +301,4 @@ class StepFailed(FlowError):
 
 
 class ClaimLost(FlowError):
-    """Another owner has taken the job or flow. Late writes of this one are refused."""
+    """Another owner has taken the job or flow. Later writes by this process are refused."""

@@ -1,7 +1,7 @@
 """Events, as frozen records.
 
-Any object with a ``topic`` can be dispatched; it need not inherit from `Event`. Your own class may define the topics of
-its events, so that ``@router.on(MyEvent)`` works: by a class attribute ``topics`` (a pattern), or by a field ``topic``
+Any object with a ``topic`` can be dispatched. It need not inherit from `Event`. To make ``@router.on(MyEvent)`` work,
+your own class defines the topics of its events, by a class attribute ``topics`` (a pattern) or by a field ``topic``
 with a default.
 """
 
@@ -97,7 +97,7 @@ def _refuse(_self: object, name: str, _value: object = None) -> None:
     raise FrozenInstanceError(f"cannot assign to field {name!r}")
 
 
-# A frozen dataclass refuses assignment only for its own class, not for its subclasses.
+# A frozen dataclass rejects assignments only for its own class, not for its subclasses.
 setattr(_Word, "__setattr__", _refuse)  # noqa: B010  # a type checker takes the method for read-only
 setattr(_Word, "__delattr__", _refuse)  # noqa: B010
 
@@ -149,7 +149,7 @@ class InterruptEvent(_Word):
 
 
 class ClearLineEvent(_Word):
-    """Ctrl+C discarded a half-typed line."""
+    """Ctrl+C, which discarded a half-typed line."""
 
     __slots__ = ()
     topic = "lifecycle/clear-line"
@@ -188,14 +188,14 @@ class SignalEvent:
 
 
 def _signal_name(signum: int) -> str:
-    """Return the system's name. Python names only the first and the last real-time signal."""
+    """Return the system's name for a signal. Python names only the first and the last real-time signal."""
     first, last = getattr(Signals, "SIGRTMIN", 0), getattr(Signals, "SIGRTMAX", 0)
     return f"SIGRTMIN+{signum - first}" if first < signum < last else Signals(signum).name
 
 
 @dataclass(frozen=True, slots=True)
 class CommandEvent:
-    """A registered command, with its arguments split as by a shell."""
+    """A registered command, with its arguments split like in a shell."""
 
     topics: ClassVar[str] = "command/*"
 
@@ -228,7 +228,7 @@ class UnknownCommandEvent:
 
 
 class EndOfInputEvent(_Word):
-    """Standard input ended, or Ctrl+D at the prompt."""
+    """The end of standard input, or Ctrl+D at the prompt."""
 
     __slots__ = ()
     topic = "input/eof"
@@ -236,7 +236,7 @@ class EndOfInputEvent(_Word):
 
 @dataclass(frozen=True, slots=True)
 class TickEvent:
-    """A tick of a timer. ``time`` is timezone-aware. ``count`` starts at 1, and missed ticks count."""
+    """A tick of a timer. ``time`` is timezone-aware. ``count`` starts at 1, and includes missed ticks."""
 
     topics: ClassVar[str] = "tick/**"
 
@@ -315,7 +315,7 @@ class WebhookEvent:
         _settle(self, topic=f"webhook/{path}" if path else "webhook")
 
     def text(self) -> str:
-        """The body as text. Bytes that are not UTF-8 are replaced."""
+        """Return the body as text. Bytes that are not UTF-8 are replaced."""
         return self.body.decode("utf-8", "replace")
 
     def json(self) -> Any:
@@ -329,16 +329,16 @@ class WebhookEvent:
         return json.loads(self.body)
 
 
-#: Maximum segments and characters of a path below ``status/`` in a valid topic.
+#: The maximum number of segments and characters of a path below ``status/`` in a valid topic.
 _PATH_SEGMENTS, _PATH_SIZE = 63, 1017
 
 
 @dataclass(frozen=True, slots=True)
 class StatusEvent:
-    """A watched worker or supervisor changed; ``state`` is its record after the change.
+    """A change of a watched worker or supervisor. ``state`` is its record after the change.
 
     ``path`` is its path below the watched supervisor: ``web/w`` for the child ``w`` of its child ``web``. If the path
-    is too long for a topic, the topic has the end of it.
+    is too long for a topic, the topic contains the last part of it.
     """
 
     topics: ClassVar[str] = "status/**"

@@ -8,8 +8,8 @@ Connect a plain function to a hook. Names are in the past tense, and arguments a
     def count(sender, *, event, pattern, error):
         failures.inc(pattern)
 
-The error of a receiver is logged, and the others are called. Receivers are held strongly unless ``weak=True``. Their
-order is undefined. Without receivers, an announcement costs no more than a check.
+If a receiver raises, the error is logged, and the other receivers are called. Receivers are held strongly unless
+``weak=True``. Their order is undefined. Without receivers, an announcement costs no more than a check.
 """
 
 from __future__ import annotations
@@ -81,18 +81,18 @@ _Receiver = TypeVar("_Receiver", bound="Callable[..., object]")
 
 
 class Hook(Signal):
-    """A blinker signal that holds its receivers and contains their errors."""
+    """A blinker signal that holds its receivers and logs their errors."""
 
     def __init__(self, name: str, doc: str) -> None:
         super().__init__(doc)
         self.name = name
-        # All receivers, if each is held strongly and called for every sender. Looking them up for each announcement
-        # costs more than most of them do. Also their number at that time.
+        # All receivers, if each is held strongly and called for every sender, and their number at that time. Looking
+        # them up for each announcement costs more than most of them do.
         self._plain: tuple[Callable[..., object], ...] = ()
         self._decided_for = 0
 
     def connect(self, receiver: _Receiver, sender: Any = ANY, weak: bool = False) -> _Receiver:
-        """Call ``receiver(sender, **arguments)`` at every announcement; usable as a decorator.
+        """Call ``receiver(sender, **arguments)`` at every announcement. Can be used as a decorator.
 
         Raises:
             TypeError: for an async function, because an announcement does not wait.
@@ -118,18 +118,18 @@ class Hook(Signal):
     def _look_up(self, sender: Any) -> tuple[Callable[..., object], ...]:
         """Return the receivers for ``sender``, unless all are called for every sender."""
         if len(self.receivers) != self._decided_for:
-            # A weakly held receiver is gone.
+            # A receiver that was held weakly no longer exists.
             self._gather()
         return self._plain or tuple(self.receivers_for(sender))
 
     def announce(self, sender: Any, **arguments: Any) -> None:
-        """Call every receiver, and log the errors that they raise. Returns immediately without receivers."""
+        """Call every receiver, and log the errors that they raise. Without receivers, return immediately."""
         if not self.receivers:
             return
         for receiver in self._plain or self._look_up(sender):
             try:
                 receiver(sender, **arguments)
-            except Exception:  # noqa: BLE001  # a receiver's error stays its own
+            except Exception:  # noqa: BLE001  # the error of a receiver does not reach the sender
                 _log.exception("a receiver of hooks.%s failed: %r", self.name, receiver)
 
 

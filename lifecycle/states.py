@@ -1,7 +1,7 @@
 """State machines: legal transitions, ignored ones, history, and one announcement per change.
 
-Workers, pool workers, flows and jobs share it. A machine does not know the meaning of its states. Do not add behaviour
-here; add it to the owner of the machine.
+Workers, pool workers, flows and jobs share this module. A machine does not know the meaning of its states. Do not add
+behaviour here, but to the owner of the machine.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ S = TypeVar("S", bound=str)
 
 @dataclass(frozen=True, slots=True)
 class Transition(Generic[S]):
-    """One change of state that happened."""
+    """A change of state."""
 
     old: S
     new: S
-    #: The reason in a word or two; empty if the state is enough.
+    #: The reason in a word or two. Empty if the state is enough.
     reason: str
     #: The time, in seconds since the epoch.
     at: float
-    #: Seconds in ``old``.
+    #: The number of seconds spent in ``old``.
     duration: float
 
 
 class Machine(Generic[S]):
     """A state that changes only as its table allows.
 
-    ``table`` maps each state to the states that may follow it; a state without any is final. ``ignored`` contains pairs
-    ``(from, to)`` that are legal requests and change nothing, such as stopping twice. The last ``history`` changes are
-    kept.
+    ``table`` maps each state to the states that may follow it. A state that none may follow is final. ``ignored``
+    contains pairs ``(from, to)`` that are legal requests and change nothing, such as stopping twice. The last
+    ``history`` changes are kept.
 
     Raises:
         ValueError: if the table mentions a state without a row.
@@ -67,10 +67,10 @@ class Machine(Generic[S]):
         self._error = error
         self._state = initial
         self._since = _now()
-        # Plain tuples, oldest first, because there are thousands of machines and few histories are ever read.
+        # Plain tuples, oldest first. There are thousands of machines, and few histories are ever read.
         self._history: list[tuple[S, S, str, float, float]] = []
         self._kept = history
-        # Notified at every change, once a task has waited for one.
+        # Notified at every change, if a task has ever waited for one.
         self._changed: Condition | None = None
 
     def __repr__(self) -> str:
@@ -83,7 +83,7 @@ class Machine(Generic[S]):
 
     @property
     def is_final(self) -> bool:
-        """Whether no state may follow the current one."""
+        """True if no state may follow the current one."""
         return not self._table[self._state]
 
     @property
@@ -92,11 +92,11 @@ class Machine(Generic[S]):
         return tuple(Transition(*each) for each in self._history)
 
     def can(self, target: S) -> bool:
-        """Return whether ``to(target)`` would change the state or be ignored, and not raise."""
+        """Return whether ``to(target)`` would change the state or be ignored, rather than raise."""
         return target in self._table[self._state] or (self._state, target) in self._ignored
 
     def to(self, target: S, reason: str = "") -> bool:
-        """Change to ``target``. Returns False if the transition is ignored.
+        """Change to ``target``. Return False if the transition is ignored.
 
         Raises:
             InvalidTransition: with both states, and the legal ones.
@@ -124,7 +124,7 @@ class Machine(Generic[S]):
         """Wait until the state is one of ``states``, and return it. States passed through during the wait count too.
 
         Raises:
-            InvalidTransition: if it reaches another final state.
+            InvalidTransition: if the machine reaches another final state.
         """
         while self._state not in states:
             if self.is_final:

@@ -84,32 +84,30 @@ class NatsBridge:
     """Shares events with other machines through a NATS JetStream stream. Add a bridge to a router with ``add_source``.
 
     Events that match ``subscribe`` arrive from the bus as `BusEvent`. Each event is delivered to one member of
-    ``group``:
-    a process in that group with free capacity. A message is acknowledged only after it has been handled. If a handler
-    fails or no route handles the event, the message is delivered again after ``backoff``. After ``max_deliver``
-    failures,
-    the event is published under ``dead/<topic>``.
+    ``group``: a process in that group with free capacity. A message is acknowledged only after it has been handled. If
+    a handler fails or no route handles the event, the message is delivered again after ``backoff``. After
+    ``max_deliver`` failures, the event is published under ``dead/<topic>``.
 
     Events that match ``publish`` are sent to the bus before their local routes receive them. When the `Delivery` has
     ended, both the bus and the routes have the event. Events that also match ``subscribe`` are sent to the bus only,
     and one member of the group receives them from there. Events from the bus are never sent to it again.
 
     Args:
-        url: the server's URL, or a `NatsServer` for credentials, TLS or several servers.
-        stream: name of the server's stream, which is created if it is missing.
-        prefix: the first token of every subject.
-        group: name of the group of processes that share the work; also the name of the bridge.
-        subscribe: patterns of events to receive.
-        publish: patterns of events to send.
-        max_in_flight: maximum number of events from the bus in this process, and of events being published. Up to 1,024
-            more per pattern wait for capacity, within their timeout of thirty seconds. With 1, the whole group handles
-            one event at a time, in strict order even after failures.
-        ack_wait: seconds until the events of a crashed member are delivered to a different member. A long-running
+        url: The server's URL, or a `NatsServer` for credentials, TLS or several servers.
+        stream: The name of the server's stream, which is created if it is missing.
+        prefix: The first token of every subject.
+        group: The name of the group of processes that share the work, and of the bridge.
+        subscribe: Patterns of events to receive.
+        publish: Patterns of events to send.
+        max_in_flight: The maximum number of events from the bus in this process, and of events being published. Up to
+            1,024 more per pattern wait for capacity, within their timeout of thirty seconds. With 1, the whole group
+            handles one event at a time, in strict order even after failures.
+        ack_wait: Seconds until the events of a crashed member are delivered to a different member. A long-running
             handler does not trigger a new delivery.
-        max_deliver: maximum number of times that an event's handlers may fail, counted over all processes in the group.
-            Deliveries without a failed handler do not count, such as those to a process that stops or is killed.
-        backoff: delay after a failure. The settings for restarts are not used.
-        sync: wait until the server confirms each acknowledgement. This is slower, but causes fewer duplicates if the
+        max_deliver: The maximum number of times that an event's handlers may fail, counted over all processes in the
+            group. Deliveries without a failed handler do not count, such as those to a process that stops or is killed.
+        backoff: Delay after a failure. The settings for restarts are not used.
+        sync: Wait until the server confirms each acknowledgement. This is slower, but causes fewer duplicates if the
             server is killed.
 
     Raises:
@@ -177,7 +175,7 @@ class NatsBridge:
     # -- for the router --------------------------------------------------------------------------------------------
 
     def use_router(self, router: Router) -> None:
-        """Relay the events that match ``publish``; called by the router.
+        """Relay the events that match ``publish``. The router calls this.
 
         Raises:
             ValueError: if the bridge belongs to another router.
@@ -219,10 +217,10 @@ class NatsBridge:
             self._left = kind is not None
 
     async def run(self, emit: Emit) -> None:
-        """Emit events from the bus until `close`; called by the router.
+        """Emit events from the bus until `close`. The router calls this.
 
         Raises:
-            BridgeError: if the connection is closed permanently; the router restarts the bridge.
+            BridgeError: if the connection is closed permanently. The router then restarts the bridge.
         """
         assert self._session is not None
         telling = asyncio.get_running_loop().create_task(self._tell(emit), name=f"bridge {self.name}: health")
@@ -238,7 +236,7 @@ class NatsBridge:
             self._session.stop()
 
     async def settle(self) -> None:
-        """Send the last acknowledgements and disconnect; called by the router when every delivery has ended."""
+        """Send the last acknowledgements and disconnect. The router calls this when every delivery has ended."""
         session, self._session = self._session, None
         if session is not None:
             await session.settle()

@@ -121,17 +121,17 @@ class Leader:
         the server does not respond, the write is repeated while this process has the lease.
 
         Args:
-            key: a topic below the leader's name, such as ``last/run``.
-            value: any bytes, up to the server's limit for a message.
-            token: the token at the start of the work, so that its result is stored only if no other process has led
-                since; None for the current token.
+            key: A topic below the leader's name, such as ``last/run``.
+            value: Any bytes, up to the server's limit for a message.
+            token: The token at the start of the work, so that its result is stored only if no other process has led
+                since. None means the current token.
 
         Returns:
-            The revision of the value; revisions only increase.
+            The revision of the value. Revisions only increase.
 
         Raises:
             NotLeader: if this process is not the leader. The value may still have been written if an earlier response
-                was
+            was
                 lost.
             Unpublishable: if the key is too long or the value too large.
         """
@@ -191,10 +191,10 @@ class Leader:
             await elector.connection.close()
 
     async def run(self, emit: Emit) -> None:
-        """Emit changes of the leadership until `close`; called by the router.
+        """Emit changes of the leadership until `close`. The router calls this.
 
         Raises:
-            BridgeError: if the connection is closed permanently; the router restarts the leader.
+            BridgeError: if the connection is closed permanently. The router then restarts the leader.
         """
         assert self._elector is not None
         assert self._keeper is not None
@@ -335,7 +335,7 @@ class Elector:
         return self.lease.is_ours
 
     async def _held(self) -> str:
-        """Renew the lease as long as possible, and return the reason for the loss."""
+        """Renew the lease while possible, and return the reason for the loss."""
         seconds = self.lease.seconds
         pause = seconds / _RENEWALS
         while True:

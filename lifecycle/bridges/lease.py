@@ -283,7 +283,7 @@ class LeaseKey:
         except APIError as error:
             if error.err_code in _WRONG_SEQUENCE:
                 raise Refused from error
-            if error.code == 400:  # noqa: PLR2004  # as HTTP has it: another try would meet it again
+            if error.code == 400:  # noqa: PLR2004  # HTTP's status for a bad request, which would be refused again
                 raise BridgeError(f"the server does not accept {subject!r}: {error.description}") from error
             raise
         return answer.seq

@@ -171,7 +171,7 @@ class Publisher:
             if connection.is_up:
                 connection.missed(_NO_ACK, seconds=_ACK_TIMEOUT)
             return _NO_ACK
-        except Exception as error:  # noqa: BLE001  # distinguished where nats-py is imported
+        except Exception as error:  # noqa: BLE001  # `_judge` distinguishes the errors, where nats-py is imported
             return _judge(error, subject)
         if answer.final or (answer.stream and answer.stream != self._stream):
             what = answer.refusal or f"it went into the stream {answer.stream!r}"
@@ -342,7 +342,7 @@ def _read(message: Msg) -> Answer:
     said: dict[str, Any] = json.loads(message.data)
     error: dict[str, Any] = said.get("error", {})
     if error:
-        # 400: a retry would be refused again.
+        # After 400, a retry would be refused again.
         return Answer("", duplicate=False, refusal=str(error.get("description")), final=error.get("code") == 400)  # noqa: PLR2004  # as HTTP has it
     return Answer(said["stream"], bool(said.get("duplicate")))
 

@@ -258,8 +258,7 @@ class Subscriptions:
 
     The patterns are kept in the consumer's metadata. A starting member adds its patterns, and running members renew the
     stamps of theirs. A pattern whose stamp has not changed for 15 minutes no longer has a running member, and is
-    removed.
-    This rule prevents a restarting member of an older version from removing the patterns of a newer one.
+    removed. This rule prevents a restarting member of an older version from removing the patterns of a newer one.
     """
 
     def __init__(self, settings: Settings) -> None:

@@ -1,7 +1,7 @@
-"""The arguments of a command, by the signature of its handler.
+"""The arguments of a command, according to its handler's signature.
 
-A handler of one parameter, which has no annotation or an event class, gets the `CommandEvent`. For other handlers,
-`argparse` turns the words after the command into parameters.
+A handler with a single parameter, which has no annotation or an event class, gets the `CommandEvent`. For any other
+handler, `argparse` turns the words after the command into arguments.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Arguments:
         """Return a handler of a `CommandEvent` that calls the handler with the parsed arguments."""
         called = self._await if is_async(self._handler) else self._call
         named = functools.update_wrapper(functools.partial(called), self._handler)
-        # The parameters of a handler are checked, and these are those of `called`.
+        # `signature` would otherwise return the parameters of `handler` instead of those of `called`.
         del named.__wrapped__
         return named
 
@@ -105,7 +105,7 @@ class Arguments:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that raises its errors."""
+    """A parser that raises its errors instead of exiting."""
 
     @property
     def line(self) -> str:
@@ -117,7 +117,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def arguments_of(name: str, handler: Callable[..., Any]) -> Arguments | None:
-    """Return the parser for the parameters of ``handler``; None if it takes the event, or cannot be a handler."""
+    """Return the parser for the parameters of ``handler``, or None if it takes the event or cannot be a handler."""
     if isinstance(handler, type):
         return None
     try:
@@ -184,7 +184,7 @@ def _choice(values: dict[str, Any]) -> tuple[Callable[[str], Any], list[str]]:
 
 
 def _paths(typed: str) -> list[str]:
-    """Return the paths that begin with ``typed``; directories end with a slash."""
+    """Return the paths that begin with ``typed``. Directories end with a slash."""
     folder, _ = os.path.split(typed)
     try:
         entries = list(os.scandir(folder or "."))

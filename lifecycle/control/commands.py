@@ -62,7 +62,7 @@ class Command:
     place: str = "built in"
     #: If false, a line with further words is not this command.
     takes_arguments: bool = True
-    #: The command and its arguments, such as ``deploy [--force] TARGET``; empty if the handler parses them.
+    #: The command and its arguments, such as ``deploy [--force] TARGET``. Empty if the handler parses them.
     usage: str = ""
 
     def make(self, args: tuple[str, ...]) -> Topical:
@@ -92,7 +92,7 @@ class Commands:
 
     def __iter__(self) -> Iterator[Command]:
         """Each command that can be reached by its name, once, in the order of registration."""
-        # Compared by identity, because a command with a list of completions is not hashable.
+        # Commands are compared by identity, because one with a list of completions is not hashable.
         own = {id(each): each for each in self._by_word.values()}
         included = {id(each): each for others in self._included for each in others if self.get(each.name) is each}
         return iter((own | included).values())
@@ -232,5 +232,5 @@ def lifecycle_commands() -> tuple[Command, ...]:
 
 
 def _alone(name: str, text: str, make: Callable[[], Topical], *aliases: str) -> Command:
-    """Return a command without arguments, so that "exit the building" does not end the program."""
+    """Return a command without arguments. A line with more words, such as "exit the building", does not run it."""
     return Command(name, text, lambda _: make(), aliases=aliases, takes_arguments=False)

@@ -1,4 +1,4 @@
-"""Debouncing: delays the events of a burst until the burst ends. Works with a route or without a router.
+"""Debouncing: delays the events of a burst until the burst ends, with or without a router.
 
 Each burst has one timer. A new event only changes the time at which the burst is due, which costs a fiftieth of setting
 a new timer.
@@ -42,11 +42,11 @@ class Debounce:
     """How long to wait for the end of a burst of events, and how to merge its events.
 
     Args:
-        wait: Seconds of quiet that end a burst.
+        wait: Seconds without an event that end a burst.
         max_wait: Maximum seconds from the first event of a burst to its delivery. By default, a burst has no limit.
         merge: Called as ``merge(pending, new)``; returns the event to deliver. By default, the newest event is
             delivered. If ``merge`` has an attribute ``first``, ``first(event)`` replaces the first event of a burst.
-        key: Called with each event; events with different keys are in different bursts.
+        key: Called with each event. Events with different keys are in different bursts.
 
     Raises:
         ValueError: if ``wait`` is negative, or ``max_wait`` is shorter than ``wait``.
@@ -149,7 +149,8 @@ class Debouncer:
     def _on_timer(self, key: Hashable) -> None:
         """Emit the burst if it is due. Otherwise, set the timer again."""
         burst = self._bursts[key]
-        # Compared with the timer, not the clock: a loop may fire slightly early, and would then fire again immediately.
+        # The time is compared with the timer, not the clock. A loop may fire slightly early, and would then fire again
+        # immediately.
         if burst.timer is not None and burst.due > burst.timer.when():
             burst.timer = asyncio.get_running_loop().call_at(burst.due, self._on_timer, key)
         else:
@@ -166,7 +167,7 @@ class Debouncer:
             self._bursts[key] = burst
 
     def retry(self, key: Hashable) -> bool:
-        """Emit a burst that was refused by a full lane. Returns False if it has been emitted or dropped since."""
+        """Emit a burst that was refused by a full lane. Return False if it has been emitted or dropped since."""
         burst = self._bursts.get(key)
         if burst is None or burst.timer is not None:
             return False
@@ -211,7 +212,7 @@ class Debounced:
         self._debouncer.add(event)
 
     async def flush(self) -> None:
-        """Deliver the pending events, and wait until their calls have ended. Later events are not waited for."""
+        """Deliver the pending events, and wait until their calls have ended, but not those of later events."""
         calls = [*self._running.values(), *self._debouncer.calls()]
         self._debouncer.flush()
         while any(not call.done for call in calls):
@@ -227,7 +228,7 @@ class Debounced:
         def ended(task: asyncio.Task[None]) -> None:
             del self._running[key]
             self._tasks.discard(task)
-            if not call.done:  # cancelled before it began
+            if not call.done:  # it was cancelled before it began
                 call.end(asyncio.CancelledError())
             self._debouncer.retry(key)
 
@@ -239,7 +240,7 @@ class Debounced:
             await self._call(call.event)
         except NotHandled as passed:
             call.end(passed)
-        except (Exception, asyncio.CancelledError) as error:  # reported like an error of any handler
+        except (Exception, asyncio.CancelledError) as error:  # it is reported like an error of any handler
             call.end(error)
             if isinstance(error, asyncio.CancelledError) and was_cancelled():
                 raise
@@ -261,7 +262,7 @@ def debounce(
 
     The returned handler returns immediately. Calls of ``handler`` never overlap for one key. Its errors are logged and
     announced on ``hooks.handler_failed``. ``await result.flush()`` delivers pending events. Call it before the loop
-    ends; a router does this for its handlers.
+    ends. A router does this for its handlers.
 
     Args:
         handler: An async or plain function of one argument, the event.

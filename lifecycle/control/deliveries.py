@@ -82,8 +82,9 @@ class Delivery:
         self.attempt: int = 1
         #: True if the source stores the event, and delivers it again if it is dropped now.
         self.is_stored: bool = False
-        # For the dispatcher: the current route, and the routes to which the event may be passed on.
+        # The current route, for the dispatcher.
         self.route: Route | None = route
+        # The routes to which the dispatcher may pass the event on.
         self.match: Match | None = match
         # The call into which this delivery was merged. This delivery ends when that call ends.
         self._into: Delivery | None = None
@@ -101,7 +102,7 @@ class Delivery:
             yield from last._wait()  # noqa: SLF001
             last = last._last()  # noqa: SLF001
         if last._error is not None:  # noqa: SLF001
-            # With the saved traceback. Otherwise, each task that awaits the error would add a frame to it.
+            # Use the saved traceback. Otherwise, each task that awaits the error would add a frame to it.
             raise last._error.with_traceback(last._traceback)  # noqa: SLF001
 
     @property

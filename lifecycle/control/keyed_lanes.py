@@ -1,4 +1,4 @@
-"""Keyed lanes: bounded queues in which each key has at most one running handler, and its events keep their order.
+"""Keyed lanes: bounded queues in which each key has at most one running handler and keeps the order of its events.
 
 A key takes memory only while it has events, so the size of the queue also bounds the number of keys.
 """
@@ -50,7 +50,7 @@ def check_key(function: LaneKey) -> None:
 
 
 class _KeyQueue:
-    """Events by key. Its length counts all events. It is true if the next event of a key can start.
+    """Events by key. Its length counts all events. Its truth value is true if a key's next event can start.
 
     Keys take turns: a key whose handler has ended goes behind the other keys that can start.
     """
@@ -123,7 +123,7 @@ class _KeyQueue:
 
 
 class KeyedLane(Lane):
-    """A lane that handles the events of one key in order, one at a time, and of ``concurrency`` keys side by side."""
+    """A lane that handles one key's events in order, one at a time, and up to ``concurrency`` keys concurrently."""
 
     __slots__ = ("_function",)
 
@@ -139,7 +139,7 @@ class KeyedLane(Lane):
 
     @property
     def slots(self) -> int:
-        """Number of lane tasks that could make capacity: fewer than the concurrency if too few keys have events."""
+        """Number of lane tasks that could make capacity. It is below the concurrency if too few keys have events."""
         return max(1, len(self._tasks))
 
     def info(self) -> LaneInfo:
@@ -154,7 +154,7 @@ class KeyedLane(Lane):
         """Queue an event, even beyond the limit. If its key cannot be determined, its delivery fails."""
         try:
             key = self._key_of(delivery)
-        except Exception as error:  # noqa: BLE001  # of the lane function: reported like an error of the handler
+        except Exception as error:  # noqa: BLE001  # reported like an error of the handler
             self._fail(delivery, error)
         else:
             self._append(delivery, key)
@@ -203,7 +203,7 @@ class KeyedLane(Lane):
             super().start()
 
     def _supersede(self, route: Route | None, key: Hashable) -> bool:
-        """Cancel or drop an event of ``route`` and ``key`` in favour of a newer one. Returns False if it has none."""
+        """Cancel or drop an event of ``route`` and ``key`` in favour of a newer one. Return False if it has none."""
         task = self.queue.running.get(key)
         running = None if task is None else self._tasks.get(task)
         if task is not None and running is not None and running.route is route and task not in self._cancelled:

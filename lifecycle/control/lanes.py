@@ -45,7 +45,7 @@ class LaneInfo:
 
 
 class Lane:
-    """A bounded queue, and up to ``concurrency`` tasks that call handlers. With 1, events keep their order."""
+    """A bounded queue, and up to ``concurrency`` tasks that call handlers. With one task, events keep their order."""
 
     __slots__ = (
         "_cancelled",
@@ -68,8 +68,8 @@ class Lane:
         self.concurrency: int = concurrency
         self._dispatcher = dispatcher
         self.queue: deque[Delivery] = deque()
-        # Capacity of the queue: the buffer, plus one place for each lane task that could start. A task takes its place
-        # away while it runs.
+        # The capacity of the queue: the buffer, plus one place for each lane task that could start. A running task does
+        # not need its place.
         self.limit: int = buffer + concurrency
         # Each lane task and the event that it is handling, oldest first.
         self._tasks: dict[asyncio.Task[None], Delivery | None] = {}
@@ -77,8 +77,8 @@ class Lane:
         self._running = 0
         # Lane tasks that were cancelled for a newer event. They end after their current event.
         self._cancelled: set[asyncio.Task[None]] = set()
-        # Functions to call when the lane has capacity: each once, in this order. A function that does not use it
-        # returns False.
+        # Functions to call when the lane has capacity. Each is called once, in this order. A function that does not use
+        # the capacity returns False.
         self._waiting: deque[Callable[[], bool]] = deque()
         #: Deliveries of this lane with a handler that waits for capacity, each with the lane for which it waits.
         self.blocked_on: list[tuple[Delivery, Lane]] = []
@@ -117,7 +117,7 @@ class Lane:
             # An eager task has already begun, and may have ended.
             if not task.done():
                 self._tasks.setdefault(task, None)
-                # Needed for a task that is cancelled before it begins. A second call of `_ended` does nothing.
+                # This is needed for a task that is cancelled before it begins. A second call of `_ended` does nothing.
                 task.add_done_callback(self._ended)
 
     def offer(self, delivery: Delivery, busy: Busy) -> None:
@@ -233,9 +233,9 @@ class Lane:
                 return
 
     def wake_stuck(self) -> None:
-        """Wake every waiter if no handler can make capacity any more. The waiting handlers then get `LaneFull`."""
+        """Wake every waiter if no handler can make capacity any more. The handlers that wait then get `LaneFull`."""
         if self._waiting and self.is_full and _is_stuck(self):
-            # Each waiter that remains goes to the front again, so the last is woken first.
+            # Each waiter that still has to wait goes to the front again, so the last one is woken first.
             self._wake_all(reverse=True)
 
     def _wake_all(self, *, reverse: bool = False) -> None:
@@ -246,7 +246,7 @@ class Lane:
 
     # -- calling handlers ------------------------------------------------------------------------------------------
 
-    async def _work(self) -> None:  # noqa: C901  # hot: one branch for each way in which a handler ends
+    async def _work(self) -> None:  # noqa: C901  # the hot loop has one branch for each way in which a handler ends
         """Handle events until the queue is empty. This is the hot loop. Rare cases are handled elsewhere."""
         task = asyncio.current_task()
         assert task is not None
@@ -281,7 +281,7 @@ class Lane:
                 else:
                     route.handled += 1
                     delivery.end()
-                    # Checked again: receivers may have connected or disconnected while the handler ran.
+                    # This is checked again, because receivers may have connected or disconnected while the handler ran.
                     if finished or ended:
                         report.announce_finished(delivery, route, began)
                 if self._cancelled and task in self._cancelled:
@@ -308,7 +308,7 @@ class Lane:
         self.start()
 
     def _was_requested(self, delivery: Delivery, task: asyncio.Task[None]) -> bool:
-        """Report a cancellation of this lane task. Returns False for any other, which is an error of the handler."""
+        """Report a cancellation of this lane task. Return False for any other one, which is an error of the handler."""
         if task in self._cancelled:
             self._dispatcher.report.drop(delivery, "cancelled for a newer event", superseded=True)
             return True

@@ -43,7 +43,7 @@ _H = TypeVar("_H", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class RouterState:
-    """Number of routes and sources of a router, and counts of the events that passed through its lanes."""
+    """The number of routes and sources of a router, and counts of the events that passed through its lanes."""
 
     name: str
     routes: int
@@ -219,7 +219,7 @@ class Router:
         self.commands.forget(route.pattern)
 
     def fallback(self, handler: _H) -> _H:
-        """Register and return ``handler`` for events that no route takes. Can be used as a decorator.
+        """Register and return ``handler`` for events that no route takes. You can use this as a decorator.
 
         The fallback handles one event at a time. A later call replaces the handler.
         """
@@ -298,7 +298,7 @@ class Router:
     def _command(
         self, name: str, handler: Callable[..., Any], text: str = "", complete: Completer | None = None
     ) -> Route:
-        from lifecycle.control.arguments import arguments_of  # argparse is slow to import
+        from lifecycle.control.arguments import arguments_of  # it imports argparse, which is slow to import
 
         arguments = arguments_of(name, handler)
         command = Command(name, text or help_of(handler), complete=complete, place="{}:{}".format(*caller()))
@@ -419,7 +419,7 @@ class Router:
         """
         try:
             match = self._matches[event.topic]
-        except (AttributeError, TypeError):  # no topic, or an unhashable one
+        except (AttributeError, TypeError):  # the event has no topic, or an unhashable one
             match = self._table.match(event)
         call = match.call
         if call is None:
@@ -485,7 +485,7 @@ class Router:
     # -- statistics --------------------------------------------------------------------------------------------
 
     def routes(self) -> list[RouteInfo]:
-        """Return every route, sorted by pattern, and then those of `also`."""
+        """Return every route, sorted by pattern, followed by those of `also`."""
         routes = [route for _, route in sorted(self._table.routes.items())]
         return [route.info() for route in (*routes, *sorted(self._table.also, key=lambda route: route.pattern.text))]
 

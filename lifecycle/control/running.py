@@ -31,7 +31,7 @@ _GRACE = 1.0
 #: Seconds that sources have to settle, that is, to store the results of their events.
 _SETTLING = 5.0
 
-#: Maximum topics that the log message about unfinished events names.
+#: The maximum number of topics in the log message about unfinished events.
 _NAMED = 5
 
 
@@ -78,7 +78,7 @@ class Lifespan:
         self._set_up(is_up=False)
         how = "was cancelled"
         try:
-            # Cancelling the future does nothing if it is done. Otherwise it prevents that `stop` sets a result.
+            # Cancelling the future does nothing if it is done. Otherwise, it prevents `stop` from setting a result.
             if not ending.cancel() and not ending.cancelled():
                 await self._drain()
                 how = f"did not finish its events within Router(drain_timeout={self._drain_timeout:g}) seconds"
@@ -95,7 +95,7 @@ class Lifespan:
             await self._changed.wait()
 
     def stop(self) -> None:
-        """Make `run` end. Does nothing if the router does not run."""
+        """Make `run` end. This does nothing if the router does not run."""
         if self._ending is not None and not self._ending.done():
             self._ending.set_result(None)
 
@@ -115,7 +115,7 @@ class Lifespan:
         raise RouteNotFound(f"{source!r} is not a source of router {self._name!r}")
 
     async def _start(self) -> None:
-        """Start the sources in the order of registration, each after the previous one has started."""
+        """Start the sources in the order of registration, each when the previous one has started."""
         assert self._ending is not None
         for source in list(self.sources):
             if not self._ending.done() and not source.running:
@@ -174,7 +174,7 @@ class Lifespan:
         await _cancel(flushes)
 
     async def _close(self, how: str) -> None:
-        """Cancel the remaining tasks, and drop the waiting events. ``how`` the router ended is logged with them."""
+        """Cancel the remaining tasks, and drop the waiting events. ``how`` describes the router's end in the log."""
         dispatcher = self._dispatcher
         dispatcher.working = False
         for source in self.sources:

@@ -72,8 +72,9 @@ class SourceInfo:
     running: bool
     #: True if the source is held by `Router.hold_source`.
     held: bool = False
-    #: Number of failures, and the message of the last one.
+    #: Number of failures.
     failures: int = 0
+    #: The message of the last failure.
     error: str | None = None
 
 
@@ -98,7 +99,7 @@ class SourceRunner:
         self.source = source
         self.name: str = source_name(source)
         self._dispatcher = dispatcher
-        # An async generator that has failed is exhausted.
+        # An async generator that has failed is exhausted, so it cannot be restarted.
         self._is_final = restart == "never" or inspect.isasyncgen(source)
         self._backoff = backoff
         self._failures = 0
@@ -157,7 +158,7 @@ class SourceRunner:
         return self._task
 
     def stop(self) -> None:
-        """Stop the source. One with a plain ``close()`` delivers its buffer first; any other is cancelled."""
+        """Stop the source. If it has a plain ``close()``, it delivers its buffer first. Otherwise, it is cancelled."""
         if self._gate is not None:
             self.release()
         close = getattr(self.source, "close", None)
@@ -258,8 +259,8 @@ class SourceRunner:
             await gate.wait()
         except asyncio.CancelledError:
             if self._dispatcher.draining:
-                # Do not lose the event that the source is emitting. After a second cancellation, it enters beyond the
-                # limit.
+                # Do not lose the event that the source is emitting. After a second cancellation, it enters the lane
+                # beyond the limit.
                 await self._dispatcher.accept(event)
             raise
         return await self._accept(event)
@@ -304,7 +305,7 @@ def _check(source: Any) -> None:
     """Check that ``source`` is a source.
 
     Raises:
-        TypeError: if it is not. The message defines what a source is.
+        TypeError: if it is not. The message describes what a source is.
     """
     if isinstance(source, type):
         raise TypeError(f"{source.__qualname__} is a class; add an instance of it: {source.__qualname__}(…)")

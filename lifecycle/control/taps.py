@@ -1,4 +1,4 @@
-"""Handlers in addition to routes: taps and subscriptions see matching events, relays get them before their route."""
+"""Handlers in addition to routes. Taps and subscriptions see matching events. Relays get events before their route."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def add_tap(dispatcher: Dispatcher, pattern: Pattern, handler: Handler) -> Tap:
     route = Route(pattern, handler)
     route.is_tap, route.is_direct = True, not is_async(handler)
     route.lane = f"tap {route.text}"
-    # Errors of the tap do not reach the emitter, neither from its lane nor in a direct dispatch.
+    # Errors of the tap never reach the emitter, whether it runs in its lane or in a direct dispatch.
     route.call = _contained(route, dispatcher)
     dispatcher.table.add_tap(route)
     return Tap(dispatcher, route)
@@ -116,7 +116,7 @@ def _contained(route: Route, dispatcher: Dispatcher) -> Callable[[Any], Awaitabl
 
 
 class Subscription:
-    """An async iterator over the events that match a pattern, returned by `Router.subscribe`.
+    """An async iterator over the events that match a pattern. `Router.subscribe` returns it.
 
     At most ``maxsize`` events wait. If more arrive, the oldest is dropped and counted in ``dropped``.
     """
@@ -189,13 +189,13 @@ def add_relay(
 ) -> Callable[[], None]:
     """Pass every matching event to ``handler`` before its route, and return a function that stops this. For bridges.
 
-    The handler returns whether to pass the event on. If true, the event continues to its debouncer and route as if it
-    had just been emitted. Awaiting its `Delivery` covers both, and it counts as handled even if no route takes it. If
-    false, its delivery has ended. If the handler raises `NotHandled`, the event is passed on as if there had been no
-    relay. Any other error ends its delivery.
+    The handler returns whether to pass the event on. If it returns true, the event continues to its debouncer and route
+    as if it had just been emitted. Awaiting its `Delivery` covers both, and it counts as handled even if no route takes
+    it. If the handler returns false, the delivery has ended. If it raises `NotHandled`, the event is passed on as if
+    there had been no relay. Any other error ends the delivery.
 
-    A relay has its own lane with ``concurrency`` tasks. With 1, events keep their order. The router's middleware does
-    not wrap it.
+    A relay has its own lane with ``concurrency`` tasks. With one task, events keep their order. The router's middleware
+    does not wrap the relay.
     """
     dispatcher = router._dispatcher  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # not public, so not a method
     call = as_async(handler)

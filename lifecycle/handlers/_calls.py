@@ -1,4 +1,4 @@
-"""Calls of user functions: async or plain, with as many of the offered arguments as they take."""
+"""Calls of user functions, async or plain, with as many of the offered arguments as they take."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Call: TypeAlias = "Callable[..., Awaitable[Any]]"
 def adapted(fn: Callable[..., Any], role: str, *offered: str, default: int = 0) -> Call:
     """Return ``fn`` as an async function that takes all ``offered`` arguments and passes on as many as ``fn`` takes.
 
-    A function without a signature, such as some in C (`dict.update`), is called with ``default`` arguments.
+    A function without a signature, such as `dict.update` and others written in C, is called with ``default`` arguments.
 
     Raises:
-        TypeError: when ``fn`` cannot be called with any number of them; the message contains its ``role``.
+        TypeError: if ``fn`` cannot be called with any number of them. The message contains its ``role``.
     """
     trim = trimmed(fn, role, *offered, default=default)
 
@@ -34,7 +34,7 @@ def adapted(fn: Callable[..., Any], role: str, *offered: str, default: int = 0) 
 
 
 def trimmed(fn: Callable[..., Any], role: str, *offered: str, default: int = 0) -> Callable[..., Any]:
-    """Return ``fn`` as `adapted` does, without awaiting a coroutine that it returns."""
+    """Return ``fn`` like `adapted`, but without awaiting a coroutine that it returns."""
     if not callable(fn):
         raise TypeError(f"{fn!r} cannot be {role}: give a function, async or plain")
     taken = _taken(fn, role, offered, default)

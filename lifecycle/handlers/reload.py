@@ -31,14 +31,14 @@ _T = TypeVar("_T")
 class ReloadState:
     """The state of a `ReloadHandler`."""
 
-    #: Number of successful reloads; 0 means the version at the program's start.
+    #: The number of successful reloads. 0 means the version with which the program started.
     generation: int
     #: Result of the last reload: ``""`` before the first, then ``"ok"`` or an error such as ``"ValueError: no such
     #: key"``.
     last_result: str
     #: Duration of the last reload, in seconds.
     duration: float
-    #: Whether a reload is running.
+    #: True if a reload is running.
     running: bool
 
 
@@ -48,28 +48,29 @@ class _Run:
     def __init__(self, event: Topical) -> None:
         #: The newest event.
         self.event = event
-        #: Whether ``prepare`` has returned, and its result.
+        #: True if ``prepare`` has returned.
         self.prepared = False
+        #: The result of ``prepare``.
         self.new: Any = None
         self.ended = asyncio.Event()
         self.error: Exception | None = None
-        #: True if the caller that ran it was cancelled, so there is no result.
+        #: True if the caller that ran the reload was cancelled, so there is no result.
         self.given_up = False
 
 
 class ReloadHandler:
     """Reloads in two steps, each async or plain. If a step fails, the old version stays, and the error is raised.
 
-    ``prepare`` makes the new version (parse, connect) and returns it; it may take the event. ``commit``, if given, gets
-    the result of ``prepare`` and puts it in use, which should be one step. If ``commit`` fails, or times out after
-    ``prepare`` returned, ``rollback`` gets the same result and discards it. A plain function is sufficient as
-    ``prepare`` alone; it is then the commit as well.
+    ``prepare`` creates the new version, for example parses a file or connects, and returns it. It may take the event.
+    ``commit``, if given, gets the result of ``prepare`` and puts it in use, which should be one step. If ``commit``
+    fails, or times out after ``prepare`` returned, ``rollback`` gets the same result and discards it. Without
+    ``commit``, a plain function is sufficient as ``prepare``, which then also puts the new version in use.
 
     A plain ``prepare`` that is followed by a ``commit`` runs in a thread, so it may block. All other functions run in
     the event loop, so no other task sees a plain ``commit`` half done.
 
     ``prepare`` and ``commit`` together have ``timeout`` seconds, and ``rollback`` has the same time. None means no
-    limit. A function that blocks the loop cannot be timed out. A thread that times out continues: the next reload waits
+    limit. A function that blocks the loop cannot be timed out. A thread that times out continues. The next reload waits
     for it, and its result is discarded.
 
     Only one reload runs at a time. Calls during a reload share the next one, which gets the newest event. The
@@ -77,7 +78,7 @@ class ReloadHandler:
     calls share one reload.
 
     Raises:
-        TypeError: when one of them is not a function of at most one argument.
+        TypeError: if one of them is not a function of at most one argument.
         ValueError: unless ``timeout`` is None or above 0.
     """
 
@@ -94,7 +95,7 @@ class ReloadHandler:
         self._commit, self._rollback = _taker(commit, "commit"), _taker(rollback, "rollback")
         self._timeout = in_seconds_or_none("timeout", timeout)
         self._current: _Run | None = None
-        # The reload that was requested during the current one; it has not begun, so further calls share it.
+        # The reload that was requested during the current one. It has not begun, so further calls share it.
         self._next: _Run | None = None
         # The task that waits for a thread that timed out, to discard its result.
         self._late: asyncio.Task[None] | None = None
@@ -111,7 +112,7 @@ class ReloadHandler:
         """Reload, or wait for the reload that is shared with this event.
 
         Raises:
-            TimeoutError: when the reload took too long; the old version stays.
+            TimeoutError: if the reload took too long. The old version stays.
         """
         while self._next is not None:
             run = self._next
@@ -145,7 +146,7 @@ class ReloadHandler:
     async def _reload(self, run: _Run) -> None:
         clock = asyncio.get_running_loop().time
         began = clock()
-        from lifecycle.runtime.systemd import reloading  # here, so that handlers can be used without a runtime
+        from lifecycle.runtime.systemd import reloading  # imported here, so that handlers can be used without a runtime
 
         try:
             with reloading():
@@ -195,7 +196,7 @@ class ReloadHandler:
         try:
             return await asyncio.shield(job)
         except asyncio.CancelledError:
-            # A thread cannot be cancelled.
+            # A thread cannot be cancelled, so this task waits for it.
             self._late = asyncio.create_task(self._discard(job), name="the end of a prepare that was given up")
             raise
 
@@ -210,7 +211,7 @@ class ReloadHandler:
             _log.info("prepare failed after its timeout: %r", job.exception())
 
     async def _roll_back(self, new: Any, error: BaseException) -> None:
-        """Discard ``new``; log a further error, and add it to ``error`` as a note."""
+        """Discard ``new``. If that fails, log the further error, and add it to ``error`` as a note."""
         if self._rollback is None:
             return
         try:

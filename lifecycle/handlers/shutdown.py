@@ -1,4 +1,7 @@
-"""Ending the program: `ShutdownHandler` immediately, `TerminateHandler` after suspending, `Escalator` step by step."""
+"""Handlers that end the program.
+
+`ShutdownHandler` does so immediately, `TerminateHandler` after suspending, and `Escalator` step by step.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +37,12 @@ class ShutdownHandler:
     error is raised. Outside a lifetime, the handler only calls ``fn``.
 
     Raises:
-        TypeError: when ``fn`` is not a function of at most one argument.
+        TypeError: if ``fn`` is not a function of at most one argument.
     """
 
     def __init__(self, fn: Callable[..., Any] | None = None) -> None:
         self._fn = None if fn is None else adapted(fn, "a ShutdownHandler's function", "event")
-        #: Whether it has been called.
+        #: True if the handler has been called.
         self.called: bool = False
 
     async def __call__(self, event: Topical) -> None:
@@ -56,7 +59,7 @@ class ShutdownHandler:
 
 
 def _shut_lifetime_down() -> None:
-    from lifecycle.runtime import shutdown  # here, so that handlers can be used without a runtime
+    from lifecycle.runtime import shutdown  # imported here, so that handlers can be used without a runtime
 
     try:
         shutdown()
@@ -103,7 +106,7 @@ class TerminateHandler:
 
 
 def _suspending(suspend: Any) -> AsyncHandler | None:
-    """Return ``suspend`` as a handler; prefer its method, since a repeated event may return early."""
+    """Return ``suspend`` as a handler. Prefer its method ``suspend``, since a repeated event may return early."""
     if suspend is None:
         return None
     method = getattr(suspend, "suspend", None)
@@ -133,7 +136,7 @@ class Escalator:
         self._names = f"{name_of(primary)} to {name_of(fallback)}"
         self._window = in_seconds_or_none("window", window)
         self._last = -math.inf
-        #: Whether ``fallback`` gets the events now.
+        #: True if ``fallback`` gets the events now.
         self.escalated: bool = False
         when_resumed = getattr(primary, "when_resumed", None)
         if when_resumed is not None:

@@ -74,19 +74,19 @@ class _Request:
         self.before = before
         self.task = asyncio.current_task()
         self.ended = asyncio.Event()
-        #: Its error. The cancellation of one caller is not raised in the callers that joined.
+        #: The error of the transition. The cancellation of one caller is not raised in the callers that joined.
         self.error: Exception | None = None
         self.succeeded = False
 
     async def wait_turn(self) -> None:
-        """Wait for all earlier requests; a request that was cancelled while waiting hands on its predecessor."""
+        """Wait for all earlier requests. If the predecessor was cancelled while it waited, wait for its predecessor."""
         while self.before is not None:
             await self.before.ended.wait()
             self.before = self.before.before
 
 
 class SuspendHandler:
-    """Runs suspend and resume hooks, on events of ``lifecycle/suspend`` and ``lifecycle/resume``.
+    """Runs suspend and resume hooks on the events ``lifecycle/suspend`` and ``lifecycle/resume``.
 
     Hooks, async or plain, run one after the other in the order of registration, in both directions. Register the work
     first and messages to the user last. The hooks of a transition have ``timeout`` seconds together. None means no
@@ -99,9 +99,9 @@ class SuspendHandler:
     Events for the current state, or for a transition in progress, are ignored. If the opposite transition is requested
     while hooks run, it follows afterwards.
 
-    Ctrl+C (``signal/interrupt``, ``lifecycle/interrupt``) also suspends. Once suspended or suspending, the handler
-    raises `NotHandled` for it, so that an `Escalator` can take the next step. It also raises `NotHandled` for every
-    other event.
+    Ctrl+C (``signal/interrupt``, ``lifecycle/interrupt``) also suspends. If the handler is already suspended or
+    suspending, it raises `NotHandled` for Ctrl+C, so that an `Escalator` can take the next step. It also raises
+    `NotHandled` for every other event.
 
     Raises:
         ValueError: unless ``timeout`` is None or above 0.
@@ -121,12 +121,12 @@ class SuspendHandler:
     # -- registration ------------------------------------------------------------------------------------------
 
     def on_suspend(self, fn: _F) -> _F:
-        """Call ``fn()`` when suspending; usable as a decorator."""
+        """Call ``fn()`` when suspending. Can be used as a decorator."""
         self._hooks.add("suspend", fn)
         return fn
 
     def on_resume(self, fn: _F) -> _F:
-        """Call ``fn()`` when resuming; usable as a decorator."""
+        """Call ``fn()`` when resuming. Can be used as a decorator."""
         self._hooks.add("resume", fn)
         return fn
 
@@ -143,19 +143,19 @@ class SuspendHandler:
             self._hooks.add_pair(each.suspend, each.resume)
 
     def when_resumed(self, call: Callable[[], object]) -> None:
-        """Call the plain function ``call`` after each successful resume; the transition does not wait for it."""
+        """Call the plain function ``call`` after each successful resume, outside the transition."""
         self._when_resumed.append(call)
 
     # -- state --------------------------------------------------------------------------------------
 
     @property
     def suspended(self) -> bool:
-        """Whether the last successful transition was a suspension; still true while resuming."""
+        """True if the last successful transition was a suspension. It stays true while resuming."""
         return self._machine.state in (_State.SUSPENDED, _State.RESUMING)
 
     @property
     def transitioning(self) -> bool:
-        """Whether hooks are running."""
+        """True if hooks are running."""
         return self._machine.state in _VIA.values()
 
     def state(self) -> str:
@@ -184,13 +184,13 @@ class SuspendHandler:
         """Suspend, or join a suspension in progress, and return when suspended.
 
         Raises:
-            LifecycleError: when called from a hook of this handler, which would wait for itself.
-            TimeoutError: when the hooks took too long.
+            LifecycleError: if a hook of this handler calls it, because the hook would wait for itself.
+            TimeoutError: if the hooks took too long.
         """
         await self._reach(_State.SUSPENDED)
 
     async def resume(self) -> None:
-        """Resume, or join a resume in progress, and return when running. Raises the same errors as `suspend`."""
+        """Resume, or join a resume in progress, and return when running. Raise the same errors as `suspend`."""
         await self._reach(_State.RUNNING)
 
     def _pending(self) -> _Request | None:
@@ -236,7 +236,7 @@ class SuspendHandler:
             request.ended.set()
 
     def _refuse_own(self, pending: _Request | None) -> None:
-        """Reject a hook that waits for its own transition, which would never end."""
+        """Reject a hook that waits for its own transition, because the wait would never end."""
         here = asyncio.current_task()
         while pending is not None:
             if pending.task is here:
@@ -247,7 +247,7 @@ class SuspendHandler:
             pending = pending.before
 
     async def _transition(self, target: _State) -> None:
-        """Run all hooks or none; return if the state is already ``target`` because an earlier transition failed."""
+        """Run all hooks or none. Return if the state is already ``target``, because an earlier transition failed."""
         old = self._machine.state
         if old is target:
             return
@@ -281,10 +281,10 @@ class _Hooks:
         self._hooks: dict[str, list[_Hook]] = {there: [], back: []}
 
     def add(self, way: str, fn: Callable[..., Any]) -> None:
-        """Add ``fn`` for ``way``, and pair it with the first unpaired hook of the other way; each undoes the other.
+        """Add ``fn`` for ``way``, and pair it with the first unpaired hook of the other way. Each undoes the other.
 
         Raises:
-            TypeError: when it cannot be called without arguments.
+            TypeError: if ``fn`` cannot be called without arguments.
         """
         hook = _Hook(fn, f"a hook of on_{way}")
         self._hooks[way].append(hook)
@@ -294,14 +294,14 @@ class _Hooks:
                 return
 
     def add_pair(self, there: Callable[..., Any], back: Callable[..., Any]) -> None:
-        """Add one hook for each way; each undoes the other."""
+        """Add one hook for each way. Each undoes the other."""
         pair = [_Hook(fn, f"{way}()") for way, fn in zip(self._hooks, (there, back), strict=True)]
         pair[0].undo, pair[1].undo = pair[1], pair[0]
         for hooks, hook in zip(self._hooks.values(), pair, strict=True):
             hooks.append(hook)
 
     async def run(self, way: str, *, timeout: float | None) -> None:
-        """Call all hooks for ``way`` within ``timeout`` seconds; if one fails, undo the earlier ones."""
+        """Call all hooks for ``way`` within ``timeout`` seconds. If one fails, undo the earlier ones."""
         done: list[_Hook] = []
         try:
             async with asyncio.timeout(timeout):
@@ -314,7 +314,7 @@ class _Hooks:
 
 
 async def _roll_back(done: list[_Hook], error: BaseException, timeout: float | None) -> None:
-    """Undo ``done`` in reverse order; further errors are logged and added to ``error`` as notes."""
+    """Undo ``done`` in reverse order. Further errors are logged and added to ``error`` as notes."""
     for hook in reversed(done):
         if hook.undo is None:
             continue

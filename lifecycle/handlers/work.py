@@ -32,8 +32,8 @@ class Flowing(Protocol):
 class Starter(Protocol):
     """An object that starts flows, such as `lifecycle.flows.Flows`."""
 
-    def start(self, flow: Any, /, *, id: str | None, **store: Any) -> Flowing:  # noqa: A002  # as flows have it
-        """Start ``flow``; a repeated ``id`` refers to the same flow."""
+    def start(self, flow: Any, /, *, id: str | None, **store: Any) -> Flowing:  # noqa: A002  # as in `Flows.start`
+        """Start ``flow``. A repeated ``id`` refers to the same flow."""
         ...
 
     def asks(self, flow: Any, /) -> Collection[str]:
@@ -76,9 +76,9 @@ class FlowHandler:
 
         Raises:
             FlowError: for missing values, or values that cannot be stored.
-            JournalError: when the store fails.
+            JournalError: if the store fails.
         """
-        # A repeated event is the same even if a field differs, such as the time.
+        # If a repeated event differs from the first in a field such as the time, it still belongs to the same flow.
         start = getattr(self._flows, "repeat", self._flows.start)
         return await cast("Flowing", start(self._flow, id=_id(event), **self._values(event))).stored()
 
@@ -148,7 +148,7 @@ class PoolHandler:
 
 
 def _as_data(event: Topical) -> dict[str, Any]:
-    """Return the fields and topic of ``event``, with paths as text: only the pickle codec supports paths."""
+    """Return the fields and topic of ``event``, with paths as text, because only the pickle codec supports paths."""
     values = {name: _without_paths(getattr(event, name)) for name in _fields(event)}
     return values | {"topic": event.topic}
 

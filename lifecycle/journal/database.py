@@ -294,7 +294,7 @@ class Database:
 def _identity(path: str) -> tuple[int, int] | None:
     """Return the device and the inode of a file, or None if the file does not exist."""
     try:
-        found = os.stat(path)  # noqa: PTH116  # the same
+        found = os.stat(path)  # noqa: PTH116  # without pathlib
     except OSError:
         return None
     return found.st_dev, found.st_ino
@@ -508,7 +508,7 @@ class FileLock:
         if self._file is None:
             return False
         try:
-            return os.path.samestat(os.fstat(self._file), os.stat(self.path))  # noqa: PTH116  # as in the rest
+            return os.path.samestat(os.fstat(self._file), os.stat(self.path))  # noqa: PTH116  # without pathlib
         except OSError:
             return False
 

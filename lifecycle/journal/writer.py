@@ -161,8 +161,8 @@ class Journal:
     async def read(self, fn: Callable[[sqlite3.Connection], _T]) -> _T:
         """Call the read-only function ``fn`` on a snapshot with all earlier commits, and return its result.
 
-        Reads have their own connection and thread, so they neither wait for writers nor block them. Like in `run`,
-        ``fn`` must use only the connection, and return values instead of cursors.
+        Reads have their own connection and thread, so they neither wait for writers nor block them. As in `run`, ``fn``
+        must use only the connection, and return values instead of cursors.
 
         Raises:
             JournalError: if the journal is closed, or the file cannot be read.

@@ -1,8 +1,8 @@
 """The life of a program: `run` it, start background tasks, and stop everything in order.
 
-``runs`` contains `run` and the block `lifetime`, ``mains`` the objects that `run` accepts, ``lifetimes`` the lifetime
-itself, and ``tasks`` the functions that run under it. ``signals`` handles signals. ``stopping`` is the shutdown in its
-order, and ``force`` ends a process that does not stop.
+``runs`` contains `run` and the block `lifetime`. ``mains`` adapts the objects that `run` accepts. ``lifetimes``
+contains the lifetime itself, and ``tasks`` the functions that run under it. ``signals`` handles signals. ``stopping``
+runs the steps of the shutdown in order, and ``force`` ends a process that does not stop.
 """
 
 from lifecycle.errors import Interrupted, WorkerFailed

@@ -1,6 +1,6 @@
-"""Expected failures, such as a port that is taken: one line in place of a traceback.
+"""Expected failures, such as a port that is taken, which are printed as one line instead of a traceback.
 
-`run` raises them as any other error. If nothing catches them, they end the program with that line and status 1.
+`run` raises them like any other error. If nothing catches them, they end the program with that line and status 1.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["is_debugging", "one_line", "print_one_line_from"]
 #: Failures of the environment, rather than errors in the program.
 _EXPECTED: Final = (BridgeError, JournalError, RestartLimitReached, SourceFailed, UsageError, WorkerFailed)
 
-#: Raises the KeyError of a missing environment variable.
+#: The code that raises the KeyError for a missing environment variable.
 _ENVIRON: Final = type(os.environ).__getitem__.__code__
 
 
 def is_debugging() -> bool:
-    """Whether LIFECYCLE_DEBUG asks for whole tracebacks."""
+    """Return True if LIFECYCLE_DEBUG requests full tracebacks."""
     return os.environ.get("LIFECYCLE_DEBUG", "0") not in ("", "0")
 
 
@@ -50,9 +50,9 @@ def _was_raised_by(error: BaseException, code: CodeType) -> bool:
 
 
 def print_one_line_from(code: CodeType) -> None:
-    """Print expected failures that leave the function with this code, and that nothing catches, as one line.
+    """Print an expected failure as one line if it leaves the function with this code and nothing catches it.
 
-    It does nothing if the program has its own ``sys.excepthook``, or for debugging.
+    This does nothing if the program has its own ``sys.excepthook``, or if LIFECYCLE_DEBUG is set.
     """
     if sys.excepthook is not sys.__excepthook__ or is_debugging():
         return

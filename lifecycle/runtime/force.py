@@ -1,7 +1,7 @@
-"""A forced exit and its tools: alarms, stack dumps, messages on stderr and the modes of the terminal.
+"""A forced exit and its tools: alarms, stack dumps, messages on stderr, and the modes of the terminal.
 
 Everything here works while the event loop is blocked. An alarm may be set inside a signal handler, where taking a lock
-of `threading` could wait for the code that was interrupted. So alarms only use functions of `_thread`.
+of `threading` could deadlock with the interrupted code. Alarms therefore use only functions of `_thread`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ if sys.platform != "win32":
 
 __all__ = ["Alarm", "Terminal", "dump_stacks", "force_exit", "stacks", "tell_terminal"]
 
-#: Maximum seconds for the receivers of `hooks.forced_exit`, which run while any lock may be held.
+#: The maximum seconds for the receivers of `hooks.forced_exit`, which may have to wait for a lock that is never
+#: released.
 _GRACE = 0.25
 
 _STATUS = 1
@@ -41,29 +42,29 @@ class _Process(Protocol):
 
 
 def force_exit(process: _Process, sender: object, reason: str) -> None:
-    """Print the reason, announce it, restore the terminal and end the process with status 1.
+    """Print the reason, announce it, restore the terminal, and end the process with status 1.
 
-    Callable in any thread and inside signal handlers.
+    You can call this in any thread and inside signal handlers.
     """
     backstop = Alarm(_GRACE, lambda: process.end_process(_STATUS))
     process.terminal.restore()
     _write_to_descriptor(f"ended by force: {reason}\n")
     hooks.forced_exit.announce(sender, status=_STATUS, reason=reason)
-    # A receiver may have changed the modes.
+    # Restore them again, because a receiver may have changed the modes.
     process.terminal.restore()
     process.end_process(_STATUS)
-    # Only the registry of a test returns.
+    # `end_process` returns only in tests.
     backstop.cancel()
 
 
 class Alarm:
-    """Calls ``action`` after ``seconds``, in a thread that does not keep the process alive, unless cancelled.
+    """Calls ``action`` after ``seconds`` unless cancelled. Its thread does not keep the process alive.
 
-    If no thread can be started, it does nothing.
+    If no thread can be started, the alarm does nothing.
     """
 
     def __init__(self, seconds: float, action: Callable[[], None]) -> None:
-        # The first lock is held until the alarm is cancelled, the second until its thread has ended.
+        # The first lock is held until the alarm is cancelled, and the second until its thread has ended.
         self._cancelled = _thread.allocate_lock()
         self._over = _thread.allocate_lock()
         self._cancelled.acquire()
@@ -71,8 +72,8 @@ class Alarm:
         try:
             _thread.start_new_thread(self._wait, (min(seconds, _thread.TIMEOUT_MAX), action))
         except RuntimeError:
-            # The system cannot start another thread. A shutdown without a deadline, or an exit without an alarm, still
-            # ends.
+            # The system cannot start another thread. The shutdown then has no deadline, or the exit no alarm, but both
+            # still end.
             self._over.release()
 
     def cancel(self) -> None:
@@ -95,19 +96,19 @@ def tell_terminal(line: str) -> None:
     """Write ``line`` to stderr if that is a terminal whose keys reach this process."""
     try:
         is_terminal = sys.stderr.isatty()
-    except (AttributeError, OSError, ValueError):  # None, or closed
+    except (AttributeError, OSError, ValueError):  # stderr is None or closed
         return
     if is_terminal and not _in_background():
         _write_stderr(f"{line}\n")
 
 
 def _in_background() -> bool:
-    """Return whether stderr is a terminal of other processes: another session, or the shell of a background job."""
+    """Return whether stderr is the terminal of another session, or of the shell of a background job."""
     if sys.platform == "win32":
         return False
     try:
         fd = sys.stderr.fileno()
-    except (OSError, ValueError):  # an object in memory
+    except (OSError, ValueError):  # stderr is an object in memory
         return False
     try:
         return os.tcgetpgrp(fd) != os.getpgrp()
@@ -116,17 +117,17 @@ def _in_background() -> bool:
 
 
 def dump_stacks(loop: asyncio.AbstractEventLoop, headline: str) -> None:
-    """Write the stacks of all threads and of the tasks of ``loop`` to stderr; callable in any thread."""
+    """Write the stacks of all threads and of the tasks of ``loop`` to stderr. You can call this in any thread."""
     _write_stderr(f"{headline}\n\n{stacks(loop)}")
 
 
 def stacks(loop: asyncio.AbstractEventLoop) -> str:
-    """Return the stacks of all threads and of the tasks of ``loop``; callable in any thread."""
+    """Return the stacks of all threads and of the tasks of ``loop``. You can call this in any thread."""
     return f"{_threads()}\n{_tasks(loop)}"
 
 
 def _write_stderr(text: str) -> None:
-    # stderr may be None, gone, closed, or interrupted in the middle of a write: then the text is lost.
+    # If stderr is None, gone, closed, or interrupted in the middle of a write, the text is lost.
     with suppress(AttributeError, OSError, RuntimeError, ValueError):
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -137,14 +138,14 @@ def _write_to_descriptor(text: str) -> None:
     if sys.__stderr__ is None:
         return  # the process was started without stderr, so descriptor 2 may be any file, such as a database
     with suppress(OSError):
-        # Behind a prompt or an echoed ^C, the message needs a line of its own.
+        # A terminal may show a prompt or an echoed ^C, so the message begins on a new line.
         os.write(2, (f"\n{text}" if os.isatty(2) else text).encode())
 
 
 def _threads() -> str:
-    import tempfile  # rarely needed, and slow to import
+    import tempfile  # it is rarely needed, and slow to import
 
-    # faulthandler writes only to descriptors, and sys.stderr may have none.
+    # faulthandler writes only to descriptors, and sys.stderr may not have one.
     with tempfile.TemporaryFile() as file:
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)
@@ -190,7 +191,7 @@ class Terminal:
             self._modes = None
 
     def restore(self) -> None:
-        """Set the remembered modes, if they differ and this process is in the foreground."""
+        """Set the remembered modes if the current ones differ and this process is in the foreground."""
         if self._modes is None:
             return
         # termios.error is not an OSError

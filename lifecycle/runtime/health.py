@@ -1,4 +1,4 @@
-"""The health of a program as a plain record, for any endpoint: `Health`, made from the states of its components."""
+"""`Health`: a plain record of a program's health, for any endpoint, derived from the states of its components."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ComponentHealth", "Health", "health_of"]
 
 _DEAD: Final = frozenset({"failed", "killed"})
 
-#: States in which a worker does not work, although nothing is wrong with it.
+#: States in which a worker is healthy although it does not work.
 _HARMLESS: Final = frozenset({"suspended", "stopped", "finished", "stopping"})
 
 
@@ -24,7 +24,7 @@ class ComponentHealth:
     """The health of one router, worker, or child of a supervisor."""
 
     healthy: bool
-    #: The reason for an unhealthy component, or an unusual state such as ``"suspended"``.
+    #: The reason why the component is unhealthy, or an unusual state such as ``"suspended"``.
     message: str = ""
 
 
@@ -34,10 +34,10 @@ class Health:
 
     #: True if everything has started and is healthy, and the shutdown has not begun.
     ready: bool
-    #: False if something has failed for good, so that only a restart repairs it: a main, a worker, or a child whose
+    #: False if something has failed permanently, so that only a restart repairs it: a main, a worker, or a child whose
     #: circuit is open or that is not restarted.
     live: bool
-    #: By name; a child has the name of its supervisor, a slash and its own.
+    #: The components by name. The name of a child is its supervisor's name, a slash and its own name.
     components: Mapping[str, ComponentHealth]
 
     def to_dict(self) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class Health:
 
 
 class _LifeLike(Protocol):
-    """The part of a lifetime that its health is made from."""
+    """The part of a lifetime from which its health is derived."""
 
     @property
     def ready(self) -> bool: ...
@@ -73,10 +73,10 @@ def health_of(life: _LifeLike) -> Health:
 
 
 def _look_at(component: Any) -> Iterator[tuple[str, ComponentHealth, bool]]:
-    """Yield names, their health, and whether they have failed for good. A component of another kind has no health."""
+    """Yield each name with its health, and whether it has failed permanently. Other objects have no health."""
     try:
         state = component.state()
-    except Exception as error:  # noqa: BLE001  # of a class of the program's own
+    except Exception as error:  # noqa: BLE001  # the program's own class may raise anything
         yield _name_of(component), ComponentHealth(healthy=False, message=reason_of(error)), False
         return
     if hasattr(state, "status") and hasattr(state, "circuit"):

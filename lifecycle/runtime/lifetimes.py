@@ -1,7 +1,8 @@
 """`Lifetime`: the reason why a program stops, its tasks and workers, and the functions that find the current lifetime.
 
-`Lifetime` is the public class. `Life` is the internal one: it holds the first cause of the stop, the waits for it, and
-everything that must end before the lifetime does. ``signals`` delivers signals, and ``stopping`` runs the shutdown.
+`Lifetime` is the public class. `Life` is its internal part: the first cause of the stop, the code that waits for the
+stop, and everything that must end before the lifetime does. ``signals`` delivers signals, and ``stopping`` runs the
+shutdown.
 """
 
 from __future__ import annotations
@@ -83,11 +84,11 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The treatment of signals, and the time limits of the shutdown. `run` documents each setting.
+    """How to handle signals, and the time limits of the shutdown. `run` documents each setting.
 
     Raises:
-        ValueError: for a negative number.
-        TypeError: for a value of another type.
+        ValueError: if a number is negative.
+        TypeError: if a value has a wrong type.
     """
 
     force_exit: int = 1
@@ -117,16 +118,18 @@ class LifetimeState:
     stopping: bool
     #: Signals counted so far in the current series.
     signals: int
-    #: Number of signals at which the process is forced to exit. 0 if never, or if the lifetime receives no signals.
+    #: The number of signals after which the process is forced to exit. 0 if never, or if the lifetime receives no
+    #: signals.
     force_exit_at: int
     #: Names of the running background tasks.
     tasks: tuple[str, ...]
-    #: Number of background tasks started so far, and of those that raised.
+    #: Number of background tasks started so far.
     tasks_started: int
+    #: Number of background tasks that raised.
     tasks_crashed: int
     #: Shutdown hooks that have not run yet.
     hooks: int
-    #: Names of the workers that were started under it and have not ended.
+    #: Names of the workers that were started under this lifetime and have not ended.
     workers: tuple[str, ...]
     #: True if another program runs the event loop, and a shutdown of this lifetime does not stop that program.
     embedded: bool = False
@@ -138,7 +141,7 @@ class LifetimeState:
 class Lifetime:
     """The life of a program: the reason for its shutdown, its background tasks, and its shutdown hooks.
 
-    `run` and `lifetime` create it; `current` returns it.
+    `run` and `lifetime` create it, and `current` returns it.
     """
 
     __slots__ = ("__weakref__", "_life")
@@ -166,16 +169,16 @@ class Lifetime:
 
     @property
     def stopping(self) -> bool:
-        """Whether the shutdown has begun."""
+        """True if the shutdown has begun."""
         return self._life.reason is not Reason.NONE
 
     @property
     def ready(self) -> bool:
-        """Whether every main and every router below it has started, and the shutdown has not begun."""
+        """True if every main and every router under this lifetime has started, and the shutdown has not begun."""
         return self._life.ready
 
     def shutdown(self, reason: Reason | str = Reason.CANCEL) -> None:
-        """Begin the shutdown. Callable from any thread; no effect if it has begun.
+        """Begin the shutdown. You can call this in any thread. It has no effect if the shutdown has begun.
 
         Args:
             reason: The reason to record.
@@ -194,10 +197,10 @@ class Lifetime:
         return self.reason
 
     def on_shutdown(self, hook: _H) -> _H:
-        """Run ``hook`` during the shutdown, before the hooks that were registered earlier; usable as a decorator.
+        """Run ``hook`` during the shutdown, before the hooks that were registered earlier. Can be used as a decorator.
 
-        Hooks run after all mains, workers and background tasks have ended. The error of a hook is logged, and the other
-        hooks run.
+        Hooks run after all mains, workers and background tasks have ended. If a hook raises, the error is logged, and
+        the other hooks run.
 
         Args:
             hook: An async or plain function without arguments, or an object with such a method ``run``. A plain
@@ -213,10 +216,10 @@ class Lifetime:
         return hook
 
     def on_flush(self, hook: _H) -> _H:
-        """Run ``hook`` after the shutdown hooks, to send metrics and records; usable as a decorator.
+        """Run ``hook`` after the shutdown hooks, to send metrics and records. Can be used as a decorator.
 
-        It differs from `on_shutdown` in one way: a hook that exceeds ``hook_timeout``, or the remaining time of the
-        shutdown, is cancelled. A punctual exit takes precedence over metrics.
+        Unlike a hook of `on_shutdown`, it is cancelled if it exceeds ``hook_timeout`` or the remaining time of the
+        shutdown. A punctual exit takes precedence over metrics.
 
         Raises:
             RuntimeError: if the shutdown hooks have run already.
@@ -259,26 +262,26 @@ class Lifetime:
                 shutdown waits until it has returned.
             args: The arguments of ``fn``.
             on_error: Called with the error of ``fn``, async or plain.
-            name: Name of the task in messages and states. By default, that of the function.
+            name: The name of the task in messages and states. By default, the name of the function.
 
         Returns:
             The task. Awaiting it raises the error of ``fn``.
 
         Raises:
             TypeError: if ``fn`` is not a function.
-            RuntimeError: in another thread than the loop's, or if the lifetime is over.
+            RuntimeError: in a thread other than the loop's, or if the lifetime is over.
         """
         return self._life.background.start(fn, args, on_error, name)
 
     def reset_signals(self) -> None:
-        """Count signals from zero again, for instance when the user has resumed."""
+        """Restart the count of signals, for example when the user has resumed the program."""
         self._life.escalation.reset()
 
     def components(self) -> tuple[object, ...]:
         """Return the components with a ``state()`` under this lifetime and the lifetimes inside it.
 
         These are the running routers, the workers that no supervisor or pool runs, and every component that announced
-        itself on `hooks.component_opened`, in the order of their start.
+        itself on `hooks.component_opened`. They are in the order in which they started.
         """
         return self._life.all_components()
 
@@ -290,16 +293,16 @@ class Lifetime:
         """Return the health of the program, for an endpoint of any web framework.
 
         It covers mains, routers, supervisors with their children, and workers that the mains or the block started
-        themselves. A worker that failed counts until one with the same name starts.
+        themselves. A failed worker counts until a worker with the same name starts.
         """
         return health_of(self._life)
 
 
 def current() -> Lifetime:
-    """Return the current lifetime; callable below `run` or `lifetime`, also in threads of `asyncio.to_thread`.
+    """Return the current lifetime, below `run` or `lifetime`, also in threads of `asyncio.to_thread`.
 
-    A web server handles requests in tasks outside the lifetime that its application has entered. There it returns the
-    only lifetime in the event loop, or in a thread without a loop, the only lifetime in the process.
+    A web server handles requests in tasks outside the lifetime that its application has entered. In such a task, this
+    returns the only lifetime in the event loop. In a thread without a loop, it returns the only one in the process.
 
     Raises:
         LookupError: outside a lifetime, if there is none or more than one.
@@ -334,7 +337,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def shutdown(reason: Reason | str = Reason.CANCEL) -> None:
-    """Begin the shutdown of the current lifetime. Callable from any thread; no effect if it has begun.
+    """Begin the shutdown of the current lifetime, from any thread. This has no effect if the shutdown has begun.
 
     Args:
         reason: The reason to record.
@@ -376,25 +379,25 @@ class Life:
         self.settings = settings
         self.loop = loop
         self.lifetime: Final = Lifetime(self)
-        #: Whether signals reach this lifetime through the outer one, which counts them for both.
+        #: True if signals reach this lifetime through the outer one, which counts them for both.
         self.is_governed: bool = outer is not None and outer.hears_signals
         self.escalation: Escalation = outer.escalation if outer and self.is_governed else Escalation(settings)
         self.background: Final = _BackgroundTasks(self)
         self.shutdown_hooks: Final = ShutdownHooks(self.lifetime, settings.hook_timeout)
-        #: Hooks that run after those, to send metrics.
+        #: Hooks that run after the shutdown hooks, to send metrics.
         self.flush_hooks: Final = ShutdownHooks(self.lifetime, settings.hook_timeout, cut=True)
         self.deadline: Final = Deadline(self)
         self.workers: Final = StartedWorkers(self)
         #: Components with a state.
         self.components: Final = _Components(self)
         self.outer = outer
-        #: Lifetimes inside this one, whose shutdown begins with this one's.
+        #: Lifetimes inside this one. Their shutdown begins together with its own.
         self.inner: list[Life] = []
-        #: Whether signals reach this lifetime, directly or through an outer one.
+        #: True if signals reach this lifetime, directly or through an outer one.
         self.hears_signals: bool = self.is_governed
-        #: Whether another program runs the event loop and receives the signals.
+        #: True if another program, the host, runs the event loop and receives the signals.
         self.is_embedded = False
-        #: Whether its shutdown also stops that program.
+        #: Returns whether the shutdown of this lifetime also stops the host.
         self.stops_host: Callable[[], bool] = _no
         #: The tasks of the mains, or the task of the block.
         self.own_tasks: Final[WeakSet[asyncio.Task[Any]]] = WeakSet()
@@ -408,18 +411,18 @@ class Life:
         self.interrupt: Callable[[], None] = _nothing
         #: Notifies systemd, if systemd runs the program.
         self.notifier: _Notifier | None = None
-        #: Whether all mains have started. A block has none.
+        #: True if all mains have started. A block has none.
         self.is_up: bool = False
         self.reason: Reason = Reason.NONE
         self.signum: int | None = None
-        # Code that waits for the stop, in the order of the calls.
+        # Futures of code that waits for the stop, in the order of the calls.
         self._stop_waits: dict[asyncio.Future[None], None] = {}
         self._has_begun = False
-        # The first cause is the one that draws the first number. Drawing is atomic, and takes no lock.
+        # The cause that draws the first number is the first cause. Drawing a number is atomic, and takes no lock.
         self._causes = itertools.count()
-        #: Whether it is too late for more tasks and hooks.
+        #: True if it is too late for more tasks and hooks.
         self.over: bool = False
-        #: The start, in seconds since the epoch.
+        #: When the lifetime started, in seconds since the epoch.
         self.started_at: float = time.time()
         #: The context for functions that the lifetime calls.
         self.context: contextvars.Context = contextvars.copy_context()
@@ -441,7 +444,7 @@ class Life:
 
     @property
     def stopping(self) -> bool:
-        """Whether the shutdown has begun."""
+        """True if the shutdown has begun."""
         return self.reason is not Reason.NONE
 
     # -- the first cause ------------------------------------------------------------------------------------------
@@ -464,7 +467,7 @@ class Life:
         self.begin(Reason.INTERRUPT if signum == signal.SIGINT else Reason.TERMINATE, signum)
 
     def next_step(self) -> str:
-        """Return how the user can force the exit, as the end of a message; empty if that is impossible."""
+        """Return the end of a message that explains how to force the exit. It is empty if that is impossible."""
         escalation = self.escalation
         left = escalation.limit() - escalation.count
         if not escalation.limit():
@@ -472,7 +475,7 @@ class Life:
         return f"; press Ctrl+C {'again' if left <= 1 else f'{left} more times'} to force"
 
     def call_soon(self, callback: Callable[..., None], *args: Any) -> None:
-        """Call a function in the loop, from any thread. Does nothing once the loop is closed."""
+        """Call a function in the loop, from any thread. This does nothing once the loop is closed."""
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(callback, *args, context=self.context)
 
@@ -486,12 +489,13 @@ class Life:
             self.notifier.stopping(self.reason)
         # If the outer lifetime stops too, it ends this one in the order of its own shutdown.
         if self.outer is None or self.outer.reason is Reason.NONE:
-            # After the waits for the stop, so that a `sleep` in the block is interrupted rather than cancelled.
+            # This comes after the waits for the stop, so that a `sleep` in the block is interrupted rather than
+            # cancelled.
             self.loop.call_soon(self.loop.call_later, self.draining.delay(self.deadline.left_for_work), self.interrupt)
 
     @contextmanager
     def stop_awaited(self) -> Generator[asyncio.Future[None]]:
-        """Give the block a future that completes when the shutdown has begun."""
+        """Provide a future that completes when the shutdown has begun."""
         wait: asyncio.Future[None] = self.loop.create_future()
         if self._has_begun:
             wait.set_result(None)
@@ -527,24 +531,24 @@ class Life:
                 each()
             if self.outer is not None:
                 self.outer.inner.remove(self)
-            # a framework may leave the block in another context than the one in which it entered
+            # A framework may leave the block in a different context from the one in which it entered.
             with suppress(ValueError):
                 current_life.reset(token)
 
     def is_here(self) -> bool:
-        """Whether the calling code runs under this lifetime, and in its loop."""
+        """Return True if the calling code runs under this lifetime, and in its loop."""
         return self.is_current() and self.in_loop()
 
     def is_current(self) -> bool:
-        """Whether the calling code runs under this lifetime, in any thread."""
+        """Return True if the calling code runs under this lifetime, in any thread."""
         return current_life.get(None) is self
 
     def in_loop(self) -> bool:
-        """Whether the calling thread is running the lifetime's loop."""
+        """Return True if the calling thread is running the lifetime's loop."""
         return _running_loop() is self.loop
 
     def context_below(self) -> contextvars.Context:
-        """Return the current context with this as its lifetime, because `Lifetime.go` can be called from outside."""
+        """Return the current context with this as its lifetime. `Lifetime.go` may be called outside the lifetime."""
         context = contextvars.copy_context()
         if context.get(current_life) is not self:
             context.run(current_life.set, self)
@@ -560,7 +564,7 @@ class Life:
 
     @property
     def had_router(self) -> bool:
-        """Whether a router has run under this lifetime, or is running in a lifetime inside it."""
+        """True if a router has run under this lifetime, or is running in a lifetime inside it."""
         return self.draining.had_router or any(inner.had_router for inner in self.inner)
 
     def all_components(self) -> tuple[object, ...]:
@@ -608,11 +612,11 @@ class _Components:
 
     def __init__(self, life: Life) -> None:
         self._life = life
-        # By identity, with the number of times each was opened: a component may be opened for several kinds of work.
+        # The components by identity. A component may be opened for several kinds of work, so each has a count.
         self._open: dict[int, tuple[object, int]] = {}
 
     def connect(self) -> Callable[[], None]:
-        """Begin to collect components, and return a function that ends it."""
+        """Begin to collect components, and return a function that stops this."""
         opening, closing = (
             (hooks.component_opened, hooks.router_started),
             (hooks.component_closed, hooks.router_stopped),
@@ -635,7 +639,7 @@ class _Components:
         return tuple(component for component, _ in self._open.values())
 
     def _opened(self, sender: object, **_: object) -> None:
-        """Add the sender, which is the opened component, also for hooks of routers."""
+        """Add the sender, which is the opened component, also in the hooks of routers."""
         if self._life.is_here():
             times = self._open[id(sender)][1] if id(sender) in self._open else 0
             self._open[id(sender)] = sender, times + 1
@@ -651,7 +655,7 @@ class _Components:
 
 
 class _BackgroundTasks:
-    """The tasks of `go`. The crash of a task is reported, and ends nothing else."""
+    """The tasks of `go`. If a task crashes, the error is reported, and nothing else ends."""
 
     def __init__(self, life: Life) -> None:
         self._life = life
@@ -671,7 +675,7 @@ class _BackgroundTasks:
         on_error: Callable[[BaseException], object] | None,
         name: str | None,
     ) -> asyncio.Task[Any]:
-        """Run ``fn(*args)`` in a new task; see `Lifetime.go`."""
+        """Run ``fn(*args)`` in a new task. See `Lifetime.go`."""
         check_callable(fn)
         life, label = self._life, name or name_of(fn)
         if not life.in_loop():
@@ -687,7 +691,7 @@ class _BackgroundTasks:
         return task
 
     async def cancel(self, timeout: float | None = None) -> None:
-        """Cancel all tasks, including new ones, and wait for them. After ``timeout``, log the names of the rest."""
+        """Cancel all tasks, including new ones, and wait for them. After ``timeout``, log the remaining names."""
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         asked: set[asyncio.Task[Any]] = set()
@@ -718,7 +722,7 @@ class _BackgroundTasks:
                 await self._report(name, error, on_error)
             raise
         except Interrupted:
-            raise  # like a cancellation, because the lifetime stops
+            raise  # treat it like a cancellation, because the lifetime stops
         except Exception as error:
             if (router := as_router(getattr(fn, "__self__", None))) is not None:
                 self._life.failures[getattr(router, "name", name)] = error
@@ -750,7 +754,7 @@ def _retrieve(task: asyncio.Task[Any]) -> None:
 
 
 async def call_anywhere(fn: Callable[..., Any], *args: Any) -> Any:
-    """Return the result of ``fn``. An async function runs here, a plain one in a thread, so it cannot block the loop.
+    """Return the result of ``fn``. An async function runs here, and a plain one in a thread, to keep the loop free.
 
     A thread cannot be cancelled. If the caller is cancelled, this waits until ``fn`` has returned, and then raises the
     cancellation, or the error of ``fn``. If the thread has not begun, ``fn`` is not called.
@@ -763,8 +767,8 @@ async def call_anywhere(fn: Callable[..., Any], *args: Any) -> Any:
         try:
             return None if given_up else fn(*args)
         except StopIteration as error:
-            # A future does not accept StopIteration, so the wait would never end. A coroutine converts it in the same
-            # way.
+            # A future does not accept StopIteration, so the wait would never end. A coroutine also converts it to
+            # RuntimeError.
             raise RuntimeError(f"{name_of(fn)} raised StopIteration") from error
 
     context = contextvars.copy_context()
@@ -782,7 +786,7 @@ async def call_anywhere(fn: Callable[..., Any], *args: Any) -> Any:
 
 
 def check_callable(fn: object) -> None:
-    """Reject anything that is not a function; the message names the likely mistake.
+    """Reject anything that is not a function. The message names the likely mistake.
 
     Raises:
         TypeError: with the values that are accepted.

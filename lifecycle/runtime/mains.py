@@ -59,18 +59,18 @@ class _SetsUp(Protocol):
     async def cleanup(self) -> object: ...
 
 
-#: The types that `run` accepts; it checks them again at run time, since not every program uses a type checker.
+#: The types that `run` accepts. It checks them again at run time, since not every program uses a type checker.
 AnyMain: TypeAlias = "Callable[[], Coroutine[Any, Any, object]] | _Runs | _Works | _Serves | _SetsUp"
 
 
 class Main:
     """One component of a program: a coroutine function that is cancelled to stop it."""
 
-    #: Whether the program is complete when it returns.
+    #: True if the program is complete when this main returns.
     completes: ClassVar[bool] = False
     #: The object to drain before the mains are stopped, such as a router.
     drainable: Drainable | None = None
-    #: Whether the program ends when only such mains are left.
+    #: True if this main does not keep the program running.
     auxiliary = False
 
     def __init__(self, name: str, work: Callable[[], Any]) -> None:
@@ -79,27 +79,28 @@ class Main:
         self.component = name
         self._work = work
         self._task: asyncio.Task[None] | None = None
-        # Whether it was requested to stop. Otherwise a cancellation is an error.
+        # True if the main was requested to stop. Otherwise, a cancellation is an error.
         self._asked = False
         #: Set once the next main may start.
         self.started: Final = asyncio.Event()
-        #: The value that it returned, and the error that it raised.
+        #: The value that the main returned.
         self.value: Any = None
+        #: The error that the main raised.
         self.error: BaseException | None = None
 
     @property
     def task(self) -> asyncio.Task[None]:
-        """The task that runs it, after `begin`."""
+        """The task that runs the main, after `begin`."""
         assert self._task is not None, "a main has a task once it was begun"
         return self._task
 
     def begin(self) -> asyncio.Task[None]:
-        """Start it. The task never raises: `value` and `error` hold the outcome."""
+        """Start the main. Its task never raises: `value` and `error` hold the outcome."""
         self._task = asyncio.create_task(self._observe(), name=self.name)
         return self._task
 
     async def stop(self, left: Callable[[], float]) -> None:
-        """Request its end, and wait for at most ``left()`` seconds. Log its name if it has not ended then."""
+        """Request the end of the main, and wait up to ``left()`` seconds. Log its name if it has not ended."""
         self._asked = True
         if self.task.done():
             return
@@ -109,7 +110,7 @@ class Main:
             _log.warning("%s does not stop; the shutdown continues without it", self.name)
 
     async def over(self) -> None:
-        """Wait without a time limit until it has ended."""
+        """Wait without a time limit until the main has ended."""
         await asyncio.wait({self.task})
 
     async def _ask(self, _left: Callable[[], float]) -> None:
@@ -128,7 +129,7 @@ class Main:
         except asyncio.CancelledError as error:
             if not self._asked:
                 self.error = error
-        # Includes SystemExit and KeyboardInterrupt: run() raises them after the shutdown.
+        # This includes SystemExit and KeyboardInterrupt, which `run` raises after the shutdown.
         except BaseException as error:  # noqa: BLE001
             self.error = error
 
@@ -156,7 +157,7 @@ class AnnouncedMain(Main):
                 raise error from None
             raise
         else:
-            # It may return although it was cancelled, but its start has failed.
+            # The cancelled task may have returned normally, although the start has failed.
             if was_cancelled() and not self._asked and (error := _error_of(up)) is not None:
                 raise error
             return value
@@ -164,10 +165,10 @@ class AnnouncedMain(Main):
             up.remove_done_callback(self._check_start)
             up.cancel()
             await asyncio.wait({up})
-            _error_of(up)  # retrieved, so that asyncio does not report it if another error is raised
+            _error_of(up)  # retrieve the error, so that asyncio does not report it if another error is raised
 
     def _check_start(self, _: asyncio.Task[None]) -> None:
-        """End the main if it will never announce its start, for which the next main would wait indefinitely."""
+        """End the main if it will never announce its start. Otherwise, the next main would wait indefinitely."""
         if not self.started.is_set():
             self.task.cancel()
 
@@ -176,15 +177,15 @@ class AnnouncedMain(Main):
         self.started.set()
 
 
-#: Seconds between two checks whether a server has started.
+#: Seconds between two checks for whether a server has started.
 _SERVER_POLL = 0.01
 
-#: Seconds that a server has to answer the requests that it has begun.
+#: Seconds that a server has to answer the requests that it has begun to handle.
 _SERVER_GRACE = 10.0
 
 
 class ServerMain(AnnouncedMain):
-    """A server like that of uvicorn. It stops through its own ``should_exit``, and its end completes the program."""
+    """A server like uvicorn's. Setting its ``should_exit`` stops it, and its end completes the program."""
 
     completes: ClassVar[bool] = True
 
@@ -201,7 +202,7 @@ class ServerMain(AnnouncedMain):
 
 
 class _Server:
-    """A server of uvicorn, with the interface of a router."""
+    """A uvicorn server with the interface of a router."""
 
     def __init__(self, name: str, server: Any) -> None:
         self._name, self._server = name, server
@@ -212,14 +213,14 @@ class _Server:
             raise WorkerFailed(f"{self._name} could not start; its log has the reason")
 
     async def wait_running(self) -> None:
-        while not self._server.started:  # noqa: ASYNC110  # it is a plain attribute
+        while not self._server.started:  # noqa: ASYNC110  # `started` is a plain attribute
             await asyncio.sleep(_SERVER_POLL)
-        # It has taken the signals for itself.
+        # The server has installed its own signal handlers.
         signal_registry().retake()
 
 
 class RunnerMain(Main):
-    """A server like ``aiohttp.web.AppRunner``. Without sites after its setup, it listens on the port of aiohttp."""
+    """A server like ``aiohttp.web.AppRunner``. If its setup opens no sites, it listens on aiohttp's default port."""
 
     def __init__(self, name: str, runner: Any) -> None:
         super().__init__(name, asyncio.Event().wait)
@@ -229,7 +230,7 @@ class RunnerMain(Main):
         try:
             await self._runner.setup()
             if not self._runner.sites:
-                from aiohttp import web  # heavy
+                from aiohttp import web  # slow to import
 
                 await web.TCPSite(self._runner).start()
             signal_registry().retake()
@@ -244,7 +245,7 @@ def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
 
 
 class WorkerMain(Main):
-    """A worker or supervisor: started, awaited, stopped. Its end as FAILED or KILLED is an error."""
+    """A worker or supervisor, which is started, awaited and stopped. It is an error if it ends as FAILED or KILLED."""
 
     def __init__(self, name: str, worker: Any) -> None:
         super().__init__(name, worker.wait)
@@ -256,7 +257,7 @@ class WorkerMain(Main):
             self.task.cancel()
 
     async def _live(self) -> Any:
-        # A worker that is not a `BaseWorker` need not announce its start; see `BaseWorker.supervised`.
+        # A worker that is not a `BaseWorker` need not announce its start. See `BaseWorker.supervised`.
         if hasattr(self.worker, "supervised"):
             return await self._run()
         hooks.component_opened.announce(self.worker, component=self.worker)
@@ -285,7 +286,7 @@ def as_main(thing: Any) -> Main:
     """Return the main that runs ``thing``.
 
     Raises:
-        TypeError: with the given value, and the accepted ones.
+        TypeError: with the given value, and the values that are accepted.
     """
     _refuse_mistakes(thing)
     main = _as_main(thing)
@@ -294,7 +295,7 @@ def as_main(thing: Any) -> Main:
 
 
 def _owner_of_serve(thing: Any) -> Any:
-    """Return the server, if ``thing`` is its method ``serve``."""
+    """If ``thing`` is the method ``serve`` of a server, return the server."""
     return thing.__self__ if inspect.ismethod(thing) and thing.__name__ == "serve" else thing
 
 
@@ -345,22 +346,22 @@ def _refuse_arguments(fn: Callable[..., Any], given: object) -> None:
         raise TypeError(
             f"{given!r} cannot be run: {error}; a main is called without arguments (functools.partial gives them)"
         ) from None
-    except ValueError:  # no signature to check; a wrong call fails when it is made
+    except ValueError:  # it has no signature to check, and a wrong call fails when it is made
         return
 
 
 class Auxiliary:
     """Base class of servers and observers that are open during ``async with`` or as a main of `run`.
 
-    It is optional: `run` accepts any object with ``run()``, waits for its ``wait_running()`` if there is one, and ends
+    It is optional. `run` accepts any object with ``run()``, waits for its ``wait_running()`` if it has one, and ends
     when only mains with ``auxiliary`` are left.
     """
 
-    #: For `run`: a program ends when only auxiliary mains are left.
+    #: True because a program ends when only auxiliary mains are left.
     auxiliary: ClassVar[bool] = True
 
-    #: The end of the error message for entering it twice.
-    _taken: ClassVar[str] = "is up already; make another"
+    #: The end of the error message if it is entered twice.
+    _taken: ClassVar[str] = "is already open; create another"
 
     def __init__(self) -> None:
         self._up = asyncio.Event()
@@ -398,7 +399,7 @@ class Auxiliary:
         await self._up.wait()
 
     async def _open(self, held: AsyncExitStack) -> None:
-        """Acquire its resources. Register their release in ``held``, so that a failure releases the earlier ones."""
+        """Acquire the resources. Register their release in ``held``, so that a failure releases the earlier ones."""
         raise NotImplementedError
 
     async def _leave(self) -> None:

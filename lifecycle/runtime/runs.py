@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 
 _log = logging.getLogger("lifecycle.runtime")
 
-#: Seconds between two checks. The code that started a child has at least this long to wait for it.
+#: Seconds between two checks. The code that started a child has at least this much time to wait for it.
 _ORPHAN_GRACE = 1.0
 
 
@@ -79,16 +79,16 @@ def run(  # keyword settings of a program
         exit_timeout: Seconds from the start of the shutdown until the process is forced to exit with status 1.
         loop_factory: Creates the event loop, as for `asyncio.Runner`.
 
-    If nothing catches the error that it raises, an expected failure is printed as one line: a port that is taken, a
-    server that is away, a missing environment variable, or a worker that was restarted too often. LIFECYCLE_DEBUG=1
-    prints the traceback.
+    If nothing catches the error that `run` raises, an expected failure is printed as one line. Examples are a port that
+    is taken, an unreachable server, a missing environment variable, and a worker that was restarted too often. With
+    LIFECYCLE_DEBUG=1, the traceback is printed.
 
     Returns:
         The return value of the async function, or None.
 
     Raises:
         BaseException: the error of the main that ended the program.
-        WorkerFailed: if a worker ended FAILED or KILLED without an error of its own.
+        WorkerFailed: if a worker ended as FAILED or KILLED without an error of its own.
         TypeError: if an argument cannot be run.
         ValueError: if a setting is negative.
         RuntimeError: inside a running event loop.
@@ -101,10 +101,10 @@ def run(  # keyword settings of a program
     with ExitStack() as held:
         held.enter_context(signal_registry().terminal.kept())
         runner = asyncio.Runner(loop_factory=loop_factory)
-        held.callback(runner.close)  # even if the following code fails; closing twice does nothing
+        held.callback(runner.close)  # needed if the following code fails; closing twice does nothing
         life = Life(settings, runner.get_loop())
-        # Closed in reverse order: while the loop's threads are joined, Ctrl+C still forces an exit, and the deadline
-        # still applies.
+        # These are closed in reverse order, so while the loop's threads are joined, Ctrl+C still forces an exit and the
+        # deadline still applies.
         held.callback(life.deadline.close)
         held.enter_context(receiving_signals(life))
         held.enter_context(_reaping_orphans(runner.get_loop()))
@@ -115,14 +115,14 @@ def run(  # keyword settings of a program
 
 
 def _noting_failure(_kind: object, error: BaseException | None, _traceback: object) -> None:
-    """Prepare the message for an expected failure, which may be the end of the whole program."""
+    """Prepare the message for an expected failure, which may end the whole program."""
     if error is not None and one_line(error) is not None:
         _log.debug("the program failed", exc_info=error)
         print_one_line_from(run.__code__)
 
 
 def _drive(life: Life, work: Coroutine[Any, Any, _T]) -> _T:
-    """Run ``work`` to its end, even if the loop is stopped before, for example by a SystemExit in a task."""
+    """Run ``work`` to its end, even if the loop stops earlier, for example because of a SystemExit in a task."""
     task = life.loop.create_task(work, name="lifecycle run")
     escaped: list[BaseException] = []
     while not task.done():
@@ -133,7 +133,7 @@ def _drive(life: Life, work: Coroutine[Any, Any, _T]) -> _T:
                 escaped.append(error)  # raised below, after the shutdown
                 life.begin(Reason.STOP)
             elif not escaped and not task.cancelled() and error is task.exception():
-                raise  # only the first time that a task raises its error, the traceback is complete
+                raise  # the traceback is complete only the first time that a task raises its error
     if escaped:
         raise escaped[0] from None if task.cancelled() else task.exception()
     return task.result()
@@ -156,10 +156,10 @@ class _Program:
     def __init__(self, life: Life, mains: Sequence[Main], on_failure: Callable[[Main], object] | None = None) -> None:
         self._life = life
         self._mains = mains
-        # For a block: called when a main has ended with an error. The return of an async function does not end it.
+        # For a block: called when a main has ended with an error. The block continues when an async function returns.
         self._on_failure = on_failure
         self._begun: list[Main] = []
-        # In the order in which they ended.
+        # The mains that have ended, in order.
         self._ended: list[Main] = []
 
     async def live(self) -> Any:
@@ -184,7 +184,7 @@ class _Program:
                 await self._start(main, stopping)
 
     async def end(self, reason: Reason = Reason.STOP) -> None:
-        """Run the shutdown, for ``reason`` unless it has begun."""
+        """Run the shutdown. If it has not begun, record ``reason``."""
         self._life.begin(reason)
         await conclude(self._life, self._begun)
 
@@ -196,7 +196,7 @@ class _Program:
                 self._on_failure(main)
 
     def failure(self) -> BaseException | None:
-        """Return the first error of a main; later errors are logged."""
+        """Return the first error of a main. Later errors are logged."""
         failed = [main for main in self._ended if main.error is not None]
         for main in failed[1:]:
             _log.error("%s failed too: %r", main.name, main.error, exc_info=main.error)
@@ -222,7 +222,7 @@ class _Program:
         await asyncio.wait({started})
 
     def _report_started(self) -> None:
-        """Report the start, even if the program is complete immediately."""
+        """Report that all mains have started, even if the program is complete immediately."""
         if self._life.reason is Reason.NONE and all(main.error is None for main in self._begun):
             self._life.up()
 
@@ -230,7 +230,8 @@ class _Program:
         self._check_complete()
         with self._life.stop_awaited() as stopping:
             while self._life.reason is Reason.NONE and not self._is_idle():
-                # A main may be done before its callback has run, so only the main itself can end the wait.
+                # A main may be done before its callback has run, so the wait ends with the task of the main rather than
+                # its callback.
                 unseen: list[asyncio.Future[None]] = [main.task for main in self._begun if main not in self._ended]
                 await asyncio.wait({*unseen, stopping}, return_when=asyncio.FIRST_COMPLETED)
                 # Let the callbacks of mains that ended at the same time run as well.
@@ -238,7 +239,7 @@ class _Program:
                 self._check_complete()
 
     def _is_idle(self) -> bool:
-        """Whether all mains that keep the program running have ended."""
+        """Return True if all mains that keep the program running have ended."""
         needed = [main for main in self._begun if not main.auxiliary] or self._begun
         return all(main in self._ended for main in needed)
 
@@ -252,7 +253,7 @@ class _Program:
 
 # -- a block ----------------------------------------------------------------------------------------------------------
 
-#: Seconds that a host has to end by itself after a supervisor has failed in the block and has cancelled it.
+#: Seconds that a host has to end by itself after a supervisor in the block has failed and cancelled the block.
 _HOST_GRACE = 0.5
 
 
@@ -270,16 +271,16 @@ def lifetime(
     error, or raises the error of the main.
 
     With ``signals=False``, the lifetime is embedded in another program, such as a web server, which must not continue
-    without it. So its stop does not cancel the block. It logs the reason and sends SIGTERM to this process. The server
-    then stops as usual and leaves the block. If that takes more than 25 seconds, the process is forced to exit with
-    status 1. If no code handles SIGTERM, as in most tests, the block is cancelled instead; a worker process of
-    `multiprocessing` then ends by SIGTERM.
+    without it. Its stop therefore does not cancel the block. Instead, it logs the reason and sends SIGTERM to this
+    process. The server then stops as usual and leaves the block. If that takes more than 25 seconds, the process is
+    forced to exit with status 1. If no code handles SIGTERM, as in most tests, the block is cancelled instead. A worker
+    process of `multiprocessing` ends by SIGTERM afterwards.
 
     Args:
         mains: Async functions without arguments, routers, workers, supervisors, or objects with ``async def run()``.
-            They start from left to right and stop from right to left. The block is not left when one of them returns.
+            They start from left to right and stop from right to left. The block continues when one of them returns.
         signals: Whether to handle SIGINT, SIGTERM and SIGHUP. No effect outside the main thread.
-        on_stop: Called in place of sending SIGTERM, without arguments, to stop the surrounding program. It must not
+        on_stop: Called without arguments to stop the surrounding program, instead of sending SIGTERM. It must not
             wait.
 
     Raises:
@@ -302,7 +303,7 @@ class _Block:
         self._entered = self._interrupted = False
         # The error with which the block was left.
         self._error: BaseException | None = None
-        # Shuts down in place of a host that has lost the block.
+        # The task that shuts down if the host has abandoned the block.
         self._ending: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Lifetime:
@@ -325,7 +326,7 @@ class _Block:
         await self._start()
         self._entered = True
         if life.stopping:
-            # The stop began while a main was starting, and must still interrupt the body.
+            # The stop began while a main was starting. It must still interrupt the body.
             life.loop.call_soon(self._interrupt)
         else:
             life.up()
@@ -336,7 +337,7 @@ class _Block:
     ) -> bool:
         assert self._life is not None, "a block is left after it was entered"
         with self._held:
-            # A sleep that the stop has interrupted is not an error of the block.
+            # If the stop interrupts a sleep, that is not an error of the block.
             clean = await self._body.leave(error) or isinstance(error, Interrupted)
             await self._program.end(Reason.TIMEOUT if isinstance(error, TimeoutError) else Reason.STOP)
         self._error = error
@@ -365,7 +366,7 @@ class _Block:
             self._life.begin(Reason.TIMEOUT if isinstance(main.error, TimeoutError) else Reason.STOP)
 
     def _interrupt(self) -> None:
-        """End the block for an external cause: through the host, or by cancelling it."""
+        """End the block because of an external cause, through the host or by cancelling the block."""
         if self._interrupted or not self._entered or self._body.left:
             return
         self._interrupted = True
@@ -379,25 +380,25 @@ class _Block:
 
     @property
     def _faces_host(self) -> bool:
-        """Whether it is the outermost block inside a program that receives the signals."""
+        """Return True if this is the outermost block inside a program that receives the signals."""
         return self._life is not None and self._life.is_embedded and self._life.outer is None
 
     def _stops_host(self) -> bool:
         return self._faces_host and (self._on_stop is not None or signal_registry().handles_sigterm())
 
     def _supervisor_failed(self, error: BaseException) -> None:
-        """Check in a moment whether a supervisor that failed in the body, and cancelled it, has ended the host."""
+        """Check shortly after a supervisor's failure has cancelled the body whether the host has ended."""
         if self._faces_host:
             asyncio.get_running_loop().call_later(_HOST_GRACE, self._check_host, error)
 
     def _check_host(self, error: BaseException) -> None:
-        # Some hosts suspend the body in an async generator, which the end of the task does not reach.
+        # Some hosts suspend the body in an async generator, which the end of the task does not close.
         lost = not self._body.left and self._body.is_over
         if lost or self._error is error:
             self._end_host(error, shutdown=lost)
 
     def _end_host(self, why: object, *, shutdown: bool = False) -> bool:
-        """End the surrounding program, after a shutdown of its own if ``shutdown``. Return whether that is possible."""
+        """End the surrounding program. With ``shutdown``, shut down first. Return whether that is possible."""
         if _is_worker_process() and not self._stops_host():
             _log.error("%s; this process ends, because its server does not handle SIGTERM", why)
             self._ending = asyncio.create_task(self._shut_down_and(signal_registry().send_sigterm))
@@ -427,7 +428,7 @@ class _Block:
             _log.log(level, "%s; calling on_stop, to stop the surrounding program", why)
             try:
                 self._on_stop()
-            except Exception:  # noqa: BLE001  # of user code; the program must stop all the same
+            except Exception:  # noqa: BLE001  # user code; the program must stop in any case
                 _log.exception("on_stop failed; sending SIGTERM instead")
             else:
                 return
@@ -437,7 +438,7 @@ class _Block:
 
 
 def _is_worker_process() -> bool:
-    """Whether `multiprocessing` started this process, as the workers of Hypercorn. Its parent notices its end."""
+    """Return True if `multiprocessing` started this process, like Hypercorn's workers. Its parent notices its end."""
     process = sys.modules.get("multiprocessing.process")
     return process is not None and process.parent_process() is not None
 
@@ -449,12 +450,12 @@ class _Body:
         self._task = asyncio.current_task()
         self._requests = self._task.cancelling() if self._task else 0
         self._cancelled = False
-        #: Whether the block has been left.
+        #: True if the block has been left.
         self.left = False
 
     @property
     def is_over(self) -> bool:
-        """Whether the task that entered the block has ended."""
+        """Return True if the task that entered the block has ended."""
         return self._task is not None and self._task.done()
 
     def cancel(self) -> None:
@@ -464,12 +465,12 @@ class _Body:
             self._task.cancel()
 
     async def leave(self, error: BaseException | None) -> bool:
-        """Cancel nothing from now on. Return whether ``error`` is only the cancellation by this lifetime."""
+        """Stop cancelling the block. Return whether ``error`` is only the cancellation by this lifetime."""
         self.left = True
         if not self._cancelled or self._task is None:
             return False
         if not isinstance(error, asyncio.CancelledError):
-            # It may not have been raised yet, and must not cancel the code after the block.
+            # The cancellation may not have been raised yet. It must not cancel the code after the block.
             try:
                 await asyncio.sleep(0)
             except asyncio.CancelledError:
@@ -500,20 +501,20 @@ def _reaping_orphans(loop: asyncio.AbstractEventLoop) -> Generator[None]:
 
 
 class _Reaper:
-    """Reaps zombies for which no code waits.
+    """Reaps zombies that no code waits for.
 
-    It does not reap a child before the code that started it can. A child with a `subprocess.Popen` (or that of
-    `multiprocessing`) that has not seen its end is left alone, and any other is left for at least a second.
+    It does not reap a child before the code that started it can. It never reaps a child with a `subprocess.Popen` (or
+    that of `multiprocessing`) that has not seen its end. It waits at least a second before it reaps any other child.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
-        # Zombies of the last check that may be orphans. Those that are still zombies at the next check are.
+        # The zombies of the last check that may be orphans. Those that are still zombies at the next check are reaped.
         self._suspects: set[int] = set()
 
     def wake(self, _signum: int) -> None:
-        """Handle the end of a child."""
+        """Schedule a check when a child has ended."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.schedule)
 
@@ -543,12 +544,12 @@ class _Reaper:
 
 def _zombies() -> Iterator[int]:
     """Return the children of this process that have ended and were not waited for."""
-    from pathlib import Path  # slow to import, and few programs are PID 1
+    from pathlib import Path  # slow to import, and few programs run as PID 1
 
     me = str(os.getpid())
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            # "pid (name) state parent …". The name may contain any character.
+            # The format is "pid (name) state parent …". The name may contain any character.
             state, parent = entry.read_text("utf-8", "replace").rpartition(")")[2].split()[:2]
             if state == "Z" and parent == me:
                 yield int(entry.parent.name)

@@ -1,7 +1,7 @@
-"""Signals: the single owner of the process's handlers, the choice of an action for each signal, and its effect.
+"""Signals: the owner of the process's signal handlers, the choice of an action for each signal, and the action itself.
 
-`SignalRegistry` shares the handlers among any number of receivers. `Escalation` chooses the action for each signal of a
-lifetime, from the first Ctrl+C to a forced exit, by counting. `receiving_signals` connects the two for one lifetime.
+`SignalRegistry` shares the handlers among any number of receivers. `Escalation` counts a lifetime's signals and chooses
+the action for each, from the first Ctrl+C to a forced exit. `receiving_signals` connects the two for one lifetime.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ _SIGHUP: int | None = getattr(signal, "SIGHUP", None)
 #: Timers fire up to this many seconds early.
 _TICK = 1e-6
 
-#: Called in the main thread at any point of the program: it must be quick, take no lock, and not raise.
+#: A function that is called in the main thread at any point of the program. It must be quick, take no lock, and not
+#: raise.
 Receiver: TypeAlias = Callable[[int], None]
 
 
@@ -56,8 +57,8 @@ Receiver: TypeAlias = Callable[[int], None]
 class SignalRegistry:
     """Owns the signal handlers of the process, and shares each signal among any number of receivers.
 
-    Handlers are plain Python ones, which the interpreter runs in the main thread between two bytecodes and inside
-    calls that wait (``time.sleep``, ``lock.acquire``), so they work while the event loop is blocked. They are
+    The handlers are plain Python functions. The interpreter runs them in the main thread between two bytecodes and
+    inside calls that wait (``time.sleep``, ``lock.acquire``), so they work while the event loop is blocked. They are
     installed for the first receiver, and the previous handlers are restored after the last one.
     """
 
@@ -65,12 +66,12 @@ class SignalRegistry:
     check_every: ClassVar[float | None] = 1.0
 
     def __init__(self) -> None:
-        # Tuples that are replaced, never changed, because a signal may arrive at any point of the code below.
+        # The tuples are replaced, never changed, because a signal may arrive at any point of the code below.
         self._receivers: dict[int, tuple[Receiver, ...]] = {}
         self._sources: dict[int, tuple[Receiver, ...]] = {}
-        # The handlers before the signals were taken.
+        # The handlers that were installed before ours.
         self._before: dict[int, Any] = {}
-        #: A process has one terminal, and one handler per signal.
+        #: The terminal. It is here because a process has only one, just as it has one handler per signal.
         self.terminal: Final = Terminal()
 
     def can_take(self, signum: int) -> bool:
@@ -78,7 +79,7 @@ class SignalRegistry:
         return signum in self._before or threading.current_thread() is threading.main_thread()
 
     def take(self, signums: Iterable[int], receive: Receiver, *, source: bool = False) -> Callable[[], None]:
-        """Call ``receive`` with each arriving signal of ``signums``, and return a function that ends it.
+        """Call ``receive`` with each signal among ``signums`` that arrives, and return a function that stops this.
 
         ``source`` marks a receiver that turns signals into events. Signals that cannot be handled are left out.
         """
@@ -109,17 +110,17 @@ class SignalRegistry:
                     self._install(signum)
 
     def deliver(self, signum: int, _frame: object = None) -> None:
-        """The handler itself."""
+        """Call the receivers of a signal. This is the installed handler."""
         receivers = self._receivers.get(signum, ())
         for receive in receivers:
             receive(signum)
         if not receivers and signum in self._before:
-            # The last receiver left in a thread that could not restore the previous handler.
+            # The last receiver was removed in a thread that could not restore the previous handler.
             self._restore(signum, self._before.pop(signum))
             signal.raise_signal(signum)
 
     def handles_sigterm(self) -> bool:
-        """Return whether SIGTERM would be handled, by this library or another, rather than kill the process."""
+        """Return whether any handler, ours or another library's, handles SIGTERM. Otherwise, it kills the process."""
         return signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, signal.SIG_IGN)
 
     def send_sigterm(self) -> None:
@@ -139,10 +140,10 @@ class SignalRegistry:
         return True
 
     def is_ignored(self, signum: int) -> bool:
-        """Return whether the process was started with this signal ignored, as nohup does."""
+        """Return whether the process was started with this signal ignored, for example by nohup."""
         return signum not in self._before and signal.getsignal(signum) is signal.SIG_IGN
 
-    # The calls to the system, which a test replaces.
+    # The following methods call the system. Tests replace them.
 
     def _install(self, signum: int) -> Any:
         return signal.signal(signum, self.deliver)
@@ -151,7 +152,7 @@ class SignalRegistry:
         return signal.getsignal(signum) == self.deliver
 
     def _restore(self, signum: int, before: Any) -> None:
-        # None means a handler that was not installed from Python and cannot be restored.
+        # None means a handler that was not installed by Python and cannot be restored.
         if self._holds(signum):
             signal.signal(signum, signal.SIG_DFL if before is None else before)
 
@@ -176,7 +177,7 @@ def signal_registry() -> SignalRegistry:
 
 
 def replace_registry(registry: SignalRegistry) -> SignalRegistry:
-    """Use ``registry`` from now on, for a test, and return the previous one."""
+    """Use ``registry`` from now on, in a test, and return the previous one."""
     global _registry  # the only global state of the library, because the system has one handler per signal
     before, _registry = _registry, registry
     return before
@@ -199,7 +200,7 @@ class SignalAction(Enum):
 
 
 class Escalation:
-    """Counts the signals of a series, and chooses the action for each. It calls no system function.
+    """Counts the signals of a series, and chooses the action for each of them. It makes no system calls.
 
     A series ends after ``reset_after`` seconds without a signal, but never once the program is stopping.
     """
@@ -207,17 +208,18 @@ class Escalation:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._last = -math.inf
-        # Whether a router handled a SIGINT of this series. The router may need two of them, and the next ones force.
+        # True if a router handled a SIGINT of this series. The router may need two presses, so only later ones force
+        # the exit.
         self._taken = False
-        # The number of counted presses that have been handled: one at most.
+        # The number of counted presses that have been handled, which is 0 or 1.
         self._handled = 0
-        #: Signals in the current series, without the presses that were handled before the last one.
+        #: The number of signals in the current series, except handled presses before the last one.
         self.count: int = 0
 
     def limit(self, *, routed: bool = False) -> int:
-        """Return the number of the signal in the series that forces the exit; 0 means never.
+        """Return the position in the series of the signal that forces the exit. 0 means never.
 
-        If ``routed``, a running router would handle a SIGINT now.
+        ``routed`` means that a running router would handle a SIGINT now.
         """
         patience, wanted = self._settings.force_exit, self._settings.cancel_on_interrupt
         if patience == 0:
@@ -229,7 +231,7 @@ class Escalation:
     def judge(self, signum: int, *, routed: bool, handled: bool = False, stopping: bool, now: float) -> SignalAction:
         """Count a signal that arrived at ``now``, and return its effect.
 
-        If ``routed``, a running router has a route for this SIGINT. If ``handled``, one has a route for
+        ``routed`` means that a running router has a route for this SIGINT, and ``handled`` that one has a route for
         `InterruptEvent`.
         """
         if not stopping and now - self._last >= self._settings.reset_after - _TICK:
@@ -252,12 +254,12 @@ class Escalation:
         self._taken = False
 
     def handled(self) -> None:
-        """Record that a press was handled. Of such presses only the last counts, as the first of the router's two."""
+        """Record that a press was handled. Only the last one counts, as the first of the router's two presses."""
         self.count -= self._handled
         self._handled = min(1, self.count)
 
     def uncount(self) -> None:
-        """Do not count a press, because it had its intended effect."""
+        """Remove a press from the count, because it had its intended effect."""
         self.count -= 1
         if self.count <= 0:
             self.reset()
@@ -266,7 +268,8 @@ class Escalation:
         wanted = self._settings.cancel_on_interrupt
         if wanted is not None:
             return not wanted
-        # From 2 on, the router may handle the first press. If no route handles it, the shutdown begins.
+        # With `force_exit` of 2 or more, the router may handle the first press. If no route handles it, the shutdown
+        # begins.
         return routed or (handled and self._settings.force_exit >= 2)  # noqa: PLR2004
 
 
@@ -297,7 +300,7 @@ class _LifetimeSignals:
         self._life = life
         self._registry = signal_registry()
         self._keeping: asyncio.TimerHandle | None = None
-        # The state at the start: after the terminal was closed, it is no longer the controlling terminal.
+        # Determined at the start, because a terminal that was closed is no longer the controlling terminal.
         self._had_terminal = self._registry.has_terminal()
 
     @property
@@ -308,7 +311,7 @@ class _LifetimeSignals:
         return signums
 
     def receive(self, signum: int) -> None:
-        """Handle a signal. It runs inside signal handlers, so the loop does the work that can wait."""
+        """Handle a signal. This runs inside signal handlers, so work that can wait is left to the loop."""
         life = self._life
         stopping = life.stopping
         if signum == _SIGHUP and self._hang_up(signum, stopping=stopping):
@@ -325,7 +328,7 @@ class _LifetimeSignals:
         elif action is SignalAction.STOP:
             life.begin_for_signal(signum)
         elif action is SignalAction.CAPTURE:
-            # Checked now, because a source that starts in a moment has not received this signal.
+            # This is checked now, because a source that starts later has not received this signal.
             life.call_soon(self._capture, self._registry.has_source(signal.SIGINT), handled)
 
     def keep(self) -> None:
@@ -339,13 +342,13 @@ class _LifetimeSignals:
             self._keeping.cancel()
 
     def _hang_up(self, signum: int, *, stopping: bool) -> bool:
-        """Send SIGHUP to its routes, or let routers reload if there is no terminal. Return whether one handled it."""
+        """Send SIGHUP to its routes, or reload the routers if there is no terminal. Return whether any handled it."""
         life = self._life
         routed = bool(life.routers_for("signal/hangup"))
         if routed:
             life.call_soon(self._announce, signum, life.escalation.count)
             life.call_soon(self._route, signum, self._registry.has_source(signum))
-        # During a stop the routers may have ended already. SIGHUP still does not count towards a forced exit.
+        # During a stop, the routers may have ended already. SIGHUP still does not count towards a forced exit.
         reloads = not self._had_terminal and bool(life.all_routers() or (stopping and life.had_router))
         if reloads:
             life.call_soon(self._reload)
@@ -364,7 +367,7 @@ class _LifetimeSignals:
             tell_terminal(f"no route takes this Ctrl+C{self._life.next_step()}")
 
     def _route(self, signum: int, sent_by_source: bool) -> None:
-        """Send a signal to the routers with a specific route for it, unless a source turns it into events."""
+        """Send a signal to the routers with a specific route for it, unless a source turns the signal into events."""
         event = SignalEvent(signum)
         if not sent_by_source:
             _send(self._life.routers_for(event.topic), event)

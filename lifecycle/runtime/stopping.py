@@ -1,4 +1,4 @@
-"""The shutdown in its order and under one deadline: draining, stopping workers, running hooks."""
+"""The steps of the shutdown, in order and with one deadline: drain routers, stop workers, run hooks."""
 
 from __future__ import annotations
 
@@ -48,28 +48,30 @@ class MainLike(Protocol):
     """The part of a main that the shutdown uses."""
 
     async def stop(self, left: Callable[[], float]) -> None:
-        """Request its end, and wait for at most ``left()`` seconds."""
+        """Request the end of the main, and wait for at most ``left()`` seconds."""
         ...
 
     async def over(self) -> None:
-        """Wait until it has ended."""
+        """Wait until the main has ended."""
         ...
 
 
 async def conclude(life: Life, mains: Sequence[MainLike] = ()) -> None:
     """Run the shutdown, even if the caller is cancelled. The cancellation is raised at the end.
 
-    Routers drain. Mains stop, last first, each followed by the workers it started. Background tasks are cancelled and
-    awaited. Shutdown hooks run, then metrics are sent. A part that does not end in time is named in the log and left
-    behind, so that the hooks run in any case. It is awaited at the end, until the exit is forced.
+    First, routers drain. Mains stop, the last one first, and after each main the workers it started. Background tasks
+    are cancelled and awaited. Then the shutdown hooks run, and metrics are sent. A part that does not end in time is
+    named in the log, and the shutdown continues, so the hooks run in any case. At the end, the shutdown waits for these
+    parts until the exit is forced.
     """
     work = _conclude(life, mains)
-    # A framework may leave a block in another context than the one in which it entered.
+    # A framework may leave a block in a different context from the one in which it entered.
     await shield(life.loop.create_task(work, name="lifecycle shutdown", context=life.context))
 
 
 async def _conclude(life: Life, mains: Sequence[MainLike]) -> None:
-    # All waits for the stop end before any task is cancelled. A wait that has just ended needs one turn of the loop.
+    # All waits for the stop end before any task is cancelled. A wait that has just ended needs one iteration of the
+    # loop.
     await life.wait_stopping()
     await asyncio.sleep(0)
     await life.draining.drain(life.deadline.left_for_work)
@@ -99,7 +101,7 @@ class Deadline:
         # The time of the forced exit, by the loop's clock.
         self._at = math.inf
         self._alarms: list[Alarm] = []
-        # The first to draw a number dumps: the loop, or the alarm if the loop is blocked.
+        # The code that draws the first number dumps the stacks: the loop, or the alarm if the loop is blocked.
         self._dumps = itertools.count()
 
     def set(self) -> None:
@@ -108,11 +110,11 @@ class Deadline:
         self._alarms.append(Alarm(self._life.settings.exit_timeout, self._force))
 
     def left(self) -> float:
-        """Seconds until the forced exit."""
+        """Return the seconds until the forced exit."""
         return max(0.0, self._at - self._life.loop.time())
 
     def left_for_work(self) -> float:
-        """Seconds that are left for routers, mains, workers and tasks. A fifth of all is reserved for the hooks."""
+        """Return the seconds left for routers, mains, workers and tasks. A fifth of the total is reserved for hooks."""
         whole = self._life.settings.exit_timeout
         return math.inf if math.isinf(whole) else max(0.0, self.left() - whole / 5)
 
@@ -120,7 +122,7 @@ class Deadline:
         """Dump stacks if the end takes longer than ``shutdown_timeout``. Return a function that cancels this."""
         seconds = self._life.settings.shutdown_timeout
         timer = self._life.loop.call_later(seconds, self._dump)
-        # The alarm works while the loop is blocked, and after its end while its threads are still running.
+        # The alarm works while the loop is blocked, and after the loop has ended while its threads are still running.
         self._alarms.append(Alarm(seconds, self._dump))
         return timer.cancel
 
@@ -171,11 +173,11 @@ class RouterLike(Drainable, Protocol):
 
 
 def has_route_for(router: RouterLike, topic: str) -> bool:
-    """Return whether it has a route for ``topic``, except catch-alls such as ``**``. A logger must not block Ctrl+C."""
+    """Return whether it has a route for ``topic``, other than ``**`` and the like. A logger must not block Ctrl+C."""
     kind = f"{topic.partition('/')[0]}/"
     try:
         return any(str(info.pattern).startswith(kind) for info in router.explain(topic))
-    except Exception:  # noqa: BLE001  # called inside a signal handler: an error there must not stop Ctrl+C
+    except Exception:  # noqa: BLE001  # this runs in a signal handler, so an error must not stop Ctrl+C
         return False
 
 
@@ -190,7 +192,7 @@ class Draining:
 
     def __init__(self, life: Life) -> None:
         self._life = life
-        # The future completes when the component has ended.
+        # The components that are running. Each future completes when its component has ended.
         self._running: dict[asyncio.Future[Any], Drainable] = {}
         #: Whether a router has ever run.
         self.had_router: bool = False
@@ -200,7 +202,7 @@ class Draining:
         self._until: float | None = None
 
     def connect(self) -> Callable[[], None]:
-        """Begin to adopt routers, and return a function that ends it."""
+        """Begin to track routers that start, and return a function that stops this."""
         hooks.router_started.connect(self._router_started)
         return lambda: hooks.router_started.disconnect(self._router_started)
 
@@ -217,7 +219,7 @@ class Draining:
 
     @contextmanager
     def delayed(self, seconds: float) -> Generator[None]:
-        """During the block, delay a stop by ``seconds``, for example until a load balancer has noticed."""
+        """During the block, delay a stop by ``seconds``, for example until a load balancer has noticed the stop."""
         self._delays.append(seconds)
         try:
             yield
@@ -251,7 +253,7 @@ class Draining:
     def _router_started(self, _sender: object, *, router: Any, **_: object) -> None:
         if not self._life.is_here() or any(each is router for each in self._running.values()):
             return
-        # Not the task that runs it, which may have more to do afterwards.
+        # This is not the task that runs the router, which may have more to do afterwards.
         ended: asyncio.Future[Any] = self._life.loop.create_future()
         self.add(router, ended)
 
@@ -267,10 +269,10 @@ class Draining:
 
 _FINAL = frozenset({"stopped", "finished", "failed", "killed"})
 
-#: Seconds until a killed worker must be gone.
+#: Seconds that a killed worker has to end.
 _KILL_GRACE = 2.0
 
-#: The current main, so that the workers it started can be stopped right after it.
+#: The current main. The workers that it starts are stopped right after it.
 starter: ContextVar[object] = ContextVar("lifecycle_starter", default=None)
 
 
@@ -284,28 +286,28 @@ class _Stoppable(Protocol):
 
     @property
     def status(self) -> str:
-        """One of the ten states."""
+        """One of the ten worker states."""
         ...
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Wait until it has ended. The shortest timeout of several calls counts."""
+        """Stop the worker, and wait until it has ended. The shortest timeout of several calls counts."""
         ...
 
 
 class StartedWorkers:
-    """The workers whose start `hooks.worker_started` announced under a lifetime, in that order."""
+    """The workers that started under a lifetime, in the order in which `hooks.worker_started` announced them."""
 
     def __init__(self, life: Life) -> None:
         self._life = life
         self._workers: list[tuple[_Stoppable, object]] = []
-        # The length at which ended workers are removed: twice the number that was left the last time.
+        # The number of workers at which ended ones are removed: twice the number that remained the last time.
         self._crowded = 16
-        # The workers that the mains or the block started themselves, not a handler or a background task. The program is
-        # not healthy after the failure of one of them.
+        # The workers that the mains or the block started themselves, rather than a handler or a background task. After
+        # the failure of one of them, the program is not healthy.
         self._own: WeakSet[Any] = WeakSet()
 
     def connect(self) -> Callable[[], None]:
-        """Begin to adopt workers, and return a function that ends it."""
+        """Begin to track workers that start, and return a function that stops this."""
         receivers: dict[hooks.Hook, Callable[..., None]] = {
             hooks.worker_started: self._adopt,
             hooks.component_opened: self._opened,
@@ -327,7 +329,7 @@ class StartedWorkers:
         return tuple(worker.name for worker, _ in self._workers if not _is_over(worker))
 
     async def stop(self, started_by: object, left: Callable[[], float]) -> None:
-        """Stop the workers that this main started, last first; with None, all remaining workers."""
+        """Stop the workers that this main started, the last one first. With None, stop all remaining workers."""
         mine = [worker for worker, by in self._workers if started_by is None or by is started_by]
         supervised = self._supervised()
         for worker in reversed(mine):
@@ -348,7 +350,7 @@ class StartedWorkers:
 
     def _opened(self, sender: Any, **_: object) -> None:
         if getattr(starter.get(), "worker", None) is sender or not hasattr(sender, "wait"):
-            return  # a main: `run` and `lifetime` handle its failure; or not a worker
+            return  # a main, whose failure `run` or `lifetime` handles, or not a worker
         if self._life.is_here() and asyncio.current_task() in self._life.own_tasks:
             self._own.add(sender)
 
@@ -389,7 +391,7 @@ async def stop_worker(worker: _Stoppable, left: Callable[[], float]) -> None:
             call.cancel()
     try:
         await asyncio.gather(*calls)
-    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # the others have to stop all the same
+    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # the other workers must stop in any case
         _log.error("worker %r could not be stopped: %r", worker.name, error, exc_info=error)
 
 
@@ -397,7 +399,7 @@ async def stop_worker(worker: _Stoppable, left: Callable[[], float]) -> None:
 
 
 class _Runnable(Protocol):
-    """An object that cleans up in ``run``, async or plain."""
+    """An object with an async or plain method ``run`` that cleans up."""
 
     def run(self) -> object:
         """Clean up."""
@@ -409,11 +411,11 @@ Hook: TypeAlias = Callable[[], object] | _Runnable
 
 
 class ShutdownHooks:
-    """Hooks of one lifetime. Each runs once, last in, first out, isolated from the errors of the others."""
+    """The hooks of one lifetime. Each runs once, the last added first. The error of one does not affect the others."""
 
     def __init__(self, sender: object, patience: float, *, cut: bool = False) -> None:
         self._sender = sender
-        # Seconds after which a running hook is named in the log, and, with ``cut``, cancelled.
+        # Seconds after which a running hook is named in the log and, with ``cut``, cancelled.
         self._patience, self._cut = patience, cut
         self._hooks: list[tuple[str, Callable[[], object]]] = []
         self._closed = False
@@ -437,7 +439,7 @@ class ShutdownHooks:
         self._hooks.append((name_of(call), call))
 
     def discard(self, hook: Callable[[], object]) -> None:
-        """Remove ``hook``, if it has not run yet."""
+        """Remove ``hook`` if it has not run yet."""
         self._hooks = [each for each in self._hooks if each[1] != hook]
 
     def close(self) -> None:
@@ -461,7 +463,7 @@ class ShutdownHooks:
                 result = call()
                 if inspect.isawaitable(result):
                     await result
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # isolated: logged and announced
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # the error is logged and announced
             failure = error
             _log.error("the shutdown hook %s failed: %r", name, error, exc_info=error)
         duration = loop.time() - began

@@ -1,8 +1,8 @@
 """Notifications to systemd: the program is ready, reloads, is alive, or stops.
 
 `run` sends them if a service manager has set NOTIFY_SOCKET, in the format of sd_notify(3). Sending never waits and
-never raises. Meanwhile the variables are removed from the environment: they are meant for this process, and a child
-that inherited them could send notifications in its name.
+never raises. While the program runs, the variables are removed from the environment. They are meant for this process,
+and a child that inherited them could send notifications in its name.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _VARIABLES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 #: Seconds by which each request extends systemd's timeout for a shutdown. Two requests are sent in that time.
 _EXTENSION: Final = 10.0
 
-#: Maximum notifications that wait for the manager to read. Beyond that, the oldest are dropped.
+#: The maximum number of notifications that wait until the manager reads them. Beyond that, the oldest are dropped.
 _MOST_WAITING: Final = 32
 
-#: Maximum characters of an error in a status.
+#: The maximum number of characters of an error in a status.
 _TOLD: Final = 200
 
 
@@ -67,12 +67,12 @@ def reloading() -> AbstractContextManager[object]:
 
 
 class Notifier:
-    """Notifies the service manager; call its methods in the thread of the loop."""
+    """Notifies the service manager. Call its methods in the thread of the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, channel: socket.socket, watchdog: float | None) -> None:
         self._loop = loop
         self._outbox = _Outbox(loop, channel)
-        # READY was sent, and STOPPING was not.
+        # True after READY was sent and before STOPPING is sent.
         self._is_up = False
         self._reloads = 0
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -86,19 +86,19 @@ class Notifier:
 
     @contextmanager
     def reloading(self) -> Generator[None]:
-        """Report a reload during the block. Of overlapping ones, report the first start and the last end."""
+        """Report a reload during the block. If reloads overlap, report the first start and the last end."""
         status = "STATUS=running"
         self._reloads += 1
         if self._is_up and self._reloads == 1:
-            # Not the loop's clock, because systemd compares it with its own.
+            # The loop's clock is not suitable, because systemd compares the time with its own clock.
             now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
             self._outbox.post("RELOADING=1", f"MONOTONIC_USEC={now}", "STATUS=reloading")
         try:
             yield
         except BaseException as error:
-            from lifecycle._masking import error_masked  # reloads rarely fail
+            from lifecycle._masking import error_masked  # not imported earlier, because reloads rarely fail
 
-            # In one line, because the next line would be another field.
+            # The error is put on one line, because the next line would be another field.
             told = " ".join(error_masked(error).split())[:_TOLD]
             status = f"STATUS=running; the last reload failed: {told}"
             raise
@@ -144,7 +144,7 @@ class _Outbox:
             self._flush()
 
     def repeat(self, notice: str) -> None:
-        """Post a notification that is useless later: drop it if others wait."""
+        """Post a notification that is only useful now: if others wait, drop it."""
         if not self._waiting:
             self.post(notice)
 
@@ -174,7 +174,7 @@ class _Outbox:
 
 
 def _connect(address: str) -> socket.socket | None:
-    """Return the socket of the service manager, if there is one."""
+    """Return a socket that is connected to the service manager, or None if that fails."""
     if not address:
         return None
     if not address.startswith(("/", "@")) or not hasattr(socket, "AF_UNIX"):
@@ -192,7 +192,7 @@ def _connect(address: str) -> socket.socket | None:
 
 
 def _watchdog(given: dict[str, str]) -> float | None:
-    """Return the seconds within which the manager expects a keep-alive of this process; None if it expects none."""
+    """Return the seconds within which the manager expects a keep-alive from this process, or None."""
     if given.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
     text = given.get("WATCHDOG_USEC", "0")

@@ -49,7 +49,7 @@ def go(
     on_error: Callable[[BaseException], object] | None = None,
     name: str | None = None,
 ) -> asyncio.Task[Any]:
-    """Run ``fn(*args)`` in the background of the current lifetime, which cancels and awaits it; see `Lifetime.go`.
+    """Run ``fn(*args)`` in the background of the current lifetime, which cancels and awaits it. See `Lifetime.go`.
 
     Raises:
         LookupError: outside a lifetime.
@@ -64,7 +64,7 @@ class Group:
     A plain function runs in a thread, which cannot be cancelled, so the block waits until it has returned.
 
     Args:
-        limit: Maximum number of functions that run at the same time. By default, any number.
+        limit: The maximum number of functions that run at the same time. By default, there is no limit.
 
     Raises:
         ValueError: if ``limit`` is below 1.
@@ -93,7 +93,7 @@ class Group:
             for other in group.exceptions:
                 if other is not self._first:
                     _log.error("an error after the first in a group: %r", other, exc_info=other)
-            # The group adds nothing to its first error.
+            # Raise the first error itself rather than an exception group.
             raise self._first from self._first.__cause__
 
     @overload
@@ -182,7 +182,7 @@ async def do_detached(fn: Callable[..., _T], *args: Any) -> _T: ...
 
 
 async def do_detached(fn: Callable[..., Any], *args: Any) -> Any:
-    """Run ``fn(*args)`` to its end, as `do` does, even if the caller is cancelled.
+    """Run ``fn(*args)`` to its end, like `do`, even if the caller is cancelled.
 
     If the caller is cancelled, this waits until ``fn`` has ended, and then raises CancelledError, or the error of
     ``fn``.

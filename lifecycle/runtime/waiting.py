@@ -27,12 +27,12 @@ class Lines(Protocol[_T_co]):
     """A source of lines, such as an `asyncio.StreamReader`."""
 
     def readline(self) -> Awaitable[_T_co]:
-        """Return the next line; empty at the end."""
+        """Return the next line, or an empty one at the end."""
         ...
 
 
 async def sleep(seconds: Duration) -> None:
-    """Wait ``seconds``. The wait ends early if the lifetime begins to stop.
+    """Wait ``seconds``. If the lifetime begins to stop, the wait ends early with an error.
 
     Use it before an action that the user may still prevent with Ctrl+C.
 
@@ -89,7 +89,7 @@ async def read_line(stream: Lines[_T], *, mode: Literal["shield", "strict"] = "s
 
 
 async def _wait_for(reading: asyncio.Future[Any]) -> tuple[bool, asyncio.CancelledError | None]:
-    """Wait for ``reading``, or cancel it at a stop or a cancellation of the caller. Return which of these happened."""
+    """Wait for ``reading``, or cancel it at a stop or a cancellation of the caller. Return which of them happened."""
     life = current_life.get(None)
     cancelled: asyncio.CancelledError | None = None
     with nullcontext(reading) if life is None else life.stop_awaited() as stop:
@@ -98,7 +98,7 @@ async def _wait_for(reading: asyncio.Future[Any]) -> tuple[bool, asyncio.Cancell
         except asyncio.CancelledError as error:
             cancelled = error
         stopped = life is not None and stop.done()
-    # The read may still return a line, so a cancellation must wait until it has ended.
+    # The read may still return a line, so a cancellation takes effect only when the read has ended.
     while not reading.done():
         reading.cancel()
         try:

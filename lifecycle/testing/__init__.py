@@ -1,4 +1,4 @@
-"""Tools for tests of a program: virtual time, a router that runs for a block, a handler that records events.
+"""Tools for tests of a program: virtual time, a router that runs for a block, and a handler that records events.
 
 With pytest, request the fixture ``clock`` to run a test in virtual time.
 """
@@ -52,7 +52,7 @@ class ManualSource:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def run(self, emit: Emit) -> None:
-        """Send until cancelled or `fail`."""
+        """Send events until the task is cancelled or `fail` is called."""
         self._emit, self._failure = emit, asyncio.get_running_loop().create_future()
         while self._waiting:
             waiter = self._waiting.popleft()

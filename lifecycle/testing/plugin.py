@@ -1,6 +1,6 @@
 """The pytest plugin: a test that requests the fixture `clock` runs in virtual time.
 
-pytest-asyncio (1.4 or newer) or the plugin of anyio runs the tests.
+The tests are run by pytest-asyncio (1.4 or newer) or by anyio's plugin.
 """
 
 from __future__ import annotations

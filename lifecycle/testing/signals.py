@@ -73,15 +73,15 @@ class FakeSignals(SignalRegistry):
         """Return the setting of the test."""
         return self._terminal
 
-    def is_ignored(self, signum: int) -> bool:  # noqa: ARG002  # as the system's
-        """Return False: no signal is ignored."""
+    def is_ignored(self, signum: int) -> bool:  # noqa: ARG002  # the signature of the base class
+        """Return False, because no signal is ignored."""
         return False
 
-    def _install(self, signum: int) -> Any:  # noqa: ARG002  # as the system's
+    def _install(self, signum: int) -> Any:  # noqa: ARG002  # the signature of the base class
         return signal.SIG_DFL
 
-    def _holds(self, signum: int) -> bool:  # noqa: ARG002  # as the system's
+    def _holds(self, signum: int) -> bool:  # noqa: ARG002  # the signature of the base class
         return True
 
     def _restore(self, signum: int, before: Any) -> None:
-        """Do nothing: no handler was replaced."""
+        """Do nothing, because no handler was replaced."""

@@ -34,13 +34,13 @@ _RESOLUTION = time.get_clock_info("monotonic").resolution
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """A loop in virtual time, for ``asyncio.Runner(loop_factory=VirtualLoop)``; it starts at 0 seconds."""
+    """A loop in virtual time, for ``asyncio.Runner(loop_factory=VirtualLoop)``. It starts at 0 seconds."""
 
     def __init__(self) -> None:
         self._virtual_now = 0.0
         #: The Unix time that corresponds to virtual time 0.
         self.epoch: float = time.time()
-        # Running jobs in threads that will call back. While there are any, the clock stops.
+        # The number of running jobs in threads that will call back. While there are any, the clock stops.
         self._jobs = 0
         super().__init__(_JumpingSelector(self))
 
@@ -53,14 +53,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.epoch + self._virtual_now
 
     def run_in_executor(self, executor: Any, func: Callable[[*_Ts], _T], *args: *_Ts) -> asyncio.Future[_T]:
-        """Run a job as asyncio does, and stop the clock while it runs."""
+        """Run a job like asyncio, and stop the clock while it runs."""
         self._jobs += 1
         future = super().run_in_executor(executor, func, *args)
         future.add_done_callback(self._job_done)
         return future
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ARG002  # asyncio's signature
-        """Shut down as asyncio does, but wait for threads in real time, without a limit."""
+        """Shut down like asyncio, but wait for threads in real time, without a limit."""
         self._jobs += 1
         try:
             await super().shutdown_default_executor()
@@ -72,12 +72,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if self._jobs:
             return False
         then = self._virtual_now + seconds
-        # Use the timer's own time if it is close: a sum may be slightly off, and a task that wakes slightly too early
+        # Use the timer's own time if it is close. A sum may be slightly off, and a task that wakes slightly too early
         # and sleeps again would find that no time has passed.
         timers: list[asyncio.TimerHandle] = getattr(self, "_scheduled")  # noqa: B009  # asyncio has no public name for it
         if timers and abs(timers[0].when() - then) < _HAIR:
             then = timers[0].when()
-            # When the clock is too large to represent a nanosecond, a timer is due only after its time.
+            # If the clock is too large to represent a nanosecond, a timer is due only after its time.
             if then + _RESOLUTION == then:
                 then = math.nextafter(then, math.inf)
         self._virtual_now = then
@@ -93,7 +93,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Checks real descriptors; if none is ready, it advances the clock instead of waiting."""
+    """Checks real descriptors. If none is ready, it advances the clock instead of waiting."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
@@ -109,19 +109,19 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 class Clock:
-    """The clock of a test in virtual time. In another loop than a `VirtualLoop`, its methods raise RuntimeError."""
+    """The clock of a test in virtual time. If the loop is not a `VirtualLoop`, its methods raise RuntimeError."""
 
     def time(self) -> float:
         """Return the seconds since the test's loop was created."""
         return _virtual_loop().time()
 
     def set_date(self, date: datetime) -> None:
-        """Let it be ``date`` now, for schedules and ticks. The date of a new loop is that of its creation."""
+        """Set the current date, for schedules and ticks. Initially, it is the date when the loop was created."""
         loop = _virtual_loop()
         loop.epoch = date.timestamp() - loop.time()
 
     async def advance(self, seconds: Duration) -> None:
-        """Advance by ``seconds``. When this returns, everything due by then has run, in order."""
+        """Advance by ``seconds``. Return when everything that was due by then has run, in order."""
         _virtual_loop()
         await asyncio.sleep(in_seconds("seconds", seconds, least=0, finite=True))
         await self.settle()
