@@ -121,7 +121,7 @@ def played() -> list[Screen]:
         try:
             terminal.sees(r"(?s)\$.*\$")
             terminal.screens.clear()
-            terminal.types("lifecycle watch -- python app.py", WATCH)
+            terminal.types("lifecycle watch --prompt -- python app.py", WATCH)
             terminal.sees(r"hello\n(.*\n)*hello\n")
             terminal.types("sed -i 's/hello/good evening/' app.py")
             terminal.sees(r"(good evening\n(.*\n)*?){2}")

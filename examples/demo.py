@@ -57,7 +57,7 @@ def demo() -> int:
     port, hook, secret = free_port(8000), free_port(9000), secrets.token_hex(8)
     os.environ |= {"PORT": str(port), "WEBHOOK_SECRET": secret}
     address = f"127.0.0.1:{hook}"
-    options = ["watch", str(SITE), "--webhook", address, "--secret-env", "WEBHOOK_SECRET"]
+    options = ["watch", "--prompt", str(SITE), "--webhook", address, "--secret-env", "WEBHOOK_SECRET"]
     command = [sys.executable, str(SITE / "app.py")]
     curl = f'curl -d {BODY} -H "X-Hub-Signature-256: sha256={signature(secret)}" http://{address}/reload'
     line = f"lifecycle {' '.join(options)} -- python {command[-1]}"

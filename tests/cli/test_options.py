@@ -34,7 +34,7 @@ def test_every_option_can_be_typed() -> None:
         "--on a=b=restart --wait 0 --busy queue --restart on-failure --ready port:8000 "
         "--start-timeout 60 --postpone --poll 2 --clear --env-file .env --shell "
         "--signal USR1 --stop-signal SIGINT --stop-timeout 3 --webhook [::1]:0 --secret-env SECRET "
-        "--no-prompt --no-check"
+        "--prompt --no-check"
     )
     assert settings(*line.split(), "--", "make --x") == Settings(
         command=("make --x",),
@@ -59,7 +59,7 @@ def test_every_option_can_be_typed() -> None:
         stop_timeout=3.0,
         webhook=Address("::1", 0),
         secret_env="SECRET",
-        prompt=False,
+        prompt=True,
         check=False,
     )
 
@@ -99,7 +99,7 @@ def test_every_option_can_stand_in_the_file(tmp_path: Path) -> None:
         stop-timeout = 3
         webhook = "127.0.0.1:9000"
         secret-env = "SECRET"
-        prompt = false
+        prompt = true
         no-check = true
         """,
     )
@@ -126,13 +126,13 @@ def test_every_option_can_stand_in_the_file(tmp_path: Path) -> None:
         stop_timeout=3.0,
         webhook=Address("127.0.0.1", 9000),
         secret_env="SECRET",
-        prompt=False,
+        prompt=True,
         check=False,
     )
 
 
 def test_the_command_line_wins(tmp_path: Path) -> None:
-    here = configure(tmp_path, 'command = "make all"\next = "py"\nno-prompt = true\nwait = 9')
+    here = configure(tmp_path, 'command = "make all"\next = "py"\nprompt = false\nwait = 9')
     seen = settings("--ext", "html", "--prompt", "--wait", "0", "--", "true", here=here)
 
     assert (seen.ext, seen.prompt, seen.wait, seen.command) == (("html",), True, 0.0, ("true",))

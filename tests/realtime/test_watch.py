@@ -194,7 +194,7 @@ class TestChanges:
         until_blocking(lambda: "up 2" in log.read_text())
         assert re.findall("changed: (.*);", log.read_text()) == ["app.py"]
 
-    @pytest.mark.parametrize("options", [(), ("--no-prompt",)])
+    @pytest.mark.parametrize("options", [(), ("--prompt",)])
     def test_sighup_reloads_without_a_terminal(self, watch: Any, options: tuple[str, ...]) -> None:
         seen = watch(*options)
         seen.seen("up 1")
@@ -205,7 +205,7 @@ class TestChanges:
 
 class TestStreams:
     @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "| true", "2>&1 | true"])
-    @pytest.mark.parametrize("options", ["", "--no-prompt"])
+    @pytest.mark.parametrize("options", ["", "--prompt"])
     def test_closed_streams_end_nothing(self, here: Path, closed: str, options: str) -> None:
         """Watching continues, and so does the command, which is stopped in order."""
         write(here / "app.py", "import os, time\nopen('pid', 'w').write(f'{os.getppid()} {os.getpid()}.')\n" + LOUD)
@@ -240,7 +240,7 @@ class TestEnds:
 
     def test_commands_from_a_pipe_are_carried_out(self, here: Path) -> None:
         ended = subprocess.run(
-            [sys.executable, "-m", "lifecycle", "watch", "--", sys.executable, "app.py"],
+            [sys.executable, "-m", "lifecycle", "watch", "--prompt", "--", sys.executable, "app.py"],
             cwd=here,
             input="status\nrestrat\nquit\n",
             capture_output=True,
@@ -308,7 +308,7 @@ class TestSupervision:
         seen.seen("up 2 ")
         assert all(has_ended(each) for each in old)
 
-    @pytest.mark.parametrize("options", [(), ("--no-prompt",)])
+    @pytest.mark.parametrize("options", [(), ("--prompt",)])
     def test_kill_leaves_neither_the_command_nor_its_daemon(
         self, watch: Any, here: Path, options: tuple[str, ...]
     ) -> None:

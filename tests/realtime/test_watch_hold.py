@@ -22,7 +22,7 @@ def test_command_continues_while_held_and_release_acts_on_changes(here: Path, tm
         out.open("w") as to_out,
         err.open("w") as to_err,
         subprocess.Popen(
-            [sys.executable, "-m", "lifecycle", "watch", "--", sys.executable, "app.py"],
+            [sys.executable, "-m", "lifecycle", "watch", "--prompt", "--", sys.executable, "app.py"],
             cwd=here,
             env={**os.environ, "NO_COLOR": "1"},
             stdin=subprocess.PIPE,

@@ -105,16 +105,14 @@ def test_restart_works_at_a_terminal(terminal: Any, here: Path) -> None:
     port = int(seen.tty.after.rpartition(":")[2])
     seen.sees(r"up 7 \[0, 1, 2, 3, 4, 5, 6\]")
     assert ask(port) == "7"
-    seen.types("quit")
+    seen.presses("c")
     seen.ends(0)
 
 
 @pytest.mark.parametrize("left", ["3</dev/null", "3</dev/null 4</dev/null 5</dev/null"])
 def test_inherited_open_descriptors_do_not_matter(watch: Any, here: Path, left: str) -> None:
     write(here / "app.py", "VALUE = 7\n" + SERVER)
-    line = (
-        f"exec {sys.executable} -m lifecycle watch --socket 127.0.0.1:0 --no-prompt -- {sys.executable} app.py {left}"
-    )
+    line = f"exec {sys.executable} -m lifecycle watch --socket 127.0.0.1:0 -- {sys.executable} app.py {left}"
     seen = watch("--shell", "--", line)
     seen.seen("up 7")
     assert ask(port_of(seen)) == "7"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -67,6 +68,13 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def is_sentinel(process: psutil.Process) -> bool:
+    """Return whether this is the process that receives the command's Ctrl+C too."""
+    with contextlib.suppress(psutil.Error):
+        return process.name() == "sleep"
+    return False
+
+
 class Terminal:
     """A `lifecycle watch` in a terminal of 100 columns and 30 lines."""
 
@@ -98,7 +106,7 @@ class Terminal:
 
     def children(self) -> list[psutil.Process]:
         """Return its child processes, without the guard."""
-        return [each for each in self.process.children(recursive=True) if not is_guard(each)]
+        return [each for each in self.process.children(recursive=True) if not is_guard(each) and not is_sentinel(each)]
 
     def ends(self, status: int) -> None:
         self.tty.expect(pexpect.EOF)
@@ -128,8 +136,15 @@ def terminal(here: Path) -> Iterator[Callable[..., Terminal]]:
 
 class TestPrompt:
     def test_the_command_has_a_terminal_of_our_size(self, terminal: Any) -> None:
-        seen = terminal()
+        seen = terminal("--prompt")
         seen.sees(r"up 1 True \(100, 30\)")
+        seen.types("quit")
+        seen.ends(0)
+
+    def test_an_incomplete_line_is_shown(self, terminal: Any, here: Path) -> None:
+        write(here / "app.py", "print('your name? ', end='', flush=True)\n" + APP.replace("VALUE", "1"))
+        seen = terminal("--prompt")
+        seen.sees(r"your name\? ")
         seen.types("quit")
         seen.ends(0)
 
@@ -138,7 +153,7 @@ class TestPrompt:
             here / "app.py",
             "VALUE = 1\n" + RESIZED + APP,
         )
-        seen = terminal()
+        seen = terminal("--prompt")
         seen.sees("up 1 True")
         # On a busy machine, the first change may come before the prompt waits for one.
         for columns in (120, 110) * 5:
@@ -151,7 +166,7 @@ class TestPrompt:
         seen.ends(0)
 
     def test_an_edit_restarts_above_the_prompt(self, terminal: Any, here: Path) -> None:
-        seen = terminal()
+        seen = terminal("--prompt")
         seen.sees("up 1")
         write(here / "app.py", "VALUE = 2\n" + APP)
         seen.sees(r"changed: app\.py; restarting")
@@ -160,7 +175,7 @@ class TestPrompt:
         seen.ends(0)
 
     def test_a_broken_edit_shows_the_error_and_keeps_the_process(self, terminal: Any, here: Path) -> None:
-        seen = terminal()
+        seen = terminal("--prompt")
         seen.sees("up 1")
         [old] = seen.children()
         write(here / "app.py", "VALUE = = 2\n")
@@ -171,7 +186,7 @@ class TestPrompt:
 
     def test_suspend_and_resume(self, terminal: Any, here: Path) -> None:
         write(here / "app.py", COUNT)
-        seen = terminal()
+        seen = terminal("--prompt")
         seen.sees("tick 3")
         seen.types("suspend")
         until_blocking(seen.is_suspended)
@@ -181,7 +196,7 @@ class TestPrompt:
         seen.ends(0)
 
     def test_restart_and_reload_restart_the_command(self, terminal: Any) -> None:
-        seen = terminal()
+        seen = terminal("--prompt")
         for word in ("restart", "reload"):
             seen.sees("up 1")
             seen.types(word)
@@ -191,7 +206,7 @@ class TestPrompt:
         seen.ends(0)
 
     def test_status_shows_the_state_of_the_command(self, terminal: Any) -> None:
-        seen = terminal()
+        seen = terminal("--prompt")
         seen.sees("up 1")
         [child] = seen.children()
         seen.types("status")
@@ -200,7 +215,7 @@ class TestPrompt:
         seen.ends(0)
 
     def test_typo_gets_a_suggestion(self, terminal: Any) -> None:
-        seen = terminal()
+        seen = terminal("--prompt")
         seen.sees("up 1")
         seen.types("restrat")
         seen.sees("Unknown command 'restrat'")
@@ -208,7 +223,7 @@ class TestPrompt:
         seen.ends(0)
 
     def test_ctrl_c_suspends_and_again_quits(self, terminal: Any) -> None:
-        seen = terminal()
+        seen = terminal("--prompt")
         seen.sees("up 1")
         [child] = seen.children()
         seen.presses("c")
@@ -218,14 +233,14 @@ class TestPrompt:
         assert not child.is_running()
 
     def test_ctrl_d_quits(self, terminal: Any) -> None:
-        seen = terminal()
+        seen = terminal("--prompt")
         seen.sees("up 1")
         seen.presses("d")
         seen.ends(0)
 
 
 class TestWithAndWithoutAPrompt:
-    @pytest.mark.parametrize("options", [(), ("--no-prompt",)])
+    @pytest.mark.parametrize("options", [(), ("--prompt",)])
     def test_kill_leaves_no_command(self, terminal: Any, options: tuple[str, ...]) -> None:
         seen = terminal(*options)
         seen.sees("up 1 True")
@@ -234,19 +249,25 @@ class TestWithAndWithoutAPrompt:
         until_blocking(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
 
     def test_line_on_the_commands_own_terminal_makes_it_ready(self, terminal: Any) -> None:
-        seen = terminal("--ready", "line:up 1")
+        seen = terminal("--prompt", "--ready", "line:up 1")
         seen.sees("ready: .*app.py")
         seen.types("quit")
         seen.ends(0)
 
-    def test_ready_line_with_no_prompt_is_refused(self, terminal: Any) -> None:
-        seen = terminal("--ready", "line:up 1", "--no-prompt")
-        seen.sees("reads the output of the command")
-        seen.ends(2)
+    @pytest.mark.parametrize("options", [(), ("--keep-old",)])
+    def test_output_that_is_read_comes_from_a_terminal_without_a_prompt(
+        self, terminal: Any, options: tuple[str, ...]
+    ) -> None:
+        seen = terminal("--ready", "line:up", *options)
+        seen.sees(r"up 1 True \(100, 30\)")
+        seen.sees("ready: .*app.py")
+        seen.presses("c")
+        seen.ends(0)
+        assert "lifecycle>" not in seen.tty.before
 
     @pytest.mark.parametrize("policy", ["never", "always"])
     def test_ctrl_c_in_the_command_ends_everything_under_every_policy(self, terminal: Any, policy: str) -> None:
-        seen = terminal("--no-prompt", "--restart", policy)
+        seen = terminal("--restart", policy)
         seen.sees("up 1 True")
         seen.presses("c")
         seen.ends(0)
@@ -261,7 +282,7 @@ class TestWithAndWithoutAPrompt:
         self, terminal: Any, here: Path, options: tuple[str, ...], handler: str
     ) -> None:
         write(here / "app.py", "VALUE = 1\n" + handler + APP)
-        seen = terminal("--no-prompt", *options)
+        seen = terminal(*options)
         seen.sees("up 1 True")
         write(here / "app.py", "VALUE = 2\n" + APP)
         seen.sees("up 2 True")
@@ -270,8 +291,25 @@ class TestWithAndWithoutAPrompt:
 
 
 class TestForeground:
+    def test_one_ctrl_c_ends_a_command_that_exits_with_0(self, terminal: Any, here: Path) -> None:
+        write(here / "app.py", "import signal, sys\nsignal.signal(2, lambda *_: sys.exit(0))\nVALUE = 1\n" + APP)
+        seen = terminal()
+        seen.sees("up 1 True")
+        seen.presses("c")
+        seen.ends(0)
+
+    def test_a_command_can_ask_questions(self, terminal: Any, here: Path) -> None:
+        write(here / "app.py", "print('hello', input('your name? '))\n")
+        seen = terminal()
+        seen.sees(r"your name\? ")
+        seen.types("Bob")
+        seen.sees("hello Bob")
+        seen.sees("exited with status 0")
+        seen.presses("c")
+        seen.ends(0)
+
     def test_the_command_has_the_terminal_itself(self, terminal: Any) -> None:
-        seen = terminal("--no-prompt")
+        seen = terminal()
         seen.sees(r"up 1 True \(100, 30\)")
         [child] = seen.children()
         # It may have printed before it received the terminal.
@@ -282,7 +320,7 @@ class TestForeground:
 
     def test_pdb_works_after_a_restart_too(self, terminal: Any, here: Path) -> None:
         write(here / "app.py", PDB)
-        seen = terminal("--no-prompt")
+        seen = terminal()
         seen.sees(r"\(Pdb\)")
         seen.types("p answer + 1")
         seen.sees("43")
@@ -306,14 +344,14 @@ class TestForeground:
             "import termios, sys\nmodes = termios.tcgetattr(0)\nmodes[3] &= ~termios.ECHO\n"
             "termios.tcsetattr(0, 0, modes)\nsys.exit(3)\n",
         )
-        seen = terminal("--no-prompt")
+        seen = terminal()
         seen.sees("exited with status 3")
         until_blocking(seen.tty.getecho)
         seen.presses("c")
         seen.ends(0)
 
     def test_sigterm_takes_the_command_along(self, terminal: Any) -> None:
-        seen = terminal("--no-prompt")
+        seen = terminal()
         seen.sees("up 1")
         [child] = seen.children()
         os.kill(seen.tty.pid, signal.SIGTERM)

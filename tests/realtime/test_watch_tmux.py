@@ -104,7 +104,7 @@ def watch(*argv: str) -> str:
 
 def test_ctrl_z_fg_and_bg_work_as_if_the_shell_had_started_it(screen: Screen, tmp_path: Path) -> None:
     (tmp_path / "here" / "app.py").write_text("while True: print('got', input())\n")
-    screen.types(watch("--no-prompt"))
+    screen.types(watch())
     screen.sees("started")
     screen.types("one")
     screen.sees("got one")
@@ -115,7 +115,7 @@ def test_ctrl_z_fg_and_bg_work_as_if_the_shell_had_started_it(screen: Screen, tm
     screen.sees("the shell is 42")
 
     screen.types("fg")
-    screen.sees("watch --no-prompt", times=3)
+    screen.sees("lifecycle watch --", times=3)
     screen.types("two")
     screen.sees("got two")
 
@@ -129,7 +129,7 @@ def test_ctrl_z_fg_and_bg_work_as_if_the_shell_had_started_it(screen: Screen, tm
 def test_a_restart_in_the_background_leaves_the_shell_its_terminal(screen: Screen, tmp_path: Path) -> None:
     app = tmp_path / "here" / "app.py"
     app.write_text("import time\nprint('up', 1)\ntime.sleep(600)\n")
-    screen.types(watch("--no-prompt"))
+    screen.types(watch())
     screen.sees("up 1")
     screen.presses("C-z")
     screen.sees("Stopped")
@@ -140,7 +140,7 @@ def test_a_restart_in_the_background_leaves_the_shell_its_terminal(screen: Scree
     screen.types("echo the shell is $((40 + 2))")
     screen.sees("the shell is 42")
     screen.types("fg")
-    screen.sees("watch --no-prompt", times=4)
+    screen.sees("lifecycle watch --", times=4)
     screen.presses("C-c")
     screen.sees(r"shell>\s*$")
     assert screen.processes() == []
@@ -148,7 +148,7 @@ def test_a_restart_in_the_background_leaves_the_shell_its_terminal(screen: Scree
 
 def test_command_that_reads_in_the_background_stops_with_watch(screen: Screen, tmp_path: Path) -> None:
     (tmp_path / "here" / "app.py").write_text("while True: print('got', input())\n")
-    screen.types(watch("--no-prompt"))
+    screen.types(watch())
     screen.sees("started")
     screen.types("one")
     screen.sees("got one")

@@ -8,13 +8,12 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import socket
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
 from lifecycle.cli.files import read_env
 from lifecycle.cli.output import CliError, UsageError, is_terminal, write
@@ -34,14 +33,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Handover", "Launcher", "arguments", "changes_env", "find_program", "handover", "interpreter", "stdio_mode"]
 
-#: ``pty``: the command has its own terminal, and our terminal shows a prompt. ``foreground``: the command uses our
-#: terminal. ``pipes``: the command has no terminal.
+#: ``pty``: the command has its own terminal, and we copy its output. ``foreground``: the command uses our terminal.
+#: ``pipes``: the command has no terminal.
 StdioMode: TypeAlias = Literal["pty", "foreground", "pipes"]
 
 #: Maximum bytes of changed paths in the environment. The system allows less than 128 KiB per variable.
 _MAX_CHANGES = 96 * 1024
 _CLEAR = "\x1b[2J\x1b[3J\x1b[H"
-_INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
 
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*[dt]?(?:\.exe)?")
 #: The second line of pip's scripts if the path of the interpreter is too long for ``#!``.
@@ -56,9 +54,9 @@ _LAST: Final = 9
 _HAND_OVER: Final = 'LISTEN_FDS=1 LISTEN_PID=$$; export LISTEN_FDS LISTEN_PID; exec "$@"'
 
 
-def stdio_mode(*, prompt: bool) -> StdioMode:
+def stdio_mode(settings: Settings) -> StdioMode:
     """Return the mode for the streams of the command, which depends on our streams."""
-    if prompt:
+    if not settings.shares_terminal:
         return "pty" if is_terminal(sys.stdin) and is_terminal(sys.stdout) else "pipes"
     try:
         in_front = os.tcgetpgrp(0) == os.getpgrp()
@@ -135,7 +133,7 @@ class Launcher:
 
     def ends_all(self, exit_code: int | None) -> bool:
         """Return whether the user stopped the command, and so `lifecycle watch`, with Ctrl+C in the foreground."""
-        return self._foreground is not None and exit_code in _INTERRUPTED
+        return self._foreground is not None and self._foreground.ended_by_user(exit_code)
 
     def resize(self) -> None:
         """Set the size of the command's own terminal to that of our terminal."""
@@ -154,7 +152,7 @@ class Launcher:
             return _PassedOn(_pass_on, logging.getLogger("lifecycle.cli"))
         from lifecycle.cli.watch.terminal import OwnTerminal
 
-        self._terminals = [*self._terminals[-1:], OwnTerminal()]
+        self._terminals = [*self._terminals[-1:], OwnTerminal(prompt=self._settings.prompt)]
         return self._terminals[-1]
 
 
@@ -166,8 +164,9 @@ class _ForegroundWorker(ProcessWorker):
 
     async def _checked(self, process: Awaitable[End]) -> End:
         end = await process
+        terminal = cast("Foreground", self._stdio)
         # Some programs exit with the status of Ctrl+C when they receive the stop signal.
-        by_user = end.exit_code in _INTERRUPTED and self.status is not Status.STOPPING
+        by_user = terminal.ended_by_user(end.exit_code) and self.status is not Status.STOPPING
         return replace(end, error=StopTree("Ctrl+C")) if by_user else end
 
 

@@ -18,7 +18,6 @@ from lifecycle.cli.watch.launcher import Launcher, handover, interpreter, stdio_
 from lifecycle.cli.watch.runner import Runner
 from lifecycle.cli.watch.session import Session, handle_changes
 from lifecycle.cli.watch.settings import find_table, watch_settings
-from lifecycle.control import Router
 from lifecycle.errors import SourceFailed
 from lifecycle.handlers import SuspendHandler
 
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from lifecycle.cli.watch.launcher import Handover
     from lifecycle.cli.watch.settings import Settings
     from lifecycle.cli.watch.terminal import Foreground
+    from lifecycle.control import Router
     from lifecycle.runtime.mains import AnyMain
 
 __all__ = ["watch"]
@@ -74,8 +74,8 @@ class _Program:
     def __init__(self, settings: Settings, here: Path, console: Console, socket: Handover | None) -> None:
         self._settings = settings
         self._console = console
-        mode = stdio_mode(prompt=settings.prompt)
-        foreground = _foreground(settings) if mode == "foreground" else None
+        mode = stdio_mode(settings)
+        foreground = _foreground() if mode == "foreground" else None
         self._launcher = Launcher(settings, mode, foreground, socket)
         python = interpreter(self._launcher.argv, os.environ)
         rules = PathRules(settings, here, git=honours_gitignore(settings, console), outputs=own_output())
@@ -86,11 +86,9 @@ class _Program:
         suspender = SuspendHandler()
         suspender.manage(self._runner)
         session = self._session = Session(settings, rules, self._runner, console, python=python, suspender=suspender)
-        self._router = Router("watch")
-        if settings.prompt:
-            self._router = _interactive_router(session, suspender, is_terminal=mode == "pty")
-            self._router.handle("command/status", self._show_status, lane="command", replace=True)
-        # Sent by the command `reload` at the prompt, and by SIGHUP without a terminal.
+        self._router = _interactive_router(session, suspender, settings, is_terminal=mode == "pty")
+        self._router.handle("command/status", self._show_status, lane="command", replace=True)
+        # Sent by the command `reload`, and by SIGHUP without a terminal.
         self._router.handle("lifecycle/reload", session.reload)
         self._add_files(rules)
         self._add_webhook()
@@ -176,11 +174,17 @@ def _require_paths(settings: Settings, *, typed: bool) -> None:
         raise UsageError(missing + ("; write the command after --" if settings.paths[0] == path else ""))
 
 
-def _interactive_router(session: Session, suspender: SuspendHandler, *, is_terminal: bool) -> Router:
-    """Return a router with a prompt. Without a terminal, it reads from a pipe, and Ctrl+C stops it immediately."""
+def _interactive_router(
+    session: Session, suspender: SuspendHandler, settings: Settings, *, is_terminal: bool
+) -> Router:
+    """Return a router with the commands of a prompt, which `lifecycle ctl` sends too.
+
+    Without a terminal, the prompt reads from a pipe, and Ctrl+C stops the program immediately.
+    """
     from lifecycle.interactive import new_interactive_router
 
-    router = new_interactive_router(suspend=suspender, signals=is_terminal, prompt="lifecycle> ")
+    at_prompt = settings.prompt and is_terminal
+    router = new_interactive_router(suspend=suspender, input=settings.prompt, signals=at_prompt, prompt="lifecycle> ")
     for command in list(router.commands):
         router.commands.remove(command.name)
         router.commands.add(replace(command, help=_HELP.get(command.name, command.help)))
@@ -190,19 +194,10 @@ def _interactive_router(session: Session, suspender: SuspendHandler, *, is_termi
     return router
 
 
-def _foreground(settings: Settings) -> Foreground:
-    """Return our terminal, which the command uses.
-
-    Raises:
-        UsageError: if ``--ready`` must read the output of the command.
-    """
+def _foreground() -> Foreground:
+    """Return our terminal, which the command uses."""
     from lifecycle.cli.watch.terminal import Foreground
 
-    if settings.ready and settings.ready.startswith("line:"):
-        raise UsageError(
-            f"--ready {settings.ready} reads the output of the command, which goes directly to the terminal with "
-            "--no-prompt; remove --no-prompt, or wait for a port"
-        )
     return Foreground()
 
 

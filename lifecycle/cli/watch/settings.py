@@ -155,7 +155,7 @@ class Settings:
         "FILE", "set the KEY=VALUE lines of this file in the command's environment", options.path, group=_COMMAND
     )
     prompt: bool = option(
-        None, "leave the terminal to the command, for example for breakpoint()", default=True, group=_COMMAND
+        None, "show a prompt with commands; the command then has no input", default=False, group=_COMMAND
     )
     clear: bool = option(None, "clear the screen before each start", default=False, group="output")
     log_format: LogFormat = field(default="text", metadata={"option": options.LOG_FORMAT})
@@ -187,10 +187,11 @@ class Settings:
             raise UsageError(
                 f"--keep-old restarts a running command, but --busy {self.busy} does not; remove one of them"
             )
-        if not self.prompt:
-            raise UsageError(
-                "--keep-old briefly has two runs, but with --no-prompt one run owns the terminal; remove one of them"
-            )
+
+    @property
+    def shares_terminal(self) -> bool:
+        """True if the command may use our terminal. It may not if we read its output, or two runs would share it."""
+        return not (self.prompt or self.keep_old or (self.ready or "").startswith("line:"))
 
     @property
     def change(self) -> Action:

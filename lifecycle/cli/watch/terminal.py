@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import os
 import shutil
 import signal
 import sys
 import termios
+import time
 from contextlib import contextmanager, suppress
+from math import inf
 from typing import TYPE_CHECKING
 
 from lifecycle.cli.output import write
@@ -24,7 +27,14 @@ __all__ = ["AboveThePrompt", "Foreground", "OwnTerminal"]
 
 #: Sent for Ctrl+Z, for reading in the background, and for writing or changing the terminal in the background.
 _STOP_SIGNALS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
-#: Maximum characters of an incomplete line that are held back.
+_INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
+#: The maximum number of seconds between Ctrl+C and the end of a command that it ends.
+_REACTION = 10.0
+#: The argument of a `sleep` that does not end, about 68 years.
+_FOREVER = str(2**31 - 1)
+#: Seconds after which an incomplete line is shown.
+_PARTIAL = 0.1
+#: The maximum number of characters of an incomplete line that are held back.
 _MAX_LINE = 64 * 1024
 
 
@@ -47,20 +57,33 @@ class Foreground(Inherited):
         self._passed = False
         # The process group of the running command.
         self._group: int | None = None
+        # A process in this group that Ctrl+C ends. We do not receive that signal, and a command may handle it.
+        self._sentinel: int | None = None
+        # The time of the last Ctrl+C.
+        self._interrupted = -inf
 
     def spawn(self, command: Command) -> int:
         """Start the command in a new process group, and put the group in the foreground."""
         self._group = super().spawn(command)
+        self._sentinel, self._interrupted = _spawn_sentinel(self._group), -inf
         self._give(self._group)
         return self._group
 
     def close(self) -> None:
         """Take the terminal back."""
+        self._check_sentinel()
+        self._kill_sentinel()
         self._group = None
         self._take()
 
+    def ended_by_user(self, exit_code: int | None) -> bool:
+        """Return whether the command, which has ended with ``exit_code``, ended because of Ctrl+C."""
+        self._check_sentinel()
+        return exit_code in _INTERRUPTED or (exit_code == 0 and time.monotonic() - self._interrupted < _REACTION)
+
     def child_changed(self) -> None:
         """Handle SIGCHLD: if the terminal stopped the command (Ctrl+Z), stop our process too."""
+        self._check_sentinel()
         if self._group is not None and (signum := _stopped_by(self._group)) is not None:
             self._stop_with_command(signum)
 
@@ -72,6 +95,21 @@ class Foreground(Inherited):
             # A shell that stopped our process has taken the terminal back.
             self._passed = self._passed and os.tcgetpgrp(self._fd) == self._group
         self._give(self._group)
+
+    def _check_sentinel(self) -> None:
+        """Note a Ctrl+C, and replace the sentinel that it ended."""
+        if self._sentinel is None or (status := _exit_code(self._sentinel)) is None:
+            return
+        self._sentinel = None
+        if status == -signal.SIGINT and self._group is not None:
+            self._interrupted = time.monotonic()
+            self._sentinel = _spawn_sentinel(self._group)
+
+    def _kill_sentinel(self) -> None:
+        if self._sentinel is not None:
+            os.kill(self._sentinel, signal.SIGKILL)
+            os.waitpid(self._sentinel, 0)
+            self._sentinel = None
 
     def _give(self, group: int) -> None:
         """If we are in the foreground, put ``group`` there instead. It then receives Ctrl+C, and may read."""
@@ -114,10 +152,13 @@ class Foreground(Inherited):
 
 
 class OwnTerminal(Terminal):
-    """A terminal for the command alone, with the size of ours. Its output is shown above the prompt."""
+    """A terminal for the command alone, with the size of ours, to which its output is copied.
 
-    def __init__(self) -> None:
-        self._screen = AboveThePrompt()
+    ``prompt``: our terminal shows a prompt, and the output appears above it.
+    """
+
+    def __init__(self, *, prompt: bool) -> None:
+        self._screen = AboveThePrompt() if prompt else _Copy()
         columns, rows = shutil.get_terminal_size()
         super().__init__(self._screen.write, rows=rows, columns=columns)
 
@@ -136,25 +177,63 @@ class OwnTerminal(Terminal):
         return ""
 
 
+class _Copy:
+    """Writes the output of the command's terminal to our standard output."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def write(self, data: bytes) -> None:
+        """Write a piece of output. Empty bytes mark the end."""
+        write(sys.stdout, self._decoder.decode(data, final=not data))
+
+
 class AboveThePrompt:
     """Writes the output of the command's terminal to our standard output, in whole lines.
 
-    The prompt is redrawn below each write, which would split an incomplete line. Very long lines, and an incomplete
-    last line, are ended with a newline.
+    The prompt is redrawn below each write, which would split an incomplete line. A newline is added to very long lines,
+    and to an incomplete line that is not continued within 0.1 seconds, such as a question.
     """
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._begun = ""
+        self._timer: asyncio.TimerHandle | None = None
 
     def write(self, data: bytes) -> None:
         """Write a piece of output. Empty bytes mark the end."""
+        if self._timer is not None:
+            self._timer.cancel()
         text = self._begun + self._decoder.decode(data, final=not data)
         whole, newline, self._begun = text.rpartition("\n")
-        if self._begun and (not data or len(self._begun) > _MAX_LINE):
-            whole, newline, self._begun = text, "\n", ""
         if newline:
             write(sys.stdout, whole + newline)
+        if not data or len(self._begun) > _MAX_LINE:
+            self._end_line()
+        elif self._begun:
+            self._timer = asyncio.get_running_loop().call_later(_PARTIAL, self._end_line)
+
+    def _end_line(self) -> None:
+        """Write the incomplete line, if there is one, with a newline."""
+        begun, self._begun = self._begun, ""
+        if begun:
+            write(sys.stdout, begun + "\n")
+
+
+def _spawn_sentinel(group: int) -> int | None:
+    """Start a process in ``group`` that a SIGINT ends; None if that is not possible."""
+    null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
+    with suppress(OSError):  # the command has ended, or `sleep` does not exist
+        return os.posix_spawnp(
+            "sleep", ["sleep", _FOREVER], os.environ, file_actions=null, setpgroup=group, setsigdef=[signal.SIGINT]
+        )
+    return None
+
+
+def _exit_code(pid: int) -> int | None:
+    """Reap the child ``pid`` and return its exit code; None while it runs."""
+    reaped, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if reaped else None
 
 
 def _stopped_by(pid: int) -> int | None:

@@ -249,7 +249,6 @@ class TestSettings:
             ({}, "--ready is not given; give --ready notify or line:REGEX"),
             ({"ready": "http://127.0.0.1:8000"}, "the old run answers --ready http://127.0.0.1:8000 too"),
             ({"ready": "notify", "busy": "queue"}, "--busy queue does not"),
-            ({"ready": "notify", "prompt": False}, "with --no-prompt one run owns the terminal"),
         ],
     )
     def test_commands_refuse_conflicting_settings(self, given: dict[str, Any], said: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
@@ -37,7 +38,7 @@ def test_too_many_changes_for_an_environment_are_cut_and_counted() -> None:
     assert len(json.loads(env["LIFECYCLE_CHANGES"])) + int(env["LIFECYCLE_CHANGES_CUT"]) == 10_000
 
 
-def test_lines_are_written_whole(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_lines_are_written_whole(capsys: pytest.CaptureFixture[str]) -> None:
     screen = AboveThePrompt()
     seen = []
     for data in (b"one", b"\r\ntw", b"o\n\xc3", b"\xa4", b""):
@@ -47,7 +48,18 @@ def test_lines_are_written_whole(capsys: pytest.CaptureFixture[str]) -> None:
     assert seen == ["", "one\r\n", "two\n", "", "ä\n"]
 
 
-def test_colours_are_kept_and_long_lines_are_written(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_an_incomplete_line_is_written_when_no_more_follows(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = AboveThePrompt()
+    screen.write(b"your ")
+    screen.write(b"name? ")
+    assert capsys.readouterr().out == ""
+    await asyncio.sleep(0.5)
+    assert capsys.readouterr().out == "your name? \n"
+    screen.write(b"hello\n")
+    assert capsys.readouterr().out == "hello\n"
+
+
+async def test_colours_are_kept_and_long_lines_are_written(capsys: pytest.CaptureFixture[str]) -> None:
     screen = AboveThePrompt()
     screen.write(b"\x1b[31mred\x1b[0m\n")
     screen.write(b"." * 100_000)
