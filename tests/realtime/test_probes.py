@@ -41,7 +41,7 @@ async def test_a_url_is_probed_for_any_kind_of_child(aiohttp_raw_server: Aiohttp
 
 async def test_a_port_is_probed(aiohttp_server: AiohttpServer) -> None:
     server = await aiohttp_server(web.Application())
-    port = server.port
+    port = server.make_url("").port
     async with Supervisor("s", Spec("job", job, probe=f"port:{port}")) as supervisor:
         assert (await supervisor.probe("job")).healthy
         await server.close()
