@@ -1,5 +1,8 @@
 """The cost of routing one event, compared with a bare ``await handler(event)``.
 
+`names_over_star` compares a route for `svc/{name}/x` with one for `svc/*/x`; `_cold` is for topics that occur once.
+`declared_name_over_split` compares a handler that declares `name` with one for `*` that splits the topic itself.
+
 The figures for blinker, pyee and bubus are their time divided by our time (`exact`).
 """
 
@@ -7,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import importlib.util
 import statistics
 import subprocess
@@ -21,7 +25,7 @@ from lifecycle.control import Event, Router, debounce
 from lifecycle.testing import running
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     Case = Callable[[int], Awaitable[None]]
 
@@ -32,6 +36,9 @@ BARS = {
     "glob_10000_over_1_hot": "at most 1.1",
     "glob_10000_over_1_cold": "at most 1.3",
     "cold_over_bare": "at most 14",
+    "names_over_star": "at most 1.1",
+    "names_over_star_cold": "at most 1.1",
+    "declared_name_over_split": "at most 1.5",
     "hot_hit_rate_under_flood": "at least 0.95",
     "lane_over_queue": "at most 1.5",
     "bytes_per_route": "at most 1,800",
@@ -115,7 +122,8 @@ async def _cold(ours: Case, base: Case, events: int = 4000) -> float:
     quotients: list[float] = []
     for _ in range(ROUNDS):
         for case in (base, ours):
-            getattr(case, "prepare", lambda _: None)(events)
+            if (prepare := getattr(case, "prepare", None)) is not None:
+                prepare(events)
         unit = await _timed(base, events)
         quotients.append(await _timed(ours, events) / unit)
     return round(statistics.median(quotients), 3)
@@ -126,6 +134,37 @@ def with_globs(number: int) -> Router:
     for each in range(number):
         router.handle(f"svc{each}/*/x", handler)
     return router
+
+
+def with_one(pattern: str, handler: Callable[..., Awaitable[None]] = handler) -> Router:
+    router = Router()
+    router.handle(pattern, handler)
+    return router
+
+
+async def declaring(_event: Any, name: str) -> None:
+    """Get a segment of the topic from the router."""
+    global _count  # noqa: PLW0603  # see `handler`
+    _count += len(name)
+
+
+async def splitting(event: Any) -> None:
+    """Read a segment of the topic."""
+    global _count  # noqa: PLW0603  # see `handler`
+    name = event.topic.split("/")[1]
+    _count += len(name)
+
+
+async def measure_names() -> dict[str, float]:
+    """Return the cost of names in patterns, compared with ``*``."""
+    star, names = with_one("svc0/*/x"), with_one("svc0/{name}/x")
+    split, declared = with_one("svc0/*/x", splitting), with_one("svc0/{name}/x", declaring)
+    topic = "svc0/a/x"
+    return {
+        "names_over_star": await ratio(dispatching(names, topic), dispatching(star, topic)),
+        "names_over_star_cold": await _cold(dispatching_new_topics(names, 1), dispatching_new_topics(star, 1)),
+        "declared_name_over_split": await ratio(dispatching(declared, topic), dispatching(split, topic)),
+    }
 
 
 async def pass_through(router: Router) -> None:
@@ -163,7 +202,7 @@ def lane() -> Case:
         router.handle("job/done", handler)
         router.handle("job/end", lambda _: ended.set(), lane="end")
 
-        async def source() -> Any:
+        async def source() -> AsyncIterator[Event]:
             for _ in range(events):
                 yield Event("job/done")
             ended.set()
@@ -191,15 +230,16 @@ def window() -> Case:
 async def hit_rate_under_flood() -> float:
     """Return the cache's hit rate for frequent topics while nine tenths of all topics occur only once."""
     router = with_globs(10_000)
+    table = router._table  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # the cache's hits are not public
     hot = [Event(f"svc{each}/hot/x") for each in range(100)]
     hits = asked = 0
     for number in range(100_000):
         event = hot[number // 10 % 100] if number % 10 == 0 else Event(f"svc{number % 10_000}/{number}/x")
-        before = router._table.cached()[0]  # noqa: SLF001  # the cache's hits are not public
+        before = table.cached()[0]
         await router.dispatch(event)
         if number % 10 == 0 and number > 10_000:
             asked += 1
-            hits += router._table.cached()[0] - before  # noqa: SLF001
+            hits += table.cached()[0] - before
     return round(hits / asked, 4)
 
 
@@ -238,9 +278,7 @@ async def _with_event(event: Any) -> None:
 
 
 def pyee_peer() -> Case:
-    from pyee.asyncio import AsyncIOEventEmitter
-
-    emitter = AsyncIOEventEmitter()
+    emitter = importlib.import_module("pyee.asyncio").AsyncIOEventEmitter()
     emitter.on("job/done", handler)
 
     async def case(events: int) -> None:
@@ -281,6 +319,7 @@ async def measure() -> dict[str, float | int]:
     cold_many, cold_one = dispatching_new_topics(many, 10_000), dispatching_new_topics(one, 1)
     figures["glob_10000_over_1_cold"] = await _cold(cold_many, cold_one)
     figures["cold_over_bare"] = await _cold(cold_many, bare)
+    figures |= await measure_names()
     figures["hot_hit_rate_under_flood"] = await hit_rate_under_flood()
     figures["lane_over_queue"] = await ratio(lane(), queue_loop())
     figures["bytes_per_route"] = bytes_per_route()

@@ -116,7 +116,7 @@ class InvalidPattern(LifecycleError, ValueError):
 
 
 class RouteConflict(LifecycleError):
-    """The same pattern or name was registered twice. The message names both places."""
+    """A name, or a pattern for the same topics, was registered twice. The message names both places."""
 
 
 class RouteNotFound(LifecycleError, KeyError):

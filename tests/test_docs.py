@@ -809,13 +809,13 @@ INTERNAL = {
     "JobQueue": "begin wait",
     "Presence": "close is_gone lives",
     "ParameterizedForEach": "rebind",
-    "Pattern": "rank",
+    "Pattern": "rank search",
     "PoolWorker": "cancel_timers check_in check_out dump_stacks end_error healthy is_up kill_orphaned lost_during"
     " lost_error mark_healthy mark_pending mark_unhealthy request_stop",
     "PostgresStore": "holds_flows",
     "PromptSource": "is_terminal use_commands",
-    "Route": "add_middleware alone busy call debouncer is_also is_direct is_fallback is_plain is_removed is_tap lane"
-    " latest shared_lane successor",
+    "Route": "add_middleware alone bound busy call debouncer is_also is_direct is_fallback is_plain is_removed is_tap"
+    " lane latest shared_lane successor",
     "Run": "abandon adopt be_followed close given proceed refused wait_at_rest",
     "SignalSource": "close",
     "Task": "copy function kind priority",

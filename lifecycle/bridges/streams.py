@@ -265,7 +265,7 @@ class Subscriptions:
         #: The name of the group.
         self.name: str = settings.group
         self._settings = settings
-        self._own = {each.text: each for each in settings.subscribe}
+        self._own = {each.canonical: each for each in settings.subscribe}
         self._own_filters = filters(settings.subscribe, settings.prefix)
         # Maps each pattern to its stamp and the time when this process first read that stamp.
         self._stamps: dict[str, tuple[str, float]] = {}

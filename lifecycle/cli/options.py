@@ -106,13 +106,13 @@ class Glob:
     def __post_init__(self) -> None:
         if not self.text.strip("./"):
             raise ValueError(f"{self.text!r} is not a glob for paths; give one such as '*.py' or 'src/**'")
-        from lifecycle.control.patterns import Pattern  # slow to import, and not needed for the help
+        from lifecycle.control.patterns import path_glob  # slow to import, and not needed for the help
 
         anchored = self.text.removeprefix("./").strip("/")
         floating = "/" not in self.text.rstrip("/")
-        pattern = Pattern(f"**/{anchored}" if floating else anchored)
+        pattern = path_glob(f"**/{anchored}" if floating else anchored)
         object.__setattr__(self, "_pattern", pattern)
-        object.__setattr__(self, "_below", Pattern(f"{pattern}/**") if self.text.endswith("/") else None)
+        object.__setattr__(self, "_below", path_glob(f"{pattern}/**") if self.text.endswith("/") else None)
 
     def at(self, base: Path) -> Glob:
         """Return the same glob, starting at ``base``."""

@@ -15,7 +15,7 @@ from lifecycle.control.router import Router, RouterState
 from lifecycle.control.routing import Busy, Route, RouteInfo
 from lifecycle.control.source_runner import Emit, Source, SourceInfo, SourceObject
 from lifecycle.control.taps import Subscription, Tap, TapInfo, notify
-from lifecycle.control.types import AsyncHandler, Handler, Middleware, Wrapper
+from lifecycle.control.types import AsyncHandler, Handler, Middleware, RouteHandler, Wrapper
 from lifecycle.errors import (
     Dropped,
     InvalidPattern,
@@ -83,6 +83,7 @@ __all__ = [
     "ResumeEvent",
     "Route",
     "RouteConflict",
+    "RouteHandler",
     "RouteInfo",
     "RouteNotFound",
     "Router",

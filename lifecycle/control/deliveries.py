@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping
     from types import TracebackType
 
     from lifecycle.control.routing import Match, Route
@@ -119,6 +120,15 @@ class Delivery:
     def error(self) -> BaseException | None:
         """The error of the delivery, or None if it has not ended or has succeeded."""
         return self._last()._error  # noqa: SLF001
+
+    @property
+    def params(self) -> Mapping[str, str]:
+        """The values of the names in the current route's pattern, read-only. Empty if the topic does not match it.
+
+        They are computed at each access.
+        """
+        pattern = None if self.route is None else self.route.pattern
+        return MappingProxyType((pattern and pattern.params(self.event.topic)) or {})
 
     def _last(self) -> Delivery:
         last = self

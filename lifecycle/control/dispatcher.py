@@ -310,7 +310,7 @@ class Dispatcher:
                 lane.put(Delivery(event, None, tap))
             return
         try:
-            tap.handler(event)
+            tap.bound(event)
         except Dropped:
             tap.dropped += 1
         except (Exception, asyncio.CancelledError):  # noqa: BLE001  # the errors of a tap are only logged

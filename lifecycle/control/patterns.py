@@ -1,21 +1,22 @@
 """The syntax of patterns, their matching, and their order from specific to general.
 
 A pattern is a topic with wildcards. ``*`` and ``?`` match characters of one segment. ``[abc]``, ``[a-z]``, ``[!x]`` and
-``[^x]`` match one character. ``**`` as a whole segment matches any number of segments. A backslash quotes the next
-character. Braces are reserved: an unquoted brace is an error.
+``[^x]`` match one character. ``**`` as a whole segment matches any number of segments. ``{id}`` is a ``*`` with a name,
+and ``{path:**}`` a ``**`` with a name. A backslash quotes the next character.
 """
 
 from __future__ import annotations
 
 import re
+from keyword import iskeyword
 from typing import TYPE_CHECKING
 
 from lifecycle.errors import InvalidPattern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = ["DEEP", "MAX_SEGMENTS", "STAR", "Literal", "Pattern", "Segment", "Wild", "quoted"]
+__all__ = ["DEEP", "MAX_SEGMENTS", "STAR", "Literal", "Pattern", "Segment", "Wild", "path_glob", "quoted"]
 
 #: Maximum number of segments in a topic or a pattern. The cost of a match is segments times kinds of wildcard.
 MAX_SEGMENTS = 64
@@ -23,6 +24,9 @@ MAX_SEGMENTS = 64
 #: Ranks of the kinds of segment, most specific first. A segment with wildcards ranks between `_LITERAL` and `_STAR`, by
 #: its number of literal characters.
 _LITERAL, _STAR, _END, _DEEP = -1_000_000, 1, 2, 3
+
+#: The regular expression of ``*``.
+_ANY = "[^/]*"
 
 
 class Literal:
@@ -34,29 +38,37 @@ class Literal:
     def __init__(self, text: str) -> None:
         self.text: str = text
 
+    @property
+    def regex(self) -> str:
+        """The regular expression of the segment."""
+        return re.escape(self.text)
+
     def matches(self, segment: str) -> bool:
         """Return whether ``segment`` equals this text."""
         return segment == self.text
 
 
 class Wild:
-    """A segment that contains wildcards, and the function that matches it."""
+    """A segment that contains wildcards, and its regular expression, which never matches a slash."""
 
-    __slots__ = ("matches", "rank", "text")
+    __slots__ = ("matches", "rank", "regex", "text")
 
-    def __init__(self, text: str, rank: int, matches: Callable[[str], object]) -> None:
+    def __init__(self, text: str, rank: int, regex: str) -> None:
         self.text: str = text
         self.rank: int = rank
-        self.matches: Callable[[str], object] = matches
+        self.regex: str = regex
+        self.matches: Callable[[str], object] = re.compile(regex).fullmatch
 
 
 class _Any:
     """A segment that matches every segment."""
 
-    __slots__ = ("rank",)
+    __slots__ = ("rank", "text")
+    regex = _ANY
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, text: str) -> None:
         self.rank: int = rank
+        self.text: str = text
 
     def matches(self, segment: str) -> bool:  # noqa: ARG002  # the signature of a segment
         """Return True."""
@@ -64,7 +76,7 @@ class _Any:
 
 
 #: ``*`` matches any single segment, ``**`` zero or more segments.
-STAR, DEEP = _Any(_STAR), _Any(_DEEP)
+STAR, DEEP = _Any(_STAR, "*"), _Any(_DEEP, "**")
 Segment = Literal | Wild | _Any
 
 
@@ -75,7 +87,7 @@ class Pattern:
         InvalidPattern: if the text cannot be parsed. The message names the position.
     """
 
-    __slots__ = ("_steps", "segments", "text")
+    __slots__ = ("_match", "_places", "_steps", "canonical", "segments", "text")
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):
@@ -87,10 +99,16 @@ class Pattern:
                 f"the pattern {text[:40]!r}… has {text.count('/') + 1:,} segments; the maximum is {MAX_SEGMENTS}; "
                 "write ** for any number of segments"
             )
+        reader = _Reader(text)
         self.text: str = text
-        self.segments: tuple[Segment, ...] = tuple(_Reader(text).segments())
-        # Created for the first match, because most patterns are matched only by the index.
+        self.segments: tuple[Segment, ...] = tuple(reader.segments())
+        # Names, each with the position of its segment.
+        self._places: Mapping[str, int] = reader.places or _NO_PLACES
+        #: The text without names and needless quotes. Two patterns are equivalent if it is equal.
+        self.canonical: str = _text(self.segments) if "\\" in text or reader.places else text
+        # Both are created when first used, because most patterns are matched only by the index.
         self._steps: _Steps | None = None
+        self._match: Callable[[str], re.Match[str] | None] | None = None
 
     def __str__(self) -> str:
         return self.text
@@ -115,15 +133,20 @@ class Pattern:
         return "/".join(segment.text for segment in self.segments if isinstance(segment, Literal))
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names in braces, from left to right."""
+        return tuple(self._places)
+
+    @property
     def rank(self) -> tuple[tuple[int, ...], str]:
         """Sort key that puts the most specific of several matching patterns first.
 
         Segments are compared from the left. A literal segment comes first. A segment that contains wildcards follows;
         of two such segments, the one with more literal characters comes first. Then ``*``, the end of the pattern, and
-        ``**`` follow. Patterns of equal rank are sorted by their text.
+        ``**`` follow. Names have no effect. Patterns of equal rank are sorted by their text.
         """
         kinds = [segment.rank for segment in self.segments]
-        return (*(kinds), _END), self.text
+        return (*(kinds), _END), self.canonical
 
     def matches(self, topic: str) -> bool:
         """Return whether this pattern matches ``topic``. Wildcards in the topic have no meaning.
@@ -133,6 +156,30 @@ class Pattern:
         if self._steps is None:
             self._steps = _Steps(self.segments)
         return self._steps.match(topic.split("/"))
+
+    def params(self, topic: str) -> dict[str, str] | None:
+        """Return the value of each name, or None if this pattern does not match ``topic``.
+
+        The value of a ``**`` is its segments, joined by slashes. It may be empty. If the pattern has several ``**``,
+        each except the last matches as few segments as possible.
+        """
+        if not self._places:
+            return {} if self.matches(topic) else None
+        if self._match is None:
+            self._match = self.search(self._places)
+        found = self._match(topic)
+        return None if found is None else found.groupdict("")
+
+    def search(self, names: Iterable[str]) -> Callable[[str], re.Match[str] | None]:
+        """Return a function that matches a topic, and whose matches have a group for each of ``names``.
+
+        The group of a ``**`` that matches no segments is None.
+        """
+        regex = _search(self.segments, {self._places[name]: f"?P<{name}>" for name in names})
+        if self.segments[0] is not DEEP:
+            return re.compile(regex.removeprefix("/")).fullmatch
+        match = re.compile(regex).fullmatch
+        return lambda topic: match(f"/{topic}")
 
 
 class _Steps:
@@ -180,11 +227,15 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
+        self._count = 0
+        #: Names, each with the position of its segment.
+        self.places: dict[str, int] = {}
 
     def segments(self) -> list[Segment]:
         found = [self._segment()]
         while self._at < len(self._text):
             self._at += 1  # skip the slash
+            self._count += 1
             found.append(self._segment())
         for side, at, place in (("begins", 0, 0), ("ends", -1, len(self._text) - 1)):
             outermost = found[at]
@@ -195,6 +246,8 @@ class _Reader:
 
     def _segment(self) -> Segment:
         """Read up to the next slash. Each piece is literal text or a wildcard's regular expression."""
+        if self._peek() == "{":
+            return self._named()
         start = self._at
         pieces: list[tuple[bool, str]] = []
         while (char := self._peek()) not in ("", "/"):
@@ -206,6 +259,23 @@ class _Reader:
         if all(literal for literal, _ in pieces):
             return Literal("".join(text for _, text in pieces))
         return _wild(self._text[start : self._at], pieces)
+
+    def _named(self) -> Segment:
+        """Read a name in braces."""
+        start = self._at
+        found = _NAMED(self._text, start)
+        if found is None:
+            raise self._brace("{", start)
+        name, deep = found.groups()
+        if not name.isidentifier() or iskeyword(name):
+            problem = f"the name {name!r} at position {{at}} must be a Python identifier and not a keyword"
+            raise self._error(f"{problem}; for a brace write \\{{, and for alternatives several patterns", start)
+        if name in self.places:
+            raise self._error(f"the name {name!r} at position {{at}} is used twice; give each its own name", start)
+        self.places[name] = self._count
+        self._at = found.end()
+        self._peek()  # skips a backslash before the slash
+        return DEEP if deep else STAR
 
     def _peek(self) -> str:
         # A quoted slash still separates segments, because a segment of a topic cannot contain a slash.
@@ -219,14 +289,15 @@ class _Reader:
         if char == "\\":
             return True, self._quoted()
         if char in "{}":
-            told = (
-                f"the {char} at position {{at}} is reserved; write \\{char} for a brace, or one pattern per alternative"
-            )
-            raise self._error(told, self._at)
+            raise self._brace(char, self._at)
         self._at += 1
         if char == "*":
             return False, _ANY
-        return (False, ".") if char == "?" else (True, char)
+        return (False, "[^/]") if char == "?" else (True, char)
+
+    def _brace(self, char: str, at: int) -> InvalidPattern:
+        told = f"the {char} at position {{at}} does not belong to a name that is a whole segment"
+        return self._error(f"{told}, such as {{id}} or {{path:**}}; write \\{char} for a brace", at)
 
     def _quoted(self) -> str:
         if self._at + 1 >= len(self._text):
@@ -247,7 +318,8 @@ class _Reader:
         self._at += 1
         if not members:
             raise self._error("the class at position {at} is empty; name a character, or quote the [", start)
-        return f"[{'^' if negated else ''}{''.join(members)}]"
+        # A range such as [.-0] includes the slash.
+        return f"(?!/)[{'^' if negated else ''}{''.join(members)}]"
 
     def _member(self) -> str:
         """Read one character or one range of a class, and return it as part of a regular expression."""
@@ -271,12 +343,49 @@ class _Reader:
         return InvalidPattern(f"malformed pattern {self._text!r}: {problem.replace('{at}', str(at))}")
 
 
-_ANY = ".*"
+#: A name in braces that is a whole segment. The text of the name is not checked.
+_NAMED = re.compile(r"\{([^{}/:]+)(:\*\*)?\}(?=\\?/|\Z)").match
+
+_NO_PLACES: Mapping[str, int] = {}
 
 
 def quoted(topic: str) -> str:
     """Return a pattern that matches only ``topic``."""
     return "".join(f"\\{char}" if char in "*?[\\{}" else char for char in topic)
+
+
+def path_glob(text: str) -> Pattern:
+    """Return a pattern for paths, in which names are not allowed.
+
+    Raises:
+        InvalidPattern: if the text cannot be parsed, or has a name in braces.
+    """
+    pattern = Pattern(text)
+    for name in pattern.names:
+        told = f"a glob for paths has no names such as {name!r} at position {text.index(f'{{{name}')}"
+        raise InvalidPattern(f"malformed glob {text!r}: {told}; write \\{{ for a brace")
+    return pattern
+
+
+def _text(segments: Iterable[Segment]) -> str:
+    """Return the text of a pattern with these segments, without names and needless quotes."""
+    return "/".join(quoted(each.text) if isinstance(each, Literal) else each.text for each in segments)
+
+
+def _search(segments: Sequence[Segment], groups: Mapping[int, str]) -> str:
+    """Return the regular expression of a slash and a topic. ``groups`` are the groups of segments by their position."""
+    regex, last, closing = "", max((at for at, segment in enumerate(segments) if segment is DEEP), default=0), ""
+    for at, segment in enumerate(segments):
+        group = groups.get(at, "?:")
+        if segment is not DEEP:
+            regex += f"/({group}{segment.regex})"
+        elif at == last:
+            regex += f"{closing}(?:/({group}(?s:.*)))?"
+        else:
+            # The leftmost match of the segments up to the next `**` is as good as any other, as in `_wild`.
+            regex += f"{closing}(?>(?:/({group}{_ANY}(?:/{_ANY})*?))??"
+            closing = ")"
+    return regex
 
 
 def _wild(text: str, pieces: list[tuple[bool, str]]) -> Wild:
@@ -289,10 +398,10 @@ def _wild(text: str, pieces: list[tuple[bool, str]]) -> Wild:
             runs[-1].append(piece)
     first, *later = [_regex(run) for run in runs]
     # Between two stars, the leftmost match is as good as any other. An atomic group therefore never gives it up.
-    middle = "".join(f"(?>.*?{run})" for run in later[:-1])
-    last = f".*{later[-1]}" if later else ""
+    middle = "".join(f"(?>{_ANY}?{run})" for run in later[:-1])
+    last = _ANY + later[-1] if later else ""
     literals = sum(literal for literal, _ in pieces)
-    return Wild(text, -literals, re.compile(first + middle + last, re.DOTALL).fullmatch)
+    return Wild(text, -literals, first + middle + last)
 
 
 def _regex(run: list[tuple[bool, str]]) -> str:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lifecycle.control.routing import RouteInfo
     from lifecycle.control.source_runner import RestartSource, Source, SourceInfo
     from lifecycle.control.taps import TapInfo
-    from lifecycle.control.types import Handler, Middleware
+    from lifecycle.control.types import Middleware, RouteHandler
     from lifecycle.events import Topical
 
 __all__ = ["Router", "RouterState"]
@@ -102,7 +102,7 @@ class Router:
     def handle(
         self,
         pattern: str | Pattern | type[Topical],
-        handler: Handler,
+        handler: RouteHandler,
         *,
         debounce: Duration | Debounce | None = None,
         busy: Busy | Literal["queue", "drop", "restart"] = Busy.QUEUE,
@@ -114,8 +114,10 @@ class Router:
         """Register ``handler`` for events whose topic matches ``pattern``.
 
         Args:
-            pattern: A topic, a glob such as ``file/*``, or an event class. A class represents the topics of its events.
-            handler: An async or plain function of one argument, the event. A plain function runs in the event loop.
+            pattern: A topic, a glob such as ``file/*`` or ``device/{id}``, or an event class. A class represents the
+                topics of its events.
+            handler: An async or plain function. Its first argument is the event. Parameters with names of the pattern
+                get their values: ``async def temp(event, id: str)``. A plain function runs in the event loop.
             debounce: Seconds of quiet that end a burst of events, or a `Debounce`. A burst is delivered as one event.
             busy: Action if an event arrives while the lane runs as many handlers as ``concurrency`` allows. ``"queue"``
                 makes the event wait, ``"drop"`` drops it, and ``"restart"`` cancels the oldest running handler of this
@@ -130,16 +132,17 @@ class Router:
                 unhashable key, the delivery fails. All keys share one queue. If it is full, an event whose key is idle
                 waits with ``busy="queue"`` and is dropped otherwise.
             middleware: Functions that wrap the handler. The first is the outermost. Middleware from `use` wraps these.
-            replace: If true, replace an existing route with this pattern instead of raising `RouteConflict`.
+            replace: If true, replace the route of this or an equivalent pattern instead of raising `RouteConflict`.
 
         Returns:
             The route.
 
         Raises:
             InvalidPattern: if the pattern cannot be parsed.
-            RouteConflict: if the pattern is registered and ``replace`` is false.
-            TypeError: if ``handler`` is not a callable of one argument, or ``lane`` is neither a string nor a
-                function of one argument.
+            RouteConflict: if ``replace`` is false, and the pattern or an equivalent one is registered. Names have no
+                effect: ``device/{id}`` and ``device/*`` are equivalent.
+            TypeError: if ``handler`` is not callable with the event and names of the pattern, or ``lane`` is neither a
+                string nor a function of one argument.
             ValueError: if ``concurrency`` is below 1 or differs from that of the shared lane, or ``busy`` is unknown.
         """
         route = Route(as_pattern(pattern), handler, middleware, concurrency)
@@ -153,7 +156,7 @@ class Router:
     def also(
         self,
         pattern: str | Pattern | type[Topical],
-        handler: Handler,
+        handler: RouteHandler,
         *,
         debounce: Duration | Debounce | None = None,
         busy: Busy | Literal["queue", "drop", "restart"] = Busy.QUEUE,
@@ -209,7 +212,7 @@ class Router:
         return register
 
     def remove(self, pattern: str | Pattern | type[Topical]) -> None:
-        """Remove the route of ``pattern``. It still receives the events that it has accepted.
+        """Remove the route of ``pattern`` or of an equivalent one. It still receives the events that it has accepted.
 
         Raises:
             RouteNotFound: if no route is registered for ``pattern``.
@@ -314,7 +317,7 @@ class Router:
 
     # -- taps and sources --------------------------------------------------------------------------------------
 
-    def tap(self, pattern: str | Pattern | type[Topical], handler: Handler) -> Tap:
+    def tap(self, pattern: str | Pattern | type[Topical], handler: RouteHandler) -> Tap:
         """Call ``handler`` with every matching event, in addition to its route.
 
         A tap cannot stop or change an event. A plain function is called immediately. An async function has its own
@@ -486,7 +489,7 @@ class Router:
 
     def routes(self) -> list[RouteInfo]:
         """Return every route, sorted by pattern, followed by those of `also`."""
-        routes = [route for _, route in sorted(self._table.routes.items())]
+        routes = sorted(self._table.routes.values(), key=lambda route: route.text)
         return [route.info() for route in (*routes, *sorted(self._table.also, key=lambda route: route.pattern.text))]
 
     def sources(self) -> list[SourceInfo]:

@@ -15,17 +15,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from lifecycle._async import is_async
 from lifecycle._util import name_of
 from lifecycle.control.index import Index
 from lifecycle.control.patterns import MAX_SEGMENTS, Pattern
-from lifecycle.errors import InvalidTopic, RouteConflict, RouteNotFound
+from lifecycle.errors import InvalidTopic, LifecycleError, RouteConflict, RouteNotFound
 from lifecycle.events import topics_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 
     from lifecycle.control.debouncing import Debouncer
-    from lifecycle.control.types import AsyncHandler, Handler, LaneKey, Middleware
+    from lifecycle.control.types import AsyncHandler, Handler, LaneKey, Middleware, RouteHandler
     from lifecycle.events import Topical
 
 __all__ = ["MAX_TOPIC", "Busy", "Match", "Route", "RouteInfo", "RouteTable", "as_async", "as_pattern", "caller"]
@@ -38,6 +39,8 @@ _CACHED = 4096
 
 #: Marks a plain function that returns an awaitable, so that it is not wrapped again.
 _AWAITABLE = "_returns_awaitable"
+
+_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 #: A file and a line.
 Place: TypeAlias = tuple[str, int]
@@ -69,12 +72,18 @@ def as_async(handler: Handler) -> AsyncHandler:
     Raises:
         TypeError: if ``handler`` is not a callable of one argument.
     """
+    if not _is_marked(handler):
+        _check(handler)
+    return _as_async(handler)
+
+
+def _is_marked(handler: Handler) -> bool:
     # Compared by identity, because middleware that uses `functools.wraps` copies the attribute.
-    is_marked: bool = getattr(handler, _AWAITABLE, _AWAITABLE) is handler
-    if is_marked:
-        return handler
-    _check(handler)
-    if inspect.iscoroutinefunction(handler):
+    return getattr(handler, _AWAITABLE, _AWAITABLE) is handler
+
+
+def _as_async(handler: Handler) -> AsyncHandler:
+    if _is_marked(handler) or inspect.iscoroutinefunction(handler):
         return handler
     # Calling the async `__call__` method of an object is faster than calling the object. The `__call__` of a class
     # belongs to its instances.
@@ -82,7 +91,61 @@ def as_async(handler: Handler) -> AsyncHandler:
     return method if inspect.iscoroutinefunction(method) else _awaiting(handler)
 
 
-def _check(handler: Handler) -> None:
+def _with_params(handler: RouteHandler, pattern: Pattern) -> Handler:
+    """Return a function of the event that also passes the names of ``pattern`` that ``handler`` has as parameters.
+
+    Raises:
+        TypeError: if ``handler`` is not callable with the event and these names.
+    """
+    names = _check(handler, pattern)
+    if not names:
+        return handler
+    call = functools.update_wrapper(_calling(handler, pattern, names), handler, updated=())
+    # Without it, the parameters of `call` seem to be those of the handler.
+    del call.__wrapped__
+    if is_async(handler):
+        setattr(call, _AWAITABLE, call)
+    return call
+
+
+def _calling(handler: RouteHandler, pattern: Pattern, names: list[str]) -> Callable[[Any], Any]:
+    match = pattern.search(names)
+
+    def call(event: Any) -> Any:
+        found = match(event.topic)
+        if found is None:
+            raise _mismatch(event, pattern, handler)
+        return handler(event, **found.groupdict(""))
+
+    def call_with_one(event: Any) -> Any:
+        # The usual case. It costs half as much as keyword arguments.
+        found = match(event.topic)
+        if found is None:
+            raise _mismatch(event, pattern, handler)
+        return handler(event, found[1] or "")
+
+    return call_with_one if names == _positional(handler) else call
+
+
+def _positional(handler: RouteHandler) -> list[str]:
+    """Return the name of the second positional parameter, if it exists."""
+    parameters = list(inspect.signature(handler).parameters.values())[:2]
+    return [each.name for each in parameters[1:] if all(one.kind is one.POSITIONAL_OR_KEYWORD for one in parameters)]
+
+
+def _mismatch(event: Topical, pattern: Pattern, handler: RouteHandler) -> LifecycleError:
+    return LifecycleError(
+        f"{event.topic!r} does not match {pattern.text!r}, so {name_of(handler)} cannot get its parameters; "
+        "if middleware or `merge` replaces an event, give the new one a matching topic"
+    )
+
+
+def _check(handler: RouteHandler, pattern: Pattern | None = None) -> list[str]:
+    """Return the names of ``pattern`` that are parameters of ``handler``.
+
+    Raises:
+        TypeError: if ``handler`` is not callable with the event and these names.
+    """
     if not callable(handler):
         raise TypeError(f"{handler!r} is not a handler: give a function of one argument, the event")
     if inspect.isasyncgenfunction(handler) or inspect.isgeneratorfunction(handler):
@@ -92,13 +155,38 @@ def _check(handler: Handler) -> None:
     try:
         signature = inspect.signature(handler)
     except ValueError:  # some callables written in C have no signature
-        return
+        return []
+    names = [] if pattern is None else _declared(signature, pattern.names)
     try:
-        signature.bind(None)
+        signature.bind(None, **dict.fromkeys(names))
     except TypeError:
-        raise TypeError(
-            f"{name_of(handler)}{signature} is not a handler: it must be callable with one argument, the event"
-        ) from None
+        told = f"{name_of(handler)}{signature} is not a handler{'' if pattern is None else f' of {pattern.text!r}'}"
+        problem = _problem(list(signature.parameters.values()), pattern)
+        raise TypeError(f"{told}: it must be callable with one argument, the event{problem}") from None
+    return names
+
+
+def _declared(signature: inspect.Signature, names: Sequence[str]) -> list[str]:
+    """Return those of ``names`` that the function accepts as keyword arguments."""
+    parameters = signature.parameters.values()
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return list(names)
+    by_name = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    return [name for name in names if name in by_name]
+
+
+def _problem(parameters: list[inspect.Parameter], pattern: Pattern | None) -> str:
+    """Return why a function with these parameters is not a handler, if its first parameter is not the only one."""
+    names = () if pattern is None else pattern.names
+    if parameters and parameters[0].name in names:
+        return f", so its first parameter cannot have the name {parameters[0].name!r} of the pattern; rename one"
+    needed = [each.name for each in parameters[1:] if each.default is each.empty and each.kind not in _VARIABLE]
+    missing = next((name for name in needed if name not in names), None)
+    if missing is None:
+        return ""
+    if pattern is None:
+        return "; if a pattern names other parameters, register the function itself, with middleware= or debounce="
+    return f"; the pattern does not name {missing}, so add a segment {{{missing}}}, or give it a default"
 
 
 def _awaiting(handler: Handler) -> AsyncHandler:
@@ -195,6 +283,7 @@ class Route:
         "_handler",
         "_match",
         "_replace_innermost",
+        "bound",
         "busy",
         "call",
         "concurrency",
@@ -219,16 +308,18 @@ class Route:
     )
 
     def __init__(
-        self, pattern: Pattern, handler: Handler, middleware: Iterable[Middleware] = (), concurrency: int = 1
+        self, pattern: Pattern, handler: RouteHandler, middleware: Iterable[Middleware] = (), concurrency: int = 1
     ) -> None:
         if concurrency < 1:
             raise ValueError(f"concurrency={concurrency!r} would never run a handler; give 1 or more")
         self.pattern: Pattern = pattern
         self.text: str = pattern.text
-        self.handler: Handler = handler
+        self.handler: RouteHandler = handler
+        # The handler as a function of the event alone.
+        self.bound: Handler = _with_params(handler, pattern)
         self.place: Place = caller()
         # The handler wrapped in this route's own middleware, and then in the router's.
-        self.call: AsyncHandler = _wrap(as_async(handler), middleware)
+        self.call: AsyncHandler = _wrap(_as_async(self.bound), middleware)
         self._handler: AsyncHandler = self.call
         # Replaces the handler that the innermost middleware of the router calls.
         self._replace_innermost: Callable[[AsyncHandler], None] | None = None
@@ -351,11 +442,11 @@ class RouteTable:
     """The routes, taps and relays of one router."""
 
     def __init__(self) -> None:
-        # Routes by the text of their pattern. Exact patterns are also kept by topic, and the others in the index.
+        # Routes by the canonical text of their pattern. Exact patterns are also kept by topic, the others in the index.
         self.routes: dict[str, Route] = {}
         self._exact: dict[str, Route] = {}
         self._globs: Index[Route] = Index()
-        # Taps by the text of their pattern, in the order of registration.
+        # Taps by the canonical text of their pattern, in the order of registration.
         self._taps: dict[str, list[Route]] = {}
         self._tap_globs: Index[list[Route]] = Index()
         #: The routes that get events in addition, in the order of registration. They are matched like taps.
@@ -382,7 +473,7 @@ class RouteTable:
             self.remove(old.pattern)
             old.successor = route
         pattern = route.pattern
-        self.routes[pattern.text] = route
+        self.routes[pattern.canonical] = route
         if pattern.is_exact:
             self._exact[pattern.topic] = route
         else:
@@ -396,28 +487,23 @@ class RouteTable:
         Raises:
             RouteConflict: if such a route exists and ``replace`` is false.
         """
-        old = self._same(route.pattern)
+        old = self.routes.get(route.pattern.canonical)
         if old is not None and not replace:
             raise RouteConflict(
                 f"{route.text!r} registered at {_at(route)} conflicts with {old.text!r} registered at "
-                f"{_at(old)}: they are the same pattern. Remove one, or give replace=True"
+                f"{_at(old)}: they match the same topics. Remove one, or give replace=True"
             )
         return old
 
-    def _same(self, pattern: Pattern) -> Route | None:
-        """Return the route of that pattern. Exact patterns of the same topic are equal, with or without quotes."""
-        return self._exact.get(pattern.topic) if pattern.is_exact else self.routes.get(pattern.text)
-
     def remove(self, pattern: Pattern) -> Route:
-        """Remove the route of ``pattern``.
+        """Remove the route of ``pattern``, or of an equivalent one.
 
         Raises:
             RouteNotFound: if the pattern has no route.
         """
-        route = self._same(pattern)
+        route = self.routes.pop(pattern.canonical, None)
         if route is None:
             raise RouteNotFound(f"no route is registered for {pattern.text!r}; router.routes() lists all routes")
-        del self.routes[route.text]
         if route.pattern.is_exact:
             del self._exact[route.pattern.topic]
         else:
@@ -427,7 +513,7 @@ class RouteTable:
 
     def add_tap(self, tap: Route) -> None:
         """Register the route of a tap, or one that gets events in addition. Several may share a pattern."""
-        taps = self._taps.setdefault(tap.pattern.text, [])
+        taps = self._taps.setdefault(tap.pattern.canonical, [])
         taps.append(tap)
         if tap.is_also:
             self.also.append(tap)
@@ -436,19 +522,20 @@ class RouteTable:
 
     def remove_tap(self, tap: Route) -> None:
         """Remove the route of a tap. Does nothing if it is not registered."""
-        taps = self._taps.get(tap.pattern.text, [])
+        taps = self._taps.get(tap.pattern.canonical, [])
         if tap in taps:
             taps.remove(tap)
             if tap.is_also:
                 self.also.remove(tap)
             if not taps:
-                del self._taps[tap.pattern.text]
+                del self._taps[tap.pattern.canonical]
                 self._tap_globs.remove(tap.pattern)
             self.forget()
 
     def taps(self) -> list[Route]:
         """Return the routes of all taps, sorted by pattern."""
-        return [tap for _, taps in sorted(self._taps.items()) for tap in taps if not tap.is_also]
+        taps = [tap for taps in self._taps.values() for tap in taps if not tap.is_also]
+        return sorted(taps, key=lambda tap: tap.text)
 
     def name_also(self, route: Route) -> None:
         """Give a route that gets events in addition a text and a lane of its own, such as ``a/* (also audit)``."""

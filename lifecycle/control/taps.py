@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lifecycle.control.dispatcher import Dispatcher
     from lifecycle.control.patterns import Pattern
     from lifecycle.control.router import Router
-    from lifecycle.control.types import Handler
+    from lifecycle.control.types import Handler, RouteHandler
     from lifecycle.events import Topical
 
 __all__ = ["Subscription", "Tap", "TapInfo", "add_relay", "add_tap", "notify", "tap_info"]
@@ -80,7 +80,7 @@ class Tap:
             dispatcher.lanes.pop(route, None)
 
 
-def add_tap(dispatcher: Dispatcher, pattern: Pattern, handler: Handler) -> Tap:
+def add_tap(dispatcher: Dispatcher, pattern: Pattern, handler: RouteHandler) -> Tap:
     """Register a tap."""
     route = Route(pattern, handler)
     route.is_tap, route.is_direct = True, not is_async(handler)

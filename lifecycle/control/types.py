@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-__all__ = ["AsyncHandler", "Handler", "LaneKey", "Middleware", "Wrapper"]
+__all__ = ["AsyncHandler", "Handler", "LaneKey", "Middleware", "RouteHandler", "Wrapper"]
 
 _E = TypeVar("_E")
 
@@ -23,6 +23,17 @@ Middleware: TypeAlias = Callable[[AsyncHandler], Handler]
 
 #: A function from an event to the key of its lane.
 LaneKey: TypeAlias = Callable[[Any], Hashable]
+
+
+class RouteHandler(Protocol):
+    """A function that a user registers for a pattern, ``async def`` or plain.
+
+    Its first argument is the event. Other parameters get the values of the names in the pattern.
+    """
+
+    def __call__(self, event: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Handle ``event``."""
+        ...
 
 
 class Wrapper(Protocol):

@@ -19,7 +19,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lifecycle.control import Pattern
+from lifecycle.control.patterns import path_glob
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Iterator, Mapping
@@ -665,7 +665,7 @@ class _Globs:
 
     def __init__(self, globs: Iterable[str]) -> None:
         texts = (globs,) if isinstance(globs, str) else tuple(globs)
-        patterns = [(Pattern(_tidy(text)), "/" in text.rstrip("/")) for text in texts]
+        patterns = [(path_glob(_tidy(text)), "/" in text.rstrip("/")) for text in texts]
         names = [pattern for pattern, anchored in patterns if not anchored]
         self._names = frozenset(pattern.topic for pattern in names if pattern.is_exact)
         self._wild_names = tuple(pattern for pattern in names if not pattern.is_exact)

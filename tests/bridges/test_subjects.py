@@ -124,6 +124,10 @@ def test_covering_is_matching_where_there_are_no_wildcards(wide: list[str], word
         (["file/*", "file/created", "file/created"], ["ev.file.*"]),
         (["a/b", "a/*/c", "a/**"], ["ev.a", "ev.a.>"]),
         (["\\*/x"], ["ev.=2A.x"]),
+        (["file/{name}/x"], ["ev.file.*.x"]),
+        (["file/{path:**}"], ["ev.file", "ev.file.>"]),
+        (["{any:**}/x"], ["ev.>"]),
+        (["\\{name\\}"], ["ev.=7Bname=7D"]),
     ],
 )
 def test_the_filters_are_as_narrow_as_a_subject_can_say(patterns: list[str], expected: list[str]) -> None:

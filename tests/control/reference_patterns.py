@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from hypothesis import strategies as st
 
 # A small alphabet, so that patterns often match topics. It includes all special characters of patterns and regexes.
@@ -10,7 +12,23 @@ LETTERS = "ab*?[]^!-\\.|&é"
 
 def matches(pattern: str, topic: str) -> bool:
     """Return whether ``pattern`` matches ``topic``."""
+    return params(pattern, topic) is not None
+
+
+def params(pattern: str, topic: str) -> dict[str, str] | None:
+    """Return the values of the names in ``pattern``, or None if it does not match ``topic``."""
     return _segments(_split(pattern), topic.split("/"))
+
+
+def without_names(pattern: str) -> str:
+    """Return the same pattern with ``*`` and ``**``."""
+    return "/".join(_wildcard(segment)[1] for segment in _split(pattern))
+
+
+def _wildcard(segment: str) -> tuple[str, str]:
+    """Return the name of a segment, which may be empty, and the segment without it."""
+    named = re.fullmatch(r"\{(\w+)(:\*\*)?\}", segment)
+    return ("", segment) if named is None else (named[1], "**" if named[2] else "*")
 
 
 def _split(pattern: str) -> list[str]:
@@ -18,12 +36,17 @@ def _split(pattern: str) -> list[str]:
     return pattern.split("/")
 
 
-def _segments(pattern: list[str], topic: list[str]) -> bool:
+def _segments(pattern: list[str], topic: list[str]) -> dict[str, str] | None:
     if not pattern:
-        return not topic
-    if pattern[0] == "**":
-        return any(_segments(pattern[1:], topic[skip:]) for skip in range(len(topic) + 1))
-    return bool(topic) and _chars(pattern[0], topic[0]) and _segments(pattern[1:], topic[1:])
+        return None if topic else {}
+    name, segment = _wildcard(pattern[0])
+    for size in range(len(topic) + 1) if segment == "**" else range(1, 2):
+        if segment != "**" and not (topic and _chars(segment, topic[0])):
+            return None
+        rest = _segments(pattern[1:], topic[size:])
+        if rest is not None:
+            return rest | ({name: "/".join(topic[:size])} if name else {})
+    return None
 
 
 def _chars(pattern: str, text: str) -> bool:  # noqa: PLR0911  # one way out a rule
@@ -94,11 +117,19 @@ _segment = st.one_of(
     st.text(_plain, max_size=3),
     st.just("*"),
     st.just("**"),
+    st.sampled_from(["{}", "{:**}"]),
     st.lists(_wild, max_size=4).map("".join),
 )
 
+
+def _joined(segments: list[str]) -> str:
+    """Return the pattern with these segments. Each name in it is different."""
+    named = [each.replace("{", f"{{n{at}") if each[:1] == "{" else each for at, each in enumerate(segments)]
+    return "/".join(named).strip("/")
+
+
 #: Well-formed patterns, in which slashes occur only between segments.
-patterns = st.lists(_segment, min_size=1, max_size=5).map("/".join).map(lambda text: text.strip("/")).filter(bool)
+patterns = st.lists(_segment, min_size=1, max_size=5).map(_joined).filter(bool)
 
 #: Topics, some of which look like patterns.
 topics = st.lists(st.text(LETTERS, max_size=4), min_size=1, max_size=5).map("/".join).filter(bool)

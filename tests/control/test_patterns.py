@@ -27,6 +27,44 @@ def test_a_pattern_matches_the_same_topics_as_a_slow_implementation_of_the_rules
     assert Pattern(pattern).matches(topic) is reference_patterns.matches(pattern, topic)
 
 
+@given(reference_patterns.patterns, reference_patterns.topics)
+@example("{a:**}/{b:**}", "x/y")
+@example("{a:**}/x/{b:**}/x/{c:**}", "x/x/x/x")
+@example("{a:**}/[+-0]x/*", "a//x/y")
+def test_names_get_the_same_values_as_from_a_slow_implementation_of_the_rules(pattern: str, topic: str) -> None:
+    assert Pattern(pattern).params(topic) == reference_patterns.params(pattern, topic)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic", "params"),
+    [
+        ("device/{name}/temp", "device/k7/temp", {"name": "k7"}),
+        ("device/{name}/temp", "device//temp", {"name": ""}),
+        ("device/{name}/temp", "device/k7/x", None),
+        ("{name}", "a/b", None),
+        ("files/{path:**}", "files", {"path": ""}),
+        ("files/{path:**}", "files/a/b", {"path": "a/b"}),
+        ("files/{path:**}/{name}", "files/a/b/c", {"path": "a/b", "name": "c"}),
+        ("{first:**}/x/{rest:**}", "a/x/b/x/c", {"first": "a", "rest": "b/x/c"}),
+        ("[{}]/{a_1}/\\{b\\}", "{/x/{b}", {"a_1": "x"}),
+        ("{größe}\\/x", "7/x", {"größe": "7"}),
+        ("a/*", "a/b", {}),
+        ("a/*", "a", None),
+    ],
+)
+def test_names_match_like_stars(pattern: str, topic: str, params: dict[str, str] | None) -> None:
+    assert Pattern(pattern).params(topic) == params
+    assert Pattern(pattern).matches(topic) is (params is not None)
+    assert not Pattern(pattern).is_exact
+
+
+def test_a_pattern_has_its_names_from_left_to_right() -> None:
+    assert Pattern("{b}/*/{a:**}").names == ("b", "a")
+    assert Pattern("a/*").names == ()
+    assert str(Pattern("a/{b}")) == "a/{b}"
+    assert Pattern("a/{b}") != Pattern("a/*")
+
+
 @pytest.mark.parametrize(
     ("pattern", "topic", "expected"),
     [
@@ -107,6 +145,20 @@ def test_only_a_pattern_without_wildcards_is_exact(pattern: str, exact: bool) ->
         ("a/*/", 3),
         ("file/{added,modified}", 5),
         ("a}", 1),
+        ("a/{}", 2),
+        ("a/{b", 2),
+        ("a/{b/c}", 2),
+        ("a/x{b}", 3),
+        ("a/{b}y", 2),
+        ("a/{b}{c}", 2),
+        ("a/{b:c}", 2),
+        ("a/{b:*}", 2),
+        ("a/{:**}", 2),
+        ("a/{1b}", 2),
+        ("a/{ b}", 2),
+        ("a/{class}", 2),
+        ("a/{b}/{b:**}", 6),
+        ("{at}/{at}", 5),
     ],
 )
 def test_a_malformed_pattern_is_refused_with_the_position_named(pattern: str, position: int) -> None:
@@ -148,6 +200,20 @@ def test_a_hostile_topic_takes_no_exponential_time(pattern: str, topic: str) -> 
     assert [parsed.matches(topic) for _ in range(20)] == [False] * 20
 
 
+@pytest.mark.parametrize(
+    ("pattern", "topic"),
+    [
+        ("{a:**}/x/{b:**}/x/{c:**}/x/{d:**}/y", "/".join("x" * 64)),
+        ("{a:**}/*x*x*x*b/{b:**}/y", "/".join(["x" * 15] * 64)),
+        ("/".join(f"{{n{number}:**}}" for number in range(60)) + "/y", "/".join("x" * 64)),
+        ("/".join(f"{{n{number}:**}}/x" for number in range(30)) + "/y", "x" * 900 + "/x" * 60),
+    ],
+)
+def test_the_values_of_names_in_a_hostile_topic_take_no_exponential_time(pattern: str, topic: str) -> None:
+    parsed = Pattern(pattern)
+    assert [parsed.params(topic) for _ in range(20)] == [None] * 20
+
+
 def test_a_pattern_has_at_most_64_segments() -> None:
     Pattern("/".join("a" * 64))
     with pytest.raises(InvalidPattern, match="has 65 segments; the maximum is 64") as caught:
@@ -159,7 +225,11 @@ def test_the_error_for_a_refused_slash_or_brace_names_a_remedy() -> None:
     with pytest.raises(InvalidPattern, match=r"write 'job/\*'"):
         Pattern("/job/*/")
     with pytest.raises(InvalidPattern, match=r"write \\\{ for a brace"):
-        Pattern("job/{done}")
+        Pattern("job/x{done}")
+    with pytest.raises(InvalidPattern, match="several patterns"):
+        Pattern("job/{done,failed}")
+    with pytest.raises(InvalidPattern, match="'done' at position 11 is used twice"):
+        Pattern("job/{done}/{done}")
     assert Pattern("job/\\{done\\}").matches("job/{done}")
     assert Pattern("job/[{}]").matches("job/{")
 

@@ -21,6 +21,10 @@ def take(_event: Any) -> None:
     """A handler."""
 
 
+def canonical(pattern: str) -> str:
+    return Pattern(pattern).canonical
+
+
 def winners(router: Router, topic: str) -> list[str]:
     return [info.pattern for info in router.explain(topic)]
 
@@ -67,7 +71,7 @@ def test_the_index_agrees_with_a_plain_search_for_every_small_segment() -> None:
 
 
 @given(
-    st.lists(reference_patterns.patterns, max_size=12, unique=True),
+    st.lists(reference_patterns.patterns, max_size=12, unique_by=canonical),
     st.lists(reference_patterns.topics, min_size=1, max_size=6),
 )
 def test_the_index_agrees_with_a_plain_search(patterns: list[str], topics: list[str]) -> None:
@@ -85,7 +89,7 @@ def test_the_index_agrees_with_a_plain_search(patterns: list[str], topics: list[
 def test_an_index_with_removed_patterns_equals_a_new_one(moves: list[tuple[bool, int]], patterns: list[str]) -> None:
     index, held = Index[str](), dict[str, str]()
     for put, number in moves:
-        pattern = patterns[number]
+        pattern = canonical(patterns[number])
         if put:
             index.add(Pattern(pattern), pattern)
             held[pattern] = pattern
@@ -103,11 +107,12 @@ def test_an_index_with_removed_patterns_equals_a_new_one(moves: list[tuple[bool,
 
 def nodes(index: Index[str]) -> int:
     def count(node: Any) -> int:
-        below = [*(node.literals or {}).values(), node.star, node.deep]
-        below += [child for _, child in (node.wilds or {}).values()]
+        below: list[Any] = [*(node.literals or {}).values(), node.star, node.deep]
+        wilds: dict[str, tuple[Any, Any]] = node.wilds or {}
+        below += [child for _, child in wilds.values()]
         return 1 + sum(count(each) for each in below if each is not None)
 
-    return count(index._root)
+    return count(index._root)  # pyright: ignore[reportPrivateUsage]  # the nodes are not public
 
 
 @given(
@@ -118,8 +123,8 @@ def nodes(index: Index[str]) -> int:
 def test_the_chosen_route_does_not_depend_on_the_order_of_registration(
     patterns: list[str], topic: str, random: Any
 ) -> None:
-    # Two spellings of one exact topic are one route, so the later spelling replaces the earlier one.
-    patterns = list({Pattern(each).topic if Pattern(each).is_exact else each: each for each in patterns}.values())
+    # Equivalent patterns are one route, so the later one replaces the earlier one.
+    patterns = list({canonical(each): each for each in patterns}.values())
     expected = winners(router_of(patterns), topic)
     for _ in range(3):
         random.shuffle(patterns)
@@ -169,17 +174,45 @@ def test_a_conflict_leaves_nothing_behind() -> None:
     router.handle("b", take, lane="shared", concurrency=1)
 
 
-def test_an_exact_pattern_is_the_same_with_and_without_quotes() -> None:
-    router = Router()
-    router.handle("a/b", take)
-    with pytest.raises(RouteConflict):
-        router.handle("a/\\b", take)
-    router.remove("\\a/b")
+@pytest.mark.parametrize(
+    ("pattern", "twin"),
+    [("a/b", "a/\\b"), ("a/*", "\\a/*"), ("a/{x}/c", "a/*/c"), ("a/{x}", "a/{y}"), ("a/**", "a/{x:**}")],
+)
+async def test_two_patterns_for_the_same_topics_are_one_route(pattern: str, twin: str) -> None:
+    router, seen = Router(), list[Any]()
+    topic = pattern.replace("**", "b").replace("*", "b").replace("{x}", "b")
+    router.handle(pattern, take)
+    with pytest.raises(RouteConflict, match="match the same topics") as caught:
+        router.handle(twin, take)
+    assert repr(pattern) in str(caught.value)
+    assert repr(twin) in str(caught.value)
+    router.handle(twin, seen.append, replace=True)
+    await router.dispatch(Event(topic))
+    assert [info.pattern for info in router.routes()] == [twin]
+    assert len(seen) == 1
+    router.remove(pattern)
     assert router.routes() == []
 
 
+def test_taps_of_equivalent_patterns_all_see_the_event() -> None:
+    router, seen = Router(), list[Any]()
+    taps = [router.tap(each, seen.append) for each in ("a/{x}", "a/*", "\\a/*", "a/{rest:**}")]
+    router.fallback(take)
+    router.emit_nowait(Event("a/b"))
+    assert len(seen) == 4
+    for tap in taps[:3]:
+        tap.remove()
+    assert [info.pattern for info in router.taps()] == ["a/{rest:**}"]
+
+
+@given(st.lists(reference_patterns.patterns, max_size=8, unique_by=canonical), reference_patterns.topics)
+def test_names_do_not_change_the_precedence(patterns: list[str], topic: str) -> None:
+    plain = winners(router_of([reference_patterns.without_names(each) for each in patterns]), topic)
+    assert [reference_patterns.without_names(each) for each in winners(router_of(patterns), topic)] == plain
+
+
 async def test_replace_replaces_the_handler() -> None:
-    router, seen = Router(), []
+    router, seen = Router(), list[Any]()
     router.handle("a/*", lambda _: seen.append("old"))
     router.handle("a/*", lambda _: seen.append("new"), replace=True)
     await router.dispatch(Event("a/b"))
@@ -196,7 +229,7 @@ def test_removing_a_missing_route_raises_a_readable_error() -> None:
 
 
 async def test_removed_routes_no_longer_match_even_cached_topics() -> None:
-    router, seen = Router(), []
+    router, seen = Router(), list[Any]()
     router.handle("a/*", lambda _: seen.append("glob"))
     router.handle("a/b", lambda _: seen.append("exact"))
     await router.dispatch(Event("a/b"))
@@ -209,7 +242,7 @@ async def test_removed_routes_no_longer_match_even_cached_topics() -> None:
 
 
 def test_ten_thousand_topics_that_occur_once_leave_a_bounded_cache() -> None:
-    router, size = Router(), []
+    router, size = Router(), list[int]()
     tracemalloc.start()
     for round_ in range(3):
         for number in range(10_000):

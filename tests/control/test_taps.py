@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lifecycle.control import Event, LaneFull, NotHandled, Router, notify
+from lifecycle.control import Event, LaneFull, NotHandled, Router, Tap, notify
 from lifecycle.control.taps import add_relay
 from lifecycle.testing import Clock, Recorder, running
 
@@ -133,7 +133,7 @@ async def test_a_tap_that_another_tap_removes_sees_no_more(clock: Clock) -> None
 
     router.handle("a", Recorder())
     router.tap("a", lambda _: removed.remove())
-    removed = router.tap("a", second)
+    removed: Tap = router.tap("a", second)
     async with running(router):
         await (await router.emit(Event("a")))
         await clock.settle()
@@ -299,7 +299,7 @@ async def test_an_event_that_a_relay_cannot_send_fails_and_is_not_routed(clock: 
 
 
 async def test_relays_run_one_after_the_other_and_an_error_of_the_route_is_raised(clock: Clock) -> None:
-    router, order = Router(), []
+    router, order = Router(), list[str]()
 
     def relay(name: str) -> None:
         async def take(event: Event) -> bool:

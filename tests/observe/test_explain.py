@@ -238,6 +238,9 @@ NEAR = {
     (" file/added ", "file/added"): CASE,
     ("File.added", "file/*"): CASE,
     ("file/a/b", "file/*"): "* matches one segment; 'file/**' would match",
+    ("file/a/b", "file/{name}"): "{name} matches one segment; 'file/{name:**}' would match",
+    ("Job/7/Done", "job/{number}/done"): CASE,
+    ("job/7/don", "job/{number}/done"): SPELLING,
     ("shop/login", "shop/user/login"): SPELLING,
     ("shop/user/login/now", "shop/user/login"): SPELLING,
     ("command/deplyo", "command/deploy"): SPELLING,
@@ -253,7 +256,14 @@ def test_a_pattern_that_is_missed_by_a_little_is_named_with_the_difference(given
     assert (found.kind, found.text, found.hint) == ("pattern", pattern, hint)
 
 
-FAR = [("a", "b"), ("mail", "file/*"), ("x/y", "**/z"), ("mails/abcdefgh", "orders/*"), ("a/b", "a/b")]
+FAR = [
+    ("a", "b"),
+    ("mail", "file/*"),
+    ("x/y", "**/z"),
+    ("mails/abcdefgh", "orders/*"),
+    ("a/b", "a/b"),
+    ("a/b", "a/{name}"),
+]
 
 
 @pytest.mark.parametrize(("topic", "pattern"), FAR)

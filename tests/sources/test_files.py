@@ -170,7 +170,7 @@ def test_no_path_raises() -> None:
         FileWatchSource()
 
 
-@pytest.mark.parametrize("wrong", [{"include": ["[a"]}, {"ignore": ["a\\"]}, {"ignore": [""]}])
+@pytest.mark.parametrize("wrong", [{"include": ["[a"]}, {"ignore": ["a\\"]}, {"ignore": [""]}, {"ignore": ["{a}"]}])
 def test_invalid_globs_raise(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidPattern):
         FileWatchSource("src", **wrong)

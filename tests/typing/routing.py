@@ -1,5 +1,6 @@
 """Events, handlers, middleware and deliveries."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, assert_type
 
@@ -64,6 +65,10 @@ async def order(event: OrderEvent) -> None: ...
 async def by_key(event: OrderEvent) -> None: ...
 
 
+@router.on("device/{name}/temp", lane=lambda event: event.topic)
+async def temperature(event: Event, name: str) -> None: ...
+
+
 @router.command
 async def deploy(event: CommandEvent) -> None:
     """Deploy the branch."""
@@ -92,9 +97,15 @@ class Counter:
 
     async def on_line(self, event: LineEvent) -> None: ...
 
+    async def on_device(self, event: Event, *, name: str) -> None: ...
+
 
 assert_type(router.handle("a/**", Counter()), Route)
 assert_type(router.handle("input/line", Counter().on_line), Route)
+assert_type(router.handle("device/{name}", Counter().on_device), Route)
+assert_type(router.handle("device/{name}/temp", temperature), Route)
+assert_type(router.also("device/{name}/{rest:**}", temperature), Tap)
+assert_type(router.tap("device/{name}/temp", temperature), Tap)
 assert_type(router.command("deploy", deploy, help="bring it out"), Route)
 assert_type(router.tap(FileEvent, print), Tap)
 assert_type(router.also(FileEvent, print, debounce=1, busy="drop"), Tap)
@@ -111,6 +122,9 @@ router.handle("a", print, busy="wait")  # type: ignore[arg-type]  # pyright: ign
 # An unknown setting.
 router.on("a", debounced=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 # A handler must accept the event.
+router.handle("device/{name}", lambda: None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+# Only a route passes the names of its pattern.
+debounce(temperature, 1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 router.handle("a", "print")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # Settings are keyword arguments.
 router.handle("a", print, 0.2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
@@ -132,6 +146,9 @@ async def deliveries(mail: MailEvent) -> None:
     assert_type((sent.id, sent.attempt), tuple[int, int])
     assert_type(sent.parent, Delivery | None)
     assert_type(delivery().error, BaseException | None)
+    assert_type(delivery().params, Mapping[str, str])
+    # It is read-only.
+    delivery().params["name"] = "1"  # type: ignore[index]  # pyright: ignore[reportIndexIssue]
     assert_type(await router.dispatch(mail), None)
     try:
         router.emit_nowait(mail)

@@ -295,11 +295,13 @@ def _candidates(plain: str, texts: list[str]) -> list[str]:
 
 def _similarity(plain: str, pattern: str) -> tuple[float, str] | None:
     """Return the similarity of a topic and a pattern, and a hint; None if they are not similar."""
-    other = _plain(pattern)
+    other = _plain(_canonical(pattern))
     if _fits(other, plain):
         return 1.0, _SAME
     if other.endswith("/*") and _fits(f"{other}*", plain):
-        return 1.0, f"* matches one segment; {pattern + '*'!r} would match"
+        last = pattern.rpartition("/")[2]
+        wider = f"{pattern}*" if last == "*" else f"{pattern[:-1]}:**}}"
+        return 1.0, f"{last} matches one segment; {wider!r} would match"
     if "*" not in other:
         return _spelling(plain, other)
     # Compare without the wildcards, and without the segments that they match.
@@ -320,6 +322,13 @@ def _fits(pattern: str, topic: str) -> bool:
         return Pattern(pattern).matches(topic)
     except InvalidPattern:
         return False
+
+
+def _canonical(pattern: str) -> str:
+    try:
+        return Pattern(pattern).canonical
+    except InvalidPattern:  # the text of an additional route is not only its pattern
+        return pattern
 
 
 def _plain(text: str) -> str:

@@ -60,9 +60,9 @@ export function quoted(word) {
   return /^[\w./@:+,=-]+$/.test(word) ? word : `"${word.replace(/[\\"]/g, "\\$&")}"`;
 }
 
-/** Return a function that tests whether a topic matches a pattern of the router: * ? [ ] in a segment, ** for any number of segments. */
+/** Return a function that tests whether a topic matches a pattern of the router: * ? [ ] in a segment, ** for any number of segments, names in braces. */
 export function matcher(pattern) {
-  const text = pattern.trim();
+  const text = pattern.trim().replace(/(^|\/)\{[^{}/:]+(:\*\*)?\}(?=\/|$)/g, (_, slash, deep) => `${slash}${deep ? "**" : "*"}`);
   if (!text || text === "**") return () => true;
   // A plain word may be anywhere in the topic.
   if (!/[*?[\\/]/.test(text)) return (topic) => topic.toLowerCase().includes(text.toLowerCase());

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -99,6 +100,23 @@ async def test_a_published_event_is_handled_once_by_the_group(bridge: MakeBridge
     assert sorted(event.data for box in boxes for event in box.events) == list(range(20))
     assert all(isinstance(event, BusEvent) for box in boxes for event in box.events)
     assert sum(each.state().published for each in bridges) == 20
+
+
+async def test_names_in_patterns_of_a_bridge_match_like_stars(bridge: MakeBridge, server: NatsProcess) -> None:
+    here, there, names = Router(), Router(), list[str]()
+    here.add_source(bridge(group="here", publish=("device/{name}/{rest:**}",)))
+    there.add_source(receiver := bridge(group="there", subscribe=("device/{name}/temp",)))
+    there.handle("device/{device}/temp", lambda _event, device: names.append(device))
+    async with running(here), running(there), by_hand(server) as js:
+        for topic in ("device/k7/temp", "device/k8/humidity", "device/k9/temp"):
+            await (await here.emit(Event(topic)))
+        await until(lambda: len(names) == 2)
+        settings = receiver._settings
+        config = (await js.consumer_info(settings.stream, "there")).config
+    assert names == ["k7", "k9"]
+    assert config.filter_subjects == [f"{settings.prefix}.device.*.temp"]
+    # Members that give the segment different names have the same subscription.
+    assert list(json.loads((config.metadata or {})["lifecycle-patterns"])) == ["device/*/temp"]
 
 
 async def test_every_group_gets_every_event(bridge: MakeBridge) -> None:
