@@ -199,7 +199,7 @@ class ContainerWorker(BaseWorker):
 
     def _raise_if_refused(self, change: str, error: BaseException) -> None:
         if isinstance(error, EngineRefused | EngineLost):
-            raise InvalidTransition(f"{self.name!r} cannot be {change}: its engine answered: {error}") from error
+            raise InvalidTransition(f"{self.name!r} cannot be {change}: its engine reported: {error}") from error
 
     # -- start and end -----------------------------------------------------------------------------------------------
 
@@ -305,7 +305,7 @@ class ContainerWorker(BaseWorker):
 
 def _words(name: str, command: Sequence[str]) -> list[str]:
     if isinstance(command, str | bytes) or not all(isinstance(word, str) for word in command):
-        raise TypeError(f"command={command!r} of {name!r} is not a list of strings")
+        raise TypeError(f"command of {name!r} must be a list of strings, got {command!r}")
     return list(command)
 
 
@@ -534,7 +534,7 @@ def _check_address(address: str, setting: str = "engine") -> str:
     scheme = next((each for each in _SCHEMES if address.startswith(each)), None)
     if scheme is None or address == scheme:
         raise ValueError(
-            f"{setting}={address!r} is not the address of an engine; give 'unix:///path/of/its.sock' or 'tcp://host:port'"
+            f"{setting} must be an address such as 'unix:///path/of/its.sock' or 'tcp://host:port', got {address!r}"
         )
     return address
 
@@ -557,9 +557,8 @@ def engine_address(engine: str | None) -> str:
         if _is_socket(path):
             return _UNIX + path
     raise WorkerFailed(
-        f"no socket of an engine exists at {', '.join(paths)}; a container worker needs the extra 'docker' of "
-        "lifecycle-control, and Docker or `podman system service` running; engine='unix:///path/of/its.sock' or "
-        "DOCKER_HOST sets another address"
+        f"no engine socket exists at {', '.join(paths)}; start Docker or `podman system service`, or set a different "
+        "address with engine='unix:///path/of/its.sock' or DOCKER_HOST (the extra 'docker' is required too)"
     )
 
 
@@ -589,8 +588,8 @@ async def _client(address: str) -> Docker:
         await docker.close()
         if isinstance(error, OSError | ClientError):
             raise WorkerFailed(
-                f"the engine at {address} does not answer ({reason_of(error)}); "
-                "is it running, and may this user connect to it?"
+                f"the engine at {address} does not respond ({reason_of(error)}); "
+                "check that it is running and that this user may connect to it"
             ) from error
         raise
     return docker

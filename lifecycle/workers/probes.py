@@ -43,8 +43,7 @@ def parse_probe(text: str, name: str) -> Probe:
         return _read(text, name)
     except ValueError as error:
         raise ValueError(
-            f"probe={text!r} of {name!r} is not a probe ({error}); "
-            "give 'port:N', 'http://…', 'https://…' or 'cmd:COMMAND'"
+            f"probe of {name!r} must be 'port:N', 'http://…', 'https://…' or 'cmd:COMMAND', got {text!r} ({error})"
         ) from None
 
 
@@ -81,7 +80,7 @@ class CommandProbe:
     def __init__(self, name: str, line: str) -> None:
         argv = shlex.split(line)
         if not argv or "\0" in line:
-            raise ValueError("the command is empty or has a NUL")
+            raise ValueError("the command is empty or contains NUL")
         self._name = name
         self._argv = argv
 

@@ -107,10 +107,10 @@ class ProcessWorker(BaseWorker):
         super().__init__(name, stop_timeout=stop_timeout)
         if stop_signal not in signal.valid_signals():
             raise ValueError(
-                f"stop_signal={stop_signal!r} is not a signal of this system; give one of `signal.Signals`"
+                f"stop_signal must be a signal of this system, such as signal.SIGTERM, got {stop_signal!r}"
             )
         if stdio is not None and output is not None:
-            raise ValueError(f"{name!r} was given both output and stdio; give one, since a stdio has its own output")
+            raise ValueError(f"{name!r} has both output and stdio, which handles the output itself; give only one")
         self._argv = check_argv(name, argv)
         self._cwd = None if cwd is None else os.fspath(cwd)
         self._account = None if user is None else _account_of(name, user, contain, has_stdio=stdio is not None)
@@ -122,7 +122,7 @@ class ProcessWorker(BaseWorker):
         if isinstance(self._ready, Line):
             if not isinstance(self._stdio, LineSource):
                 raise ValueError(  # noqa: TRY004  # each value is valid, but not both together
-                    f"ready={ready!r} of {name!r} needs to read lines, which {stdio!r} does not"
+                    f"ready={ready!r} of {name!r} needs the lines of the output, but {stdio!r} does not read lines"
                 )
             self._stdio.listen(self._ready.search)
         self._containment = Containment(name, Level.wanted(contain, detached=detached))
@@ -329,7 +329,7 @@ def _account_of(name: str, user: str | int, contain: str, *, has_stdio: bool) ->
     """
     other = "stdio" if has_stdio else f"contain={contain!r}" if contain in (Level.CGROUP, Level.PIDNS) else None
     if other is not None:
-        raise ValueError(f"{name!r} was given both user and {other}, which starts the process itself; give one of them")
+        raise ValueError(f"{name!r} has both user and {other}, which starts the process itself; give only one")
     try:
         return _posix.find_account(user)
     except ValueError as error:
@@ -348,8 +348,8 @@ def _fault_of_exit(name: str, code: int | None) -> WorkerFailed | None:
         return None
     if code is None:
         return WorkerFailed(
-            f"{name!r} ended, and its exit status is lost because other code reaped it; don't ignore SIGCHLD, "
-            "and don't wait for children that are not yours"
+            f"{name!r} ended, but its exit status is lost because other code reaped it; do not ignore SIGCHLD "
+            "or wait for the children of other code"
         )
     if code > 0:
         return WorkerFailed(f"{name!r} exited with status {code}")

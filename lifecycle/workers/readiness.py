@@ -63,8 +63,7 @@ def parse_ready(text: str) -> Readiness:
         return _read(text)
     except ValueError as error:
         raise ValueError(
-            f"ready={text!r} is not a condition ({error}); "
-            "give 'port:N', 'line:REGEX', 'http://…', 'https://…' or 'notify'"
+            f"ready must be 'port:N', 'line:REGEX', 'http://…', 'https://…' or 'notify', got {text!r} ({error})"
         ) from None
 
 
@@ -88,7 +87,7 @@ def not_ready(name: str, ready: Readiness, life: asyncio.Future[End | None], tim
     if not life.done():
         return WorkerFailed(
             f"{name!r} did not {ready} within {timeout:g} s and was stopped{reason}; "
-            "set a longer start timeout if it is slow"
+            "if it starts slowly, set a longer start timeout"
         )
     end = End.of(life)
     how = "exited with status 0" if end.error is None else str(end.error).removeprefix(f"{name!r} ")
@@ -220,7 +219,7 @@ class Url(Readiness):
         self._listeners = _Listeners(port) if _is_here(parts.hostname) else None
 
     def __str__(self) -> str:
-        return f"answer {self._shown} with a status below 400"
+        return f"respond at {self._shown} with a status below 400"
 
     def prepare(self, command: Command) -> Command:
         """Remember the sockets that already listen on the port, if the URL is on this machine."""
@@ -250,7 +249,7 @@ class Url(Readiness):
 
     def _objection(self, status: int) -> str:
         if status >= HTTPStatus.BAD_REQUEST:
-            return f"the last answer had the status {status}"
+            return f"the last response had the status {status}"
         return self._listeners.objection() if self._listeners is not None else ""
 
 
@@ -307,7 +306,7 @@ class Notice(Readiness):
     def prepare(self, command: Command) -> Command:
         """Open the socket, and set its address in the environment."""
         if not hasattr(socket, "SO_PASSCRED"):
-            raise OSError(errno.ENOTSUP, f"{_VARIABLE} needs Linux, which identifies senders")
+            raise OSError(errno.ENOTSUP, f"{_VARIABLE} works only on Linux, where the kernel identifies senders")
         name = f"lifecycle-{secrets.token_hex(16)}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
@@ -353,7 +352,7 @@ class Notice(Readiness):
         if not is_ready and status is None:
             return
         if not (sender and self._is_ours(sender)):
-            self.reason = f"a message from process {sender} was ignored, because it has ended or is not the worker's"
+            self.reason = f"a message was ignored, because its sender {sender} has ended or is not the worker's"
         elif is_ready:
             self._ready.set_result(None)
         elif status is not None:

@@ -232,21 +232,21 @@ class Spec:
 
     def _check_figures(self) -> None:
         if not isinstance(self.backoff, Backoff):
-            raise TypeError(f"backoff={self.backoff!r} of {self.name!r} is not a Backoff; give Backoff(initial=…)")
+            raise TypeError(f"backoff of {self.name!r} must be a Backoff, such as Backoff(1.0), got {self.backoff!r}")
         store_seconds(self, "stop_timeout", least=0, optional=True)
         store_seconds(self, "start_timeout", "probe_interval", optional=True)
         store_seconds(self, "probe_timeout")
         if self.failures < 1:
-            raise ValueError(f"failures={self.failures!r} of {self.name!r} must be 1 or more")
+            raise ValueError(f"failures of {self.name!r} must be 1 or more, got {self.failures!r}")
 
     def _check_sense(self) -> None:
         if self.significant and self.restart == Restart.ALWAYS:
             raise ValueError(
-                f"{self.name!r} is significant but always restarted, so the supervisor can never end with it; "
+                f"{self.name!r} is significant but always restarted, so its end can never end the supervisor; "
                 "give restart='on_failure' or 'never'"
             )
         if self.restart_unhealthy and self.probe_interval is None:
-            raise ValueError(f"restart_unhealthy of {self.name!r} needs probe_interval: its health is not probed")
+            raise ValueError(f"restart_unhealthy of {self.name!r} needs probe_interval, or its health is not probed")
         if self.restart_unhealthy and self.restart == Restart.NEVER:
             raise ValueError(f"restart_unhealthy of {self.name!r} contradicts restart='never'; give 'on_failure'")
 
@@ -254,18 +254,20 @@ class Spec:
         child: object = self.child
         if inspect.iscoroutine(child):
             child.close()
-            raise TypeError(f"the child {self.name!r} is a coroutine; give the function, without parentheses")
+            raise TypeError(f"the child {self.name!r} is a coroutine; give the function itself, without parentheses")
         if isinstance(child, str) or not (callable(child) or isinstance(child, Sequence)):
             raise TypeError(f"the child {self.name!r} must be {_ACCEPTED}, got {child!r}")
         if self.is_command or is_async(child):
             # The constructor of the worker checks the remaining settings.
             self.make()
         elif callable(child) and required_arguments(child) != 0:
-            raise TypeError(f"{name_of(child)} cannot create {self.name!r}: it must have no required arguments")
+            raise TypeError(f"{name_of(child)}, which creates {self.name!r}, must not require arguments")
         if self.probe is not None:
             parse_probe(self.probe, self.name)
         if not self.is_command and (given := next(iter(self._of_process()), None)):
-            raise ValueError(f"{given} of {self.name!r} needs a list of arguments as the child; give it to the worker")
+            raise ValueError(
+                f"{given} of {self.name!r} requires a list of arguments as the child; pass it to the worker instead"
+            )
 
 
 #: The default probe interval of a child with a ``probe``, in seconds.
@@ -288,7 +290,7 @@ def chosen(kind: type[_E], value: str, name: str) -> _E:
         return kind(value)
     except ValueError:
         known = ", ".join(repr(str(member)) for member in kind)
-        raise ValueError(f"{name}={value!r} is unknown; give one of {known}") from None
+        raise ValueError(f"{name} must be one of {known}, got {value!r}") from None
 
 
 # -- the consequences of an end ----------------------------------------------------------------------------------------

@@ -88,10 +88,10 @@ def check_argv(name: str, argv: tuple[str | os.PathLike[str], ...]) -> tuple[str
         raise ValueError(f"{name!r} has no command; give its arguments: ProcessWorker({name!r}, 'python', 'app.py')")
     for word in argv:
         if not isinstance(word, str | os.PathLike):
-            raise TypeError(f"{word!r} in the command of {name!r} is not a string or a path")
+            raise TypeError(f"the command of {name!r} must consist of strings and paths, got {word!r}")
     found = tuple(os.fspath(word) for word in argv)
     if any("\0" in word for word in found) or not found[0]:
-        raise ValueError(f"the command {found!r} of {name!r} must have a program and must not contain NUL")
+        raise ValueError(f"the command of {name!r} must begin with a program and must not contain NUL, got {found!r}")
     return found
 
 
@@ -120,7 +120,7 @@ def find_program(program: str, command: Command) -> str:
 def fault_of(command: Command, error: OSError) -> str:
     """Return a description of the part of the command that is wrong, and how to fix it."""
     if command.cwd is not None and error.filename == command.cwd:
-        return f"cwd={command.cwd!r} cannot be entered ({error.strerror}); create it, or give another"
+        return f"cwd={command.cwd!r} cannot be entered ({error.strerror}); create it, or give a different directory"
     program = command.argv[0]
     match error:
         case FileNotFoundError():
@@ -134,7 +134,7 @@ def fault_of(command: Command, error: OSError) -> str:
         case PermissionError():
             fault = "is not executable; try `chmod +x`, or name its interpreter first"
         case OSError(errno=errno.ENOEXEC):
-            fault = "is not a program for this machine; a script needs a first line with #!"
+            fault = "is not a program for this machine; if it is a script, its first line must begin with #!"
         case _:
             fault = f"could not be executed: {error}"
     return f"the command {program!r} {fault}"
@@ -148,9 +148,9 @@ def _found(program: str | Path, command: Command, mode: int = os.F_OK | os.X_OK)
 def _missing(program: str, path: Path) -> str:
     if os.sep in program:
         exists = path.exists()
-        return "has a first line (#!) whose interpreter is missing" if exists else "does not exist; check the path"
-    hint = ", or give its arguments one by one" if " " in program else ""
-    return f"was not found on PATH; check its spelling, give its full path{hint}"
+        return "names a missing interpreter in its first line (#!)" if exists else "does not exist; check the path"
+    hint = ", or give each argument separately" if " " in program else ""
+    return f"was not found on PATH; check its spelling, or give its full path{hint}"
 
 
 # -- the streams -------------------------------------------------------------------------------------------------
@@ -351,7 +351,7 @@ class Receiver:
 
     def __init__(self, output: Output | None, log: logging.Logger) -> None:
         if output is not None and not _is_plain(output):
-            raise TypeError(f"output must be a plain function of (line, stream), or None for the log, got {output!r}")
+            raise TypeError(f"output must be a plain function that takes (line, stream), or None, got {output!r}")
         self._log = log
         self._output: Output = self._to_log if output is None else output
         self._listener: Callable[[str], object] | None = None

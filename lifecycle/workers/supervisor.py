@@ -82,10 +82,12 @@ class Supervisor(BaseWorker):
         # The supervisor itself has no limit, because the grace periods of its children add up.
         super().__init__(name, stop_timeout=math.inf)
         if not isinstance(intensity, Intensity | None):
-            raise TypeError(f"intensity={intensity!r} is not an Intensity; give Intensity(5, within=30)")
+            raise TypeError(f"intensity must be an Intensity, such as Intensity(5, within=30), got {intensity!r}")
         limit_action = chosen(OnLimit, on_limit, "on_limit")
         if limit_action is OnLimit.PAUSE and intensity is not None and intensity.limit == 0:
-            raise ValueError(f"{name!r} would pause forever: its intensity allows no restart; give a limit above 0")
+            raise ValueError(
+                f"{name!r} would pause forever, because its intensity allows no restart; set a limit above 0"
+            )
         self._loop = SupervisorLoop(
             self,
             self._interrupt_block,

@@ -130,8 +130,8 @@ class TaskWorker(BaseWorker):
     def _require_gate(self) -> Gate:
         if self._gate is None:
             raise InvalidTransition(
-                f"{self.name!r} cannot be suspended: {name_of(self._fn)} takes no gate; "
-                "give it one argument, and await its checkpoint() in the loop"
+                f"{self.name!r} cannot be suspended, because {name_of(self._fn)} takes no gate; "
+                "let it take a Gate, and await gate.checkpoint() in its loop"
             )
         return self._gate
 
@@ -302,12 +302,12 @@ def _both(*futures: asyncio.Future[Any]) -> tuple[asyncio.Future[Any], ...]:
 
 def _takes_gate(name: str, fn: Any) -> bool:
     if not callable(fn) or not is_async(fn):
-        raise TypeError(f"{name!r} needs an async function of no argument or of a Gate, got {fn!r}")
+        raise TypeError(f"{name!r} needs an async function that takes no argument or a Gate, got {fn!r}")
     count = required_arguments(fn)
     if count not in (0, 1):
         raise TypeError(
-            f"{name!r} cannot call {name_of(fn)}, which must take no argument or only a Gate "
-            "(use functools.partial for others)"
+            f"{name!r} cannot call {name_of(fn)}: it must take no argument or only a Gate "
+            "(bind other arguments with functools.partial)"
         )
     return count == 1
 
@@ -320,12 +320,13 @@ def _settle(life: asyncio.Future[End], end: End) -> None:
 def _check(name: str, fn: Any) -> None:
     if not callable(fn) or is_async(fn):
         raise TypeError(
-            f"{name!r} needs a plain function of a threading.Event, got {fn!r} (TaskWorker runs async functions)"
+            f"{name!r} needs a plain function that takes a threading.Event, got {fn!r} "
+            "(TaskWorker runs async functions)"
         )
     if not _takes_one(fn):
         raise TypeError(
-            f"{name!r} cannot call {name_of(fn)}, which must take one argument, the threading.Event that is "
-            "set to stop it (use functools.partial for others)"
+            f"{name!r} cannot call {name_of(fn)}: it must take one argument, a threading.Event that requests its stop "
+            "(bind other arguments with functools.partial)"
         )
 
 

@@ -297,7 +297,7 @@ async def test_a_suspension_refused_by_the_engine_raises_and_leaves_it_running(e
     async with made(engine, *STUBBORN, stop_timeout=0.0) as worker:
         async with seen(engine, worker) as container:
             await container.pause()
-        with pytest.raises(InvalidTransition, match=r"'web 1' cannot be suspended: its engine answered: .* paused"):
+        with pytest.raises(InvalidTransition, match=r"'web 1' cannot be suspended: its engine reported: .* paused"):
             await worker.suspend()
         assert worker.status is Status.RUNNING
         assert not (await details(engine, worker))["State"]["Paused"]

@@ -362,7 +362,7 @@ async def test_a_guard_that_is_killed_again_and_again_is_replaced_ever_more_slow
             async with ProcessWorker("b", "sleep", "1000"):
                 assert not ended(doomed(guard_manager.pid), 0)
     assert time.monotonic() - began > 0.1 + 0.2 + 0.4
-    assert "has ended, as 3 before it; look for what kills them; another takes its place" in caplog.text
+    assert "has ended and is replaced after 3 earlier ones; find out what kills them" in caplog.text
 
 
 def test_a_note_that_was_written_in_part_does_not_become_one_with_the_next() -> None:
@@ -535,7 +535,7 @@ async def begin(worker: ProcessWorker) -> None:
     try:
         await worker.start()
     except WorkerFailed as error:
-        if "cannot have contain" in str(error):
+        if "is not available: " in str(error):
             pytest.skip(str(error))
         raise
 
@@ -669,7 +669,7 @@ async def test_a_guard_that_cannot_be_reached_undoes_the_start(monkeypatch: pyte
 
     monkeypatch.setattr(guard_manager, "add_group", refused)
     worker = ProcessWorker("app", "sleep", "1000", contain="guard")
-    with pytest.raises(WorkerFailed, match=r"cannot have contain='guard': .*Too many open files"):
+    with pytest.raises(WorkerFailed, match=r"contain='guard' of .* is not available: .*Too many open files"):
         await worker.start()
     pid = worker.state().pid
     assert pid is not None
@@ -701,7 +701,7 @@ async def test_a_move_that_is_refused_leaves_the_guard_where_nothing_was_asked_f
         async with asyncio.timeout(LIMIT):
             while worker.state().contain != "guard":
                 await asyncio.sleep(0.005)
-    assert own_cgroup() is None or "has a guard: [Errno 16]" in caplog.text
+    assert own_cgroup() is None or "only the guard contains it: [Errno 16]" in caplog.text
 
 
 async def test_in_a_pid_namespace_the_command_is_second_and_ends_as_elsewhere() -> None:
@@ -746,8 +746,8 @@ async def test_whether_there_are_pid_namespaces_is_tried_once(tmp_path: Path, mo
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        ("echo no luck >&2; exit 1", "it is refused here .no luck."),
-        ("exit 1", "it is refused here .`unshare` ended with status 1."),
+        ("echo no luck >&2; exit 1", "`unshare` is refused here .no luck."),
+        ("exit 1", "`unshare` is refused here .`unshare` ended with status 1."),
     ],
 )
 async def test_the_reason_for_refusing_a_pid_namespace_is_reported(
@@ -799,7 +799,7 @@ async def test_a_missing_command_is_reported_before_the_namespace_is_made(argv: 
     worker = ProcessWorker("app", *argv, contain="pidns")
     with pytest.raises(WorkerFailed, match=message) as caught:
         await worker.start()
-    if "cannot have contain" in str(caught.value):
+    if "is not available: " in str(caught.value):
         pytest.skip(str(caught.value))
     assert guard_manager.pid is None
 

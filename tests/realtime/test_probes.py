@@ -35,7 +35,7 @@ async def test_a_url_is_probed_for_any_kind_of_child(aiohttp_raw_server: Aiohttp
     async with Supervisor("s", Spec("job", job, probe=url)) as supervisor:
         assert await supervisor.probe("job") == ProbeResult(healthy=True)
         status = 503
-        message = f"did not answer {url} with a status below 400: the last answer had the status 503"
+        message = f"did not respond at {url} with a status below 400: the last response had the status 503"
         assert await supervisor.probe("job") == ProbeResult(healthy=False, message=message)
 
 
@@ -76,7 +76,7 @@ async def test_a_probe_whose_command_is_missing_fails() -> None:
 async def test_a_command_that_takes_too_long_is_killed_with_its_children() -> None:
     spec = Spec("app", SLEEP, probe="cmd:sh -c 'sleep 777 & sleep 777'", probe_timeout=0.2)
     async with Supervisor("s", spec) as supervisor:
-        message = "no answer within 0.2 s"
+        message = "no response within 0.2 s"
         assert await supervisor.probe("app") == ProbeResult(healthy=False, message=message)
         left = [each for each in psutil.Process().children(recursive=True) if "777" in each.cmdline()]
         assert left == []

@@ -671,10 +671,10 @@ async def test_a_job_on_our_terminal_is_a_group_in_our_session() -> None:
     ("argv", "cwd", "message"),
     [
         (["no-such-program"], None, "the command 'no-such-program' was not found on PATH"),
-        (["python app.py"], None, "or give its arguments one by one"),
+        (["python app.py"], None, "or give each argument separately"),
         (["/no/such/program"], None, "the command '/no/such/program' does not exist"),
         (["./plain"], ".", "the command './plain' is not executable; try `chmod \\+x`"),
-        (["./lost"], ".", "whose interpreter is missing"),
+        (["./lost"], ".", "names a missing interpreter"),
         (["./junk"], ".", "is not a program for this machine"),
         (["sleep", "1"], "missing", "cwd='.*missing' cannot be entered .No such file or directory.; create it"),
         (["sleep", "1"], "plain", "cwd='.*plain' cannot be entered .Not a directory."),

@@ -237,8 +237,8 @@ async def test_start_returns_when_the_url_answers_well(answers: list[str], port:
 @pytest.mark.parametrize(
     ("scheme", "answer", "wanted"),
     [
-        ("http", "400", "the last answer had the status 400"),
-        ("http", "503", "the last answer had the status 503"),
+        ("http", "400", "the last response had the status 400"),
+        ("http", "503", "the last response had the status 503"),
         ("http", "0", "the last attempt failed: "),
         ("https", "200", "the last attempt failed: "),
         ("http", "1", ""),

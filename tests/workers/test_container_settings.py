@@ -21,12 +21,12 @@ async def listen(line: str, stream: str) -> None:
     ("image", "how", "error", "message"),
     [
         ("", {}, ValueError, "'app' has no image"),
-        ("a", {"command": "sleep 1"}, TypeError, "command='sleep 1' of 'app' is not a list of strings"),
-        ("a", {"command": ["sleep", 1]}, TypeError, "is not a list of strings"),
+        ("a", {"command": "sleep 1"}, TypeError, "command of 'app' must be a list of strings, got 'sleep 1'"),
+        ("a", {"command": ["sleep", 1]}, TypeError, "must be a list of strings"),
         ("a", {"env": {"A=B": "1"}}, ValueError, "of an environment variable must not be empty"),
-        ("a", {"engine": "var/run/docker.sock"}, ValueError, "engine='var/run/docker.sock' is not the address"),
-        ("a", {"engine": "unix://"}, ValueError, "engine='unix://' is not the address"),
-        ("a", {"engine": "ssh://host"}, ValueError, "give 'unix:///path/of/its.sock' or 'tcp://host:port'"),
+        ("a", {"engine": "var/run/docker.sock"}, ValueError, "engine must be .*, got 'var/run/docker.sock'"),
+        ("a", {"engine": "unix://"}, ValueError, "engine must be .*, got 'unix://'"),
+        ("a", {"engine": "ssh://host"}, ValueError, "such as 'unix:///path/of/its.sock' or 'tcp://host:port'"),
         ("a", {"output": 3}, TypeError, "output must be a plain function"),
         ("a", {"output": listen}, TypeError, "output must be a plain function"),
     ],
@@ -65,9 +65,7 @@ def listening(path: Path) -> socket.socket:
 
 async def test_a_socket_that_is_missing_is_named_with_the_extra(nowhere: Path) -> None:
     worker = ContainerWorker("db", "redis:7", engine=f"unix://{nowhere}/none.sock")
-    with pytest.raises(
-        WorkerFailed, match=r"'db' cannot start: no socket of an engine exists at .*/none\.sock"
-    ) as failed:
+    with pytest.raises(WorkerFailed, match=r"'db' cannot start: no engine socket exists at .*/none\.sock") as failed:
         await worker.start()
     assert "extra 'docker'" in str(failed.value)
     assert worker.status is Status.FAILED
@@ -75,7 +73,7 @@ async def test_a_socket_that_is_missing_is_named_with_the_extra(nowhere: Path) -
 
 async def test_a_bare_path_is_that_of_a_socket(nowhere: Path) -> None:
     worker = ContainerWorker("db", "redis:7", engine=f"{nowhere}/none.sock")
-    with pytest.raises(WorkerFailed, match=f"no socket of an engine exists at {nowhere}/none.sock"):
+    with pytest.raises(WorkerFailed, match=f"no engine socket exists at {nowhere}/none.sock"):
         await worker.start()
 
 
@@ -90,7 +88,7 @@ async def test_an_extra_that_is_missing_is_named(nowhere: Path, monkeypatch: pyt
 async def test_a_socket_without_a_listener_is_reported(nowhere: Path) -> None:
     listening(nowhere / "s").close()
     worker = ContainerWorker("db", "redis:7", engine=f"unix://{nowhere}/s")
-    with pytest.raises(WorkerFailed, match=f"'db' cannot start: the engine at unix://{nowhere}/s does not answer"):
+    with pytest.raises(WorkerFailed, match=f"'db' cannot start: the engine at unix://{nowhere}/s does not respond"):
         await worker.start()
 
 
@@ -103,7 +101,7 @@ def test_environment_variables_precede_sockets_in_the_search(nowhere: Path, monk
 
 def test_an_invalid_environment_variable_is_named(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "ssh://host")
-    with pytest.raises(WorkerFailed, match="DOCKER_HOST='ssh://host' is not the address of an engine"):
+    with pytest.raises(WorkerFailed, match=r"DOCKER_HOST must be an address .*, got 'ssh://host'"):
         engine_address(None)
 
 

@@ -26,12 +26,12 @@ async def listen(line: str, stream: str) -> None:
     ("argv", "how", "error", "message"),
     [
         ((), {}, ValueError, "'app' has no command"),
-        (("",), {}, ValueError, "must have a program and must not contain NUL"),
-        (("a\0b",), {}, ValueError, "must have a program and must not contain NUL"),
-        ((["python", "app.py"],), {}, TypeError, "is not a string or a path"),
-        ((1,), {}, TypeError, "is not a string or a path"),
-        (("a",), {"stop_signal": 0}, ValueError, "stop_signal=0 is not a signal"),
-        (("a",), {"stop_signal": 1000}, ValueError, "stop_signal=1000 is not a signal"),
+        (("",), {}, ValueError, "must begin with a program and must not contain NUL"),
+        (("a\0b",), {}, ValueError, "must begin with a program and must not contain NUL"),
+        ((["python", "app.py"],), {}, TypeError, "must consist of strings and paths"),
+        ((1,), {}, TypeError, "must consist of strings and paths"),
+        (("a",), {"stop_signal": 0}, ValueError, "stop_signal must be a signal.*, got 0"),
+        (("a",), {"stop_signal": 1000}, ValueError, "stop_signal must be a signal.*, got 1000"),
         (("a",), {"env": {"A=B": "1"}}, ValueError, "of an environment variable must not be empty"),
         (("a",), {"env": {"A": 1}}, TypeError, "environment variables must be strings.*got 'A': 1"),
         (("a",), {"output": 3}, TypeError, "output must be a plain function"),
@@ -41,7 +41,7 @@ async def listen(line: str, stream: str) -> None:
             ("a",),
             {"ready": "port:"},
             ValueError,
-            "ready='port:' is not a condition .N must be a number from 1 to 65535",
+            "ready must be .*, got 'port:' .N must be a number from 1 to 65535",
         ),
         (("a",), {"user": "no such user"}, ValueError, "user='no such user' of 'app' does not exist on this machine"),
         (("a",), {"user": "root", "stdio": Inherited()}, ValueError, "both user and stdio"),
@@ -52,15 +52,15 @@ async def listen(line: str, stream: str) -> None:
         (("a",), {"ready": "port: 80"}, ValueError, "from 1 to 65535"),
         (("a",), {"ready": "line:"}, ValueError, "the expression is empty"),
         (("a",), {"ready": "line:("}, ValueError, "not a regular expression: missing \\), unterminated subpattern"),
-        (("a",), {"ready": "line:x", "stdio": Inherited()}, ValueError, "'line:x' of 'app' needs to read lines"),
+        (("a",), {"ready": "line:x", "stdio": Inherited()}, ValueError, "'line:x' of 'app' needs the lines"),
         (("a",), {"ready": "http://"}, ValueError, "a URL must have a host"),
         (("a",), {"ready": "http://a b/"}, ValueError, "and no spaces"),
         (("a",), {"ready": "http://a:99999/"}, ValueError, "Port out of range"),
         (("a",), {"ready": "http://[::1"}, ValueError, "Invalid IPv6 URL"),
         (("a",), {"ready": "notify:"}, ValueError, "unknown kind"),
-        (("a",), {"ready": "5432"}, ValueError, "give 'port:N', 'line:REGEX', 'http://…', 'https://…' or 'notify'"),
-        (("a",), {"ready": 5432}, ValueError, "give 'port:N'"),
-        (("a",), {"ready": ""}, ValueError, "give 'port:N'"),
+        (("a",), {"ready": "5432"}, ValueError, "must be 'port:N', 'line:REGEX', 'http://…', 'https://…' or 'notify'"),
+        (("a",), {"ready": 5432}, ValueError, "must be 'port:N'"),
+        (("a",), {"ready": ""}, ValueError, "must be 'port:N'"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(
@@ -82,8 +82,8 @@ def test_another_user_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("port:5432", "accept connections on 127.0.0.1:5432"),
         ("line:^up: \\d+$", "write a line that matches '^up: \\\\d+$'"),
-        ("http://localhost:80/ready?a=b:c", "answer http://localhost:80/ready?a=b:c with a status below 400"),
-        ("https://me:secret@host/", "answer https://host/ with a status below 400"),
+        ("http://localhost:80/ready?a=b:c", "respond at http://localhost:80/ready?a=b:c with a status below 400"),
+        ("https://me:secret@host/", "respond at https://host/ with a status below 400"),
         ("notify", "send READY=1 to $NOTIFY_SOCKET"),
     ],
 )
@@ -101,7 +101,7 @@ async def _serve() -> None: ...
 )
 def test_a_spec_of_a_process_needs_a_list_of_arguments(setting: dict[str, Any]) -> None:
     [name] = setting
-    with pytest.raises(ValueError, match=f"{name} of 'db' needs a list of arguments as the child; give it to the w"):
+    with pytest.raises(ValueError, match=f"{name} of 'db' requires a list of arguments as the child; pass"):
         Spec("db", _serve, **setting)
     spec = Spec("db", ["postgres"], **setting)
     assert isinstance(spec.make(), ProcessWorker)
@@ -111,7 +111,7 @@ def test_a_spec_of_a_process_needs_a_list_of_arguments(setting: dict[str, Any]) 
 def test_a_spec_refuses_what_its_worker_would() -> None:
     with pytest.raises(TypeError, match="environment variables must be strings"):
         Spec("db", ["postgres"], env={"PORT": 5432})  # type: ignore[dict-item]  # the point of the test
-    with pytest.raises(ValueError, match="ready='port:x' is not a condition"):
+    with pytest.raises(ValueError, match=r"ready must be .*, got 'port:x'"):
         Spec("db", ["postgres"], ready="port:x")
 
 

@@ -30,7 +30,7 @@ def test_strategy_selects_the_children_that_restart_together(strategy: str, who:
 @pytest.mark.parametrize("word", ["on_failure", "on-failure"])
 def test_a_policy_may_be_written_with_a_dash(word: Any) -> None:
     assert Spec("a", ["true"], restart=word).restart == Restart.ON_FAILURE == Restart(word)
-    with pytest.raises(ValueError, match="restart='on-fail' is unknown; give one of 'always', 'on_failure', 'never'"):
+    with pytest.raises(ValueError, match="restart must be one of 'always', 'on_failure', 'never', got 'on-fail'"):
         Spec("a", ["true"], restart="on-fail")  # type: ignore[arg-type]
 
 

@@ -620,20 +620,20 @@ async def two(a: int, b: int) -> None: ...
         ({"child": None}, "must be an async function"),
         ({"child": Supervisor("x")}, "not a worker, which runs only once"),
         ({"child": []}, "has no command"),
-        ({"child": ["sleep", 1]}, "is not a string or a path"),
+        ({"child": ["sleep", 1]}, "must consist of strings and paths"),
         ({"child": two}, "no argument or only a Gate"),
-        ({"child": lambda a: a}, "no required arguments"),
-        ({"restart": "sometimes"}, "restart='sometimes' is unknown; give one of 'always', 'on_failure', 'never'"),
-        ({"backoff": 3}, "is not a Backoff"),
+        ({"child": lambda a: a}, "must not require arguments"),
+        ({"restart": "sometimes"}, "restart must be one of 'always', 'on_failure', 'never', got 'sometimes'"),
+        ({"backoff": 3}, "must be a Backoff"),
         ({"significant": True}, "is significant but always restarted"),
-        ({"ready": "port:80"}, "needs a list of arguments"),
+        ({"ready": "port:80"}, "requires a list of arguments"),
         ({"child": ["sleep", "1"], "ready": "port:x"}, "port:x"),
-        ({"failures": 0}, "failures=0"),
-        ({"probe": "port:x"}, "probe='port:x' of 'a' is not a probe .N must be a number from 1 to 65535"),
-        ({"probe": "line:x"}, "unknown kind.; give 'port:N', 'http://…', 'https://…' or 'cmd:COMMAND'"),
-        ({"probe": "cmd: "}, "the command is empty or has a NUL"),
+        ({"failures": 0}, "failures of 'a' must be 1 or more, got 0"),
+        ({"probe": "port:x"}, "probe of 'a' must be .*, got 'port:x' .N must be a number from 1 to 65535"),
+        ({"probe": "line:x"}, "must be 'port:N', 'http://…', 'https://…' or 'cmd:COMMAND', got 'line:x' .unknown kind"),
+        ({"probe": "cmd: "}, "the command is empty or contains NUL"),
         ({"probe": "cmd:echo 'a"}, "No closing quotation"),
-        ({"first_start": "later"}, "first_start='later' is unknown; give one of 'fail', 'retry'"),
+        ({"first_start": "later"}, "first_start must be one of 'fail', 'retry', got 'later'"),
         ({"restart_unhealthy": True}, "needs probe_interval"),
         ({"restart_unhealthy": True, "probe_interval": 1, "restart": "never"}, "contradicts restart='never'"),
     ],
@@ -646,17 +646,17 @@ async def test_a_spec_that_cannot_work_is_refused_before_anything_starts(
 
 
 async def test_a_call_is_no_child() -> None:
-    with pytest.raises(TypeError, match="is a coroutine; give the function"):
+    with pytest.raises(TypeError, match="is a coroutine; give the function itself"):
         Spec("a", nothing())  # type: ignore[arg-type]  # the point of the test
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"strategy": "all"}, "strategy='all' is unknown"),
-        ({"on_limit": "explode"}, "on_limit='explode' is unknown"),
-        ({"auto_shutdown": "maybe"}, "auto_shutdown='maybe' is unknown"),
-        ({"stop_order": "random"}, "stop_order='random' is unknown"),
+        ({"strategy": "all"}, "strategy must be one of .*, got 'all'"),
+        ({"on_limit": "explode"}, "on_limit must be one of .*, got 'explode'"),
+        ({"auto_shutdown": "maybe"}, "auto_shutdown must be one of .*, got 'maybe'"),
+        ({"stop_order": "random"}, "stop_order must be one of .*, got 'random'"),
         ({"on_limit": "pause", "intensity": Intensity(0, 1)}, "pause forever"),
     ],
 )
@@ -668,11 +668,11 @@ async def test_invalid_supervisor_settings_are_refused(settings: dict[str, Any],
 async def test_duplicate_names_and_non_specs_are_refused(fakes: Fakes) -> None:
     with pytest.raises(ValueError, match="already has a child 'a'"):
         Supervisor("s", *fakes.specs("a a"))
-    with pytest.raises(TypeError, match="is not a Spec"):
+    with pytest.raises(TypeError, match=r"must be a Spec\(name, child\), got 'a'"):
         Supervisor("s", "a")  # type: ignore[arg-type]  # the point of the test
-    with pytest.raises(TypeError, match=r"one by one: \*specs"):
+    with pytest.raises(TypeError, match=r"unpack a list with \*specs"):
         Supervisor("s", fakes.specs("a b"))  # type: ignore[arg-type]  # the point of the test
-    with pytest.raises(TypeError, match=r"is not an Intensity; give Intensity\(5, within=30\)"):
+    with pytest.raises(TypeError, match=r"must be an Intensity, such as Intensity\(5, within=30\), got"):
         Supervisor("s", intensity=(5, 30))  # type: ignore[arg-type]  # the point of the test
     with pytest.raises(ValueError, match="auto_shutdown of 's' is 'never'"):
         Supervisor("s", fakes.spec("a", significant=True, restart="never"))

@@ -324,10 +324,10 @@ def cancelled() -> object:
     ("answer", "error_text"),
     [
         (lambda: ProbeResult(healthy=False, message="no disk"), "no disk"),
-        (lambda: None, "no answer within 2 s"),
+        (lambda: None, "no response within 2 s"),
         (broken, "OSError: no answer today"),
         (cancelled, "cancelled"),
-        (lambda: "fine", "its probe returned 'fine'; it has to return a ProbeResult"),
+        (lambda: "fine", "its probe must return a ProbeResult, got 'fine'"),
     ],
 )
 async def test_a_child_that_stays_unhealthy_is_restarted(

@@ -49,7 +49,7 @@ class Cgroup:
     def __init__(self) -> None:
         own = own_cgroup()
         if own is None:
-            raise OSError("this system has no cgroups of version 2")
+            raise OSError("this system has no version 2 cgroups")
         self._own = own
         self._path = own / f"lifecycle-{os.getpid()}-{secrets.token_hex(4)}"
         self._name = str(self._path)
@@ -74,7 +74,7 @@ class Cgroup:
                 f"cannot create a cgroup in {self._own} ({error.strerror}); run it as root, or with Delegate=yes"
             ) from error
         if not os.path.exists(f"{self._name}/cgroup.kill"):  # noqa: PTH110  # at each start
-            raise OSError("this kernel cannot kill a cgroup; Linux 5.14 or later can")
+            raise OSError("killing a cgroup requires Linux 5.14 or later")
         # Moving a process also requires write access to the cgroup that it leaves.
         if not os.access(f"{self._own}/cgroup.procs", os.W_OK):
             raise OSError(f"no process may be moved out of {self._own}")

@@ -73,7 +73,7 @@ class Level(StrEnum):
         """
         known = [str(level) for level in cls if level is not cls.DETACHED]
         if contain not in known:
-            raise ValueError(f"contain={contain!r} is unknown; give one of {', '.join(map(repr, known))}")
+            raise ValueError(f"contain must be one of {', '.join(map(repr, known))}, got {contain!r}")
         if not detached:
             return cls(contain)
         if contain != cls.AUTO:
@@ -238,7 +238,7 @@ class Containment:
 
     def _moved(self, cgroup: Cgroup, moving: asyncio.Future[dict[Cgroup, OSError]]) -> None:
         if not moving.cancelled() and (error := moving.exception() or moving.result().get(cgroup)):
-            _log.warning("%r cannot be moved into a cgroup of its own; it has a guard: %s", self._name, error)
+            _log.warning("%r cannot be moved into a cgroup, so only the guard contains it: %s", self._name, error)
             self.level = Level.GUARD
 
     def _can_have_guard(self) -> bool:
@@ -269,8 +269,8 @@ class Containment:
 
     def _refusal(self, reason: str) -> WorkerFailed:
         return WorkerFailed(
-            f"{self._name!r} cannot have contain={str(self._wanted)!r}: {reason}; "
-            "give contain='auto' for the strongest level that this machine has"
+            f"contain={str(self._wanted)!r} of {self._name!r} is not available: {reason}; "
+            "contain='auto' uses the strongest available level"
         )
 
 
@@ -355,7 +355,7 @@ class PidnsCheck:
             await self._checks.submit(user)
         found = self._found[user]
         if isinstance(found, str):
-            raise OSError(f"it is refused here ({found})")  # a stored reason, not a wrong type
+            raise OSError(f"`unshare` is refused here ({found})")  # a stored reason, not a wrong type
         return found
 
     def _check(self, users: Sequence[int]) -> None:

@@ -62,7 +62,7 @@ def why_no_guard() -> str | None:
     if sys.platform != "linux":
         return f"a guard needs /proc and pidfds, which {sys.platform} does not have"
     if getattr(sys, "frozen", False) or not sys.executable or not _PROGRAM.is_file():
-        return "a guard is a Python program, and this one is frozen: there is no interpreter to run it"
+        return "a guard is a Python program, but this program is frozen and has no interpreter to run it"
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
@@ -359,14 +359,12 @@ class GuardManager:
     def _count_lost(self, pid: int) -> None:
         """Count a lost guard. Raises OSError if it may not be replaced yet."""
         if (seconds := self._seconds_to_wait()) > 0:
-            raise OSError(
-                errno.EAGAIN, f"its guard (pid {pid}) has ended, and the next one is started in {seconds:.1f} s"
-            )
+            raise OSError(errno.EAGAIN, f"its guard (pid {pid}) has ended, and the next one starts in {seconds:.1f} s")
         if time.monotonic() - self._started_at >= _BACKOFF.reset_after:
             self._lost = 0
-        before = f", as {self._lost} before it; look for what kills them" if self._lost else ""
+        before = f" after {self._lost} earlier ones; find out what kills them" if self._lost else ""
         self._lost += 1
-        _log.warning("the guard (pid %d) has ended%s; another takes its place", pid, before)
+        _log.warning("the guard (pid %d) has ended and is replaced%s", pid, before)
 
     def _close_log(self) -> None:
         if self._shared_log is not None:

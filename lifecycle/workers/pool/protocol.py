@@ -230,7 +230,7 @@ def codec(name: str) -> Codec:
         ModuleNotFoundError: if a required library is not installed. The message names the package.
     """
     if name not in CODECS:
-        raise ValueError(f"codec={name!r} is unknown; give one of {', '.join(map(repr, CODECS))}")
+        raise ValueError(f"codec must be one of {', '.join(map(repr, CODECS))}, got {name!r}")
     return CODECS[name]()
 
 

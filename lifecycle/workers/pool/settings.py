@@ -99,7 +99,7 @@ class Sessions:
     def __post_init__(self) -> None:
         if self.mode not in get_args(SessionMode):
             known = ", ".join(repr(mode) for mode in get_args(SessionMode))
-            raise ValueError(f"Sessions(mode={self.mode!r}) is unknown; give one of {known}")
+            raise ValueError(f"Sessions.mode must be one of {known}, got {self.mode!r}")
         store_seconds(self, "ttl", finite=True)
         _check_count(self, "limit")
 
@@ -163,7 +163,7 @@ class Process:
                 check_env(name, "" if value is None else value)
             object.__setattr__(self, "env", MappingProxyType(dict(self.env)))
         if not isinstance(self.cwd, str | os.PathLike | None):
-            raise TypeError(f"Process(cwd={self.cwd!r}) is not a directory; give a path")
+            raise TypeError(f"Process.cwd must be a path, got {self.cwd!r}")
         Level.wanted(self.contain, detached=False)
         store_seconds(self, "grace", "stop_timeout", least=0, finite=True)
         store_seconds(self, "start_timeout", finite=True)
@@ -174,11 +174,11 @@ def _check_count(record: object, name: str, *, optional: bool = False, least: in
     value = getattr(record, name)
     if optional and value is None:
         return
-    given = f"{name}={value!r} of {of!r}" if of else f"{type(record).__name__}({name}={value!r})"
+    setting = f"{name} of {of!r}" if of else f"{type(record).__name__}.{name}"
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{given} is not a whole number; give {least} or more")
+        raise TypeError(f"{setting} must be a whole number, {least} or more, got {value!r}")
     if value < least:
-        raise ValueError(f"{given} is too small; give {least} or more")
+        raise ValueError(f"{setting} must be {least} or more, got {value!r}")
 
 
 # -- all settings of a pool ------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class PoolSettings:
         _check_count(self, "concurrency", of=self.name)
         for what, kind in _RECORDS.items():
             if not isinstance(given := getattr(self, what), kind):
-                raise TypeError(f"{what}={given!r} of {self.name!r} is not of type {kind.__name__}; give one")
+                raise TypeError(f"{what} of {self.name!r} must be of type {kind.__name__}, got {given!r}")
         # Reject arguments that cannot be sent before any worker is started.
         try:
             setup_frame(self.codec, self.setup())
@@ -226,12 +226,10 @@ class PoolSettings:
     ) -> PoolSettings:
         """Return the settings for the arguments of `Pool`."""
         if isinstance(init, str) or not isinstance(init, Iterable):
-            raise TypeError(f"init={init!r} of {name!r} is not a sequence of arguments; give a tuple")
+            raise TypeError(f"init of {name!r} must be a tuple of arguments, got {init!r}")
         pair = cast("Sequence[Any]", size)
         if not isinstance(size, tuple | list) or len(pair) != 2:  # noqa: PLR2004  # a pair
-            raise TypeError(
-                f"size={size!r} of {name!r} is not a pair of minimum and maximum; give a tuple such as (1, 4)"
-            )
+            raise TypeError(f"size of {name!r} must be a minimum and a maximum, such as (1, 4), got {size!r}")
         arguments: list[Any] = [*init]
         found = Target.read(name, target)
         # A program in another language cannot read pickles.
@@ -289,10 +287,11 @@ def check_size(name: str, low: int, high: int) -> tuple[int, int]:
         TypeError, ValueError: if a number is invalid.
     """
     if any(isinstance(each, bool) or not isinstance(each, int) for each in (low, high)):
-        raise TypeError(f"size={(low, high)!r} of {name!r} is not a pair of whole numbers; give a tuple such as (1, 4)")
+        raise TypeError(f"size of {name!r} must be two whole numbers, such as (1, 4), got {(low, high)!r}")
     if not 0 <= low <= high or high < 1:
         raise ValueError(
-            f"size={(low, high)!r} of {name!r} is not possible; give a minimum (0 or more) and a maximum (1 or more)"
+            f"size of {name!r} must be a minimum of 0 or more and a maximum of 1 or more that is not smaller, "
+            f"got {(low, high)!r}"
         )
     return low, high
 
@@ -321,7 +320,7 @@ class Target:
             _check_name(f"target={target!r} of {name!r}", target)
             return cls((sys.executable, "-P", _PROGRAM), target)
         if not isinstance(target, (list, tuple)):
-            raise TypeError(f"target={target!r} of {name!r} is not a target; {_FORMS}")
+            raise TypeError(f"target={target!r} of {name!r} cannot be run; {_FORMS}")
         return cls(check_argv(name, tuple(target)), None)
 
 
@@ -336,11 +335,11 @@ def function_name(function: str | Callable[..., Any]) -> str:
             _check_name(f"function {function!r}", function)
         elif not function.isidentifier():
             raise ValueError(
-                f"function {function!r} is not a valid name; give a function or method name, or 'module:function'"
+                f"a function must be the name of a function or method, or 'module:function', got {function!r}"
             )
         return function
     if not inspect.isroutine(function):
-        raise TypeError(f"{function!r} is not a function; give one, or the name of a function or method")
+        raise TypeError(f"expected a function, or the name of a function or method, got {function!r}")
     if (why := _why_not(function)) is not None:
         raise ValueError(f"{function!r} cannot be called in a worker, which finds functions by name, and {why}")
     return f"{function.__module__}:{function.__qualname__}"
@@ -357,7 +356,7 @@ def _why_not(target: Any) -> str | None:
     """Return the reason why a worker cannot find ``target`` by its name; None if it can."""
     module, qualname = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
     if module is None or qualname is None:
-        return "this object has none; give the name of a function or class of a module"
+        return "this object has no name; give the name of a function or class in a module"
     if (why := _why_no_name(module, qualname)) is not None:
         return why
     if not isinstance(getattr(target, "__self__", None), (type, ModuleType, NoneType)):
@@ -370,11 +369,11 @@ def _why_not(target: Any) -> str | None:
 def _why_no_name(module: str, qualname: str) -> str | None:
     """Return the reason why no other process can find that name; None if other processes may find it."""
     if "<lambda>" in qualname:
-        return "a lambda has none; define a function in a module"
+        return "a lambda has no name; define a function in a module"
     if "<locals>" in qualname:
-        return "an object from inside a function has none outside; move it to the top level of a module"
+        return "an object defined inside a function cannot be found; move it to the top level of a module"
     if module == "__main__":
-        return "__main__ is this program, which no other process imports; move it to a module of its own"
+        return "no other process can import __main__, which is this program; move the object to a separate module"
     return None
 
 

@@ -334,7 +334,7 @@ async def _answer(worker: Any, extra: Probe | None, timeout: float) -> ProbeResu
                 checked = await answer_of(extra, worker)
                 answer = answer if checked.healthy else checked
     except TimeoutError:
-        return ProbeResult(healthy=False, message=f"no answer within {timeout:g} s")
+        return ProbeResult(healthy=False, message=f"no response within {timeout:g} s")
     except asyncio.CancelledError:
         if was_cancelled():
             raise
@@ -344,7 +344,7 @@ async def _answer(worker: Any, extra: Probe | None, timeout: float) -> ProbeResu
         return ProbeResult(healthy=False, message=error_text(error))
     if isinstance(answer, ProbeResult):
         return answer
-    return ProbeResult(healthy=False, message=f"its probe returned {answer!r}; it has to return a ProbeResult")
+    return ProbeResult(healthy=False, message=f"its probe must return a ProbeResult, got {answer!r}")
 
 
 async def _make(spec: Spec) -> Worker:

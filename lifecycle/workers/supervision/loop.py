@@ -458,8 +458,8 @@ class SupervisorLoop:
             TypeError, ValueError: if ``spec`` is not a valid child.
         """
         if not isinstance(spec, Spec):
-            several = ", or several one by one: *specs" if isinstance(spec, list | tuple) else ""
-            raise TypeError(f"{spec!r} is not a Spec; give {self.name!r} Spec(name, child){several}")
+            several = "; unpack a list with *specs" if isinstance(spec, list | tuple) else ""
+            raise TypeError(f"a child of {self.name!r} must be a Spec(name, child), got {spec!r}{several}")
         former = self.children.get(spec.name)
         if former is not None and (former.idle_status not in FINAL or self._is_at_work(former)):
             raise ValueError(
@@ -624,7 +624,7 @@ class SupervisorLoop:
             await asyncio.wait([doing, halted])
         if doing.cancelled():
             raise InvalidTransition(
-                f"{self.name!r} gave up the change: it was asked to stop, or its caller no longer waits"
+                f"{self.name!r} gave up the change, because it must stop or its caller no longer waits"
             )
         doing.result()
 

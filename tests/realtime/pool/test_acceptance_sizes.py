@@ -176,11 +176,11 @@ async def test_a_pool_is_resized_while_it_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("size", "error", "message"),
     [
-        ((2, 1), ValueError, "is not possible"),
-        ((0, 0), ValueError, "is not possible"),
-        ((-1, 1), ValueError, "is not possible"),
-        ((1, 1.5), TypeError, "not a pair of whole numbers"),
-        ((True, 1), TypeError, "not a pair of whole numbers"),
+        ((2, 1), ValueError, "must be a minimum of 0 or more"),
+        ((0, 0), ValueError, "must be a minimum of 0 or more"),
+        ((-1, 1), ValueError, "must be a minimum of 0 or more"),
+        ((1, 1.5), TypeError, "must be two whole numbers"),
+        ((True, 1), TypeError, "must be two whole numbers"),
     ],
 )
 async def test_impossible_sizes_are_refused(size: Any, error: type[Exception], message: str) -> None:

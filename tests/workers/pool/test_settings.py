@@ -64,7 +64,7 @@ COUNTS = [(Recycle, "calls"), (Recycle, "rss"), (Sessions, "limit"), (Heartbeat,
 @pytest.mark.parametrize(("kind", "name"), COUNTS)
 @pytest.mark.parametrize(("value", "error"), [(0, ValueError), (-3, ValueError), (1.5, TypeError), (True, TypeError)])
 def test_counts_that_cannot_work_are_refused_by_name(kind: Any, name: str, value: object, error: Any) -> None:
-    with pytest.raises(error, match=rf"^{kind.__name__}\({name}={value!r}\) is .*; give 1 or more"):
+    with pytest.raises(error, match=rf"^{kind.__name__}\.{name} must be .*1 or more, got {value!r}"):
         kind(**{name: value})
 
 
@@ -76,7 +76,7 @@ def test_required_settings_must_not_be_none(name: str) -> None:
 
 @pytest.mark.parametrize("mode", ["sticky", "", None, "HINT"])
 def test_an_unknown_session_mode_is_refused(mode: Any) -> None:
-    with pytest.raises(ValueError, match="is unknown; give one of 'hint', 'strict', 'fail'"):
+    with pytest.raises(ValueError, match="must be one of 'hint', 'strict', 'fail'"):
         Sessions(mode)
 
 
@@ -86,8 +86,8 @@ def test_an_unknown_session_mode_is_refused(mode: Any) -> None:
         ({"env": {"A=B": "1"}}, ValueError, "'A=B' of an environment variable must not"),
         ({"env": {"PORT": 8000}}, TypeError, "must be strings, such as"),
         ({"env": {"A": "\0"}}, ValueError, "NUL"),
-        ({"cwd": 3}, TypeError, r"Process\(cwd=3\) is not a directory"),
-        ({"contain": "jail"}, ValueError, "contain='jail' is unknown"),
+        ({"cwd": 3}, TypeError, r"Process.cwd must be a path, got 3"),
+        ({"contain": "jail"}, ValueError, "contain must be one of .*, got 'jail'"),
     ],
 )
 def test_process_settings_that_cannot_work_are_refused(settings: Any, error: Any, why: str) -> None:
@@ -130,24 +130,24 @@ def test_a_pool_is_created_without_a_loop() -> None:
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"size": 3}, TypeError, "size=3 of 'pool' is not a pair"),
-        ({"size": (1, 2, 3)}, TypeError, "is not a pair"),
-        ({"size": (3, 1)}, ValueError, r"size=\(3, 1\) of 'pool' is not possible"),
-        ({"size": (0, 0)}, ValueError, "is not possible"),
-        ({"size": ("1", "2")}, TypeError, "not a pair of whole numbers"),
-        ({"init": "text"}, TypeError, "init='text' of 'pool' is not a sequence of arguments; give a tuple"),
-        ({"init": 3}, TypeError, "init=3"),
+        ({"size": 3}, TypeError, "size of 'pool' must be a minimum and a maximum.*, got 3"),
+        ({"size": (1, 2, 3)}, TypeError, "must be a minimum and a maximum"),
+        ({"size": (3, 1)}, ValueError, r"size of 'pool' must be .*, got \(3, 1\)"),
+        ({"size": (0, 0)}, ValueError, "must be a minimum of 0 or more"),
+        ({"size": ("1", "2")}, TypeError, "must be two whole numbers"),
+        ({"init": "text"}, TypeError, "init of 'pool' must be a tuple of arguments, got 'text'"),
+        ({"init": 3}, TypeError, "init of 'pool' must be a tuple"),
         ({"init": (threading.Lock(),)}, TypeError, "cannot pickle"),
-        ({"queue": -1}, ValueError, "queue=-1 of 'pool' is too small; give 0 or more"),
-        ({"queue": 1.5}, TypeError, "queue=1.5 of 'pool' is not a whole number"),
-        ({"queue": True}, TypeError, "queue=True"),
-        ({"concurrency": 0}, ValueError, "concurrency=0 of 'pool' is too small; give 1 or more"),
-        ({"codec": "yaml"}, ValueError, "codec='yaml' is unknown"),
-        ({"recycle": 3}, TypeError, "recycle=3 of 'pool' is not of type Recycle; give one"),
-        ({"sessions": "strict"}, TypeError, "sessions='strict' of 'pool' is not of type Sessions"),
-        ({"heartbeat": 2.0}, TypeError, "is not of type Heartbeat"),
-        ({"process": {}}, TypeError, "is not of type Process"),
-        ({"intensity": Backoff()}, TypeError, "is not of type Intensity"),
+        ({"queue": -1}, ValueError, "queue of 'pool' must be 0 or more, got -1"),
+        ({"queue": 1.5}, TypeError, "queue of 'pool' must be a whole number, 0 or more, got 1.5"),
+        ({"queue": True}, TypeError, "got True"),
+        ({"concurrency": 0}, ValueError, "concurrency of 'pool' must be 1 or more, got 0"),
+        ({"codec": "yaml"}, ValueError, "codec must be one of .*, got 'yaml'"),
+        ({"recycle": 3}, TypeError, "recycle of 'pool' must be of type Recycle, got 3"),
+        ({"sessions": "strict"}, TypeError, "sessions of 'pool' must be of type Sessions, got 'strict'"),
+        ({"heartbeat": 2.0}, TypeError, "must be of type Heartbeat"),
+        ({"process": {}}, TypeError, "must be of type Process"),
+        ({"intensity": Backoff()}, TypeError, "must be of type Intensity"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings: Any, error: type[Exception], message: str) -> None:
@@ -249,11 +249,11 @@ def test_workers_search_modules_where_this_program_does(monkeypatch: pytest.Monk
     [
         (function, "give its name, 'tests.workers.pool.test_settings:function', by which each worker imports it"),
         (Model, "give its name, 'tests.workers.pool.test_settings:Model'"),
-        (lambda: 1, "a lambda has none; define a function in a module"),
-        (made_inside(), "an object from inside a function has none outside; move it to the top level of a module"),
-        (of_main, "__main__ is this program, which no other process imports; move it to a module of its own"),
-        (Model(), "this object has none; give the name of a function or class of a module"),
-        (functools.partial(function), "this object has none"),
+        (lambda: 1, "a lambda has no name; define a function in a module"),
+        (made_inside(), "an object defined inside a function cannot be found; move it to the top level of a module"),
+        (of_main, "no other process can import __main__, which is this program; move the object to a separate module"),
+        (Model(), "this object has no name; give the name of a function or class in a module"),
+        (functools.partial(function), "this object has no name"),
         (Model().predict, "bound to an object of this process; give the method's name, 'predict'"),
         (first_shadowed, "refers to something else"),
         ("models", "'models' of 'ml' is not a valid name; give 'module:function', 'module:Class', or the command"),
@@ -263,15 +263,15 @@ def test_workers_search_modules_where_this_program_does(monkeypatch: pytest.Monk
         ("a-b:Model", "is not a valid name"),
         ("models.py:Model()", "is not a valid name"),
         ("", "is not a valid name"),
-        ("__main__:Model", "__main__ is this program"),
-        ("models:<lambda>", "a lambda has none"),
+        ("__main__:Model", "no other process can import __main__"),
+        ("models:<lambda>", "a lambda has no name"),
         ("models:make.<locals>.inner", "move it to the top level of a module"),
         ([], "has no command"),
-        ([1], "is not a string or a path"),
-        ([""], "must have a program"),
-        (None, "is not a target"),
-        (b"models:Model", "is not a target"),
-        ({"models:Model"}, "is not a target"),
+        ([1], "must consist of strings and paths"),
+        ([""], "must begin with a program"),
+        (None, "cannot be run"),
+        (b"models:Model", "cannot be run"),
+        ({"models:Model"}, "cannot be run"),
     ],
 )
 def test_an_invalid_target_is_refused_with_the_remedy(target: Any, why: str) -> None:
@@ -299,21 +299,21 @@ def test_a_function_is_named_by_its_module(given: Any, name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (lambda: 1, "cannot be called in a worker, which finds functions by name, and a lambda has none"),
-        (str.upper, "this object has none"),
+        (lambda: 1, "cannot be called in a worker, which finds functions by name, and a lambda has no name"),
+        (str.upper, "this object has no name"),
         (made_inside(), "move it to the top level of a module"),
-        (of_main, "__main__ is this program"),
+        (of_main, "no other process can import __main__"),
         (Model().predict, "give the method's name, 'predict'"),
         (first_shadowed, "something else"),
-        (Model, "is not a function"),
-        (Model(), "is not a function"),
-        (functools.partial(function), "is not a function"),
-        (None, "is not a function"),
-        ("no name", "is not a valid name"),
-        ("", "is not a valid name"),
-        ("a.b", "is not a valid name"),
+        (Model, "expected a function"),
+        (Model(), "expected a function"),
+        (functools.partial(function), "expected a function"),
+        (None, "expected a function"),
+        ("no name", "must be the name of a function"),
+        ("", "must be the name of a function"),
+        ("a.b", "must be the name of a function"),
         ("models:", "is not a valid name"),
-        ("__main__:f", "__main__ is this program"),
+        ("__main__:f", "no other process can import __main__"),
     ],
 )
 def test_a_function_that_workers_cannot_find_is_refused(given: Any, why: str) -> None:
