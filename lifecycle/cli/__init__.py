@@ -1,7 +1,7 @@
-"""The `lifecycle` commands: packages for `watch`, `up` and `ctl`; modules for `run`, `webhook`, `inbox` and `flows`.
+"""The `lifecycle` command line: packages for `watch`, `up` and `ctl`, and modules for the other commands.
 
-`app` parses command lines. `options` and `files` read settings. `paths` decides which changed paths count. `output` and
-`logs` print messages. This package may import every other package. Callers import only `main`.
+`app` parses command lines. `options` and `files` read settings. `paths` selects the action for a changed path. `output`
+and `logs` print messages. This package may import any other package. Other code imports only `main` from it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None, *, beside: Iterable[AnyMain] = ()) -> int:
-    """Run a command line and return its exit status. `lifecycle watch` also runs the components ``beside``.
+    """Run a command line and return its exit status. `lifecycle watch` also runs the components in ``beside``.
 
-    The status is 0 for success, 1 for a failure, 2 for a usage error, 3 for a configuration error, and 4 if `ctl` does
-    not find the program.
+    The status is 0 for success, 1 for a failure, 2 for a usage error, 3 for a configuration error, and 4 if `ctl`
+    cannot find the program.
     """
     from lifecycle.cli.app import parse
     from lifecycle.cli.output import DONE, CliError

@@ -25,12 +25,12 @@ examples:
 
 exit status:
   0  done, or stopped on request
-  1  failed, or ended by force
-  2  wrong usage
-  3  wrong file, path or environment variable in the configuration
+  1  failed, or was forced to exit
+  2  usage error
+  3  configuration error: a wrong file, path or environment variable
   4  program not found (ctl)
 
-A failed process of `up` or `run` sets the exit status.
+If a process of `up` or `run` fails, its exit status is used.
 """
 _WATCH = """\
 example:
@@ -38,10 +38,10 @@ example:
 
 prompt:
   suspend    freeze the command, or stop it if it is not ready
-  resume     continue the command, or restart it after a change
-  hold       let changes wait while the command continues
-  release    act on the waiting changes together
-  reload     act as after a change
+  resume     continue the command, or restart it if something has changed
+  hold       collect changes without acting on them; the command continues
+  release    act once on all held changes
+  reload     react as if a file had changed
   restart    restart the command
   status     show the state of the command
   help       list the commands of the prompt
@@ -49,12 +49,12 @@ prompt:
   quit       stop the command and quit
 
 environment of the command:
-  LIFECYCLE_CHANGES      paths and changes as JSON, cut if it is too long
-  LIFECYCLE_CHANGES_CUT  number of changes that were cut
+  LIFECYCLE_CHANGES      changed paths as JSON, truncated if too long
+  LIFECYCLE_CHANGES_CUT  number of changes left out
   LIFECYCLE_ATTEMPT      number of the start, from 1
   LIFECYCLE_PREV_EXIT    exit code of the previous run, negative for a signal
   LIFECYCLE_RESUME_ID    ID that stays the same for all runs
-  PYTHONUNBUFFERED       1 without a terminal, unless it is set
+  PYTHONUNBUFFERED       1 if there is no terminal, unless already set
 
 environment:
   NO_COLOR  print without colours
@@ -67,7 +67,7 @@ examples:
 
 environment of each process:
   PORT                 5000 for the first line of a Procfile, 5100 for the next
-  PYTHONUNBUFFERED     1 unless it is set
+  PYTHONUNBUFFERED     1 unless already set
   LIFECYCLE_ATTEMPT    number of the start, from 1
   LIFECYCLE_PREV_EXIT  exit code of the previous run, negative for a signal
   LIFECYCLE_RESUME_ID  ID that stays the same for all runs
@@ -82,7 +82,7 @@ examples:
   lifecycle run shop.app:create --factory
 
 environment:
-  LIFECYCLE_DEBUG  1: print the traceback of an expected failure
+  LIFECYCLE_DEBUG  set to 1 to print tracebacks of expected failures too
   NO_COLOR         print without colours
 """
 _SEND = """\
@@ -91,8 +91,8 @@ example:
     --secret-env WEBHOOK_SECRET --data @push.json
 
 exit status:
-  0  the response has a status of 2xx
-  1  the response has another status, or did not arrive within 30 seconds
+  0  the response status is 2xx
+  1  the response has any other status, or no data arrived for 30 seconds
 """
 _INBOX = """\
 examples:
@@ -109,7 +109,7 @@ environment:
   PGPASSWORD  password for PostgreSQL, in place of ~/.pgpass
 """
 
-#: The help and the example of each subcommand.
+#: The help text and an example for each subcommand.
 _INBOX_COMMANDS = {
     "list": ("list the messages with their states", "app.db"),
     "show": ("show messages with their headers and bodies", "app.db 7 8"),
@@ -128,9 +128,9 @@ _FLOWS_COMMANDS = {
     "drop": ("remove dead letters of sent events", "app.db dead"),
 }
 
-#: The signatures that `webhook send` can make.
+#: The signature schemes that `webhook send` supports.
 _SCHEMES = ("github", "standard", "stripe", "slack", "gitlab", "hmac")
-#: The metavar and the help of each option for `hmac` alone.
+#: The metavar and the help of each option that applies only to `hmac`.
 _HMAC = {
     "header": ("NAME", "put the signature into this header; required"),
     "algorithm": ("NAME", "use this digest, such as sha512 [default: sha256]"),
@@ -142,13 +142,13 @@ _HMAC = {
 class Arguments(argparse.Namespace):
     """A parsed command line."""
 
-    #: Runs the command.
+    #: The function that runs the command.
     main: Callable[[Arguments], int]
     #: The words after ``--``.
     command: tuple[str, ...]
-    #: The error for words after ``--``, with ``{}`` for the words; empty if the command takes them.
+    #: The error for words after ``--``, where ``{}`` stands for the words. Empty if the command accepts them.
     no_command: str = ""
-    #: Components that run with the command of `watch`.
+    #: Components that run next to the command of `watch`.
     beside: tuple[object, ...] = ()
 
     def run(self) -> int:
@@ -163,7 +163,7 @@ class Arguments(argparse.Namespace):
 
 
 def parse(argv: Sequence[str]) -> Arguments:
-    """Parse a command line; words after ``--`` are the command of `watch`, and never options.
+    """Parse a command line. Words after ``--`` are never options. For `watch`, they are the command.
 
     Raises:
         SystemExit: with 0 after ``--help`` or ``--version``, with 2 for mistakes.
@@ -174,7 +174,7 @@ def parse(argv: Sequence[str]) -> Arguments:
 
 
 def build_parser(first: str = "") -> argparse.ArgumentParser:
-    """Return the parser of the command ``first``, or of all commands."""
+    """Return a parser for the command ``first``, or for all commands if ``first`` is not a command."""
     parser = argparse.ArgumentParser(
         prog="lifecycle",
         description="Run, restart, query and control programs.",
@@ -193,7 +193,7 @@ def build_parser(first: str = "") -> argparse.ArgumentParser:
         "inbox": _add_inbox,
         "flows": _add_flows,
     }
-    # Building all parsers is slow, and only the help needs all.
+    # Building every parser is slow, and only the general help needs them all.
     for add in [adding[first]] if first in adding else adding.values():
         add(commands)
     return parser
@@ -250,7 +250,7 @@ def _add_up(commands: Any) -> None:
         "--file",
         type=_typed(options.path),
         metavar="FILE",
-        help="read this file: tables if its name ends in .toml, otherwise a Procfile",
+        help="read this file: TOML tables if its name ends in .toml, otherwise a Procfile",
     )
     output = parser.add_argument_group("output")
     output.add_argument(
@@ -274,18 +274,18 @@ def _add_run(commands: Any) -> None:
     parser = commands.add_parser(
         "run",
         usage="lifecycle run [--factory] [--log-format FORMAT] MODULE:ATTRIBUTE",
-        help="run an async function, a router or a worker of a module",
+        help="run an async function, a router or a worker from a module",
         description="Import MODULE from the current directory or sys.path, and pass ATTRIBUTE to lifecycle.run.",
         epilog=_RUN,
     )
-    parser.set_defaults(main=_run, no_command="lifecycle run takes no command; {} would be for lifecycle watch")
+    parser.set_defaults(main=_run, no_command="lifecycle run takes no command; to run {}, use lifecycle watch")
     parser.add_argument(
         "target",
         metavar="MODULE:ATTRIBUTE",
         help="run this async function, router, worker or object with a run method",
     )
     parser.add_argument(
-        "--factory", action="store_true", help="call ATTRIBUTE, and run its result, or several in a list"
+        "--factory", action="store_true", help="call ATTRIBUTE, and run the object or list that it returns"
     )
     output = parser.add_argument_group("output")
     _add_option(output, options.LOG_FORMAT)
@@ -354,10 +354,15 @@ def _add_inbox(commands: Any) -> None:
     group, subcommands = _add_group(commands, "inbox", "show and change the inbox of a webhook receiver", _INBOX)
     for name, (described, example) in _INBOX_COMMANDS.items():
         parser = _add_subcommand(subcommands, name, described, example)
-        parser.add_argument("file", type=_typed(options.path), metavar="FILE", help="open this file of an Inbox(…)")
+        parser.add_argument(
+            "file", type=_typed(options.path), metavar="FILE", help="open this inbox file, the path given to Inbox(…)"
+        )
         if name != "list":
             parser.add_argument(
-                "ids", nargs="+", metavar="ID", help=f"{name} the messages with these numbers, or all with 'dead'"
+                "ids",
+                nargs="+",
+                metavar="ID",
+                help=f"{name} the messages with these numbers, or all dead letters with 'dead'",
             )
     group.set_defaults(main=_inbox, ids=(), no_command="lifecycle inbox takes no command after --")
 
@@ -406,7 +411,7 @@ def _flows(arguments: Arguments) -> int:
 
 
 def _add_group(commands: Any, name: str, described: str, epilog: str) -> tuple[Any, Any]:
-    """Add a command that has subcommands; return its parser, and the object that subcommands are added to."""
+    """Add a command with subcommands. Return its parser, and the object to which subcommands are added."""
     parser = commands.add_parser(
         name,
         usage=f"lifecycle {name} COMMAND ...",
@@ -414,7 +419,7 @@ def _add_group(commands: Any, name: str, described: str, epilog: str) -> tuple[A
         description=_sentence(described),
         epilog=epilog,
     )
-    parser.intermixes = False  # argparse cannot intermix with subcommands
+    parser.intermixes = False  # argparse cannot intermix arguments with subcommands
     subcommands = parser.add_subparsers(
         title="commands", metavar="COMMAND", required=True, dest="subcommand", prog=f"lifecycle {name}"
     )
@@ -436,7 +441,7 @@ def _sentence(text: str) -> str:
 
 
 class _HelpFormatter(argparse.HelpFormatter):
-    """Formatter that wraps a text of one line, and keeps the lines of any other text."""
+    """Formatter that wraps single-line text, and keeps the line breaks of multi-line text."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if "\n" in text else super()._fill_text(text, width, indent)
@@ -444,14 +449,14 @@ class _HelpFormatter(argparse.HelpFormatter):
     def _split_lines(self, text: str, width: int) -> list[str]:
         import textwrap
 
-        # Words such as on-failure stay whole.
+        # Do not break words such as on-failure.
         return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
 class _CommandParser(argparse.ArgumentParser):
-    """Parser that allows names on both sides of an option, and suggests an option for an unknown one."""
+    """Parser that accepts positional arguments on both sides of an option, and suggests similar option names."""
 
-    #: True if names may be on both sides of an option.
+    #: True if positional arguments may come before and after an option.
     intermixes: bool = True
 
     def __init__(self, **settings: Any) -> None:
@@ -460,7 +465,7 @@ class _CommandParser(argparse.ArgumentParser):
         self._positionals.title = "arguments"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # its overloads
-        """Parse as argparse does, but report unknown options."""
+        """Parse as argparse does, but exit with an error for unknown arguments."""
         if not self.intermixes:
             return super().parse_known_args(args, namespace)
         self.intermixes = False  # the next line calls this method again
@@ -475,7 +480,7 @@ class _CommandParser(argparse.ArgumentParser):
 
 
 def _add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
-    """Add ``options`` under the headings of their groups."""
+    """Add ``options``, each under the heading of its group."""
     groups: dict[str, Any] = {}
     for option in options:
         if option.group not in groups:
@@ -484,7 +489,7 @@ def _add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> 
 
 
 def _add_option(group: Any, option: Option) -> None:
-    """Add an option with a value, or both forms of a flag; the help shows the form that changes the default."""
+    """Add an option with a value, or both forms of a flag. The help shows the form that differs from the default."""
     if option.is_flag:
         for name, value in ((option.name, True), (f"no-{option.name}", False)):
             shown = option.help if name == option.shown else argparse.SUPPRESS
@@ -497,7 +502,7 @@ def _add_option(group: Any, option: Option) -> None:
 
 
 def _typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a reader for argparse, which prints the text of an `ArgumentTypeError` but not of a `ValueError`."""
+    """Adapt ``read`` to argparse, which prints the message of an `ArgumentTypeError` but not of a `ValueError`."""
 
     def typed(text: str) -> Any:
         try:
@@ -516,7 +521,7 @@ class _Collect(argparse.Action):
 
 
 class _Version(argparse.Action):
-    """Action that prints the version, which is slow to look up."""
+    """Action that looks up and prints the version. The lookup is slow, so it happens only on request."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         from importlib.metadata import PackageNotFoundError, version

@@ -33,7 +33,7 @@ __all__ = [
 
 @contextmanager
 def permissions_checked() -> Generator[None]:
-    """Turn the PermissionError of a path that this process may not access into a ConfigError with the closed path."""
+    """Replace a `PermissionError` with a `ConfigError` that names the file or directory that cannot be accessed."""
     try:
         yield
     except PermissionError as error:
@@ -82,7 +82,7 @@ def load_table(file: Path, *names: str) -> Mapping[str, Any] | None:
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Suggest the name in ``known`` that is similar to ``given``. If none is, list all of them."""
+    """Suggest the name in ``known`` that is most similar to ``given``. If none is similar, list them all."""
     close = difflib.get_close_matches(given, known := sorted(known), n=1)
     return f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
 
@@ -112,18 +112,18 @@ def read_env(file: Path) -> dict[str, str]:
     """Return the variables of a ``.env`` file.
 
     Raises:
-        ConfigError: if the file cannot be read. The message contains the line, if a line is wrong.
+        ConfigError: if the file cannot be read, or contains an invalid line. The message contains that line.
     """
     return parse_env(read_text(file), str(file))
 
 
 def parse_env(text: str, name: str) -> dict[str, str]:
-    """Return the variables in the text of a ``.env`` file. Errors contain its ``name``.
+    """Parse the text of a ``.env`` file and return its variables. Errors contain the file's ``name``.
 
     Raises:
         ConfigError: for a line that python-dotenv would ignore.
     """
-    # Imported here, because it is slow to import.
+    # Imported here because the import is slow.
     from dotenv.main import DotEnv
     from dotenv.parser import parse_stream
 
@@ -134,7 +134,7 @@ def parse_env(text: str, name: str) -> dict[str, str]:
         if each.error or "\0" in written:
             line = next(iter(written.strip().splitlines()), "")
             raise ConfigError(f"{name}:{each.original.line}: {masked(line)!r} cannot be read; write KEY=VALUE")
-    # Existing environment variables take precedence, also in references.
+    # Existing environment variables take precedence, even in references.
     found = DotEnv(None, stream=io.StringIO(text), override=False).dict()
     return {key: value for key, value in found.items() if value is not None}
 
@@ -155,18 +155,18 @@ def secret_in(name: str) -> str:
 
 
 def check_file(file: Path, schema: Schema, *, lacks: str, given_to: str) -> None:
-    """Raise an error if ``file`` does not contain ``schema``, so that a command does not change a file of another kind.
+    """Raise an error unless ``file`` contains ``schema``, so that a command never changes an unrelated file.
 
-    A damaged file is accepted, because opening it raises a better error.
+    A damaged file is accepted here, because opening it raises a clearer error.
 
     Args:
-        file: the file of the command line.
+        file: the file given on the command line.
         schema: the journal schema that the file must contain.
-        lacks: the error for another file, such as "is not an inbox".
+        lacks: the error for any other file, such as "is not an inbox".
         given_to: the class that writes such files, such as "Inbox".
 
     Raises:
-        UsageError: if the file does not exist, or is of another kind.
+        UsageError: if the file does not exist, or does not contain the schema.
     """
     advice = f"give the path that your program passes to {given_to}(…)"
     if not file.is_file():

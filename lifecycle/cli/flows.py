@@ -1,7 +1,8 @@
 """`lifecycle flows`: list the flows in a file or on a server, and send requests to the processes that run them.
 
-The command does not import your program, so it runs no flow. To suspend or resume a flow, it sends a request to the
-process that runs the flow. To retry a failed flow, it resets the flow, and your program runs it again.
+The command runs no flow. It imports nothing from your program, except for `diagram --flow`. To suspend or resume a
+flow, it sends a request to the process that runs the flow. To retry a failed flow, it resets the flow, and your program
+runs it again.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ __all__ = ["flows"]
 
 _RUNS = (FlowState.RUNNING, FlowState.SUSPENDING, FlowState.RESUMING)
 
-#: Number of changes of a flow that are shown; JSON contains all.
+#: The number of changes per flow that are shown. JSON output contains all of them.
 _RECENT = 20
-#: The states of a task whose change has an error.
+#: The states of a task in which its change has an error.
 _FAILED = ("FAILURE", "REVERT_FAILURE")
 _DEAD = ("kind", "id", "name", "attempts", "error")
 
@@ -77,7 +78,7 @@ def flows(
 
 
 class _Selection:
-    """The selected flows of a subcommand, and its options."""
+    """The flows that a subcommand applies to, and its options."""
 
     def __init__(self, flows: Flows, ids: Sequence[str], *, json: bool, flow: str | None) -> None:
         self.flows, self.ids, self.json, self.flow = flows, ids, json, flow
@@ -86,7 +87,7 @@ class _Selection:
         """Return the selected flows.
 
         Raises:
-            CliError: if one does not exist.
+            CliError: if a selected flow does not exist.
         """
         rows = await self.flows.store.flows()
         if not self.ids:
@@ -97,12 +98,12 @@ class _Selection:
         return [known[each] for each in dict.fromkeys(self.ids)]
 
     async def process(self, row: FlowRow) -> str:
-        """Return the pid of the process that runs a flow, with its host if there are several; empty if none does."""
+        """Return the pid of the process that runs a flow, with its host if there are several. Empty if none runs it."""
         lives = row.owner and row.state not in ENDS and await self.flows.presence.lives(row.owner)
         return _process_of(row.owner) if lives else ""
 
     def send(self, request: str, flows_or_owners: Iterable[str]) -> None:
-        """Send a request to these processes, given as owners or as the flows that they run."""
+        """Send a request to processes. Each is given as an owner, or as a flow that it runs."""
         self.flows.presence.open()
         try:
             for each in flows_or_owners:
@@ -127,7 +128,7 @@ async def _carry_out(subcommand: Callable[[_Selection], Awaitable[int]], selecti
 
 
 async def _list(selection: _Selection) -> int:
-    """Print one line per flow, the oldest first, then one per job that has not run yet."""
+    """Print one line per flow, oldest first, and then one line per job that has not run yet."""
     rows = [(row, await selection.process(row)) for row in await selection.rows()]
     rows += [(row, "") for row in ([] if selection.ids else await _waiting(selection, {row.id for row, _ in rows}))]
     if rows or selection.json:
@@ -138,7 +139,7 @@ async def _list(selection: _Selection) -> int:
 
 
 async def _waiting(selection: _Selection, known: Collection[str]) -> list[FlowRow]:
-    """Return the jobs without a flow in ``known``, in the form of flows with the state of the job."""
+    """Return the waiting jobs whose flow is not in ``known``, as flow rows with the state of the job."""
     store = selection.flows.store
     jobs = await store.jobs(selection.flows.presence).rows(JobState.UNCLAIMED, now=clock_of(store)())
     return [FlowRow(job.id, job.flow, state=job.state, at=job.enqueued) for job in jobs if job.id not in known]
@@ -205,7 +206,7 @@ async def _ask(selection: _Selection, request: str, states: Sequence[FlowState])
 
 
 async def _retry(selection: _Selection) -> int:
-    """Reset failed flows. They run again immediately if their process is alive, otherwise when their program starts."""
+    """Reset failed flows. They run again immediately if their process is alive, or else when their program starts."""
     rows = [row for row in await selection.rows() if selection.ids or row.state in RESTARTABLE]
     of_jobs = [row for row in rows if await _is_of_complete_job(selection, row)]
     if selection.ids and of_jobs:
@@ -231,14 +232,14 @@ async def _job(selection: _Selection, id: str) -> JobRow | None:  # noqa: A002  
 
 
 async def _is_of_complete_job(selection: _Selection, row: FlowRow) -> bool:
-    """Return whether a worker ran the flow for a job that is complete, so that no worker would run the flow again."""
+    """Return whether the flow ran for a job that is now complete. No worker would run such a flow again."""
     store = selection.flows.store
     job = await store.jobs(selection.flows.presence).get(row.id, now=clock_of(store)())
     return job is not None and job.flow == row.name and job.state == JobState.COMPLETE
 
 
 async def _dead(selection: _Selection) -> int:
-    """List the dead letters: discarded jobs and events that could not be delivered, the oldest first."""
+    """List the dead letters: discarded jobs, then events that could not be delivered."""
     store, now = selection.flows.store, clock_of(selection.flows.store)()
     jobs = await store.jobs(selection.flows.presence).rows(JobState.COMPLETE, now=now)
     letters = [
@@ -253,7 +254,7 @@ async def _dead(selection: _Selection) -> int:
 
 
 async def _replay(selection: _Selection) -> int:
-    """Deliver dead events again, with new attempts."""
+    """Deliver dead events again, with a fresh set of attempts."""
     numbers = await _letters(selection)
     await selection.flows.store.outbox().revive(numbers)
     selection.flows.presence.open()
@@ -277,7 +278,7 @@ async def _letters(selection: _Selection) -> list[int]:
     """Return the numbers of the dead events with the given ids.
 
     Raises:
-        CliError: if one is not a dead letter.
+        CliError: if an id does not belong to a dead letter.
     """
     letters = await selection.flows.store.outbox().dead()
     if list(selection.ids) == ["dead"]:
@@ -285,10 +286,12 @@ async def _letters(selection: _Selection) -> list[int]:
     if missing := set(selection.ids) - {row.id for row in letters}:
         if await _job(selection, min(missing)) is not None:
             raise CliError(
-                f"{min(missing)!r} is a job; replay and drop take sent events. Enqueue the job again with a new id, "
-                "and call JobQueue.purge to remove complete jobs"
+                f"{min(missing)!r} is a job, but replay and drop take sent events. To run it again, enqueue it with a "
+                "new id. To remove complete jobs, call JobQueue.purge"
             )
-        raise CliError(f"sent event {min(missing)!r} is not a dead letter; `lifecycle flows dead` lists them")
+        raise CliError(
+            f"sent event {min(missing)!r} is not a dead letter; `lifecycle flows dead` lists the dead letters"
+        )
     return [row.number for row in letters if row.id in selection.ids]
 
 
@@ -315,7 +318,7 @@ async def _all_changes(store: Store, id: str) -> AsyncIterator[Change]:  # noqa:
 
 
 def _in_order(snapshot: Snapshot, changes: Sequence[Change]) -> Snapshot:
-    """Sort the tasks by their first starts."""
+    """Sort the tasks by the time of their first start."""
     begun: dict[str, int] = {}
     for change in changes:
         begun.setdefault(change.name, change.seq)
@@ -398,7 +401,7 @@ def _task_json(row: StepRow) -> dict[str, Any]:
 
 
 def _value(text: str | None) -> Any:
-    """Decode JSON from the store. The text of another serializer is returned unchanged."""
+    """Decode JSON from the store. Text that a different serializer wrote is returned unchanged."""
     try:
         return None if text is None else js.loads(text)
     except ValueError:
@@ -406,7 +409,7 @@ def _value(text: str | None) -> Any:
 
 
 def _error(snapshot: Snapshot, changes: Sequence[Change], job: JobRow | None) -> str:
-    """Return the error of a job or flow that has not succeeded: that of the job, or else the last one of a task."""
+    """Return the error of a flow that has not succeeded: that of its job, of the flow, or of its last failed task."""
     if snapshot.flow.state == FlowState.SUCCESS:
         return ""
     if error := (job.error if job is not None else "") or snapshot.flow.error:
@@ -476,10 +479,10 @@ def _why(change: Change) -> str:
 
 
 def _mermaid(snapshots: Sequence[Snapshot], flow: str | None) -> str:
-    """Draw one flow with its tasks, or several flows as nodes. ``flow`` (MODULE:ATTRIBUTE) defines the flow, if given.
+    """Draw one flow with its tasks, or several flows as nodes. ``flow`` is the MODULE:ATTRIBUTE of its definition.
 
     Raises:
-        UsageError: if the definition does not exist, or defines another flow.
+        UsageError: if the definition does not exist, or defines a different flow.
     """
     from lifecycle.observe import mermaid
 
@@ -492,7 +495,7 @@ def _info(snapshot: Snapshot, definition: Flow | Task | None) -> RunInfo:
     views = {row.name: step_view(row) for row in snapshot.steps.values()}
     if definition is not None and definition.name != snapshot.flow.name:
         raise UsageError(
-            f"{definition!r} does not define the flow {snapshot.flow.name!r}; give its definition, or another id"
+            f"{definition!r} does not define the flow {snapshot.flow.name!r}; give its definition, or a different id"
         )
     return run_info(definition, snapshot.flow, views)
 
@@ -503,9 +506,7 @@ def _definition(target: str) -> Flow | Task:
     sys.path.insert(0, str(Path.cwd()))
     found = find(target, _is_flow)
     if not _is_flow(found):
-        raise UsageError(
-            f"{target} is {found!r}, which is not a flow; give the result of linear, unordered, graph or task"
-        )
+        raise UsageError(f"{target} must be a flow (the result of linear, unordered, graph or task), got {found!r}")
     flow: Flow | Task = found
     return flow
 

@@ -1,6 +1,6 @@
-"""`lifecycle inbox`: list, replay and remove the messages in an inbox file, also while a receiver uses the file.
+"""`lifecycle inbox`: list, replay and remove the messages in an inbox file, even while a receiver uses the file.
 
-Requests are shown without control characters and without secrets.
+Requests are printed without control characters or secrets.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def inbox(subcommand: str, file: Path, ids: Sequence[str]) -> int:
 
     Raises:
         UsageError: if the file is not an inbox, or an id is not a number.
-        CliError: if a message does not exist, or is in use.
+        CliError: if a message does not exist, or is being delivered.
     """
     with _opened(file) as carry_out:
         _SUBCOMMANDS[subcommand](carry_out, ids)
@@ -70,9 +70,9 @@ def _opened(file: Path) -> Generator[Callable[[Work], Any]]:
 
 
 def _release(file: Path, carry_out: Callable[[Work], Any]) -> None:
-    """Release the messages of a receiver that has died without releasing them."""
+    """Release messages that are still claimed by a receiver that has died."""
     path = lock_path(file)
-    if not os.path.exists(path):  # noqa: PTH110  # a text
+    if not os.path.exists(path):  # noqa: PTH110  # a string
         return
     lock = FileLock(path)
     if lock.take():
@@ -105,7 +105,7 @@ def _show(carry_out: Callable[[Work], Any], ids: Sequence[str]) -> None:
 
 
 def _replay(carry_out: Callable[[Work], Any], ids: Sequence[str]) -> None:
-    """Deliver messages again. The receiver does so within a second, or at its next start."""
+    """Schedule another delivery of messages. The receiver makes it within a second, or at its next start."""
     numbers = _numbers(carry_out, ids)
     for number in numbers:
         if not carry_out(partial(WEBHOOKS.revive, number=number)):
@@ -114,7 +114,7 @@ def _replay(carry_out: Callable[[Work], Any], ids: Sequence[str]) -> None:
 
 
 def _drop(carry_out: Callable[[Work], Any], ids: Sequence[str]) -> None:
-    """Remove messages. The receiver still finishes those that it is delivering."""
+    """Remove messages. Deliveries in progress still finish."""
     numbers = _numbers(carry_out, ids)
 
     def remove(db: sqlite3.Connection) -> list[int]:

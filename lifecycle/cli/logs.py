@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JsonConsole", "console_for", "json_line", "logging_to", "print_failure", "program_logging"]
 
-#: Logger of refused requests at level INFO, which help to set up a sender.
+#: The logger that records refused requests at level INFO. They help when you set up a sender.
 _SOURCES = "lifecycle.sources"
 _OURSELVES = "lifecycle.cli"
 _LEVELS = {YELLOW: logging.WARNING, RED: logging.ERROR}
@@ -44,7 +44,7 @@ def console_for(log_format: LogFormat | None, prefix: str = PREFIX) -> Console:
 
 def print_failure(console: Console, error: BaseException) -> None:
     """Print an error of the user's program: an expected failure as one line, any other with its traceback."""
-    from lifecycle.runtime.failures import is_debugging, one_line  # the runtime needs a terminal of POSIX
+    from lifecycle.runtime.failures import is_debugging, one_line  # the runtime needs POSIX terminals
 
     line = None if is_debugging() else one_line(error)
     if line is not None:
@@ -74,7 +74,7 @@ def _record(level: int, text: str, **fields: Any) -> logging.LogRecord:
 
 @contextmanager
 def logging_to(console: Console) -> Generator[None]:
-    """Within the block, print the library's warnings and errors, and requests that it refuses."""
+    """Within the block, print the library's warnings and errors, and the requests that it refuses."""
     logger, sources, handler = logging.getLogger("lifecycle"), logging.getLogger(_SOURCES), _WarningHandler(console)
     propagated, logger.propagate = logger.propagate, False
     level = sources.level
@@ -90,7 +90,7 @@ def logging_to(console: Console) -> Generator[None]:
 
 @contextmanager
 def program_logging(console: Console) -> Generator[None]:
-    """Print log records within the block, in which a program of the user runs.
+    """Print log records within the block, in which the user's program runs.
 
     In JSON, all records at level INFO and above are printed, unless the program configures the root logger. In text
     format, the library's warnings and errors are printed, unless the program configures logging.
@@ -127,7 +127,7 @@ class _ConsoleHandler(logging.Handler):
 
 
 class _WarningHandler(_ConsoleHandler):
-    """Prints warnings, errors and refused requests, except the failures of commands, which `watch` and `up` print."""
+    """Prints warnings, errors and refused requests. `watch` and `up` print the failures of commands themselves."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.msg == NOT_RESTARTED:
@@ -135,7 +135,7 @@ class _WarningHandler(_ConsoleHandler):
         return record.levelno >= logging.WARNING or record.name == _SOURCES
 
     def _text(self, record: logging.LogRecord) -> str:
-        # The console shows the output of each command.
+        # The console has already shown the output of each command.
         return without_output(self.format(record))
 
 

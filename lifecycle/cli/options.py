@@ -1,6 +1,6 @@
 """Declarations of options, and readers of their values from a command line or a TOML file.
 
-A reader raises `ValueError` with the accepted values. The caller adds the name of the option or key.
+A reader raises a `ValueError` that lists the accepted values. The caller adds the name of the option or key.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ __all__ = [
 #: Reactions to a change while the command runs.
 Busy: TypeAlias = Literal["restart", "queue", "drop"]
 
-#: Conditions for a restart of a command that has ended.
+#: Conditions under which an ended command is restarted.
 Policy: TypeAlias = Literal["never", "on_failure", "always"]
 
-#: Reactions to a process that cannot start at first.
+#: Reactions to a process whose first start fails.
 FirstStart: TypeAlias = Literal["fail", "retry"]
 
 #: Reactions to a changed file.
@@ -88,14 +88,15 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Glob:
-    """A glob for paths: a pattern with the syntax of topics and the rules of ``.gitignore``.
+    """A glob for paths, with the pattern syntax of topics and the rules of ``.gitignore``.
 
     ``*`` and ``?`` never match a slash; ``**`` does. A glob without a slash matches a name in any directory. A glob
     with a slash starts at ``base``. A glob that ends in a slash matches everything below a directory. Paths have
-    forward slashes and are relative to ``base``, or to the current directory if that is None.
+    forward slashes and are relative to ``base``, or to the current directory if ``base`` is None.
 
     Raises:
-        ValueError: for an empty glob, or (`InvalidPattern`) for an invalid one, with the position of the error.
+        ValueError: for an empty glob. An invalid one raises the subclass `InvalidPattern`, with the position of the
+            error.
     """
 
     text: str
@@ -115,7 +116,7 @@ class Glob:
         object.__setattr__(self, "_below", path_glob(f"{pattern}/**") if self.text.endswith("/") else None)
 
     def at(self, base: Path) -> Glob:
-        """Return the same glob, starting at ``base``."""
+        """Return a copy of this glob that starts at ``base``."""
         return replace(self, base=base)
 
     @property
@@ -132,7 +133,7 @@ class Glob:
     def covers(self, path: str) -> bool:
         """Return True if the glob matches the path or a directory above it."""
         parts = path.split("/")
-        # A glob for directories does not match a file of that name.
+        # A glob for directories does not match a file with the same name.
         last = len(parts) - (self._below is not None)
         return any(self._pattern.matches("/".join(parts[:end])) for end in range(1, last + 1))
 
@@ -144,7 +145,7 @@ class Rule(NamedTuple):
     action: Action
 
     def at(self, base: Path) -> Rule:
-        """Return the same rule, with a glob that starts at ``base``."""
+        """Return a copy of this rule with a glob that starts at ``base``."""
         return self._replace(glob=self.glob.at(base))
 
 
@@ -209,7 +210,7 @@ def port(text: str) -> int:
 
 
 def _one_of(choices: object) -> Callable[[str], Any]:
-    """Return a reader of one value of a `Literal`; dashes may replace underscores."""
+    """Return a reader for the values of a `Literal`. Dashes may replace underscores."""
     values: dict[str, str] = {each.replace("_", "-"): each for each in get_args(choices)}
     *first, last = values
 
@@ -239,7 +240,7 @@ def ready(text: str) -> str:
 
 
 def probe(text: str) -> str:
-    """Read a health check as in a `Spec`."""
+    """Read a health check in the form that `Spec` accepts."""
     from lifecycle.workers.probes import parse_probe
 
     try:
@@ -278,14 +279,14 @@ def variable(text: str) -> str:
 
 
 def path(text: str) -> Path:
-    """Read a path, which may not exist."""
+    """Read a path, which need not exist."""
     if not text or "\0" in text:
         raise ValueError("give a path")
     return Path(text)
 
 
 def store(text: str) -> Path | str:
-    """Read a path, or the URL of a server. A URL is not checked, because an error could show its password."""
+    """Read a path or the URL of a server. A URL is not checked, because an error message could reveal its password."""
     return text if "://" in text else path(text)
 
 
@@ -296,8 +297,8 @@ def store(text: str) -> Path | str:
 class Option:
     """An option of a command line, and the key of the same name in a configuration file.
 
-    A flag has the forms ``--NAME`` and ``--no-NAME``, so that the command line can override a file. If ``many`` is
-    true, each text is read as a tuple, and the tuples are joined.
+    A flag has the forms ``--NAME`` and ``--no-NAME``, so that the command line can override a configuration file. An
+    option with ``many`` may be repeated: each value is read as a tuple, and the tuples are joined.
     """
 
     name: str
@@ -305,7 +306,7 @@ class Option:
     #: The name of the value in the help; None for a flag.
     metavar: str | None = None
     read: _Read = str
-    #: True if a configuration file gives a number, False if it gives a text.
+    #: True if the value in a configuration file is a number, False if it is a string.
     number: bool = False
     many: bool = False
     default: Any = None
@@ -324,12 +325,12 @@ class Option:
 
     @property
     def shown(self) -> str:
-        """The name in the help: for a flag, the form that changes the default."""
+        """The name in the help: for a flag, the form that differs from the default."""
         return f"no-{self.name}" if self.default is True else self.name
 
     @property
     def shown_default(self) -> str:
-        """The default as a user would write it; empty for a flag and without a default."""
+        """The default as a user would write it. Empty for a flag, or if there is no default."""
         match self.default:
             case Signals() as default:
                 return default.name.removeprefix("SIG")
@@ -342,7 +343,7 @@ class Option:
 
     @property
     def described(self) -> str:
-        """The help, with the default if there is one."""
+        """The help text, followed by the default if there is one."""
         return f"{self.help} [default: {self.shown_default}]" if self.shown_default else self.help
 
 
@@ -356,9 +357,9 @@ def option(
     many: bool = False,
     group: str = "options",
 ) -> Any:
-    """Declare a field of a settings dataclass as an option; see `Option`. Without ``metavar`` it is a flag."""
+    """Declare a field of a settings dataclass as an option (see `Option`). Without ``metavar``, it is a flag."""
     default = () if many else default
-    # The option gets the name of the field.
+    # `options_of` sets the name to that of the field.
     return field(default=default, metadata={"option": Option("", help, metavar, read, number, many, default, group)})
 
 
@@ -374,7 +375,7 @@ LOG_FORMAT = Option(
 
 
 def options_of(settings: type) -> tuple[Option, ...]:
-    """Return the options that the fields of a settings dataclass declare, in their order."""
+    """Return the options that a settings dataclass declares, in the order of its fields."""
     return tuple(
         replace(each.metadata["option"], name=each.name.replace("_", "-"))
         for each in fields(settings)
@@ -383,9 +384,9 @@ def options_of(settings: type) -> tuple[Option, ...]:
 
 
 def find_option(key: str, known: Iterable[Option], *others: str) -> tuple[Option, bool]:
-    """Return the option for ``key`` of a file, and True if the key is the negation of a flag.
+    """Return the option for ``key`` of a configuration file, and True if the key negates a flag.
 
-    The key may have dashes or underscores.
+    The key may contain dashes or underscores.
 
     Raises:
         ValueError: for an unknown key, with a suggestion from ``known`` and ``others``.

@@ -1,4 +1,4 @@
-"""Exit statuses, errors, and functions that print for people."""
+"""Exit statuses, errors, and functions that print human-readable text."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ CONFIGURATION = 3
 
 #: The prefix of each line of a message.
 PREFIX = "[lifecycle]"
-#: The errors for a full disk, a full quota, or a file that is too large.
+#: The error codes for a full disk, an exhausted quota, and a file that is too large.
 _FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
-#: Colours, as the parameters of the control sequence.
+#: Colours, as parameters of the control sequence.
 DIM, RED, GREEN, YELLOW = "2", "31", "32", "33"
 
 
@@ -80,7 +80,8 @@ class ConfigError(CliError):
 def write(stream: TextIO | None, text: str) -> bool:
     """Write and flush ``text``. Returns False if the reader has just closed the stream.
 
-    Later calls then discard the text and return True, as they do if ``stream`` is None (closed before the start).
+    Later calls discard the text and return True. So do calls in which ``stream`` is None, because it was closed before
+    the program started.
     """
     try:
         return _write(stream, text)
@@ -90,7 +91,7 @@ def write(stream: TextIO | None, text: str) -> bool:
 
 
 def print_result(stream: TextIO | None, text: str) -> bool:
-    """Write the result of a command, like `write`.
+    """Write the result of a command as `write` does, but report a full disk.
 
     Raises:
         CliError: if the disk is full.
@@ -146,7 +147,7 @@ def paint(text: str, colour: str) -> str:
 
 
 def _redirect_to_null(stream: TextIO) -> None:
-    """Discard text that could not be written, so that Python does not fail at exit."""
+    """Redirect ``stream`` to the null device, so that Python does not fail at exit when it flushes unwritten text."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)
@@ -160,7 +161,7 @@ def has_colour(stream: TextIO | None, env: Mapping[str, str] = os.environ) -> bo
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Return whether ``stream`` is a terminal. None is a stream that was closed before the start."""
+    """Return whether ``stream`` is a terminal. None stands for a stream that was closed before the program started."""
     return stream is not None and stream.isatty()
 
 

@@ -1,9 +1,9 @@
 """Rules that select the action for a changed path.
 
 Files that receive our own output are always ignored. The other rules apply in this order: the first matching rule of
-``--on``, ``--ignore``, the files that git ignores, ``--ext`` and ``--include``. A rule for a file without wildcards
-(``--on .env=restart``) applies even if git ignores that file. A rule with wildcards (``*.js=restart``) does not, so
-that build output does not trigger it.
+``--on``, then ``--ignore`` and the files that git ignores, then ``--ext`` and ``--include``. A rule for a file without
+wildcards (``--on .env=restart``) applies even if git ignores that file. A rule with wildcards (``*.js=restart``) does
+not, so that build output does not trigger it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PathRules", "absolute", "available", "honours_gitignore", "own_output"]
 
-#: Maximum names in a message; the others are counted.
+#: The maximum number of names in a message. Further ones are only counted.
 _MAX_NAMES: Final = 3
 
 _log = logging.getLogger("lifecycle.cli")
@@ -41,11 +41,11 @@ class _IgnoreFile(NamedTuple):
 
 
 class GitIgnore:
-    """The paths that git ignores below ``root``, an absolute directory. It does not run git.
+    """Finds the paths below ``root``, an absolute directory, that git ignores. It does not run git.
 
-    The ignore files from the top of the repository down apply. Those from ``root`` down apply if ``root`` is not in a
-    repository, or if git ignores ``root`` itself, because it was given explicitly. Files are read again when they
-    change. The user's global excludes (``core.excludesFile``) are not read.
+    All ignore files from the top of the repository down apply. If ``root`` is not in a repository, only those from
+    ``root`` down apply. The same holds if git ignores ``root`` itself, because the user named it explicitly. Files are
+    read again when they change. The user's global excludes (``core.excludesFile``) are not read.
     """
 
     def __init__(self, root: Path) -> None:
@@ -69,7 +69,7 @@ class GitIgnore:
         return False
 
     def _ignored_itself(self, parts: tuple[str, ...], *, is_dir: bool) -> bool:
-        """Return whether the nearest file that mentions the path ignores it. ``.git/info/exclude`` is read last."""
+        """Return whether the nearest ignore file with a rule for the path ignores it, or else ``.git/info/exclude``."""
         for depth in range(len(parts) - 1, -1, -1):
             ignored = self._check(self._top.joinpath(*parts[:depth], ".gitignore"), parts[depth:], is_dir=is_dir)
             if ignored is not None:
@@ -91,7 +91,7 @@ class GitIgnore:
 
 
 def repository(start: Path) -> Path | None:
-    """Return the top directory of the repository that contains ``start``. It has a ``.git`` directory or file."""
+    """Return the top directory of the repository that contains ``start``, the one with a ``.git`` directory or file."""
     return next((each for each in (start, *start.parents) if (each / ".git").exists()), None)
 
 
@@ -105,7 +105,7 @@ def has_rules(roots: Iterable[Path]) -> bool:
 
 
 def honours_gitignore(settings: Settings, console: Console) -> bool:
-    """Return whether to apply the rules of git. Prints a warning if they should apply but cannot."""
+    """Return whether to apply git's ignore rules. Prints a warning if they should apply but cannot."""
     if not settings.gitignore or available():
         return settings.gitignore
     if has_rules(path.absolute() for path in settings.paths):
@@ -185,7 +185,7 @@ class PathRules:
         return self._otherwise if self._is_wanted(path) else "ignore"
 
     def name(self, path: Path, start: Path | None = None) -> str:
-        """Return ``path`` relative to ``start`` (default: the current directory), or else to the watched directory."""
+        """Return ``path`` relative to ``start`` (default: the current directory), or else to its watched directory."""
         path = absolute(path, self._here)
         for base in (start or self._here, *(root if os.path.isdir(root) else root.parent for root in self._roots)):  # noqa: PTH112  # as above
             if path.is_relative_to(base):
@@ -193,7 +193,7 @@ class PathRules:
         return path.as_posix().lstrip("/")
 
     def describe(self, changes: Mapping[Path, Change]) -> str:
-        """Return a text such as ``changed: app.py, new.py (added) (+3)``."""
+        """Return a description such as ``changed: app.py, new.py (added) (+3)``."""
         shown = [
             self.name(path) + ("" if change == "modified" else f" ({change})")
             for path, change in list(changes.items())[:_MAX_NAMES]
@@ -214,23 +214,23 @@ class PathRules:
 
 
 def own_output(*more: int) -> frozenset[tuple[int, int]]:
-    """Return device and inode of the files of standard output, standard error and the descriptors ``more``.
+    """Return the device and inode of the files behind standard output, standard error and the descriptors ``more``.
 
-    Without them, ``lifecycle watch -- make >log`` would trigger itself.
+    Changes to these files are ignored. Otherwise, ``lifecycle watch -- make >log`` would trigger itself.
     """
     found = {_identity(fd) for fd in (1, 2, *more)}
     return frozenset(each for each in found if each is not None)
 
 
 def _identity(file: Path | int) -> tuple[int, int] | None:
-    """Return device and inode of a regular file, or None for anything else."""
+    """Return the device and inode of a regular file, or None for anything else."""
     try:
-        status = os.stat(file)  # noqa: PTH116  # a descriptor too
+        status = os.stat(file)  # noqa: PTH116  # may be a descriptor
     except OSError:
         return None
     return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
 def absolute(path: Path, here: Path) -> Path:
-    """Return ``path`` as an absolute path below ``here``, without ``..``. Links are not resolved."""
+    """Resolve ``path`` relative to ``here`` into an absolute path without ``..``. Links are not resolved."""
     return Path(os.path.normpath(here / path))

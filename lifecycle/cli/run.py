@@ -1,4 +1,4 @@
-"""`lifecycle run MODULE:ATTRIBUTE`, and the control socket of the programs that the commands run."""
+"""`lifecycle run MODULE:ATTRIBUTE`, and the control socket that `run`, `up` and `watch` open."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ __all__ = ["OptionalControlSocket", "find", "load", "program_name", "run_target"
 def run_target(target: str, *, factory: bool, log_format: LogFormat | None = None) -> int:
     """Run the object ``target``, and return the exit status.
 
-    The status is the exit code of a process worker that ended on its own, as a shell reports it. Otherwise it is 1
-    after an error, and 0 without one.
+    If a process worker ended on its own with a nonzero exit code, the status is that code, as a shell reports it.
+    Otherwise the status is 1 after an error, and 0 without one.
 
     Raises:
         UsageError: if the object does not exist, or cannot be run.
@@ -53,7 +53,7 @@ def _run(target: str, components: tuple[Any, ...], console: Console) -> int:
 
     try:
         run(OptionalControlSocket(target.partition(":")[0], console), *components)
-    except Exception as error:  # noqa: BLE001  # an error of the user's program
+    except Exception as error:  # noqa: BLE001  # any error of the user's program
         status = _own_code(components)
         if status is None:
             print_failure(console, error)
@@ -64,7 +64,7 @@ def _run(target: str, components: tuple[Any, ...], console: Console) -> int:
 
 
 def load(target: str, *, factory: bool = False) -> tuple[Any, ...]:
-    """Return the components of ``target`` for `lifecycle.run`. With ``factory``, the target is called first.
+    """Return the components for `lifecycle.run`: the object ``target`` or, with ``factory``, what calling it returns.
 
     Raises:
         UsageError: if the object does not exist, or cannot be run.
@@ -74,26 +74,26 @@ def load(target: str, *, factory: bool = False) -> tuple[Any, ...]:
         return _call_factory(found, target)
     if not _can_run(found):
         hint = "; to call it and run its result, give --factory" if callable(found) else ""
-        raise UsageError(f"{target} is {found!r}, which is not an async function, router or worker{hint}")
+        raise UsageError(f"{target} must be an async function, a router or a worker, got {found!r}{hint}")
     return (found,)
 
 
 def find(target: str, fits: Callable[[Any], bool]) -> Any:
-    """Return the object ``target``. If it is missing, the error lists the objects in the module that ``fits`` accepts.
+    """Import the object ``target``. If it is missing, the error lists the objects in the module that ``fits`` accepts.
 
     Raises:
         UsageError: if the module or the attribute does not exist.
     """
     module_name, colon, attribute = target.partition(":")
     if not colon or not module_name or not attribute:
-        raise UsageError(f"{target!r} is not of the form MODULE:ATTRIBUTE; give a target such as app:main")
+        raise UsageError(f"a target must have the form MODULE:ATTRIBUTE, such as app:main, got {target!r}")
     return _attribute(_module(module_name), attribute, fits)
 
 
 def _module(name: str) -> ModuleType:
-    """Import a module. Errors inside the module are not caught."""
+    """Import a module. Errors that the module itself raises are not caught."""
     if "/" in name or not all(name.split(".")):
-        raise UsageError(f"{name!r} is not a module name; give one such as app or shop.app")
+        raise UsageError(f"expected a module name, such as app or shop.app, got {name!r}")
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -118,16 +118,18 @@ def _attribute(module: ModuleType, path: str, fits: Callable[[Any], bool]) -> An
 
 def _call_factory(factory: Any, target: str) -> tuple[Any, ...]:
     if not callable(factory) or inspect.iscoroutinefunction(factory):
-        raise UsageError(f"{target} is {factory!r}, which is not a plain function; remove --factory to run it directly")
+        raise UsageError(
+            f"with --factory, {target} must be a plain function, got {factory!r}; remove --factory to run it directly"
+        )
     made = factory()
     components = tuple(cast("Iterable[Any]", made)) if isinstance(made, list | tuple) else (made,)
     if not components or not all(map(_can_run, components)):
-        raise UsageError(f"{target}() returned {made!r}; return async functions, routers or workers")
+        raise UsageError(f"{target}() must return async functions, routers or workers, got {made!r}")
     return components
 
 
 def _can_run(thing: Any) -> bool:
-    """Return whether `lifecycle.run` accepts the object: an async function, or an object with ``run`` or ``start``."""
+    """Return whether `lifecycle.run` accepts the object: an async function, a worker, or one with an async ``run``."""
     if inspect.isclass(thing) or inspect.ismodule(thing):
         return False
     called = getattr(thing, "__call__", None)  # noqa: B004  # an object with an async __call__
@@ -140,7 +142,7 @@ def _can_run(thing: Any) -> bool:
 
 
 def _own_code(components: tuple[Any, ...]) -> int | None:
-    """Return the exit code of the first process that ended on its own with a status other than zero."""
+    """Return the exit code of the first process that ended on its own with a nonzero status."""
     from lifecycle.workers import Status, WorkerState
 
     for component in components:
@@ -151,7 +153,7 @@ def _own_code(components: tuple[Any, ...]) -> int | None:
 
 
 class OptionalControlSocket(Auxiliary):
-    """A component that opens a `ControlSocket` called ``name``, or prints a warning if that fails."""
+    """A component that opens the control socket ``name``. If that fails, it only prints a warning."""
 
     def __init__(self, name: str, console: Console) -> None:
         super().__init__()
@@ -170,5 +172,5 @@ class OptionalControlSocket(Auxiliary):
 
 
 def program_name(command: str, directory: Path) -> str:
-    """Return the program name for ``command`` in ``directory``. It needs no quotes in a shell."""
+    """Return a program name for ``command`` in ``directory`` that needs no quotes in a shell."""
     return f"{command}-{re.sub('[^A-Za-z0-9._-]+', '_', directory.name) or 'root'}"

@@ -38,11 +38,11 @@ SCHEMES: Mapping[str, Callable[..., _Scheme]] = {
     "hmac": Hmac,
 }
 
-#: Maximum seconds to connect, and for each piece of the response.
+#: The timeout in seconds for connecting, and for each piece of the response.
 _TIMEOUT = 30.0
-#: Maximum bytes of a response that are printed.
+#: The maximum number of bytes of a response that are printed.
 _MAX_SHOWN = 1_048_576
-#: Characters of a path or a query that are not quoted. The percent sign is included, so that nothing is quoted twice.
+#: Characters in a path or query that are not quoted. The percent sign is one of them, so nothing is quoted twice.
 _SAFE = "%/:?#[]@!$&'()*+,;=~"
 
 
@@ -101,7 +101,7 @@ def _signer(name: str, secret: str, options: Mapping[str, str]) -> _Scheme:
 
 
 def _data(text: str) -> bytes:
-    """Return the data: the text itself, or with ``@`` the content of a file or of standard input."""
+    """Return the request body: the text itself or, after ``@``, the content of a file or of standard input."""
     if not text.startswith("@"):
         return os.fsencode(text)
     try:

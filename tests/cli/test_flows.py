@@ -170,9 +170,9 @@ def test_a_diagram_of_another_flow_is_refused(file: Path, info: Said) -> None:
         "does not define the flow 'deploy'"
         in info("diagram", file, "good", "--flow", f"{__name__}:build", status=USAGE)[1]
     )
-    assert "is not a flow" in info("diagram", file, "good", "--flow", "json:dumps", status=USAGE)[1]
+    assert "must be a flow" in info("diagram", file, "good", "--flow", "json:dumps", status=USAGE)[1]
     assert "no 'none'; it has DEPLOY" in info("diagram", file, "--flow", f"{__name__}:none", status=USAGE)[1]
-    assert "is not of the form MODULE:ATTRIBUTE" in info("diagram", file, "--flow", "app", status=USAGE)[1]
+    assert "must have the form MODULE:ATTRIBUTE" in info("diagram", file, "--flow", "app", status=USAGE)[1]
 
 
 # -- asking ----------------------------------------------------------------------------------------------------------
@@ -453,7 +453,7 @@ def test_dead_letters_are_listed_replayed_and_dropped(tmp_path: Path, info: Said
     assert event.split()[:4] == ["event", "m-1/work/1/1", "mail/out", "100"]
     assert "\x1b" not in event
     assert [each["kind"] for each in json.loads(info("dead", file, "--json")[0])] == ["job", "event"]
-    assert "'j-1' is a job; replay and drop take sent events" in info("drop", file, "j-1", status=FAILED)[1]
+    assert "'j-1' is a job, but replay and drop take sent events" in info("drop", file, "j-1", status=FAILED)[1]
     assert "sent event 'other' is not a dead letter" in info("replay", file, "other", status=FAILED)[1]
     assert "1 event will be delivered again" in info("replay", file, "m-1/work/1/1")[1]
     assert "0 events removed" in info("drop", file, "dead")[1]

@@ -50,7 +50,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "loadme.py").write_text(MODULE)
     (tmp_path / "breaks.py").write_text("import no_such_thing_at_all\n")
     (tmp_path / "refuses.py").write_text("raise ValueError('not on a Sunday')\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     yield
     for name in ("loadme", "breaks", "refuses"):
         sys.modules.pop(name, None)
@@ -69,22 +69,22 @@ def test_a_factory_makes_one_or_several(attribute: str, count: int) -> None:
 @pytest.mark.parametrize(
     ("target", "factory", "said"),
     [
-        ("loadme", False, "is not of the form MODULE:ATTRIBUTE"),
-        ("loadme:", False, "is not of the form MODULE:ATTRIBUTE"),
-        (":main", False, "is not of the form MODULE:ATTRIBUTE"),
+        ("loadme", False, "must have the form MODULE:ATTRIBUTE"),
+        ("loadme:", False, "must have the form MODULE:ATTRIBUTE"),
+        (":main", False, "must have the form MODULE:ATTRIBUTE"),
         ("no_such_module:main", False, "no module 'no_such_module'"),
         ("loadme.sub:main", False, "no module 'loadme.sub'"),
-        ("..loadme:main", False, "not a module name; give one such as app"),
-        ("./loadme:main", False, "not a module name; give one such as app"),
+        ("..loadme:main", False, "expected a module name, such as app"),
+        ("./loadme:main", False, "expected a module name, such as app"),
         ("loadme.py:main", False, r"omit \.py: loadme$"),
         ("loadme:mian", False, "has no 'mian'; it has main, router, service"),
         ("loadme:service.nothing", False, r"has no 'service\.nothing'"),
-        ("loadme:number", False, "is 1, which is not an async function"),
+        ("loadme:number", False, "must be an async function, a router or a worker, got 1"),
         ("loadme:plain", False, "to call it and run its result, give --factory"),
         ("loadme:Service", False, "give --factory"),
         ("loadme:main", True, "remove --factory"),
-        ("loadme:number", True, "not a plain function"),
-        ("loadme:wrong", True, "returned 1; return async functions"),
+        ("loadme:number", True, "must be a plain function, got 1"),
+        ("loadme:wrong", True, "must return async functions, routers or workers, got 1"),
     ],
 )
 def test_targets_that_cannot_run_are_refused(target: str, factory: bool, said: str) -> None:

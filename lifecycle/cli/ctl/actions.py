@@ -1,4 +1,4 @@
-"""Commands and events that are sent to a program. `stop` and `restart` show their progress."""
+"""Functions that send commands and events to a program. `stop` and `restart` show their progress."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 
 __all__ = ["RestartProgress", "StopProgress", "bar", "command", "emit", "restart", "stop"]
 
-#: Maximum seconds between the closing of the socket and the end of the process. By default a program ends within 25.
+#: The maximum number of seconds between the closing of the socket and the end of the process. By default, a program
+#: exits within 25 seconds.
 EXIT_TIMEOUT: Final = 30.0
-#: The same if other code runs the event loop, which usually continues.
+#: The same maximum if other code runs the event loop. Such a process usually continues.
 _EMBEDDED_EXIT_TIMEOUT: Final = 1.0
-#: Maximum seconds for the rest of a response after its first bytes.
+#: The maximum number of seconds for the rest of a response after its first bytes.
 _RESPONSE_TIMEOUT: Final = 10.0
-#: The states of a worker that has not ended.
+#: The states of workers that have not ended.
 _ALIVE: Final = ("pending", "starting", "running", "suspended", "stopping")
 
 
@@ -68,7 +69,7 @@ def _interruptible(client: Client) -> Generator[None]:
 
 
 def _line(request: Request) -> str:
-    """Return the command as typed at the prompt of the program, without the options of `lifecycle ctl`."""
+    """Return the command as it would be typed at the program's prompt, without the options of `lifecycle ctl`."""
     return shlex.join(word for word in request.words if not request.command or word != "--json")
 
 
@@ -174,7 +175,7 @@ def _is_stopping(client: Client) -> bool:
 
 @contextmanager
 def _process_end(client: Client) -> Generator[Callable[[float], bool]]:
-    """Return a function that waits, at most the given seconds, until the process has ended.
+    """Return a function that waits for a number of seconds, and returns whether the process has ended by then.
 
     On systems without pidfds, the process counts as ended when its socket is closed.
     """
@@ -196,7 +197,7 @@ def _wait(descriptor: int, seconds: float) -> bool:
 
 
 class StopProgress:
-    """The number of events and workers of a program that must still end."""
+    """Counts the events and workers that must still end before a program stops."""
 
     def __init__(self) -> None:
         self._most = 0
@@ -212,7 +213,7 @@ class StopProgress:
 
 
 class RestartProgress:
-    """The number of restarted workers in a restart."""
+    """Counts the workers that a restart has replaced."""
 
     def __init__(self, tree: Tree, name: str) -> None:
         self.name: str = name.rpartition("/")[2]

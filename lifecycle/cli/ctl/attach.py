@@ -1,7 +1,7 @@
-"""`lifecycle ctl attach`: a prompt with the commands of a running program, and its output.
+"""`lifecycle ctl attach`: a prompt for the commands of a running program, with the program's output.
 
-It is itself a small program of this library: a `PromptSource` reads lines, and a handler sends each line to the other
-program.
+The prompt is itself a small program that uses this library: a `PromptSource` reads lines, and a handler sends each line
+to the running program.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["attach"]
 
-#: Maximum lines of a terminal that run at the same time, so that `status` works while another command runs.
+#: The maximum number of lines that run at the same time. It is above one so that `status` works while another command
+#: runs.
 _CONCURRENCY: Final = 100
 
 
@@ -58,7 +59,7 @@ class _Session:
         self._keyboard = PromptSource(prompt=f"{client.name}> ", commands=commands, fallback=LineEvent)
 
     def router(self) -> Router:
-        """Return the router for the lines. It ends without waiting for running commands."""
+        """Return the router for the lines. It stops without waiting for running commands."""
         router = Router("attach", drain_timeout=0)
         router.handle("input/line", self._carry_out, concurrency=_CONCURRENCY)
         router.handle("command/help", self._show_help)

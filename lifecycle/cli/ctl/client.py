@@ -36,18 +36,19 @@ __all__ = [
     "decoded",
 ]
 
-#: The exit status if no such program runs.
+#: The exit status if no matching program is running.
 _NO_PROGRAM: Final = 4
-#: Maximum seconds for a query that a program answers immediately.
+#: The timeout in seconds for a query that a program normally answers immediately.
 TIMEOUT: Final = 10.0
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _CHUNK: Final = 65_536
 _OK: Final = 200
-#: Maximum bytes of the headers.
+#: The maximum size of the headers in bytes.
 _LONGEST_HEAD: Final = 65_536
-#: Maximum bytes of a response, or of one message of a stream: ten times the size of the state of 10,000 workers.
+#: The maximum size in bytes of a response, or of one message in a stream. It is ten times the size of the state of
+#: 10,000 workers.
 _LARGEST: Final = 64 * 1024 * 1024
-#: Seconds to read bytes that have already been received.
+#: The timeout in seconds for reading bytes that have already been received.
 _AT_ONCE: Final = 0.01
 
 
@@ -101,7 +102,7 @@ class Client:
         return Exchange(self.program, target, body)
 
     def stream(self, target: str, shown: TextIO | None = None, **query: object) -> Stream:
-        """Open a stream of events. It ends when the reader of ``shown`` has closed it."""
+        """Open a stream of events. It also ends when the reader of the output ``shown`` closes that output."""
         exchange = Exchange(self.program, _with_query(target, query), timeout=TIMEOUT)
         try:
             return Stream(exchange, shown, timeout=TIMEOUT)
@@ -119,7 +120,7 @@ def choose(name: str | None) -> Client:
 
     Raises:
         NoProgramError: if no such program is running.
-        UsageError: if several programs fit.
+        UsageError: if several programs match.
     """
     from lifecycle.observe.sockets import find
 
@@ -156,7 +157,7 @@ def _with_query(target: str, query: dict[str, object]) -> str:
 class Exchange:
     """A request to ``program`` and its response. The connection is closed at the end of its block.
 
-    ``timeout`` is in seconds, and applies to connecting and to each piece of the response. None: no limit.
+    ``timeout`` is in seconds, and applies to connecting and to each piece of the response. None means no limit.
 
     Raises:
         GoneError: if the program does not accept the connection.
@@ -312,7 +313,7 @@ def _silent(program: Program) -> SilentError:
 
 
 class Messages:
-    """Decoder for server-sent events that contain a JSON object each. The pieces may have any size."""
+    """Decoder for server-sent events that each contain a JSON object. The pieces may have any size."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -336,14 +337,14 @@ def _message_data(message: bytes) -> bytes:
 
 
 class Stream:
-    """The objects of a stream, until the program ends or the reader of ``shown`` closes it.
+    """The objects of a stream. It ends with the program, or when the reader of the output ``shown`` closes that output.
 
     As a context manager, it closes the exchange.
 
     Args:
         exchange: the request.
-        shown: the stream on which the objects are printed.
-        timeout: maximum seconds until the response begins, and for `first`.
+        shown: the output to which the objects are printed.
+        timeout: the maximum number of seconds until the response begins, and for `first`.
 
     Raises:
         CliError: if the program refuses the request.
@@ -395,11 +396,11 @@ class Stream:
                 self._received.extend(self.take())
 
     def fileno(self) -> int:
-        """Return the descriptor for `select`. Call `take` first, which returns objects that were already received."""
+        """Return the descriptor for `select`. Call `take` first, because objects may already have been received."""
         return self._exchange.fileno()
 
     def take(self, timeout: float | None = None, *others: Exchange) -> list[Any]:
-        """Wait for objects and return them: at most ``timeout`` seconds, or until one of ``others`` has a response."""
+        """Wait for objects, for up to ``timeout`` seconds or until one of ``others`` responds, and return them."""
         if not self._received and self._wait(timeout, others):
             try:
                 piece = self._exchange.receive()

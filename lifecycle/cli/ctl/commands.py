@@ -78,7 +78,7 @@ COMMANDS: Final = {
     "status": _Command(
         "show the components of the program and their states",
         "status.status",
-        (("--watch", {"action": "store_true", "help": "continue, and show changes"}), _JSON),
+        (("--watch", {"action": "store_true", "help": "keep running, and show changes"}), _JSON),
         "--watch",
     ),
     "tail": _Command(
@@ -92,7 +92,7 @@ COMMANDS: Final = {
     ),
     "routes": _Command("list the handlers with their patterns and counts", "queries.routes", (_JSON,)),
     "explain": _Command(
-        "explain which handlers get events of a topic, or why none does",
+        "explain which handlers get events of a topic, or why no handler does",
         "queries.explain",
         (_argument("topic", "explain events with this topic"), _JSON),
         "file/modified",
@@ -109,7 +109,7 @@ COMMANDS: Final = {
         (
             _argument(
                 "of",
-                "draw this worker by name or path, this flow by ID, the lifetime, or the system [default: system]",
+                "draw the worker with this name or path, the flow with this ID, lifetime, or system [default: system]",
                 nargs="?",
                 default="system",
             ),
@@ -119,7 +119,7 @@ COMMANDS: Final = {
     "dump": _Command("show the stacks of all threads and tasks", "queries.dump"),
     "commands": _Command("list the commands of the program", "queries.commands", (_JSON,)),
     "emit": _Command(
-        "send an event into the program, and wait for the result",
+        "send an event to the program, and wait for the result",
         "actions.emit",
         (
             _argument("topic", "set the topic of the event"),
@@ -132,7 +132,7 @@ COMMANDS: Final = {
     "resume": _built_in("continue a suspended program"),
     "reload": _built_in("reload the configuration of the program"),
     "restart": _Command(
-        "restart a worker, or the workers of a pool one by one",
+        "restart a worker, or the workers of a pool one at a time",
         "actions.restart",
         (_argument("name", "restart the worker or pool with this name or path", nargs="?"), _JSON),
         "root/web",
@@ -158,9 +158,9 @@ examples:
   lifecycle ctl -- status
 
 exit status:
-  0  done, or tail and --watch were ended
+  0  done, or tail or --watch was interrupted
   1  failed or refused, or the program ended
-  2  wrong usage, or several programs run and -p is missing
+  2  usage error, or several programs run and -p is missing
   4  program not found
 
 environment:
@@ -234,5 +234,5 @@ def _ctl(arguments: Any) -> int:
     except _MISREAD as error:
         raise CliError(
             f"the response of the program has an unexpected form ({printable(error_text(error))}); "
-            "does the program use this library, in the same version?"
+            "does the program use the same version of this library?"
         ) from error

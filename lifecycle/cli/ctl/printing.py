@@ -1,6 +1,6 @@
-"""Printing of responses: coloured tables at a terminal if rich is installed, otherwise plain columns.
+"""Functions that print responses: as coloured tables at a terminal if rich is installed, otherwise in plain columns.
 
-Control characters in the texts of a program are escaped, because a name may contain anything.
+Control characters in a program's texts are escaped, because a name may contain anything.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _COLOURS: Final = {
 _COLOUR: Final = re.compile("(\x1b\\[[0-9;]{0,40}m)")
 _STYLES: Final = {GREEN: "green", RED: "red", YELLOW: "yellow", DIM: "dim"}
 
-#: Maximum characters of columns that are cut last, such as states and numbers.
+#: The maximum width of narrow columns, such as states and numbers. They are truncated last.
 _NARROW: Final = 10
 
 
@@ -73,14 +73,14 @@ class Table:
         return columns([self.heading, *(tuple(map(printable, row)) for row in self.rows)])
 
     def rich(self) -> RichTable:
-        """Return the table for rich, which cuts text that is too long for the window."""
+        """Return the table for rich, which truncates text that is too long for the window."""
         from rich.table import Table as RichTable
         from rich.text import Text
 
         table = RichTable(box=None, pad_edge=False, header_style="bold")
         for at, name in enumerate(self.heading):
             width = max((len(row[at]) for row in self.rows), default=0)
-            # rich narrows columns that may wrap first, down to nothing. So no cell wraps, and each column has a minimum
+            # rich first narrows columns that may wrap, down to nothing. So no cell wraps, and each column has a minimum
             # width. Text that still does not fit extends beyond the right edge.
             table.add_column(name, no_wrap=width <= _NARROW, min_width=min(max(width, len(name)), _NARROW))
         for row in self.rows:
@@ -112,7 +112,7 @@ def show_json(value: Any, *, line: bool = False) -> bool:
 
 
 def show_text(text: str) -> bool:
-    """Print a text of the program. Returns False if the reader has closed the output."""
+    """Print text from the program. Returns False if the reader has closed the output."""
     return print_result(sys.stdout, printable(text.rstrip("\n"), "\n\t") + "\n" if text else "")
 
 
@@ -120,7 +120,7 @@ def show_output(messages: Iterable[Any]) -> None:
     """Print the output of a program. Colours are kept, and other control sequences are escaped."""
     for message in messages:
         text = message.get("text") or f"\n({message.get('dropped')} characters are not shown)\n"
-        text = text.replace("\r\n", "\n")  # line ends of a process with its own terminal
+        text = text.replace("\r\n", "\n")  # line endings of a process with its own terminal
         pieces = _COLOUR.split(text) if has_colour(sys.stdout) else [text]
         kept = (piece if _COLOUR.fullmatch(piece) else printable(piece, "\n\t") for piece in pieces)
         write(sys.stdout, "".join(kept))

@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 __all__ = ["EntryBuffer", "commands", "diagram", "dump", "explain", "ps", "routes", "show_commands", "tail", "trace"]
 
 _COUNTS: Final = ("handled", "failed", "dropped", "held")
-#: Maximum seconds for the responses of all programs.
+#: The maximum number of seconds to wait for the responses of all programs.
 PS_TIMEOUT: Final = 5.0
-#: Maximum bytes of a description of a program; usually it has a few hundred.
+#: The maximum size in bytes of a program's description. It usually has a few hundred.
 _LARGEST_DESCRIPTION: Final = 64 * 1024
 #: The latest plausible start of a program, in seconds since 1970.
 _LATEST_START: Final = 1e11
-#: Number of past events that are shown first.
+#: The number of past events that are shown first.
 _RECENT: Final = 10
-#: Seconds after which an unfinished event is shown.
+#: The number of seconds after which an unfinished event is shown.
 SLOW: Final = 1.0
 #: The states of an unfinished event.
 _IN_PROGRESS: Final = frozenset({"queued", "held", "running"})
-#: Characters of the columns for states and topics.
+#: The widths, in characters, of the columns for states and topics.
 _STATE_WIDTH: Final = 10
 _TOPIC_WIDTH: Final = 24
 
@@ -128,7 +128,7 @@ def show_commands(answer: Any) -> None:
 
 
 def explain(request: Request) -> int:
-    """Explain which handlers receive events of a topic, or why none does."""
+    """Explain which handlers receive events of a topic, or why no handler does."""
     return _show(
         request, choose(request.program).get("/api/explain", topic=request.arguments["topic"]), _show_explanation
     )
@@ -178,7 +178,7 @@ def _show_trace(answer: Any) -> None:
 
 
 def tail(request: Request) -> int:
-    """Show events until Ctrl+C, or until the reader closes the output or the program ends, which is a failure."""
+    """Show events until Ctrl+C, or until the reader closes the output. It is a failure if the program ends first."""
     client = choose(request.program)
     pattern = request.arguments["pattern"]
     # The stream is opened first, so that no event is missed.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Node", "Tree", "details", "is_shown", "state_table", "status"]
 
 _HEADING: Final = ("name", "kind", "status", "")
-#: Seconds between redraws of a table at a terminal, so that its durations stay current.
+#: The number of seconds between redraws of a table at a terminal. Redrawing keeps its durations current.
 _REDRAW_INTERVAL: Final = 1.0
 
 Node: TypeAlias = dict[str, Any]
@@ -51,7 +51,7 @@ def status(request: Request) -> int:
 def _as_json(client: Client, stream: Stream) -> bool:
     """Print the whole state as one line after each change. Returns False if the reader has closed the output."""
     while not stream.ended:
-        # Changes that arrived together lead to one line.
+        # Changes that arrive together produce one line.
         if stream.take() and not show_json(client.get("/api/state"), line=True):
             return False
     return True
@@ -71,7 +71,7 @@ def _as_it_changes(stream: Stream, name: str) -> bool:
 
 
 def _lines(message: Any, shown: dict[str, str]) -> str:
-    """Return a line for each node with a text that differs from the one in ``shown``."""
+    """Return a line for each node whose text differs from the one in ``shown``."""
     texts = {name: _describe(node) for name, node in message["nodes"].items()}
     new = {name: text for name, text in texts.items() if shown.get(name) != text}
     shown |= texts

@@ -38,10 +38,10 @@ __all__ = [
 NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 _PROCFILE_LINE = re.compile(rf"(?P<name>{NAME.pattern})[ \t]*:[ \t]*(?P<command>.*\S)[ \t]*")
-#: The distance between the ports of two processes, as in foreman.
+#: The difference between the ports of consecutive processes, as in foreman.
 _PORT_STEP = 100
 
-#: The files in the order of the search, each with the table that it must contain.
+#: The files that are searched for, in this order, each with the table that it must contain.
 _FILES: Final = {"Procfile": (), "lifecycle.toml": ("up",), "pyproject.toml": ("tool", "lifecycle", "up")}
 _EXAMPLE: Final = "such as 'web: python app.py'"
 
@@ -55,17 +55,19 @@ class Process:
     """One process of a file. Times are in seconds."""
 
     name: str
-    #: A line for the shell, or a list of words that is run without a shell.
+    #: A line for the shell, or words that are run without a shell.
     command: str | tuple[str, ...]
     _: KW_ONLY
     cwd: Path
     env: Mapping[str, str] = field(default_factory=dict[str, str])
-    #: The offset of its PORT from the port of the first process; None for no PORT.
+    #: The offset of PORT from the port of the first process. None leaves PORT unset.
     port: int | None = None
     env_file: Path | None = option(
-        "FILE", "read variables for this process from KEY=VALUE lines, in addition to .env", options.path
+        "FILE",
+        "read variables for this process from the KEY=VALUE lines of this file, in addition to .env",
+        options.path,
     )
-    #: As for `ProcessWorker`.
+    #: A condition in the form that `ProcessWorker` accepts.
     ready: str | None = option(
         "WHEN", "wait until the process is ready: port:N, an http:// URL, line:REGEX or notify", options.ready
     )
@@ -77,12 +79,12 @@ class Process:
         number=True,
     )
     user: str | None = option("USER", "run the process as this user, if lifecycle runs as root")
-    #: As in `Spec`.
+    #: A health check in the form that `Spec` accepts.
     probe: str | None = option(
         "CHECK", "check the health of the process: port:N, an http:// URL or cmd:COMMAND", options.probe
     )
     probe_interval: float = option(
-        "SECONDS", "wait this long between two probes", options.interval, default=10.0, number=True
+        "SECONDS", "wait this long between probes", options.interval, default=10.0, number=True
     )
     restart_unhealthy: bool = option(None, "restart the process after three failed probes", default=False)
     first_start: str = option(
@@ -93,7 +95,7 @@ class Process:
     )
     after: tuple[str, ...] = option(
         "NAME",
-        "start after these processes are ready, or, for jobs, have succeeded; stop before them",
+        "start after these processes are ready (or, for jobs, have succeeded), and stop before them",
         lambda text: (text,),
         many=True,
     )
@@ -110,7 +112,7 @@ class Process:
     )
     max_restarts: int = option(
         "N",
-        "give up after more restarts than this within a minute; 0 is no limit",
+        "give up after more restarts than this within a minute; 0 for no limit",
         options.count,
         default=0,
         number=True,
@@ -148,14 +150,14 @@ class Process:
         return self.restart == "never" and self.ready is None
 
     def comes_back(self, *, failed: bool) -> bool:
-        """Return whether the restart policy restarts it after it has ended."""
+        """Return whether the restart policy restarts the process after it has ended."""
         return self.restart == "always" or (self.restart == "on_failure" and failed)
 
 
 #: The keys of a table that have special values.
 BASIC_KEYS: Final = (
     Option("command", "run this line with /bin/sh, or this list of words without a shell", "COMMAND"),
-    Option("cwd", "run the command in this directory, by default that of the file", "DIR"),
+    Option("cwd", "run the command in this directory; by default, in that of the file", "DIR"),
     Option("env", "set these variables for the process; they override all others", "TABLE"),
 )
 #: The other keys of a table.

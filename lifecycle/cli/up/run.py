@@ -41,7 +41,7 @@ __all__ = ["up"]
 
 #: The name of the supervisor. It contains a space, so no process can have it.
 _NAME: Final = "lifecycle up"
-#: Seconds per process, in addition to its stop timeout, before the exit is forced.
+#: The number of seconds per process, in addition to its stop timeout, before the exit is forced.
 _MARGIN: Final = 2.0
 
 
@@ -82,7 +82,8 @@ class _Starts:
         self._console = console
         self._on_settled = on_settled
         self._ancestors = {each.name: self._ancestors_of(each) for each in processes}
-        # Names of processes: to be started, being started, started at least once, and up.
+        # The names of processes that are due to start, that are starting, that have started at least once, and that are
+        # up.
         self._due: set[str] = set(self._processes)
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._started: set[str] = set()
@@ -158,7 +159,7 @@ class _Starts:
         self._on_settled()
 
     async def _reaches(self, name: str, *wanted: Status) -> bool:
-        """Wait for one of the states ``wanted``, even after manual restarts. Returns False if the process fails."""
+        """Wait for one of the states ``wanted``, even across manual restarts. Returns False if the process fails."""
         changes = self._supervisor.watch()
         if (status := self._state(name).status) in (*wanted, Status.FAILED):
             return status is not Status.FAILED
@@ -177,7 +178,7 @@ class _Starts:
                 raise
 
     async def _restart_or_retry(self, process: Process) -> None:
-        """Restart ``process``. If its first start fails and is to be retried, start it again after its backoff."""
+        """Restart ``process``. With ``first_start`` "retry", repeat a first start that fails, after its backoff."""
         delays = map(Backoff(initial=process.backoff).delay, count())
         while process.first_start == "retry" and process.name not in self._started:
             with suppress(WorkerFailed):
@@ -235,7 +236,7 @@ class _Program:
         self._outcomes: list[Outcome] = []
 
     def run(self) -> int:
-        """Run until all processes or an essential one have ended, or a stop is requested. Returns the exit status."""
+        """Run until an essential process or all of them have ended, or a stop is requested. Returns the exit status."""
         from lifecycle.cli.run import OptionalControlSocket, program_name
         from lifecycle.runtime import run
 
@@ -289,7 +290,7 @@ class _Program:
     def _has_ended(state: WorkerState, process: Process) -> bool:
         if state.status not in FINAL or process.watch:
             return False
-        # Until the supervisor has decided about a restart, the circuit is not open yet.
+        # The circuit opens only after the supervisor has decided against a restart.
         return state.circuit == "open" or not process.comes_back(failed=state.error is not None)
 
     async def _outcome(self, name: str) -> Outcome:
@@ -316,7 +317,7 @@ class _Program:
     # -- the supervisor's children --------------------------------------------------------------------------------
 
     def _spec(self, process: Process) -> Spec:
-        # This call raises errors in the environment files before any process starts.
+        # Report errors in the environment files before any process starts.
         environment(process, self._env_file)
         return Spec(
             process.name,

@@ -45,7 +45,7 @@ _OURSELVES: Final = "system"
 _COLOURS: Final = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
 _ESCAPE, _RESET = "\x1b", "\x1b[0m"
 
-#: The exit status of a shell if a program does not exist, and if it cannot be executed.
+#: A shell's exit statuses for a program that does not exist, and for one that cannot be executed.
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 
 
@@ -83,7 +83,7 @@ class Screen:
         self._on_reader_gone = on_reader_gone
         self._log_dir = log_dir
         self._logs: dict[str, BinaryIO] = {}
-        # Processes with a log that could not be written. Each is reported once.
+        # Processes whose log could not be written. Each is reported once.
         self._failed: set[str] = set()
         self._files = ExitStack()
 
@@ -91,7 +91,7 @@ class Screen:
         """Open the log files.
 
         Raises:
-            UsageError: if one cannot be opened.
+            UsageError: if a log file cannot be opened.
         """
         if self._log_dir is not None:
             try:
@@ -148,7 +148,7 @@ def _prefixed(prefix: str, line: str) -> str:
 
 
 class StatusPrinter:
-    """Prints starts and ends of ``processes``. ``stops_all`` returns whether an end stops all processes."""
+    """Prints the starts and ends of ``processes``. ``stops_all`` returns whether the end of one stops all of them."""
 
     def __init__(
         self, processes: Sequence[Process], console: Console, stops_all: Callable[[Process, WorkerState], bool]
@@ -158,7 +158,7 @@ class StatusPrinter:
         self._stops_all = stops_all
 
     def print(self, event: StatusEvent) -> None:
-        """Print an event, except for restarts after an end, which the library logs."""
+        """Print an event. Restarts after an end are left out, because the library logs them."""
         process = self._processes.get(event.component)
         if process is None:
             return
@@ -193,7 +193,7 @@ class StatusPrinter:
         if old == Status.STOPPING:
             self._console.warning(text)
         elif old == Status.STARTING:
-            # A failed start stops everything only if it was the first, and is not tried again.
+            # A failed start stops everything only if it was the first one and is not retried.
             stop = not state.restarts and process.first_start == "fail"
             self._console.error(text + self._others(stop=stop))
         elif not process.comes_back(failed=state.error is not None):
@@ -221,7 +221,7 @@ class Outcome:
     def code(self) -> int:
         """The exit status, as a shell reports it."""
         code = self.state.exit_code
-        # The exit code of a process that we stopped, because it did not become ready, means nothing.
+        # If we stopped a process because it did not become ready, its exit code means nothing.
         if code and (code > 0 or self.state.started_at is not None):
             return shell_status(code)
         match self.ended and self.ended.error and self.ended.error.__cause__:
@@ -240,7 +240,7 @@ def exit_status(outcomes: Iterable[Outcome]) -> int:
 
 
 def describe_end(state: WorkerState) -> str:
-    """Return a text about the end of a process, to print after its name."""
+    """Return a description of how a process ended, to print after its name."""
     after = "" if state.started_at is None else f" after {_duration(state)}"
     if state.error is None:
         return f"{state.status}{after}"

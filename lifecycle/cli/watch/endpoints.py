@@ -1,9 +1,9 @@
 """The servers of `lifecycle watch`: live reload for pages in browsers, and a webhook.
 
 Live reload is a stream of server-sent events and a script that reads it. A page includes the script with one tag. The
-script sends the seconds since its page was answered. It receives a message when a run of the command has become ready
-since then, or becomes ready later. So the script may connect at any time, and repeatedly. After the message, it reloads
-the page as soon as the server of the page answers.
+script sends the time since its page was served. It receives a message as soon as a newer run of the command is ready,
+so it may connect at any time, and more than once. After the message, it reloads the page as soon as the page's server
+responds.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 __all__ = ["AnnouncedWebhook", "LiveReload"]
 
-#: Maximum pages that wait at the same time.
+#: The maximum number of pages that wait at the same time.
 MAX_PAGES: Final = 200
-#: Maximum seconds to receive the headers of a request, and to send a response.
+#: The timeout in seconds for receiving the headers of a request, and for sending a response.
 _TIMEOUT: Final = 10.0
 
-# While the server does not answer, or answers with an error, a reload would show a page without the script. All times
+# While the server does not respond, or responds with an error, a reload would show a page without the script. All times
 # are on the page's clock, which starts with its navigation.
 _SCRIPT: Final = """\
 (() => {
@@ -60,18 +60,18 @@ _SCRIPT: Final = """\
 })();
 """
 
-#: The path of the stream; ``age`` is the milliseconds since the page was answered.
+#: The path of the stream. ``age`` is the number of milliseconds since the page was served.
 _EVENTS: Final = re.compile(rb"/events(?:\?age=(\d{1,15}))?")
 
 
 class LiveReload:
-    """A source without events that serves live reload on 127.0.0.1. It passes its script tag to ``announce``."""
+    """A source that serves live reload on 127.0.0.1 and emits no events. It passes its script tag to ``announce``."""
 
     def __init__(self, port: int, announce: Callable[[str], object]) -> None:
         self.name: str = f"live reload on port {port}"
         self._port = port
         self._announce = announce
-        # The loop's time when the last run became ready, and an event for the next one.
+        # The loop time at which the last run became ready, and an event that is set when the next one does.
         self._ready_at = -math.inf
         self._next = asyncio.Event()
         self._server: asyncio.Server | None = None
@@ -144,7 +144,7 @@ class LiveReload:
                 await _send(writer, _head("404 Not Found", "text/plain") + "GET /live.js or /events\n")
 
     async def _stream(self, age: float, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Send a message when a run is ready that is newer than the page, which was answered ``age`` seconds ago.
+        """Send a message when a run that is newer than the page is ready. The page was served ``age`` seconds ago.
 
         Nothing is sent if the page closes the connection first.
         """
@@ -187,7 +187,7 @@ async def _first(gone: asyncio.Task[bytes], news: asyncio.Task[bool]) -> None:
 
 
 class AnnouncedWebhook(WebhookSource):
-    """A webhook that prints its URL when it listens, because it may use any free port.
+    """A webhook that prints its URL once it listens, because it may use any free port.
 
     Args:
         address: the address to listen on.

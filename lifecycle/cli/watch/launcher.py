@@ -37,7 +37,7 @@ __all__ = ["Handover", "Launcher", "arguments", "changes_env", "find_program", "
 #: ``pipes``: the command has no terminal.
 StdioMode: TypeAlias = Literal["pty", "foreground", "pipes"]
 
-#: Maximum bytes of changed paths in the environment. The system allows less than 128 KiB per variable.
+#: The maximum size in bytes of the changed paths in the environment. The system limits a variable to less than 128 KiB.
 _MAX_CHANGES = 96 * 1024
 _CLEAR = "\x1b[2J\x1b[3J\x1b[H"
 
@@ -45,7 +45,7 @@ _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*[dt]?(?:\.exe)?")
 #: The second line of pip's scripts if the path of the interpreter is too long for ``#!``.
 _LONG_SHEBANG = re.compile(rb"'''exec' (.+) \"\$0\"")
 
-#: Maximum connections that wait to be accepted. The system may allow less (net.core.somaxconn).
+#: The maximum number of connections that wait to be accepted. The system may allow fewer (net.core.somaxconn).
 _BACKLOG: Final = 4096
 #: The descriptor of the socket in the command.
 _FIRST: Final = 3
@@ -86,7 +86,8 @@ class Launcher:
         self._mode = mode
         self._handover = handover
         self._foreground = foreground
-        # The terminals of the last two runs, because two may run at the same time. A closed one ignores a new size.
+        # The terminals of the last two runs, because two may run at the same time. A closed terminal ignores a new
+        # size.
         self._terminals: list[OwnTerminal] = []
 
     @property
@@ -141,7 +142,7 @@ class Launcher:
             terminal.fit()
 
     def _env(self) -> dict[str, str]:
-        """Return our environment, with the variables of ``--env-file`` that it does not contain."""
+        """Return our environment, extended by the variables of ``--env-file`` that are not set in it."""
         file = self._settings.env_file
         return {**(read_env(file) if file else {}), **os.environ}
 
@@ -173,7 +174,7 @@ class _ForegroundWorker(ProcessWorker):
 def changes_env(changes: Mapping[Path, Change]) -> dict[str, str]:
     """Return the variable ``LIFECYCLE_CHANGES``: a JSON list of paths and changes.
 
-    If the list is too long for an environment, it is cut, and ``LIFECYCLE_CHANGES_CUT`` is the number of omitted
+    If the list is too long for an environment, it is truncated, and ``LIFECYCLE_CHANGES_CUT`` is the number of omitted
     changes.
     """
     listed: list[str] = []
@@ -193,7 +194,7 @@ class _PassedOn(Pipes):
     """Pipes for output that is printed immediately. Errors do not repeat its last lines."""
 
     def tail(self) -> str:
-        """Return an empty text, because the output has already been shown."""
+        """Return an empty string, because the output has already been shown."""
         return ""
 
 
@@ -216,7 +217,7 @@ def arguments(command: Sequence[str], *, shell: bool, env: Mapping[str, str]) ->
 
 
 def find_program(name: str, env: Mapping[str, str]) -> str:
-    """Return the path of a program, found in the same way as by a shell.
+    """Return the path of a program, found as a shell would find it.
 
     Raises:
         UsageError: if the program does not exist, or cannot be executed.
@@ -231,7 +232,7 @@ def interpreter(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
     """Return the Python interpreter that runs ``argv``, if that is known without running it.
 
     It is known if the program is a Python interpreter, or a script with an interpreter in its first line (uvicorn,
-    flask, gunicorn). It is not known (None) for ``uv run``, ``poetry run`` or a shell.
+    flask, gunicorn). The result is None for ``uv run``, ``poetry run`` or a shell.
     """
     program = Path(argv[0])
     if _PYTHON.fullmatch(program.name):
@@ -277,11 +278,11 @@ def _why_not(name: str) -> str:
 
 
 class Handover:
-    """A listening socket that is passed to each run, in the same way as by systemd (sd_listen_fds(3)).
+    """A listening socket that is passed to each run, as systemd does it (sd_listen_fds(3)).
 
     Connections wait in the queue of the socket while no run accepts them, so none is refused. In the command, the
-    socket is descriptor 3, and ``LISTEN_PID`` is the command's own pid. That pid is known only inside the new process.
-    So the process starts as a shell, which sets the variable and then becomes the command.
+    socket is descriptor 3, and ``LISTEN_PID`` is the command's own pid. That pid is known only inside the new process,
+    so the process starts as a shell, which sets the variable and then becomes the command.
     """
 
     def __init__(self, listening: socket.socket) -> None:

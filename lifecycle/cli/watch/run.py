@@ -38,7 +38,7 @@ __all__ = ["watch"]
 _HELP = {
     "suspend": "Freeze the command, and hold changes until resume.",
     "resume": "Continue the command, or restart it if something has changed.",
-    "reload": "React as to a changed file.",
+    "reload": "React as if a file had changed.",
     "terminate": "Freeze the command, then stop it and quit.",
     "quit": "Stop the command and quit.",
     "status": "Show the state of the command.",
@@ -46,7 +46,7 @@ _HELP = {
 
 
 def watch(typed: Mapping[str, Any]) -> int:
-    """Run until the user or a signal stops it, and return the exit status.
+    """Watch files and run the command until the user or a signal stops both, and return the exit status.
 
     Raises:
         CliError: if an error is found before the start.
@@ -100,7 +100,7 @@ class _Program:
             _handle_resizing(self._router, self._launcher)
 
     def run(self, *beside: AnyMain) -> int:
-        """Run these components and the components ``beside``, and return the exit status."""
+        """Run the watch and the components ``beside`` it, and return the exit status."""
         from lifecycle.cli.run import OptionalControlSocket, program_name
         from lifecycle.runtime import run
 
@@ -113,9 +113,9 @@ class _Program:
         return DONE
 
     async def _main(self) -> None:
-        """Run the command. This starts after the sources, so that no change is missed."""
+        """Run the command. It starts after the sources, so that no change is missed."""
         reading = self._session.learn()
-        # The first batch contains all files of a small program. The others are read while the command runs.
+        # The first batch contains all files of a small program. Any other files are read while the command runs.
         await anext(reading, None)
         learning = asyncio.create_task(_exhaust(reading), name="read the watched files")
         try:

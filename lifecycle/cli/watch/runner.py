@@ -1,7 +1,7 @@
-"""The consecutive runs of the command. The last change always leads to a run.
+"""The consecutive runs of the command. The latest change always leads to a new run.
 
-A `Supervisor` stops the old run before it starts the new one. Its policy applies when a run ends on its own. With
-``--keep-old``, a successor starts next to the current run and replaces it when the successor is ready.
+A `Supervisor` stops the old run before it starts the new one. Its restart policy applies when a run ends on its own.
+With ``--keep-old``, a successor starts next to the current run and replaces it when the successor is ready.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _IDLE: Final = {Status.CREATED: "waiting for the first change", Status.PENDING: 
 
 
 class Runner:
-    """Keeps one run of the command at a time. Requests may be made at any time, and only `suspend` and `resume` wait.
+    """Keeps the command running. Requests may be made at any time, and only `suspend` and `resume` wait.
 
     ``on_ready`` is called when a run is ready and has replaced any older one.
     """
@@ -57,8 +57,8 @@ class Runner:
         self._begun = asyncio.Event()
         self._run_number = 0
         self._current = self._new_spec()
-        # The successor that is starting next to the current run, and the name of the last successor until the old run
-        # has ended.
+        # The successor that is starting next to the current run, and the name of the last successor, which is kept
+        # until the old run has ended.
         self._successor: Spec | None = None
         self._successor_name: str | None = None
         # The changes since the last start, and the changes of starts that have not succeeded yet.
@@ -121,7 +121,7 @@ class Runner:
         """Let the command continue, or restart it if something has changed in the meantime."""
         replaces = self._queued and self._keeps_old
         if self._queued and not replaces and (self._settings.busy == "restart" or not self.alive):
-            # It stays suspended during the restart, so that the old run does not continue before it ends.
+            # The old run stays suspended during the restart, so that it does not continue before it ends.
             self._requested = True
             await self._restart_current()
         self._suspended = False
@@ -167,7 +167,7 @@ class Runner:
     # -- runs --------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Run the command, again after each request, until cancelled or until the user ends it in its terminal."""
+        """Run the command, and run it again after each request, until cancelled or until the user presses Ctrl+C."""
         events = self._supervisor.watch()
         # Ctrl+C in the command's terminal is not a failure.
         with suppress(StopTree):
@@ -204,7 +204,7 @@ class Runner:
                 await self._supervisor.add(self._current)
 
     async def _replace(self) -> None:
-        """Start a successor, which replaces the current run when it is ready, or fails without an effect on it."""
+        """Start a successor. It replaces the current run when it is ready. If it fails, the current run continues."""
         await self._drop_successor()
         if self._suspended:
             self._requested, self._queued = False, True
@@ -221,7 +221,7 @@ class Runner:
         """Start a run next to the current one, and switch to it when it is ready.
 
         Raises:
-            WorkerFailed: if it does not become ready. The current run continues.
+            WorkerFailed: if the new run does not become ready. The current run continues.
         """
         spec = self._successor = self._new_spec()
         self._successor_name = spec.name
@@ -302,7 +302,7 @@ class Runner:
 
 
 def _format_end(subject: str, state: WorkerState) -> str:
-    """Return a text about the end of a run, which begins with ``subject``."""
+    """Return a description of how a run ended, which begins with ``subject``."""
     if state.started_at is None or state.exit_code is None:
         return without_output(str(state.error))
     after = f"after {state.updated_at - state.started_at:.1f} s"

@@ -104,7 +104,7 @@ class Session:
         return self._held is not None
 
     def learn(self) -> AsyncGenerator[int]:
-        """Read the watched files, to recognise files that are only touched. Yields after each batch."""
+        """Read the watched files, so that files that are only touched can be recognised. Yields after each batch."""
         return self._contents.learn(self._rules.roots, lambda path: self._rules.action(path) != "ignore")
 
     async def begin_check(self, event: FileEvent) -> None:
@@ -140,7 +140,7 @@ class Session:
             self._console.info(f"{why}; held until release")
 
     async def reload(self, _: ReloadEvent) -> None:
-        """React as to a changed file."""
+        """React as if a file had changed."""
         await self._change("reload requested")
 
     async def restart(self, _: object) -> None:
@@ -174,7 +174,7 @@ class Session:
         return {path: action for path in batch.changes if (action := self._rules.action(path)) != "ignore"}
 
     async def _change(self, why: str, changes: Collection[Path] = ()) -> None:
-        """React to a request as to a changed file. A broken file keeps the old process running here too."""
+        """React to a request as if a file had changed. Here too, a broken file keeps the old process running."""
         if self._settings.change == "reload":
             self._runner.signal(self._settings.reload_signal, why)
         elif not await self._is_broken(changes, why):
@@ -206,13 +206,13 @@ class Session:
 
 # -- whether a file has changed ------------------------------------------------------------------------------------
 
-#: Maximum files to remember; the most recently changed ones are kept.
+#: The maximum number of files to remember. The most recently changed ones are kept.
 MAX_FILES: Final = 20_000
-#: Maximum bytes of a file that is read. A larger file is compared by size and time.
+#: The maximum size in bytes of a file that is read. A larger file is compared by size and time.
 MAX_SIZE: Final = 1024 * 1024
-#: Maximum bytes to read at the start, from all files together.
+#: The maximum number of bytes to read at the start, from all files together.
 MAX_READ: Final = 64 * 1024 * 1024
-#: Number of files per call in a thread.
+#: The number of files that one call in a thread handles.
 BATCH: Final = 200
 _IGNORED: Final = Rules((), DEFAULT_IGNORES)
 
@@ -229,7 +229,7 @@ class _Fingerprint:
     digest: bytes | None
 
     def same(self, other: _Fingerprint) -> bool:
-        """Return whether the file has not changed between the two fingerprints."""
+        """Return whether the file is unchanged between the two fingerprints."""
         if (self.mode, self.size) != (other.mode, other.size):
             return False
         if self.digest is None or other.digest is None:
@@ -253,7 +253,7 @@ class Contents:
         self._known: dict[Path, _Fingerprint] = {}
 
     async def learn(self, roots: Iterable[Path], counts: Callable[[Path], bool]) -> AsyncGenerator[int]:
-        """Read the files at and below ``roots`` that count. Yields the number of known files after each batch."""
+        """Read the files at and below ``roots`` that ``counts`` accepts. Yields the known number after each batch."""
         walk, left = _files(roots), MAX_READ
         while found := await asyncio.to_thread(lambda: list(islice(walk, BATCH))):
             prints = await asyncio.to_thread(_fingerprints, [path for path in found if counts(path)], self._until, left)

@@ -107,7 +107,7 @@ class Settings:
         options.variable,
         group=_RESTARTS,
     )
-    #: As for `ProcessWorker`. None: the command is ready as soon as it has started.
+    #: A condition in the form that `ProcessWorker` accepts. None: the command is ready as soon as it has started.
     ready: str | None = option(
         "WHEN",
         "wait until the command is ready: port:N, an http:// URL, line:REGEX or notify",
@@ -152,7 +152,7 @@ class Settings:
     shell: bool = option(None, "run the command as one line with $SHELL -c", default=False, group=_COMMAND)
     #: Read again at each start.
     env_file: Path | None = option(
-        "FILE", "set the KEY=VALUE lines of this file in the command's environment", options.path, group=_COMMAND
+        "FILE", "add the KEY=VALUE lines of this file to the command's environment", options.path, group=_COMMAND
     )
     prompt: bool = option(
         None, "show a prompt with commands; the command then has no input", default=False, group=_COMMAND
@@ -240,7 +240,7 @@ def _absent(value: object) -> bool:
 
 
 def find_table(here: Path) -> dict[str, Any]:
-    """Return the settings of the nearest ``pyproject.toml`` that has our table; empty if none has.
+    """Return the settings of the nearest ``pyproject.toml`` that has our table; empty if there is none.
 
     Raises:
         ConfigError: if a file cannot be read, or a key or value is wrong.
@@ -307,7 +307,7 @@ def _paths(value: Any, base: Path) -> tuple[Path, ...]:
 
 
 def _command(value: Any) -> tuple[str, ...] | str:
-    """Return a list of arguments, or one string, which is split later unless ``shell`` is set."""
+    """Return a tuple of arguments, or one string, which is split later unless ``shell`` is set."""
     if not isinstance(value, str):
         return tuple(texts("command", value))
     try:

@@ -1,4 +1,4 @@
-"""The terminal of the command: either ours, passed on as by a shell to a foreground job, or its own."""
+"""The terminal of the command: its own, or ours, which is handed over as a shell hands it to a foreground job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AboveThePrompt", "Foreground", "OwnTerminal"]
 
-#: Sent for Ctrl+Z, for reading in the background, and for writing or changing the terminal in the background.
+#: The signals for Ctrl+Z, for reading in the background, and for writing to or changing the terminal in the background.
 _STOP_SIGNALS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
 #: The maximum number of seconds between Ctrl+C and the end of a command that it ends.
@@ -44,16 +44,16 @@ class Foreground(Inherited):
     If we are in the foreground, each process of the command owns the terminal from its start to its end.
 
     Raises:
-        OSError: if it is not our terminal.
+        OSError: if ``fd`` is not our terminal.
     """
 
     def __init__(self, fd: int = 0) -> None:
         self._fd = fd
         self._ours = os.tcgetpgrp(fd)
-        # The modes are restored after each run, because a program that crashes may leave others.
+        # The modes are restored after each run, because a program that crashes may leave different ones.
         self._modes = termios.tcgetattr(fd)
-        # True if the command owns the terminal. In the background, the terminal belongs to the shell and is not passed
-        # on.
+        # True if the command owns the terminal. In the background, the terminal belongs to the shell and is not handed
+        # over.
         self._passed = False
         # The process group of the running command.
         self._group: int | None = None
@@ -112,7 +112,7 @@ class Foreground(Inherited):
             self._sentinel = None
 
     def _give(self, group: int) -> None:
-        """If we are in the foreground, put ``group`` there instead. It then receives Ctrl+C, and may read."""
+        """If we are in the foreground, put ``group`` there instead. It then receives Ctrl+C, and may read input."""
         with suppress(OSError), _sigttou_blocked():
             if self._passed or self._is_ours():
                 os.tcsetpgrp(self._fd, group)
@@ -122,7 +122,7 @@ class Foreground(Inherited):
             os.killpg(group, signal.SIGCONT)
 
     def _take(self) -> None:
-        """If the terminal was passed on, take it back and restore its modes. The terminal may no longer exist."""
+        """If the terminal was handed over, take it back and restore its modes. The terminal may no longer exist."""
         passed, self._passed = self._passed, False
         if not passed:
             return
@@ -173,7 +173,7 @@ class OwnTerminal(Terminal):
         self._screen.write(b"")
 
     def tail(self) -> str:
-        """Return an empty text, because the output has already been shown."""
+        """Return an empty string, because the output has already been shown."""
         return ""
 
 
@@ -237,7 +237,7 @@ def _exit_code(pid: int) -> int | None:
 
 
 def _stopped_by(pid: int) -> int | None:
-    """Return the signal, such as that of Ctrl+Z, that has just stopped the child ``pid``. Each is returned once."""
+    """Return the signal, such as that of Ctrl+Z, that has just stopped the child ``pid``. Each stop counts once."""
     try:
         report = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG)
     except ChildProcessError:
