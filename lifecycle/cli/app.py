@@ -146,7 +146,7 @@ class Arguments(argparse.Namespace):
     main: Callable[[Arguments], int]
     #: The words after ``--``.
     command: tuple[str, ...]
-    #: The error for words after ``--``, where ``{}`` stands for the words. Empty if the command accepts them.
+    #: The error for words after ``--``, where ``{}`` is replaced by the words. Empty if the command accepts them.
     no_command: str = ""
     #: Components that run next to the command of `watch`.
     beside: tuple[object, ...] = ()

@@ -161,7 +161,7 @@ def has_colour(stream: TextIO | None, env: Mapping[str, str] = os.environ) -> bo
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Return whether ``stream`` is a terminal. None stands for a stream that was closed before the program started."""
+    """Return whether ``stream`` is a terminal. None is a stream that was closed before the program started."""
     return stream is not None and stream.isatty()
 
 

@@ -258,7 +258,7 @@ def _outcome(error: BaseException | None) -> str:
 
 
 def _above(delivery: Delivery) -> Context:
-    """Return the parent context, of the handler that emitted the event or of a sender outside the program."""
+    """Return the parent context: that of the handler that emitted the event, or of a sender outside the program."""
     here = contexts.get_current()
     if delivery.parent is not None:
         return here

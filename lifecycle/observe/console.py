@@ -182,7 +182,7 @@ class Console:
         return watch()
 
     def routes(self) -> list[dict[str, Any]]:
-        """Return the routes of all routers, with the router's name. Routes of built-in commands are left out."""
+        """Return the routes of all routers, each with its router's name. Routes of built-in commands are left out."""
         return [
             {"router": router.name, **asdict(route)}
             for router in self._commands.routers()

@@ -35,13 +35,12 @@ _PID = re.compile("[1-9][0-9]{0,8}", re.ASCII)
 
 
 class ControlSocket(Auxiliary):
-    """Server for ``lifecycle ctl``, to query and control this program. Pass it to `run`, preferably first.
+    """Server through which ``lifecycle ctl`` queries and controls this program. Pass it to `run`, preferably first.
 
     The server accepts HTTP requests on the Unix socket ``NAME.sock`` in the first of these directories that is
-    available:
-    ``$XDG_RUNTIME_DIR/lifecycle``, ``$RUNTIME_DIRECTORY/lifecycle``, ``/tmp/lifecycle-UID``. The directory has mode
-    0700 and the socket mode 0600. Only our own user and root may connect. If another user owns the directory in
-    ``/tmp``, a warning is logged and ``~/.local/state/lifecycle`` is used.
+    available: ``$XDG_RUNTIME_DIR/lifecycle``, ``$RUNTIME_DIRECTORY/lifecycle``, ``/tmp/lifecycle-UID``. The directory
+    has mode 0700 and the socket mode 0600. Only our own user and root may connect. If another user owns the directory
+    in ``/tmp``, a warning is logged and ``~/.local/state/lifecycle`` is used.
 
     ``name`` defaults to the program's name: its file or module. If another running program uses that name, the process
     id is added. If a killed program left a socket with this name, the socket is replaced. Leftover sockets with a
@@ -56,7 +55,7 @@ class ControlSocket(Auxiliary):
         ValueError: if ``name`` is not a valid file name.
     """
 
-    _taken: ClassVar[str] = "is already listening; create another for another name"
+    _taken: ClassVar[str] = "is already listening; create a second one with a different name"
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__()
@@ -179,7 +178,7 @@ def _make(where: Path) -> None:
         where.mkdir(mode=0o700, exist_ok=True)
         check_directory(where)
     except OSError as error:
-        message = f"no control socket in {where}: {error.strerror}; XDG_RUNTIME_DIR may name another directory"
+        message = f"no control socket in {where}: {error.strerror}; set XDG_RUNTIME_DIR to a different directory"
         raise type(error)(error.errno, message) from error
 
 

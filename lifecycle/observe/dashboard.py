@@ -30,12 +30,11 @@ class Dashboard(Auxiliary):
     nothing from other servers. The same server provides the HTTP API under ``/api``.
 
     If ``host`` is a loopback address, every client may read. Commands need ``token``. Reading also needs the token if
-    other machines can reach ``host``. By default, a token is generated. Send the token in the header
-    ``Authorization: Bearer TOKEN`` or, for the page, after ``#token=``. Never put the token in a query, a cookie or a
-    log.
-    On a terminal, the address is printed to stderr with a generated token. Without a terminal, the address is logged
-    without the token: pass your own ``token``, or read the attribute. Requests that use another host name, or that come
-    from another page, are rejected.
+    other machines can reach ``host``. By default, a token is generated. Send the token in the header ``Authorization:
+    Bearer TOKEN`` or, for the page, after ``#token=``. Never put the token in a query, a cookie or a log. On a
+    terminal, the address is printed to stderr with a generated token. Without a terminal, the address is logged without
+    the token: pass your own ``token``, or read the attribute. Requests that use another host name, or that come from
+    another page, are rejected.
 
     With `run`, the server opens before the next main starts, and closes last. It does not keep the program running when
     the other mains have ended. Inside a lifetime, you can use ``async with`` instead. Both raise `OSError` if the
@@ -51,7 +50,7 @@ class Dashboard(Auxiliary):
         ValueError: if the port does not exist, or a header cannot contain the token.
     """
 
-    _taken: ClassVar[str] = "is already served; create another for another port"
+    _taken: ClassVar[str] = "is already served; create a second one with a different port"
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
         check_port(port)

@@ -56,7 +56,7 @@ T = TypeVar("T")
 #: Histogram bounds in seconds, from a handler that only computes to a build.
 BUCKETS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0, 300.0)
 
-#: Seconds that another thread waits for the loop. If the loop is blocked, no gauges are exported.
+#: The number of seconds that another thread waits for the loop. If the loop is blocked, no gauges are exported.
 _LOOP_TIMEOUT: Final = 2.0
 
 #: Maximum number of characters in a logged error.
@@ -82,12 +82,11 @@ Readings: TypeAlias = dict[str, dict[tuple[object, ...], float]]
 class LabelPolicy:
     """The allowed label values, so that no name in your program creates an unbounded number of series.
 
-    An empty value becomes ``unknown``. A value that is too long is cut and ends in ``…``. If ``allow`` lists the values
-    for
-    a label, any other value becomes ``other``. With ``strict``, any other value is not counted at all.
+    An empty value becomes ``unknown``. A value that is too long is truncated and ends in ``…``. If ``allow`` lists the
+    values for a label, any other value becomes ``other``. With ``strict``, any other value is not counted at all.
 
     Raises:
-        ValueError: for a label that no metric has, and bounds below 1.
+        ValueError: for a label that no metric has, or a bound below 1.
         TypeError: if a label's values are a single string.
     """
 
@@ -104,10 +103,10 @@ class LabelPolicy:
             if label not in LABELS:
                 raise ValueError(f"no metric has the label of allow={{{label!r}: …}}; give one of {', '.join(LABELS)}")
             if isinstance(values, str):
-                raise TypeError(f"allow={{{label!r}: {values!r}}} is one text; give the values in a list")
+                raise TypeError(f"allow={{{label!r}: {values!r}}} is a single string; give the values in a list")
         for name, number in {"max_length": self.max_length, "max_series": self.max_series}.items():
             if number < 1:
-                raise ValueError(f"{name}={number!r} leaves nothing; give 1 or more")
+                raise ValueError(f"{name}={number!r} must be 1 or more")
 
 
 def exported_values(policy: LabelPolicy, labels: tuple[str, ...], values: tuple[object, ...]) -> tuple[str, ...] | None:

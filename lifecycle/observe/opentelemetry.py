@@ -69,13 +69,12 @@ class OpenTelemetryMetrics(HookObserver):
     """Counts and durations from hooks, and gauges that are read whenever the SDK collects.
 
     The metrics are the same as in `PrometheusMetrics`. Pass this object to `run`, preferably first, or use ``async
-    with``.
-    When it closes, it flushes the provider. When a program ends, it closes after the shutdown hooks.
+    with``. When it closes, it flushes the provider. When a program ends, it closes after the shutdown hooks.
 
     Args:
         provider: the meter provider; by default the process's provider.
         labels: the policy for attribute values.
-        flush_timeout: maximum seconds for the flush. The lifetime's ``hook_timeout`` also limits it.
+        flush_timeout: the maximum number of seconds for the flush. The lifetime's ``hook_timeout`` also limits it.
 
     Raises:
         ModuleNotFoundError: if OpenTelemetry's API is not installed.
@@ -141,7 +140,7 @@ class OpenTelemetryTraces(HookObserver):
 
     Args:
         provider: the tracer provider; by default the process's provider.
-        flush_timeout: maximum seconds for the flush. The lifetime's ``hook_timeout`` also limits it.
+        flush_timeout: the maximum number of seconds for the flush. The lifetime's ``hook_timeout`` also limits it.
 
     Raises:
         ModuleNotFoundError: if OpenTelemetry's API is not installed.

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Listener", "Output"]
 
-#: Maximum characters waiting for the loop or for a listener. Beyond that, the oldest are dropped.
+#: The maximum number of characters that wait for the loop or for a listener. Beyond that, the oldest are dropped.
 _BUFFER = 256 * 1024
 
-#: Maximum characters dropped at a time, so that the end of a very long line is kept.
+#: The maximum number of characters dropped at a time. It is small, so that the end of a very long line is kept.
 _PIECE = 4096
 
-#: Maximum seconds that a command's outcome waits for the output before it.
+#: The maximum number of seconds that a command's outcome waits for earlier output.
 _FLUSH_TIMEOUT = 1.0
 
 
@@ -57,7 +57,7 @@ class _Texts:
 
     def take(self) -> str:
         """Remove and return all texts."""
-        # Reset first, so that texts added during the loop count.
+        # Reset first, so that texts added during the loop are counted.
         self._length = 0
         taken: list[str] = []
         while self._texts:
@@ -66,12 +66,12 @@ class _Texts:
 
 
 class Listener:
-    """The future output of the program, as an async iterator of texts."""
+    """The output of the program from now on, as an async iterator of texts."""
 
     def __init__(self) -> None:
         self._texts = _Texts()
         self._added = asyncio.Event()
-        #: Set while all texts were taken and the reader waits for more.
+        #: Set while all texts have been taken and the reader waits for more.
         self.idle: asyncio.Event = asyncio.Event()
 
     @property
@@ -80,7 +80,7 @@ class Listener:
         return self._texts.dropped
 
     def add(self, text: str, dropped: int) -> None:
-        """Add ``text``, after the loss of ``dropped`` characters."""
+        """Add ``text``, before which ``dropped`` characters were lost."""
         self.idle.clear()
         self._texts.dropped += dropped
         self._texts.add(text)
@@ -103,7 +103,7 @@ class Output:
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
         self._copies: list[_Copy] = []
-        # Texts for the loop to distribute, and whether that is scheduled.
+        # Texts that the loop has yet to distribute, and whether it is scheduled to do so.
         self._pending = _Texts()
         self._scheduled = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -132,7 +132,7 @@ class Output:
                     await listener.idle.wait()
 
     def add(self, text: str) -> None:
-        """Add printed ``text``, from any thread."""
+        """Add printed ``text``. Any thread may call this."""
         self._pending.add(text)
         if self._scheduled:
             return
@@ -202,7 +202,7 @@ class _Copy:
 
 
 def _original(copy: _Copy) -> TextIO:
-    """Return the file below ``copy``, skipping copies that are no longer in use."""
+    """Return the file behind ``copy``, skipping copies that are no longer in use."""
     file: Any = copy.file
     while isinstance(file, _Copy) and file.output is None:
         file = file.file

@@ -24,7 +24,7 @@ __all__ = ["Check", "Exposed", "ProbeServer"]
 
 _log = logging.getLogger("lifecycle.observe")
 
-#: Maximum seconds to receive the headers of a request.
+#: The timeout in seconds for receiving the headers of a request.
 _HEADER_TIMEOUT = 10.0
 
 _METHODS = ("GET", "HEAD")
@@ -78,7 +78,7 @@ class ProbeServer(Auxiliary):
         TypeError: if a check or ``metrics`` has the wrong type.
     """
 
-    _taken: ClassVar[str] = "is already listening; create another for another port"
+    _taken: ClassVar[str] = "is already listening; create a second one with a different port"
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""`snapshot`: a whole program at one moment, as records that can be written as JSON.
+"""`snapshot`: the state of a whole program at one moment, as records that can be written as JSON.
 
-Each component is read separately. If its ``state()`` raises, the snapshot shows the error. The kind of a component
-depends on the record that it returns: the record of a worker or of flows, or one with ``depths`` for a queue.
+Each component is read separately. If its ``state()`` raises, the snapshot shows the error. The record that ``state()``
+returns determines the kind of the component: the record of a worker or of flows, or one with ``depths`` for a queue.
 """
 
 from __future__ import annotations
@@ -63,16 +63,18 @@ _LIMITS = Limits(depth=8, text=10_000, items=1000, values=20_000)
 
 @dataclass(frozen=True, slots=True)
 class ProgramView:
-    """The process and its versions."""
+    """The process, and its versions of Python and this library."""
 
     name: str
     pid: int
     host: str
-    #: The versions of Python and of this library.
+    #: The version of Python.
     python: str
+    #: The version of this library.
     version: str
-    #: When the lifetime began, in seconds since the epoch, and the seconds since then; None outside a lifetime.
+    #: When the lifetime began, in seconds since the epoch. None outside a lifetime.
     started_at: float | None
+    #: The number of seconds since then. None outside a lifetime.
     uptime: float | None
 
 
@@ -148,7 +150,7 @@ class ComponentView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A program at one moment. `to_dict` is a faster ``dataclasses.asdict``."""
+    """The state of a program at one moment. `to_dict` is a faster ``dataclasses.asdict``."""
 
     #: Seconds since the epoch.
     time: float
@@ -174,13 +176,13 @@ class Snapshot:
 
 
 def snapshot(*components: object) -> Snapshot:
-    """Return the program at this moment: all components of the current lifetime, or only ``components``.
+    """Return the state of the program now: of all components in the current lifetime, or only of ``components``.
 
     Routers, workers, pools, flows, queues and inboxes have specific records. Other components with a ``state()`` are in
     ``others``. If the ``state()`` of a component raises, its record contains the error.
 
     Raises:
-        LookupError: without components, outside a lifetime.
+        LookupError: if there is no current lifetime, and no components are given.
     """
     if components:
         life = current_life.get(None)
@@ -193,7 +195,7 @@ def current_lifetime() -> Lifetime:
     """Return the current lifetime.
 
     Raises:
-        LookupError: outside a lifetime. The message names the alternatives.
+        LookupError: if there is none. The message names the alternatives.
     """
     life = current_life.get(None)
     if life is None:
@@ -205,7 +207,7 @@ def current_lifetime() -> Lifetime:
 
 
 def snapshot_of(lifetime: Lifetime | None, components: tuple[object, ...]) -> Snapshot:
-    """Return a snapshot of ``components``, in a program with this lifetime."""
+    """Return a snapshot of ``components`` in a program with this lifetime."""
     now = time.time()
     state = None if lifetime is None else lifetime.state()
     started_at = None if lifetime is None else lifetime.started_at
@@ -239,7 +241,7 @@ def _versions() -> tuple[str, str, str]:
 
 
 class _Collector:
-    """Collects the records of components by their kinds."""
+    """Collects the records of components by kind."""
 
     def __init__(self, now: float) -> None:
         self._now = now
@@ -365,7 +367,7 @@ class _Collector:
 #: The statuses without an uptime.
 _NOT_UP = {*FINAL, Status.CREATED, Status.PENDING, Status.STARTING}
 
-#: The cached combinations of valid types of workers' fields, and the maximum number of them.
+#: The cached combinations of valid field types of workers, and the maximum number of them.
 _CHECKED: set[tuple[type, ...]] = set()
 _MAX_CHECKED = 256
 
@@ -463,7 +465,7 @@ def _converter(hint: Any) -> Callable[[Any], Any] | None:
 
 
 def _misfit(record: Any) -> str | None:
-    """Return text about the first field whose value has the wrong type; None if all are valid."""
+    """Return a text about the first field whose value has the wrong type; None if all are valid."""
     kind = record.__class__
     names, values_of, _ = _plan(kind)
     for name, allowed, value in zip(names, _types(kind), values_of(record), strict=True):

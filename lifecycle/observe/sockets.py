@@ -120,8 +120,7 @@ def find(name: str | None = None) -> list[Program]:
     """Return the programs that are listening on their control sockets, sorted by name.
 
     With ``name``, return only the program with that name. If it does not exist, return the programs called
-    ``NAME-PID``,
-    which were started while another program used the name.
+    ``NAME-PID``, which were started while another program used the name.
     """
     programs = (each for where in dict.fromkeys(_directories()) for each in _programs(where))
     found = sorted(programs, key=lambda each: each.name)

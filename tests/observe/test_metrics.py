@@ -87,9 +87,9 @@ def test_memory_for_many_new_values_is_bounded() -> None:
             ValueError,
             "no metric has the label of allow={'topic': …}",
         ),
-        ({"allow": {"lane": "files"}}, TypeError, "is one text; give the values in a list"),
-        ({"max_length": 0}, ValueError, "max_length=0 leaves nothing; give 1 or more"),
-        ({"max_series": -1}, ValueError, "max_series=-1 leaves nothing; give 1 or more"),
+        ({"allow": {"lane": "files"}}, TypeError, "is a single string; give the values in a list"),
+        ({"max_length": 0}, ValueError, "max_length=0 must be 1 or more"),
+        ({"max_series": -1}, ValueError, "max_series=-1 must be 1 or more"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, Any], error: type[Exception], text: str) -> None:

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Entry", "EventOutcome", "Node", "Trace", "describe", "trace_of"]
 
-#: Minimum waiting time in seconds that a description mentions.
+#: The shortest waiting time, in seconds, that a description mentions.
 _SHORT_WAIT = 0.001
 
-#: Maximum number of characters by which lines are indented, because chains of events have no maximum length.
+#: The maximum number of levels by which lines are indented. Chains of events can have any length.
 _MAX_INDENT = 40
 
 
@@ -27,7 +27,7 @@ class EventOutcome(StrEnum):
     QUEUED = "queued"
     #: Held by a debounce window that is still open.
     HELD = "held"
-    #: Merged into another call by a debounce window; that call has the outcome.
+    #: Merged by a debounce window into a call for several events. That call has the outcome.
     MERGED = "merged"
     RUNNING = "running"
     HANDLED = "handled"
@@ -49,8 +49,8 @@ _IN_FLIGHT = frozenset({EventOutcome.QUEUED, EventOutcome.HELD, EventOutcome.RUN
 class Entry:
     """One event and its outcome at one moment. Durations are in seconds.
 
-    Texts are cut to a bounded length. `summary` contains numbers and short texts from the event, but no bodies. Values
-    with a name such as password or token are shown as ``***``.
+    Long texts are truncated. `summary` contains numbers and short texts from the event, but no bodies. Values with a
+    name such as password or token are shown as ``***``.
     """
 
     #: The event's id. Ids increase within the process, as `Delivery.id` does.
@@ -70,7 +70,7 @@ class Entry:
     what: EventOutcome
     #: The id of the call that the event was merged into.
     into: int | None
-    #: Number of events merged into this call.
+    #: The number of events merged into this call.
     merged: int
     #: Seconds from acceptance to the call of the handler.
     waited: float | None

@@ -1,4 +1,4 @@
-"""Explanations of what happens to a topic: matching routes, delays before a handler runs, and similar patterns.
+"""Explanations of what happens to a topic's events: matching routes, delays before handlers run, and similar patterns.
 
 `EventLog.explain` collects the facts, and this module formats them.
 """
@@ -32,11 +32,12 @@ __all__ = ["Explanation", "Match", "NearMiss", "Silence", "explain", "near_misse
 
 _log = logging.getLogger("lifecycle.observe")
 
-#: Maximum number of near misses shown per kind, and of candidates whose spelling is compared.
+#: The maximum number of near misses shown per kind, and of candidates whose spelling is compared.
 _SHOWN, _CLOSE = 3, 50
-#: Maximum segments of a topic or pattern to compare. Longer ones are expensive, and unlikely to be misspellings.
+#: The maximum number of segments in a topic or pattern that is compared. Longer ones are slow to compare, and unlikely
+#: to be misspellings.
 _SEGMENTS = 16
-#: Minimum similarity of two texts, from 0 to 1, for one to be a misspelling of the other.
+#: The minimum similarity, from 0 to 1, at which one text counts as a misspelling of another.
 _SIMILAR = 0.8
 
 _SAME = "it differs only in case, separators or spaces"
@@ -52,7 +53,7 @@ class Match:
     router: str
     pattern: str
     handler: str
-    #: The next step for an event that reaches this route now.
+    #: What would happen to an event that reached this route now.
     would: str
     handled: int
     failed: int
@@ -92,7 +93,7 @@ class Explanation:
     #: If no route matches, similar patterns and topics.
     near: tuple[NearMiss, ...]
     silent: tuple[Silence, ...]
-    #: The routes of `Router.also` that get the event as well.
+    #: The routes of `Router.also` that get the event in addition.
     also: tuple[Match, ...] = ()
 
     @property
@@ -176,7 +177,7 @@ class _View:
         self.patterns: list[str] = [info.pattern for info in router.routes() if not info.also]
 
     def matches(self, topic: str, *, also: bool) -> Iterator[Match]:
-        """Yield the matching routes, in order: those that answer for the event, or those that get it as well."""
+        """Yield the matching routes, in order: those that handle the event or, with ``also``, those that get it too."""
         for info in self._explain(topic):
             if info.also is not also:
                 continue
@@ -287,7 +288,7 @@ def _nearest(kind: Literal["pattern", "topic"], topic: str, texts: Iterable[str]
 
 
 def _candidates(plain: str, texts: list[str]) -> list[str]:
-    """Return the texts with the most segments in common with ``plain``: comparing all of them would take too long."""
+    """Return the texts that share the most segments with ``plain``. Comparing all of them would take too long."""
     segments = set(plain.split("/"))
     # Sorted, so that equal candidates have a stable order.
     return heapq.nlargest(_CLOSE, sorted(texts), key=lambda text: len(segments.intersection(_plain(text).split("/"))))
@@ -332,6 +333,6 @@ def _canonical(pattern: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Fold case, and separate segments by single slashes."""
+    """Fold case, and separate segments with single slashes."""
     parts = text.translate(_SEPARATORS).casefold().split("/")
     return "/".join(part.strip() for part in parts if part.strip())

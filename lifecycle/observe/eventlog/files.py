@@ -23,18 +23,18 @@ __all__ = ["LineFile", "Writer"]
 
 _log = logging.getLogger("lifecycle.observe")
 
-#: Maximum number of entries that wait to be written. If the disk is too slow, the oldest entries are lost.
+#: The maximum number of entries that wait to be written. If the disk is too slow, the oldest entries are lost.
 _WAITING = 10_000
-#: Maximum number of entries per batch.
+#: The maximum number of entries per batch.
 _BATCH = 1000
-#: Seconds to write the remaining entries when the log is closed.
+#: The time limit in seconds for writing the remaining entries when the log is closed.
 _CLOSING = 2.0
 
 
 class LineFile:
-    """A file to which lines are appended. Before a line would make it longer than ``max_bytes``, the file is rotated.
+    """A file to which lines are appended. It is rotated before a line would make it longer than ``max_bytes``.
 
-    ``path.1`` is the newest of ``backups`` older files. Only the files' owner can read them.
+    ``path.1`` is the newest of at most ``backups`` older files. Only the files' owner can read them.
     """
 
     def __init__(self, path: Path, max_bytes: int, backups: int) -> None:
@@ -55,7 +55,7 @@ class LineFile:
         Raises:
             OSError: if the file cannot be opened for writing.
         """
-        # Opening a pipe without a reader fails immediately.
+        # With O_NONBLOCK, opening a pipe without a reader fails immediately instead of waiting for one.
         self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o600)
         status = os.fstat(self._fd)
         self._size = status.st_size if stat.S_ISREG(status.st_mode) else None

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 __all__ = ["EventLog", "EventLogState"]
 
-#: Entries compared before other tasks run. A slice takes at most ten milliseconds for any pattern.
+#: The number of entries that `find` compares before other tasks run. It takes at most ten milliseconds for any pattern.
 _SLICE = 100
 
-#: Maximum events of the topic that an explanation shows.
+#: The maximum number of past events that an explanation shows.
 _SEEN = 5
 
 
@@ -41,11 +41,13 @@ class EventLogState:
     """The state of an event log at one moment."""
 
     name: str
-    #: Maximum number of kept events, and the number kept now.
+    #: The maximum number of kept events.
     size: int
+    #: The number of events kept now.
     kept: int
-    #: Total number of events so far, and the number of unfinished events.
+    #: The total number of events so far.
     seen: int
+    #: The number of unfinished events.
     under_way: int
     #: The number of readers that follow the log.
     followers: int
@@ -59,13 +61,13 @@ class EventLog(HookObserver):
     """A log of the last ``size`` events of the program and their outcomes. Pass it to `run`, preferably first.
 
     It records the events of all routers that run under its lifetime. Outside a lifetime, it records the routers that
-    run under none. `Entry` lists the data that it keeps per event. With ``path``, each finished event is also written
-    to that file as a line of JSON. A thread writes the file, so a slow disk delays no event. Events that a full disk
-    cannot take are lost, counted and logged once. A file that would grow over ``max_bytes`` is renamed to ``path.1``;
-    ``backups`` older files are kept.
+    run without one. `Entry` lists the data that it keeps per event. With ``path``, each finished event is also written
+    to that file as a line of JSON. A thread writes the file, so a slow disk delays no event. Events that cannot be
+    written, for example to a full disk, are lost and counted, and the first loss is logged. A file that would exceed
+    ``max_bytes`` is renamed to ``path.1``, and ``backups`` older files are kept.
 
-    Instead of passing it to `run`, you can use ``async with``. Both raise `OSError` if the file cannot be written. You
-    can still read the entries after the log is closed.
+    Instead of passing it to `run`, you can use ``async with``. Both raise `OSError` if the file cannot be opened for
+    writing. You can still read the entries after the log is closed.
 
     Raises:
         ValueError: if ``size`` or ``max_bytes`` is below 1, or ``backups`` is negative.
@@ -100,7 +102,7 @@ class EventLog(HookObserver):
 
     @classmethod
     def current(cls) -> EventLog | None:
-        """Return the first open log of the current lifetime, or of a lifetime around it; None if none is open."""
+        """Return the first open log of the current lifetime, or of an enclosing one; None if no log is open."""
         life = current_life.get(None)
         while life is not None:
             for each in life.lifetime.components():
@@ -132,7 +134,7 @@ class EventLog(HookObserver):
         return found[::-1]
 
     def get(self, id: int) -> Entry | None:  # noqa: A002  # the field's word
-        """Return the entry of the event with this id; None if the id is unknown or no longer known."""
+        """Return the entry of the event with this id; None if the id is unknown or the entry is no longer kept."""
         record = self._recorder.get(id)
         return None if record is None else record.entry()
 
@@ -140,7 +142,7 @@ class EventLog(HookObserver):
         """Return the causes and effects of the event with this id.
 
         Raises:
-            LookupError: if the id is unknown or no longer known.
+            LookupError: if the id is unknown or the entry is no longer kept.
         """
         records = self._recorder.all()
         if id not in records:
@@ -164,7 +166,7 @@ class EventLog(HookObserver):
         return Following(self._recorder.changes, as_pattern(pattern), maxsize)
 
     def explain(self, topic: str) -> Explanation:
-        """Explain what happens to an event of ``topic``: the matching routes, their lanes, and its last events.
+        """Explain what happens to an event of ``topic``: the matching routes, their lanes, and the topic's last events.
 
         Raises:
             RuntimeError: if the log was never opened.

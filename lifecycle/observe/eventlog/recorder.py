@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Changes", "Failure", "Following", "Record", "Recorder", "Routers"]
 
-#: Maximum characters of a stored topic or name (longer topics are rejected), and of an error.
+#: The maximum numbers of characters of a stored topic or name, and of a stored error. Routers reject longer topics.
 _TEXT, _ERROR = 1024, 500
 
-#: Maximum number of sources whose last failure is stored.
+#: The maximum number of sources whose last failure is stored.
 _FAILURES = 100
 
 
@@ -55,13 +55,14 @@ class Recorder:
         self.seen: int = 0
         #: The changes that followers read.
         self.changes: Changes = Changes()
-        # The routers whose events are recorded, and the writer of finished events; None before `begin`.
+        # The routers whose events are recorded, and the writer of finished events, if any. Both are None before
+        # `begin`.
         self._routers: Routers | None = None
         self._writer: Writer | None = None
         self._clock: Callable[[], float] = time.monotonic
 
     def get(self, number: int) -> Record | None:
-        """Return the record of the event with this id; None if the id is unknown or no longer known."""
+        """Return the record of the event with this id; None if the id is unknown or the record is no longer kept."""
         return self.in_flight.get(number) or next((each for each in self.last if each.id == number), None)
 
     def all(self) -> dict[int, Record]:
@@ -178,8 +179,7 @@ class Record:
         self.parent: int | None = None if parent is None else parent.id
         self.router: str = router
         self.time: float = time.time()
-        #: Times of the event loop: when the event was accepted, when its handler was called, and when the handler
-        #: ended.
+        #: Event loop times: when the event was accepted, when its handler was called, and when the handler ended.
         self.at: float = at
         self.began: float | None = None
         self.ended: float | None = None
@@ -335,7 +335,7 @@ class Changes:
         self._changed.notify_all()
 
     async def wait(self) -> None:
-        """Wait for the next change, or the end."""
+        """Wait for the next change, or for the end of all changes."""
         await self._changed.wait()
 
     def get(self, number: int) -> Record | None:
@@ -344,7 +344,7 @@ class Changes:
         return record if record.change == number else None
 
     def join(self, follower: Following, maxsize: int) -> None:
-        """Add ``follower``, and keep at least ``maxsize`` changes from now on."""
+        """Add ``follower``, and keep at least the last ``maxsize`` changes from now on."""
         self._followers.append(follower)
         longest = max(maxsize, self._kept.maxlen or 0)
         if longest != self._kept.maxlen:
@@ -400,7 +400,7 @@ class Following:
 
     async def __anext__(self) -> Entry:
         if self._seen is None:
-            raise RuntimeError("this follower is not entered yet; write `async with log.follow(…) as entries`")
+            raise RuntimeError("this follower has not been entered yet; write `async with log.follow(…) as entries`")
         while not self._left:
             record = self._next(self._seen)
             if record is not None:
@@ -449,7 +449,7 @@ class Failure:
 
 
 class Routers:
-    """The routers of the current lifetime and of those inside it. Outside a lifetime: routers that run under none."""
+    """The routers of the current lifetime and of those inside it. Outside a lifetime: routers that run without one."""
 
     def __init__(self) -> None:
         self._life = current_life.get(None)
@@ -476,7 +476,7 @@ class Routers:
         try:
             if self._loop is not asyncio.get_running_loop():
                 return False
-        except RuntimeError:  # any thread can emit an event to a router that does not run
+        except RuntimeError:  # any thread can emit an event to a router that is not running
             return False
         life = current_life.get(None)
         while life is not None and life is not self._life:

@@ -1,4 +1,4 @@
-"""Short texts about events: the class and its small values, without bodies and secrets.
+"""Short texts about events: the class and its small values, without bodies or secrets.
 
 `digest` copies the values immediately, so the event itself is not kept. `summary` creates the text when an entry is
 read, without running any code of the program: a value that is neither a number nor a text is shown as its class.
@@ -25,12 +25,12 @@ __all__ = ["Digest", "digest", "summary"]
 #: The class of an event, and the values copied from it.
 Digest: TypeAlias = tuple[type[Any], tuple[Any, ...]]
 
-#: Maximum number of characters in a text, in a name and in a summary, and the maximum number of values.
+#: The maximum numbers of characters in a text, in a name and in a summary, and the maximum number of values.
 _TEXT, _NAME, _LONGEST, _VALUES = 60, 40, 240, 8
-#: Maximum number of bits in an integer that is shown. Larger integers are slow to print.
+#: The maximum number of bits in an integer that is shown. Larger integers are slow to print.
 _BITS = 64
 
-#: Path classes with instances that are shown as text. Instances of the program's own subclasses are not.
+#: Path classes whose instances are shown as text. Instances of the program's own subclasses are not.
 _PATHS = (PosixPath, WindowsPath, PurePosixPath, PureWindowsPath)
 
 #: `type`, with an annotation that type checkers need.
@@ -44,7 +44,7 @@ class _Text(str):
 
 
 def digest(event: Any) -> Digest:
-    """Return the values of ``event`` to show. This function is cheap and never raises."""
+    """Return the values of ``event`` that `summary` needs. This function is cheap and never raises."""
     kind = _class(event)
     try:
         return kind, _taker(kind)(event)  # type: ignore[arg-type]  # a class has a hash
@@ -70,7 +70,7 @@ def summary(taken: Digest) -> str:
 
 @functools.lru_cache(512)
 def _taker(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a function that copies the values from events with the class ``kind``."""
+    """Return a function that copies the values from events of the class ``kind``."""
     if kind is Event:
         return lambda event: () if event.data is None else (event.topic, _kept(event.data, deep=True))
     special = _SPECIAL.get(kind)

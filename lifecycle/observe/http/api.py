@@ -36,10 +36,11 @@ if TYPE_CHECKING:
 
 __all__ = ["SharedMessages", "api_routes", "change_event", "control_app"]
 
-#: Seconds between two messages in a busy stream. Sending many entries together is much cheaper than sending each alone.
+#: The number of seconds between messages in a busy stream. Sending many entries together is much cheaper than sending
+#: each one alone.
 _PAUSE = 0.05
 
-#: Number of events in a response if the request sets no limit.
+#: The number of events in a response if the request sets no limit.
 _DEFAULT_LIMIT = 100
 
 

@@ -47,12 +47,12 @@ _TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg"
 
 #: Seconds between two messages with events, and the maximum number of events per message. The newest are sent.
 _EVENTS_INTERVAL, _EVENTS_SHOWN = 0.2, 200
-#: Maximum number of nodes compared per second, which limits the CPU usage; and the maximum seconds between two
-#: messages.
+#: The maximum number of nodes compared per second, which limits the CPU usage, and the maximum number of seconds
+#: between two messages.
 _NODES_PER_SECOND, _LONGEST_INTERVAL = 2000.0, 2.0
 #: Seconds between two measurements.
 _FIGURES_INTERVAL = 2.0
-#: Maximum number of stored calls per route, and of routes. The least recently called route is removed first.
+#: The maximum numbers of stored calls per route, and of routes. The least recently called route is removed first.
 _CALLS, _ROUTES = 200, 2000
 
 _PROC = Path("/proc")

@@ -42,16 +42,17 @@ _log = logging.getLogger("lifecycle.observe")
 #: Maximum number of connections that wait to be accepted.
 _BACKLOG = 1024
 
-#: Seconds for running requests to finish when the server ends. Streams end immediately.
+#: The time in seconds that running requests have to finish when the server ends. Streams end immediately.
 _SHUTDOWN_TIMEOUT = 0.5
 
-#: Seconds for a client to send the headers of a request, to send its body, or to receive a response or a message.
+#: The timeout in seconds for a client to send the headers or the body of a request, or to receive a response or
+#: message.
 _CLIENT_TIMEOUT = 30.0
 
 #: Maximum number of bytes in a request body.
 _MAX_BODY = 1024 * 1024
 
-#: Seconds between comments in a stream. The comments prevent proxies from closing an idle stream.
+#: The number of seconds between comments in a stream. The comments prevent proxies from closing an idle stream.
 _KEEP_ALIVE = 15.0
 
 #: Maximum number of bytes per write, so that buffers stay small even for large messages.

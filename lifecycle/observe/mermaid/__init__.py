@@ -80,8 +80,7 @@ def flow(state: RunInfo, *, label: Label | None = None, style: Style | None = No
     """Draw a flow as a ``graph TD``: its tasks and retries with their states and order, and nested flows.
 
     If the flow is too large, tasks with the same state become one node with their count. If the graph is still too
-    large,
-    each nested flow also becomes one node.
+    large, each nested flow also becomes one node.
 
     Args:
         state: the result of ``run.info()``, or one of ``flows.state().runs``.

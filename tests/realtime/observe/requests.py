@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tests.programs import LIMIT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
     from pathlib import Path
 
 __all__ = ["Stream", "answer", "ask", "sent", "streaming", "tell"]
@@ -67,7 +67,7 @@ class Stream:
                     return json.loads(line[6:])
         return None
 
-    async def until(self, wanted: Any) -> Any:
+    async def until(self, wanted: Callable[[Any], bool]) -> Any:
         """Return the first message for which ``wanted`` is true."""
         while not wanted(message := await self.next()):
             assert message is not None, "the stream has ended"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lifecycle.control import Event, Router
+from lifecycle.control import CommandEvent, Event, Router
 from lifecycle.observe import ControlSocket, sockets
 from lifecycle.runtime import Lifetime, lifetime
 from lifecycle.testing import running
@@ -257,7 +257,7 @@ async def refused(match: str) -> None:
     async with lifetime(signals=False):
         with pytest.raises(OSError, match=match) as error:
             await ControlSocket("api").__aenter__()
-    assert "XDG_RUNTIME_DIR may name another directory" in str(error.value)
+    assert "set XDG_RUNTIME_DIR to a different directory" in str(error.value)
 
 
 async def test_a_directory_that_others_may_use_is_refused(runtime: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -445,7 +445,11 @@ async def test_events_are_streamed(runtime: Path) -> None:
 
 async def test_attached_clients_get_printed_lines(runtime: Path) -> None:
     router = Router()
-    router.command("greet", lambda event: print("hello", *event.args))
+
+    @router.command("greet")
+    def greet(event: CommandEvent) -> None:
+        print("hello", *event.args)
+
     async with opened(router=router) as (_, path), streaming(path, "/api/attach") as stream:
         _, outcome = await tell(path, "/api/command", {"line": "greet 'a b'"})
         assert outcome["outcome"] == "handled"
