@@ -42,7 +42,7 @@ _ALL: Final = 0.001
 _RATIO: Final = 3
 _FRAMING: Final = 16 * 1024
 
-#: Seconds for a refused client to read its answer and stop sending before the connection is closed.
+#: The time in seconds that a refused client has to read its response and stop sending before the connection is closed.
 _LINGER: Final = 1.0
 #: Seconds for the same while the server is closing.
 _LAST_LINGER: Final = 0.1
@@ -131,7 +131,7 @@ class Connection(web.RequestHandler):
             self._body, self._body_before, self._wire = request.content, request.content.total_bytes, 0
 
     def end(self) -> None:
-        """Record that the request is answered, so that the next one may arrive."""
+        """Record that the request has its response, so that the next one may arrive."""
         self._body = None
         self._connections.wait_for(self)
 
@@ -255,7 +255,7 @@ class Connection(web.RequestHandler):
         else:
             self._log.info("refused malformed HTTP from %s: %s", request.remote, type(exc).__name__)
         if request.writer.output_size > 0:
-            raise ConnectionError("the answer had begun when the request failed")
+            raise ConnectionError("the response had begun when the request failed")
         answer = self._refusal(status, "internal error" if status >= 500 else "the request is malformed")  # noqa: PLR2004
         answer.force_close()
         return answer
@@ -410,7 +410,7 @@ class Connections:
 
 
 class Acceptor:
-    """Accepts connections at listening sockets, which it owns.
+    """Accepts connections on listening sockets, which it owns.
 
     When no descriptor is left, asyncio's own server would log a thousand errors per second. It also does not report
     clients whose TLS handshake is in progress.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HIDDEN", "Limits", "error_masked", "is_number", "is_secret", "masked", "masked_values"]
 
-#: Replaces a secret.
+#: The text that replaces a secret.
 HIDDEN = "***"
 
 #: The maximum length of a text that is cached with its masked form. Texts are cached because a state repeats its

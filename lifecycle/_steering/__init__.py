@@ -1,4 +1,4 @@
-"""Control of a running program by commands, from its prompt or from outside.
+"""Commands that control a running program, from its prompt or from outside.
 
 `commands` contains the built-in commands and their handlers. `answers` delivers their replies to the caller.
 """

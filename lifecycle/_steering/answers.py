@@ -1,4 +1,4 @@
-"""Replies of a command, to the prompt or to an external caller."""
+"""Replies of commands, to the prompt or to an external caller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "current_answer", "reply", "say"]
 
-#: Maximum characters of an answer; the rest is cut off.
+#: The maximum number of characters of an answer. The rest is cut off.
 _LONGEST = 100_000
 
 
@@ -45,7 +45,7 @@ current_answer: ContextVar[Answer | None] = ContextVar("lifecycle_answer", defau
 
 def say(text: str) -> None:
     """Print ``text``."""
-    print(text, flush=True)  # noqa: T201  # to talk is its purpose
+    print(text, flush=True)  # noqa: T201  # printing is its purpose
 
 
 def reply(text: str, otherwise: Callable[[str], object] = say) -> None:

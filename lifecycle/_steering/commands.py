@@ -1,6 +1,6 @@
 """The built-in commands for controlling a program from outside: status, stop, restart, emit and others.
 
-They are included in its routers. A command that the program registers under the same name takes precedence.
+The program's routers include them. A command that the program registers under the same name takes precedence.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ __all__ = [
     "status_text",
 ]
 
-#: Maximum restarts at the same time.
+#: The maximum number of restarts at the same time.
 _RESTARTS = 20
 
-#: Maximum worker names in an error message.
+#: The maximum number of worker names in an error message.
 _SHOWN = 20
 
 
 class CommandInstaller:
-    """Context that includes the built-in commands in all current and later routers under ``lifetime``."""
+    """Context manager that includes the built-in commands in all current and later routers under ``lifetime``."""
 
     def __init__(self, lifetime: Lifetime, loop: asyncio.AbstractEventLoop) -> None:
         self._lifetime = lifetime
@@ -144,13 +144,13 @@ class BuiltInCommands(Commands):
         self._add("terminate", "Suspend, so that state is saved, then end the program.", self._terminate, alone=True)
         self._add("restart", "Restart a worker: NAME, or its path.", self._restart, complete=self._restartable_names)
         self._add("emit", "Send an event: TOPIC, and its data as JSON.", _refuse_emit, event=_event_of)
-        self._add("hold", "Let the events of a source wait: SOURCE.", self._hold, complete=self._source_names)
-        self._add("release", "Take the events of a source again: SOURCE.", self._release, complete=self._source_names)
+        self._add("hold", "Hold the events of a source: SOURCE.", self._hold, complete=self._source_names)
+        self._add("release", "Release the events of a held source: SOURCE.", self._release, complete=self._source_names)
 
     def _add(
         self, name: str, text: str, handler: Any, *, event: Any = None, complete: Any = None, alone: bool = False
     ) -> None:
-        """Add a command and its route, which never conflicts: an exact route of the program comes before it."""
+        """Add a command and its route, which never conflicts: an exact route of the program takes precedence."""
         self.add(Command(name, text, event, complete, takes_arguments=not alone))
         pattern = f"command/[{name[0]}]{name[1:]}"
         with suppress(RouteConflict):
@@ -260,7 +260,7 @@ def _argument(event: CommandEvent, usage: str) -> str:
 
 
 def _refused(text: str) -> Dropped:
-    """Reply with the reason for a refusal; the program has not failed, so the event counts as dropped."""
+    """Reply with the reason for a refusal. The program has not failed, so the event counts as dropped."""
     reply(text)
     return Dropped(text)
 
@@ -293,7 +293,7 @@ def _children(supervisor: Any, path: str) -> Iterator[_Restartable]:
         return
     try:
         states = supervisor.workers()
-    except Exception:  # noqa: BLE001  # of a class of the program's own; the others can still be restarted
+    except Exception:  # noqa: BLE001  # a class of the program may raise anything; other workers can still be restarted
         return
     for state in states:
         below = f"{path}/{state.name}"

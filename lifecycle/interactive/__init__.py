@@ -1,4 +1,4 @@
-"""Programs with a prompt: built-in commands, and Ctrl+C that takes the mildest possible step first.
+"""Programs with a prompt: built-in commands, and a Ctrl+C that takes the mildest possible step first.
 
 ``routers`` connects sources, routes and handlers. ``interrupts`` implements the steps of Ctrl+C.
 """

@@ -1,4 +1,4 @@
-"""Ctrl+C at a prompt: clear the line, else cancel running commands, else suspend, else quit."""
+"""Ctrl+C at a prompt: it clears the line, else cancels running commands, else suspends, else quits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["InterruptPolicy", "RunningCommands", "Signals"]
 
-#: Seconds within which a second Ctrl+C quits, if there is nothing to suspend.
+#: The number of seconds within which a second Ctrl+C quits, if there is nothing to suspend.
 _AGAIN = 2.0
 
 
@@ -141,7 +141,7 @@ class RunningCommands:
         self._cancelled: set[asyncio.Task[Any]] = set()
 
     def track(self, handler: AsyncHandler) -> AsyncHandler:
-        """Run each command in its own task; a middleware."""
+        """Run each command in its own task, as a middleware."""
 
         @functools.wraps(handler, updated=())
         async def tracked(event: Topical) -> None:
@@ -169,7 +169,7 @@ class RunningCommands:
                 await asyncio.wait({task})
 
     def cancel(self) -> bool:
-        """Cancel all running commands, the oldest first, and return whether there were any."""
+        """Cancel all running commands, oldest first, and return whether there were any."""
         running = [task for task in self._running if task not in self._cancelled]
         self._cancelled.update(running)
         for task in running:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["new_interactive_router"]
 
-#: Maximum characters of an unknown line that the answer repeats.
+#: The maximum number of characters of an unknown line that the reply repeats.
 _SHOWN = 60
 
 
@@ -51,22 +51,24 @@ def new_interactive_router(  # noqa: PLR0913  # one function wires a whole progr
     Built-in commands are ``suspend``, ``resume``, ``reload``, ``status``, ``terminate``, ``quit`` and ``help``. For
     ``reload``, register a handler for ``lifecycle/reload``.
 
-    ``quit``, SIGTERM, Ctrl+D and the end of a pipe quit: they shut the lifetime down, or stop the router if there is
-    none. A pipe without any line does not quit. A command that fails or is unknown does not change the exit status; to
-    end with another one, keep the failure in your handler or ``unknown``, and call `sys.exit` after `run`.
+    ``quit``, SIGTERM, Ctrl+D and the end of a pipe quit: they shut down the lifetime, or stop the router if there is no
+    lifetime. A pipe without any line does not quit. A command that fails or is unknown does not change the exit status.
+    To set one, record the failure in your handler or in ``unknown``, and call `sys.exit` after `run`.
 
-    Ctrl+C clears a half-typed line, or else cancels running commands. Otherwise the first Ctrl+C suspends the program
-    and the next one quits, until a resume. If nothing can be suspended, two within 2 seconds quit.
+    Ctrl+C clears a half-typed line, or else cancels running commands. Otherwise, the first Ctrl+C suspends the program,
+    and the next one quits unless the program was resumed. If nothing can be suspended, pressing Ctrl+C twice within 2
+    seconds quits.
 
     Args:
         suspend: A `SuspendHandler`, or any object with ``suspend()`` and ``resume()``.
-        shutdown: Called once before the lifetime is shut down, async or plain, with the event if it takes one.
+        shutdown: An async or plain function that is called once before the lifetime is shut down, with the event if it
+            takes one.
         interrupt: Called with an `InterruptEvent` when Ctrl+C would suspend. If it raises `NotHandled`, the program
             quits.
-        commands: Handlers of further commands, by name. `Router.command` adds more.
+        commands: Handlers of additional commands, by name. `Router.command` adds more.
         default: Called with a `LineEvent` for each line that is not a command.
         unknown: Called with an `UnknownCommandEvent` for each line that is not a command, if there is no ``default``.
-            By default, the answer is the list of commands.
+            By default, the reply suggests similar commands.
         input: Whether to read lines from stdin.
         signals: Whether to handle SIGINT and SIGTERM.
         prompt: Text of the prompt at a terminal.
@@ -74,7 +76,7 @@ def new_interactive_router(  # noqa: PLR0913  # one function wires a whole progr
 
     Raises:
         RouteConflict: if a command has the name of a built-in one.
-        TypeError: if a handler is not callable, or ``suspend`` has no such methods.
+        TypeError: if a handler is not callable, or ``suspend`` lacks these methods.
     """
     router = Router("interactive")
     keyboard = PromptSource(prompt=prompt, history=history, fallback=default and LineEvent) if input else None
@@ -96,7 +98,7 @@ def new_interactive_router(  # noqa: PLR0913  # one function wires a whole progr
         router.handle("input/line", default)
     router.handle("input/unknown", unknown or _answer_unknown)
     router.handle("input/eof", actions.end_of_input)
-    # The least specific pattern, so that any handler of the program comes first.
+    # The least specific pattern, so that any handler of the program takes precedence.
     router.handle("lifecycle/**", _answer_unrouted, lane="lifecycle")
     return router
 
@@ -219,7 +221,7 @@ def _lifetime() -> Lifetime | None:
 
 
 def _answer_unknown(event: UnknownCommandEvent) -> None:
-    """Answer a line that is not a command."""
+    """Reply to a line that is not a command."""
     word = event.command if len(event.command) <= _SHOWN else f"{event.command[:_SHOWN]}…"
     first = "".join(event.command.split(maxsplit=1)[:1])
     if first != event.command and first in event.known:
@@ -230,7 +232,7 @@ def _answer_unknown(event: UnknownCommandEvent) -> None:
 
 
 def _answer_unrouted(event: Topical) -> None:
-    """Answer a lifecycle command that no handler of this program takes."""
+    """Reply to a lifecycle command that no handler of this program accepts."""
     known = {each.make(()).topic: each.name for each in lifecycle_commands()}
     if event.topic not in known:
         raise NotHandled(f"no route matches {event.topic!r}")

@@ -1,7 +1,7 @@
 """Sources of events: signals, lines of input, a prompt, webhooks, files, timers, health checks, queues.
 
 A source is an async iterable of events, a function that returns one, or an object with ``async def run(emit)``. Each
-module here contains one. The libraries that it needs are imported when it starts.
+module here contains one source. The libraries that a source needs are imported when it starts.
 """
 
 from lifecycle._lazy import lazy_names

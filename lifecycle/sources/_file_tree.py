@@ -1,12 +1,12 @@
 """A snapshot of the watched files, its comparison with the disk, and the directories to watch.
 
-A report of a watcher is only a hint to look at an entry again. The difference from the snapshot is the change. A
-replaced file is therefore modified, however it was replaced. A file that was created and deleted between two looks
+A watcher's report is only a hint to check an entry again. The difference from the snapshot is the change. A replaced
+file therefore counts as modified, however it was replaced. A file that was created and deleted between two checks
 causes no change, and a new directory is read completely. All functions here block, so call them in a thread, one at a
 time.
 """
 
-# The system and watchfiles use text. Creating a Path for each file takes longer than the look at the file.
+# The system and watchfiles use strings for paths. Creating a Path for each file takes longer than checking the file.
 # ruff: noqa: PTH112, PTH114, PTH115, PTH116, PTH118, PTH120
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["DEFAULT_IGNORES", "STAMP_NS", "Rules", "Tree", "WatchSet", "entries_
 
 _log = logging.getLogger("lifecycle.sources")
 
-#: Names that are ignored by default: version control, caches, environments, temporary files of editors.
+#: Names that are ignored by default: version control, caches, environments, and editors' temporary files.
 DEFAULT_IGNORES: tuple[str, ...] = (
     ".git",
     ".hg",
@@ -57,10 +57,11 @@ DEFAULT_IGNORES: tuple[str, ...] = (
     "*___jb_tmp___",
 )
 
-#: Nanoseconds within which two writes may get the same time. The clock of file times moves in steps of up to 10 ms.
+#: The number of nanoseconds within which two writes may get the same timestamp. The clock for file times advances in
+#: steps of up to 10 ms.
 STAMP_NS = 20_000_000
 
-# Maximum number of links to follow, which is also the limit of the kernel.
+# The maximum number of links to follow, which is also the kernel's limit.
 _MOST_LINKS = 40
 
 
@@ -81,7 +82,7 @@ class Tree:
         # The net change of each path since the last `take_changes`.
         self._changes: dict[str, Change] = {}
         self._new_directories: set[str] = set()
-        # The known directories that cannot be watched. They are searched for when a watch fails at one.
+        # The known directories that cannot be watched. They are searched for when a watch fails at one of them.
         self._unwatchable: set[str] = set()
         self._warned_of_names = False
 
@@ -91,12 +92,12 @@ class Tree:
         return self.index.skipped()
 
     def compare(self) -> None:
-        """Compare all files with the snapshot. The first call finds every file added."""
+        """Compare all files with the snapshot. The first call records every file as added."""
         self._look_at_roots({}, scan=True)
         self._new_directories.clear()
 
     def update(self, hints: Iterable[tuple[str, bool]], again: Iterable[str] = ()) -> None:
-        """Look at the paths of ``hints``, at the complete directories ``again``, and at all links.
+        """Check the paths in ``hints``, everything in the directories ``again``, and all links.
 
         The second item of a hint is true for a report of "modified", which counts even if no attribute has changed.
         """
@@ -110,7 +111,7 @@ class Tree:
                 self._scan(directory)
         self._look_at_roots(hinted)
         for directory, name in self.index.links():
-            # A look at one link may have removed the directory of another.
+            # Checking one link may have removed the directory of another.
             if name in directory.links:
                 self._look(directory, name, modified=hinted.get(os.path.realpath(directory.prefix + name), False))
 
@@ -159,7 +160,7 @@ class Tree:
             self._look(self._top, path, modified=hinted.get(real, False), scan=scan)
 
     def _look(self, directory: _DirectorySnapshot, name: str, *, modified: bool = False, scan: bool = False) -> None:
-        """Look at one entry. With ``scan``, also read a directory that is already known."""
+        """Check one entry. With ``scan``, also read a directory that is already known."""
         path = directory.prefix + name
         if self._skips(directory, name):
             self._look_at_ignored(directory, name, link=os.path.islink(path))
@@ -177,7 +178,7 @@ class Tree:
             self._new_directories.add(inner.real)
 
     def _scan(self, directory: _DirectorySnapshot) -> None:
-        """Read a directory and all directories below it. No recursion: they may nest deeper than the call stack."""
+        """Read a directory and all directories below it, in a loop because recursion could exceed the call stack."""
         pending = [directory]
         while pending:
             directory = pending.pop()
@@ -216,7 +217,7 @@ class Tree:
             del entries[name]
         if undecodable and not self._warned_of_names:
             self._warned_of_names = True
-            text = "the name %r in %s is not UTF-8: it is skipped, and so is every other one (logged once); rename it"
+            text = "the name %r in %s is not UTF-8 and is skipped, like all other such names (logged once); rename it"
             _log.warning(text, undecodable[0], directory.path)
 
     def _skips(self, directory: _DirectorySnapshot, name: str) -> bool:
@@ -302,7 +303,7 @@ def _entries(path: str) -> dict[str, os.DirEntry[str]] | None:
 
 
 def _without_links(hints: Iterable[tuple[str, bool]]) -> dict[str, bool]:
-    """Return the hints with the links in their directories resolved."""
+    """Return the hints, with links in the paths of their directories resolved."""
     directories: dict[str, str] = {}
     found: dict[str, bool] = {}
     for path, modified in hints:
@@ -318,7 +319,7 @@ def _without_links(hints: Iterable[tuple[str, bool]]) -> dict[str, bool]:
 
 
 class _DirectorySnapshot:
-    """The last seen state of a directory, with the fingerprints of its files."""
+    """The last known state of a directory, with the fingerprints of its files."""
 
     __slots__ = (
         "directories",
@@ -348,7 +349,7 @@ class _DirectorySnapshot:
         self.prefix = path if path.endswith("/") or not path else f"{path}/"
         #: The path without links, at which the system watches the directory.
         self.real = real
-        #: The path from the watched directory, with a slash at the end. Empty for the watched directory itself.
+        #: The path relative to the watched directory, with a slash at the end. Empty for the watched directory itself.
         self.relative = relative
         self.identity = identity
         self.parent = parent
@@ -383,7 +384,7 @@ class _SnapshotIndex:
         self.links_changed = False
         #: The real paths below which links may point.
         self.allowed: tuple[str, ...] = ("/",)
-        # By real path. A list has two items if links lead to one directory in two ways.
+        # Snapshots by real path. A list has two items if links lead to one directory in two ways.
         self._by_real_path: dict[str, list[_DirectorySnapshot]] = {}
         # Directories that contain links, including broken ones. The target of a link may change without a hint.
         self._with_links: set[_DirectorySnapshot] = set()
@@ -398,11 +399,11 @@ class _SnapshotIndex:
         return {directory.real for directory in self.top.directories.values()}
 
     def links(self) -> list[tuple[_DirectorySnapshot, str]]:
-        """Return every link as its directory and its name."""
+        """Return all links, each as its directory and its name."""
         return [(directory, name) for directory in self._with_links for name in directory.links]
 
     def unfollowed_links(self) -> set[str]:
-        """Return the links that are not followed, below the real paths of their directories."""
+        """Return the links that are not followed, each with the real path of its directory."""
         return {
             os.path.join(directory.real, name) for directory in self._with_unfollowed for name in directory.unfollowed
         }
@@ -412,7 +413,7 @@ class _SnapshotIndex:
         return sum(directory.undecodable for directories in self._by_real_path.values() for directory in directories)
 
     def entries_for(self, real: str) -> list[tuple[_DirectorySnapshot, str]]:
-        """Return the entries to look at for a change at ``real``: those in its nearest known directory."""
+        """Return the entries to check for a change at ``real``: those in its nearest known directory."""
         while real != "/":
             parent, _, name = real.rpartition("/")
             real = parent or "/"
@@ -661,7 +662,7 @@ class Rules:
 
 
 class _Globs:
-    """A combined matcher for several globs. Plain names are looked up in a set instead of being tried one by one."""
+    """A combined matcher for several globs. Plain names are looked up in a set instead of being tried individually."""
 
     def __init__(self, globs: Iterable[str]) -> None:
         texts = (globs,) if isinstance(globs, str) else tuple(globs)

@@ -29,10 +29,10 @@ _log = logging.getLogger("lifecycle.sources")
 #: The queue of webhooks, in a file that may also contain other queues.
 WEBHOOKS = Queue("webhook")
 
-#: Maximum characters of a stored error.
+#: The maximum number of characters of a stored error.
 _LONGEST_ERROR = 1000
 
-#: Maximum messages per read of the file.
+#: The maximum number of messages per read of the file.
 _BATCH = 50
 
 
@@ -60,7 +60,7 @@ def unpacked(message: bytes) -> WebhookEvent:
     """Return the event that was `packed`.
 
     Raises:
-        ValueError: if ``message`` has another form.
+        ValueError: if ``message`` does not have that form.
     """
     head, _, body = message.partition(b"\n")
     try:
@@ -168,7 +168,7 @@ class InboxStore:
         await self._journal.run(lambda db: WEBHOOKS.retry(db, number, due=due, error=text))
 
     async def discard(self, number: int, error: str) -> None:
-        """Store that a message failed finally, and is a dead letter."""
+        """Store that a message failed for the last time, and is now a dead letter."""
         text = _storable(error)
         await self._journal.run(lambda db: WEBHOOKS.discard(db, number, error=text))
 

@@ -1,8 +1,8 @@
 """A terminal prompt with prompt_toolkit. This module is imported when a prompt is shown.
 
-Ctrl+C sends SIGINT, as in any program. As a key of prompt_toolkit, it could not end a program whose loop is blocked.
-Output of the program appears above the prompt. prompt_toolkit's own ``patch_stdout`` is not used: it has a thread that
-sleeps between writes and tasks that are never awaited, and it keeps the stdout of its first use.
+Ctrl+C sends SIGINT, as in any program. If prompt_toolkit handled it as a key, it could not end a program whose loop is
+blocked. The program's output appears above the prompt. prompt_toolkit's own ``patch_stdout`` is not used, because it
+runs a thread that sleeps between writes, creates tasks that are never awaited, and keeps the stdout of its first use.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ class _Above:
         return len(text)
 
     def flush(self) -> None:
-        """Flush the terminal after the end of the session. Before, do nothing: complete lines are printed anyway."""
+        """Flush the terminal after the end of the session. During it, do nothing: complete lines are printed anyway."""
         if self._finished:
             self._terminal.flush()
 

@@ -31,7 +31,7 @@ class BaseSource:
 
     Args:
         name: Name of the source in messages and states.
-        buffer: Maximum number of events that wait for the router.
+        buffer: The maximum number of events that wait for the router.
 
     Raises:
         ValueError: if ``buffer`` is below 1.
@@ -75,7 +75,7 @@ class BaseSource:
                 cancel_later(error)
 
     def try_emit(self, event: Topical) -> bool:
-        """Put ``event`` into the buffer if it has space. Returns whether the event was accepted.
+        """Put ``event`` into the buffer if there is space. Returns whether the event was accepted.
 
         Raises:
             SourceClosed: if the source is closed.
@@ -175,7 +175,7 @@ class BaseSource:
 
     def _refusal(self, event: Topical) -> SourceClosed:
         how = "is closed" if self._closed else "no longer runs"
-        return SourceClosed(f"{self!r} {how} and takes no more events; {event.topic!r} was not taken")
+        return SourceClosed(f"{self!r} {how} and accepts no more events; {event.topic!r} was not accepted")
 
 
 def _was_buffered(waiter: asyncio.Future[None]) -> bool:

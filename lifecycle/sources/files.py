@@ -1,9 +1,9 @@
 """Events for added, modified and deleted files, from the system's reports through `watchfiles.awatch`, or from polling.
 
-This module closes gaps of `awatch`. `awatch` does not report that the kernel's queue overflowed, that a directory was
-created again, or changes inside a directory before its watch existed. It therefore scans each new directory. After
-a flood of reports, all files are compared. The watches are opened again when a directory or link on which they depend
-is replaced.
+This module fills gaps that `awatch` leaves. `awatch` does not report that the kernel's queue overflowed, that a
+directory was created again, or that files changed inside a directory before its watch existed. This module therefore
+scans each new directory, and compares all files after a flood of reports. It opens the watches again when a directory
+or link on which they depend is replaced.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _AGAIN = (0.02, 0.1, 0.5, 2.0)
 # later.
 _MANY = 2048
 _MOMENT = 1.0
-# Minimum time between two looks, in multiples of the duration of one look.
+# The minimum time between two reopenings of the watches, as a multiple of the time that one takes.
 _SHARE = 5
-# Maximum consecutive attempts to open watches while the directories to watch keep changing.
+# The maximum number of consecutive attempts to open watches while the directories to watch keep changing.
 _ATTEMPTS = 5
 
 # The step, in milliseconds, for the surroundings of watched directories: the directories themselves, and links on the
 # way to them.
 _UNHURRIED_MS = 50
 
-# The beginning of the error with which watchfiles ends at a name that is not UTF-8.
+# The beginning of the error that watchfiles raises for a name that is not UTF-8.
 _UNDECODABLE = "Unable to decode path"
 
 _LIMITS = {
@@ -66,26 +66,26 @@ class FileWatchSource:
 
     Each path must exist when the source starts. Later, a path may be replaced, or deleted and created again, and links
     on the way to it may change. Events have absolute paths, below each path as you gave it (links are not resolved).
-    Several changes to a file within one ``step`` are one event with their net effect. A file that was created and
+    Several changes to a file within one ``step`` become one event with their net effect. A file that was created and
     deleted again causes no event. Directories cause no events, but the files in them do.
 
-    A name that is not UTF-8 is skipped, which is logged once. While such a file is being written, other changes may be
-    reported up to a second late.
+    Files whose names are not UTF-8 are skipped, which is logged once. While such a file is being written, other changes
+    may be reported up to a second late.
 
     Args:
         paths: The files and directories to watch, at least one.
         recursive: Whether to watch all subdirectories, including those created later.
         include: Globs. If given, only files that match one of them are reported. A glob without a slash is matched
             against the name of a file. A glob with a slash is matched against its path below the watched directory.
-            ``*`` matches within one name, and ``**`` any number of directories.
-        ignore: Globs of files and directories to ignore, with everything inside these directories. The ``paths``
+            ``*`` matches within one name, and ``**`` matches any number of directories.
+        ignore: Globs for files and directories to ignore, including everything inside these directories. The ``paths``
             themselves are never ignored.
         filter: Called with the change and the path. If it returns false, no event is sent.
         step: Seconds to wait for more changes before they are reported, rounded to milliseconds.
         follow_links: Whether to follow links to directories outside of ``paths``. Links to files, and to directories
             inside ``paths``, are always followed.
-        poll: Seconds between two scans of all files, for file systems without notifications (NFS, WSL, some container
-            mounts). By default, the notifications of the system are used.
+        poll: Seconds between scans of all files, for file systems without notifications (NFS, WSL, some container
+            mounts). By default, the system's notifications are used.
 
     Raises:
         ValueError: if no path is given, or ``step`` or ``poll`` is not a positive number of seconds.
@@ -106,7 +106,7 @@ class FileWatchSource:
         if not paths:
             raise ValueError('FileWatchSource() has no path to watch; name one, such as "src" or "."')
         if filter is not None and not callable(filter):
-            raise TypeError(f"filter={filter!r} is not callable; give a function of a change and a path")
+            raise TypeError(f"filter={filter!r} is not callable; give a function that takes a change and a path")
         # Made absolute now, because the program may change its working directory later.
         self.paths: tuple[Path, ...] = tuple(Path(os.path.abspath(path)) for path in paths)  # noqa: PTH100  # links are not resolved
         self.name: str = f"files {', '.join(str(path) for path in paths)}"
@@ -218,15 +218,15 @@ class _PolledChanges:
 
 
 class _WatchedChanges:
-    """Changes found by following the reports of the system, collected over ``step`` seconds."""
+    """Changes found by following the system's reports, collected over ``step`` seconds."""
 
     def __init__(self, tree: Tree, step: float) -> None:
         self._tree = tree
         self._step = in_seconds("step", step, finite=True)
         self._watch: _Watch | None = None
-        # Directories to read again, as real paths, each set with its time. Not sorted.
+        # The directories to read again: sets of real paths, each with the time at which it is due. Not sorted.
         self._due: list[tuple[float, set[str]]] = []
-        # Number of hints since the last full comparison was scheduled.
+        # The number of hints since the last full comparison was scheduled.
         self._hints = 0
         # True if the watches were opened again and have not reported anything yet.
         self._unproven = False
@@ -245,7 +245,7 @@ class _WatchedChanges:
             await self.close()
 
     async def next(self) -> Mapping[str, Change]:
-        """Wait for reports or the next scheduled look. Returns the changes since the last call, which may be none.
+        """Wait for reports or for the next scheduled scan. Returns the changes since the last call, if any.
 
         Raises:
             OSError: if the watches broke and cannot be opened again.
@@ -277,7 +277,7 @@ class _WatchedChanges:
             await watch.close()
 
     async def _open_once(self, *, last: bool) -> bool:
-        """Open the watches for the known directories, and compare. Returns whether they fit the directories found."""
+        """Open the watches for the known directories, and compare. Returns whether they cover the directories found."""
         watch_set = await asyncio.to_thread(self._tree.watch_set)
         self._watch = _Watch(watch_set, step=self._step)
         try:
@@ -288,7 +288,7 @@ class _WatchedChanges:
             await asyncio.to_thread(self._tree.find_unwatchable)
             return False
         except _WatchBroken:
-            # An entry was deleted between the look and the watch.
+            # An entry was deleted between the scan and the start of the watch.
             if last:
                 raise
             await asyncio.to_thread(self._tree.compare)
@@ -307,7 +307,7 @@ class _WatchedChanges:
     async def _reopen(self) -> None:
         """Open the watches again after a name that is not UTF-8, and compare.
 
-        If such names keep appearing, this happens once per second, or less often if a look takes long.
+        If such names keep appearing, this happens once per second, or less often if it takes long.
         """
         now = asyncio.get_running_loop().time
         await self.close()
@@ -359,11 +359,12 @@ class _Watch:
         self.watch_set = watch_set
         self._step_ms = max(1, round(step * 1000))
         self._batches: list[AsyncGenerator[set[tuple[RawChange, str]], None]] = []
-        # The tasks that wait for the next batch of each watch. Its thread waits in the kernel until a change occurs.
+        # The tasks that wait for the next batch, each with the number of its watch. The thread of a watch waits in the
+        # kernel until a change occurs.
         self._pending: dict[asyncio.Task[set[tuple[RawChange, str]]], int] = {}
 
     async def open(self) -> None:
-        """Set up the watches. This blocks the loop for a moment per directory.
+        """Set up the watches. This blocks the loop briefly for each directory.
 
         Raises:
             OSError: if the watches cannot be set up. The message names the limit that was reached.
@@ -371,8 +372,8 @@ class _Watch:
         from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType]  # its type hints need trio
 
         wanted = self.watch_set
-        # The surroundings of watched directories rarely change. Frequent looks there would slow down the looks inside
-        # them.
+        # The surroundings of watched directories rarely change. Frequent checks there would slow down the checks inside
+        # the directories.
         flat_step = max(self._step_ms, _UNHURRIED_MS) if wanted.deep and not wanted.whole else self._step_ms
         for paths, recursive, step in ((wanted.deep, True, self._step_ms), (wanted.flat, False, flat_step)):
             if paths:
@@ -383,7 +384,7 @@ class _Watch:
                     # While files keep changing, report every two steps. A debounce window counts a longer gap as quiet.
                     debounce=step,
                     recursive=recursive,
-                    # If true, it would hide every other error too, such as a reached limit.
+                    # True would also hide every other error, such as a limit that was reached.
                     ignore_permission_denied=False,
                 )
                 self._batches.append(batches)
@@ -439,7 +440,7 @@ def _result(task: asyncio.Task[set[tuple[RawChange, str]]]) -> set[tuple[RawChan
 
 
 def _explained(error: Exception) -> OSError:
-    """Return the same error. For a reached limit of the system, add its name, value and remedy."""
+    """Return the error to raise. If a limit of the system was reached, it names the limit, its value and a remedy."""
     while isinstance(error, ExceptionGroup):
         # awatch raises its errors in groups of one.
         error = cast("ExceptionGroup[Exception]", error).exceptions[0]

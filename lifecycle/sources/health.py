@@ -39,16 +39,16 @@ class HealthCheckSource:
     ``probe``, is used directly. The first result sets the state.
 
     Checks never overlap. A plain function that times out continues in its thread. Until it returns, further checks
-    count as failed without a call, so a hanging check occupies only one thread.
+    count as failed without being run, so a hanging check occupies only one thread.
 
     Args:
         name: Name in the topics ``health/<name>/up`` and ``health/<name>/down``.
         check: An async function, or a plain one, which runs in a thread.
-        interval: Seconds between two checks.
+        interval: Seconds between checks.
         trigger: ``"edge"`` sends an event when the state changes, ``"level"`` after every check.
-        timeout: Maximum seconds per check.
-        failures: Consecutive failures after which the state becomes down.
-        successes: Consecutive good results after which the state becomes up.
+        timeout: The maximum number of seconds per check.
+        failures: The number of consecutive failures after which the state becomes down.
+        successes: The number of consecutive good results after which the state becomes up.
 
     Raises:
         ValueError: if a time is not positive, a threshold is below 1, ``trigger`` is unknown, or the name contains "/".
@@ -72,12 +72,12 @@ class HealthCheckSource:
         self.timeout: float = in_seconds("timeout", timeout, finite=True)
         self.trigger: Trigger = _trigger(trigger)
         self._check = check
-        # Consecutive results that are needed to leave a state: successes for down, failures for up.
+        # The number of consecutive results that are needed to leave a state: successes for down, failures for up.
         self._needed = {False: successes, True: failures}
         self._healthy: bool | None = None
-        # Number of consecutive results that contradict the state.
+        # The number of consecutive results that contradict the state.
         self._against = 0
-        # A plain check that timed out and still runs.
+        # A plain check that timed out and is still running.
         self._hanging: asyncio.Future[object] | None = None
 
     def __repr__(self) -> str:
@@ -162,9 +162,7 @@ def _trigger(value: str) -> Trigger:
 
 def _require(name: str, check: object, thresholds: dict[str, int]) -> None:
     if not name or "/" in name:
-        raise ValueError(
-            f"{name!r} is not a valid name of a check, which is one segment of a topic; give a name without a slash"
-        )
+        raise ValueError(f"the name of a check must be one segment of a topic, without a slash, got {name!r}")
     if not callable(check):
         raise TypeError(f"{check!r} is not a check; give a function without arguments")
     for word, count in thresholds.items():

@@ -2,7 +2,7 @@
 
 `InboxDelivery` delivers the messages of the file to the handlers, and stores the results. A message that this process
 accepted is delivered from memory, after the messages that were in the file before. The process reads the file when it
-takes it over, when a failed message is due again, and periodically for changes of other processes.
+takes the file over, when a failed message is due again, and periodically to find changes by other processes.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ _log = logging.getLogger("lifecycle.sources")
 
 _BACKOFF = Backoff(initial=1.0, maximum=300.0)
 
-#: Seconds between two reads of the file. Changes of other processes are not announced.
+#: The number of seconds between reads of the file. Changes by other processes are not announced.
 _LOOK_EVERY = 1.0
 
-#: Seconds between two attempts to take the lock of another process. Waiting for the lock would block a thread.
+#: The number of seconds between attempts to take another process's lock. Waiting for the lock would block a thread.
 _LOCK_EVERY = 0.1
 
-#: Number of attempts after which the file is logged as owned by another process.
+#: The number of attempts after which the file is logged as owned by another process.
 _PATIENCE = 3
 
-#: Seconds between two attempts to write a file that cannot be written.
+#: The number of seconds between attempts to write to a file that cannot be written.
 _PAUSE = 1.0
 
-#: Seconds to write the last results at the end.
+#: The time limit in seconds for writing the last results at the end.
 _LAST_WRITES = 4.0
 
-#: Seconds in which handled messages are collected in order to be written together. No caller waits for this.
+#: The number of seconds for which handled messages are collected, so that they are written together. No caller waits.
 _GATHER = 0.02
 
 
@@ -61,7 +61,7 @@ _GATHER = 0.02
 class Inbox:
     """Stores the requests of a `WebhookSource` in an SQLite file until they are handled.
 
-    A request is on disk before it is answered with 202, and stays there until its handler has returned, even during a
+    A request is on disk before the response 202 is sent, and stays there until its handler has returned, even during a
     debounce. At the next start, messages left by a crash or a shutdown are delivered again in the order of acceptance.
     Delivery is therefore at least once, and handlers should be idempotent. ``delivery().attempt`` is 1 only if no
     handler of an earlier attempt can have run. After a shutdown, an attempt counts if its handler was called. After a
@@ -79,9 +79,9 @@ class Inbox:
     Args:
         path: The SQLite file, which is created if necessary.
         dedupe: Seconds to remember the id that the verifier returns (for Stripe and Slack, the signed time and body). A
-            repeated request is answered like the first and not delivered again. 0 turns this off.
-        max_attempts: Maximum failures of a handler before the event becomes a dead letter.
-        backoff: Delays between attempts. Its limit of restarts has no effect here.
+            repeated request gets the same response as the first and is not delivered again. 0 turns this off.
+        max_attempts: The number of failures of a handler after which the event becomes a dead letter.
+        backoff: Delays between attempts. Its limit on restarts has no effect here.
 
     Raises:
         ValueError: if ``dedupe`` is negative or not finite, or ``max_attempts`` is below 1.
@@ -103,7 +103,7 @@ class Inbox:
 class InboxState:
     """The state of an open inbox."""
 
-    #: Path of the file.
+    #: The path of the file.
     name: str
     #: Numbers of messages: ``waiting``, ``under_way`` and ``dead``. Empty before the first count.
     depths: dict[str, int]
@@ -118,20 +118,21 @@ class InboxDelivery:
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
-        # Replaced each time that the file is opened, because a source may be added again while the old store is being
-        # closed.
+        # Replaced each time the file is closed, because a source may be added again while the old store is still
+        # closing.
         self._store = InboxStore(inbox.path, dedupe=inbox.dedupe)
-        # Number of calls of `open` without a call of `leave`.
+        # The number of calls of `open` without a matching call of `leave`.
         self._users = 0
-        # Messages that the router has not yet accepted, by number: those found in the file, which are delivered first,
-        # and those accepted since. A message is removed only after the router has accepted it, so that none is lost.
+        # Messages that the router has not yet accepted: those found in the file, which are delivered first, and those
+        # that this process has accepted since. A message is removed only after the router has accepted it, so that none
+        # is lost.
         self._found: deque[Message] = deque()
         self._ready: deque[Message] = deque()
         # Messages that the router has accepted: each task waits for the end of a delivery and stores its result.
         self._followed: dict[asyncio.Task[None], Delivery] = {}
         # The numbers of messages that the router dropped before it called their handlers.
         self._unused: list[int] = []
-        # The numbers of handled messages, and the task that stores them as long as there are any.
+        # The numbers of handled messages, and the task that stores them while there are any.
         self._done: list[int] = []
         self._writing: asyncio.Task[None] | None = None
         # True if this process delivers. Until then, accepted messages are only stored in the file.
@@ -139,10 +140,10 @@ class InboxDelivery:
         self._ending = False
         # If true, no messages are delivered, and accepted ones are kept.
         self._suspended = False
-        # The time of the next read of the file, by the clock of the loop.
+        # The time of the next read of the file, on the loop's clock.
         self._look_at = 0.0
         self._wake = asyncio.Event()
-        # True if the last write of the file failed, so that it is logged only once.
+        # True if the last write to the file failed, so that repeated failures are logged only once.
         self._in_trouble = False
         self._tally = CachedCounts(lambda: self._store.counts(), self._announce_change)  # noqa: PLW0108  # the store is replaced at times
         self._is_open = False
@@ -180,7 +181,7 @@ class InboxDelivery:
         """Store ``event`` on disk, unless it is already stored.
 
         Raises:
-            JournalError: if it could not be written. In that case, it is not stored.
+            JournalError: if ``event`` could not be written, and so is not stored.
         """
         ours = self._is_ours
         try:
@@ -276,7 +277,7 @@ class InboxDelivery:
         tries = 0
         while not self._ending and not self._store.take_lock():
             tries += 1
-            # At the first attempts, the owner may be a command that only reads the file.
+            # During the first attempts, the owner may be a command that only reads the file.
             if tries == _PATIENCE:
                 _log.warning("the inbox %s belongs to another process until that process ends", self._store.path)
             await self._rest(_LOCK_EVERY)
@@ -331,7 +332,7 @@ class InboxDelivery:
             await delivery
         error = delivery.error
         if isinstance(error, Dropped) and self._ending:
-            # The router dropped the event at a shutdown, not its route, so it stays in the file for the next start.
+            # The router dropped the event because of a shutdown, so it stays in the file for the next start.
             if error.queued:
                 self._unused.append(message.id)
             return

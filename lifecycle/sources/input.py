@@ -43,10 +43,10 @@ GivenCommands: TypeAlias = Commands | Iterable[str] | Mapping[str, Meaning]
 #: A text or binary file.
 Stream: TypeAlias = IO[str] | IO[bytes]
 
-#: Maximum length of a line, in bytes.
+#: The maximum length of a line, in bytes.
 _MAX_LINE = 1_048_576
 
-#: Maximum bytes per read.
+#: The maximum number of bytes per read.
 _CHUNK = 65_536
 
 #: Events that end the program. Later lines of a pipe are ignored.
@@ -74,7 +74,7 @@ class InputSource:
 
     Raises:
         ValueError: if ``raw`` is combined with ``commands`` or ``fallback``.
-        TypeError: if ``commands`` has another type.
+        TypeError: if ``commands`` has any other type.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class InputSource:
         self._stream = stream
         # If true, lines that have arrived are dropped when the source is cancelled.
         self._discards = False
-        #: Number of lines read so far, of any kind.
+        #: The number of lines read so far, of any kind.
         self.lines: int = 0
 
     def __repr__(self) -> str:
@@ -171,7 +171,7 @@ class InputSource:
         return event
 
     def _event(self, line: str) -> Topical | None:
-        """Return the event of ``line``. If the user's function fails, only this line is lost."""
+        """Return the event for ``line``. If the user's function fails, only this line is lost."""
         if self._raw:
             return LineEvent(line)
         try:
@@ -220,7 +220,7 @@ def _registry(commands: GivenCommands) -> Commands:
     """Return the given commands as a registry.
 
     Raises:
-        TypeError: for a single string, which would be read as a list of one-letter names, or for a meaning of another
+        TypeError: for a single string, which would be read as a list of one-letter names, or for a meaning of any other
             type.
     """
     if isinstance(commands, Commands):

@@ -39,7 +39,7 @@ class PromptSource:
         fallback: See `InputSource`.
 
     Raises:
-        TypeError: if ``commands`` has another type.
+        TypeError: if ``commands`` has any other type.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class PromptSource:
 
     @property
     def lines(self) -> int:
-        """Number of lines read so far, of any kind."""
+        """The number of lines read so far, of any kind."""
         return self._input.lines
 
     def use_commands(self, commands: Commands) -> None:
@@ -88,7 +88,7 @@ class PromptSource:
         """Check that the history file can be written. A new file gets mode 0600, because lines may contain secrets.
 
         Raises:
-            OSError: if it cannot be written.
+            OSError: if the file cannot be written.
         """
         if self._history is not None and self._can_ask():
             os.close(os.open(self._history, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))

@@ -43,7 +43,7 @@ SECOND = timedelta(seconds=1)
 
 #: Seconds after which a tick counts as missed.
 LATE = 60.0
-#: Maximum seconds between two reads of the system clock, which may be set, and which continues while the machine
+#: The maximum number of seconds between reads of the system clock. It may be set, and it continues while the machine
 #: sleeps.
 _LOOK = 30.0
 
@@ -52,19 +52,19 @@ class ScheduleSource:
     """Sends a `TickEvent` at each time of a cron expression.
 
     The ``time`` of an event is its scheduled time, in the time zone of the schedule. When clocks go forward, a tick in
-    the skipped hour is sent right after it. When they go back, a tick at a fixed hour is sent once, as in Debian
-    cron.
+    the skipped hour is sent right after it. When they go back, a tick at a fixed hour is sent once, as in Debian cron.
 
-    A tick is missed if the program was not running at its time, or was more than a minute late, for example because
-    the machine slept. ``catch_up`` decides about missed ticks. With a ``state`` file, a tick counts as done when its
-    handler has ended, so that a tick whose handler was interrupted by a crash is repeated.
+    A tick is missed if the program was not running at its time, or was more than a minute late, for example because the
+    machine slept. ``catch_up`` determines what happens to missed ticks. With a ``state`` file, a tick counts as done
+    when its handler has ended, so that a tick whose handler was interrupted by a crash is repeated.
 
     Args:
         expression: Five fields (minute, hour, day of month, month, day of week), six with seconds in front, or one of
             ``@hourly``, ``@daily``, ``@midnight``, ``@weekly``, ``@monthly``, ``@yearly`` and ``@annually``.
         name: Name of the ticks. Their topic is ``tick/<name>``.
         timezone: A name such as ``"Europe/Berlin"``, or a `datetime.tzinfo`. By default, that of the system.
-        catch_up: Missed ticks: ``"none"`` skips them, ``"once"`` sends the last one, ``"all"`` sends each.
+        catch_up: What to do with missed ticks: ``"none"`` skips them, ``"once"`` sends the last one, ``"all"`` sends
+            each.
         state: File that stores the time of the last completed tick. Without it, only ticks that the running program
             misses can be caught up.
         jitter: Maximum random delay of each tick in seconds.
@@ -91,7 +91,7 @@ class ScheduleSource:
         self.catch_up: str = catch_up
         self.jitter: float = in_seconds("jitter", jitter, least=0, finite=True)
         self._state = None if state is None else Path(state)
-        # The time of the last tick that was sent or skipped, or None before the first run.
+        # The time of the last tick that was sent or skipped. None before the first run.
         self._last: datetime | None = None
         # Sent ticks that may not have ended, oldest first.
         self._sent: deque[tuple[datetime, Delivery]] = deque()

@@ -23,7 +23,7 @@ __all__ = ["SignalSource"]
 
 _log = logging.getLogger("lifecycle.sources")
 
-#: Maximum waiting events per signal. More would add no information.
+#: The maximum number of waiting events per signal. More would add no information.
 _BURST = 100
 
 
@@ -31,9 +31,9 @@ class SignalSource:
     """Sends a `SignalEvent` for each signal that the process receives.
 
     It shares the signals with `run` and with other sources: all of them receive every signal. Without a running
-    lifetime, the source handles the signals itself, so they do not end the process while the source runs. A burst
-    causes at least one event per signal, and at most 100 wait. Python can set signal handlers only in the main thread.
-    In another thread, the source sends the signals that the main thread handles, and logs the others.
+    lifetime, the source handles the signals itself, so they do not end the process while the source runs. A burst of
+    one signal causes at least one event, and at most 100 of its events wait. Python can set signal handlers only in the
+    main thread. In another thread, the source sends the signals that the main thread handles, and logs the others.
 
     Args:
         signals: The signals. By default, those of SIGINT, SIGTERM and SIGHUP that the system has.

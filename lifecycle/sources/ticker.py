@@ -37,7 +37,7 @@ class TickerSource:
         self.interval: float = in_seconds("interval", interval, finite=True)
         self.name = name
         self.immediate = immediate
-        #: Number of ticks that were skipped since the source was created.
+        #: The number of ticks that were skipped since the source was created.
         self.missed: int = 0
 
     def __repr__(self) -> str:

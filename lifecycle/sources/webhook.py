@@ -37,8 +37,8 @@ class WebhookSource:
 
     The path becomes the topic: ``/deploy`` is ``webhook/deploy``, and ``/`` is ``webhook``.
 
-    Without an inbox, a request is answered when its event is in its lane. If the lane is full, the sender waits. With
-    an `Inbox`, the answer is sent when the request is on disk. While the source is suspended, it answers 503.
+    Without an inbox, the response is sent when the event is in its lane. If the lane is full, the sender waits. With an
+    `Inbox`, the response is sent when the request is on disk. While the source is suspended, the response is 503.
     ``SuspendHandler.manage(source)`` suspends it together with the program.
 
     Errors are small JSON objects. The status is 400 for a malformed request, 401 without a valid signature, 404 for an
@@ -47,9 +47,8 @@ class WebhookSource:
     ``Retry-After``) under load, and 501 for a transfer coding other than chunked. Refused requests are logged at INFO,
     without query and headers.
 
-    ``async with`` opens the port. The router does this when it starts. When the router stops, requests are answered
-    with 503 until the lanes are empty. Idle connections are then closed, and requests in flight get a short time to
-    finish.
+    ``async with`` opens the port. The router does this when it starts. When the router stops, requests get the response
+    503 until the lanes are empty. Idle connections are then closed, and requests in flight get a short time to finish.
 
     Args:
         host: Address or name to listen on, or ``"unix:/run/app.sock"`` for a Unix socket with mode 0600. An old socket
@@ -64,17 +63,18 @@ class WebhookSource:
         inbox: Stores accepted requests on disk until they are handled.
         ssl_context: TLS context. If given, the source serves HTTPS.
         dedupe: Seconds to remember the delivery id that the verifier returns (for Stripe and Slack, the signed time and
-            body). A repeated request is answered like the first and not delivered again. If the first was answered with
-            an error, the request is delivered again. While the handler of the first still runs, the request waits for
-            that handler. At most 65,536 ids are kept, in memory. 0 turns this off. An inbox has its own setting.
-        answer: ``"accepted"`` answers 202 as soon as the event is accepted. ``"handled"`` answers when the handler has
-            ended: 200, 500 if it raised, or 504 if it exceeds ``limits.answer_timeout``. Many senders time out after
-            ten seconds and send the request again.
+            body). A repeated request gets the same response as the first and is not delivered again. If the first
+            response was an error, the request is delivered again. While the handler of the first request is running,
+            the repeated request waits for that handler. At most 65,536 ids are kept, in memory. 0 turns this off. An
+            inbox has its own setting.
+        answer: With ``"accepted"``, the response is 202 as soon as the event is accepted. With ``"handled"``, it is
+            sent when the handler has ended: 200, 500 if it raised, or 504 if it exceeds ``limits.answer_timeout``. Many
+            senders time out after ten seconds and send the request again.
 
     Raises:
         ValueError: if ``host`` is not loopback and ``verify`` is missing, if paths or methods cannot be served, or if
             ``answer="handled"`` is combined with an inbox, which retries failed events.
-        TypeError: if ``inbox`` has another type.
+        TypeError: if ``inbox`` has any other type.
     """
 
     def __init__(  # noqa: PLR0913  # all but the address are optional settings by name
@@ -120,14 +120,14 @@ class WebhookSource:
 
     @property
     def url(self) -> str:
-        """URL of the source, without a slash at the end. Before the start, the URL of the given address."""
+        """The URL of the source, without a slash at the end. Before the start, it is the URL of the given address."""
         return url_of("http" if self._context is None else "https", *(self._address or (self._host, self._port)))
 
     async def __aenter__(self) -> Self:
         """Open the port.
 
         Raises:
-            OSError: if the address is taken or does not exist.
+            OSError: if the address is in use or does not exist.
             JournalError: if the inbox cannot be opened or written.
         """
         from lifecycle.sources._http.requests import WebhookServer  # importing aiohttp is slow
@@ -148,7 +148,7 @@ class WebhookSource:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop listening, answer or refuse requests in flight, and close all connections."""
+        """Stop listening, finish or refuse requests in flight, and close all connections."""
         server, self._server, self._address = self._server, None, None
         if server is not None:
             try:
@@ -173,11 +173,11 @@ class WebhookSource:
         self._suspend(suspended=True)
 
     def resume(self) -> None:
-        """Accept requests again, and deliver the messages of the inbox."""
+        """Accept requests again, and deliver the messages in the inbox."""
         self._suspend(suspended=False)
 
     def close(self) -> None:
-        """End `run`: refuse new requests, and answer those in flight.
+        """End `run`: refuse new requests, and finish those in flight.
 
         A socket from systemd is left to other processes immediately. Clients that are already connected may send their
         first request for one more second.

@@ -354,7 +354,7 @@ class TestWebhook:
             seen = watch("--webhook", f"127.0.0.1:{taken.getsockname()[1]}", ready=False)
             seen.ends(1)
         assert "started" not in seen.err.read_text()
-        assert "is taken by another program" in seen.err.read_text()
+        assert "is in use by another program" in seen.err.read_text()
         assert "Traceback" not in seen.err.read_text()
 
 

@@ -52,8 +52,8 @@ async def test_the_answer_comes_when_the_handler_has_returned() -> None:
 @pytest.mark.parametrize(
     ("error", "status", "text"),
     [
-        (ValueError("the password is swordfish"), 500, "its handler failed"),
-        (TimeoutError("of its own"), 500, "its handler failed"),
+        (ValueError("the password is swordfish"), 500, "the handler failed"),
+        (TimeoutError("of its own"), 500, "the handler failed"),
         (NotHandled("not for me"), 404, "nothing handles 'webhook/deploy'"),
     ],
 )
@@ -71,7 +71,7 @@ async def test_a_slow_handler_continues_after_504_and_a_repetition_waits_for_it(
     async with serving(handle=handler, verify=GitHub(SECRET), limits=Limits(answer_timeout=0.05), **HANDLED) as served:
         for _ in range(2):
             status, data, _headers = await served.send(headers=headers)
-            assert (status, data["error"]) == (504, "its handler still runs after 0.05 s")
+            assert (status, data["error"]) == (504, "the handler is still running after 0.05 s")
         handler.go.set()
         while (await served.send(headers=headers))[0] == 504:
             """On a slow machine it may still be running."""

@@ -151,7 +151,7 @@ class TestInherited:
         handed(listening)
         port = listening.getsockname()[1]
         async with serving(WebhookSource(port=port)):
-            with pytest.raises(OSError, match=f"port {port} of 127.0.0.1 is taken"):
+            with pytest.raises(OSError, match=f"port {port} of 127.0.0.1 is in use"):
                 await WebhookSource(port=port).__aenter__()
             assert await post(port) == 202
 
@@ -186,19 +186,19 @@ class TestInherited:
     @pytest.mark.parametrize("number", ["0", "-1", "x", "²", "9" * 30, " 3"])
     async def test_an_invalid_listen_fds_is_ignored(self, listening: socket.socket, handed: Any, number: str) -> None:
         handed(listening, number=number)
-        with pytest.raises(OSError, match="is taken by another program"):
+        with pytest.raises(OSError, match="is in use by another program"):
             await WebhookSource(port=listening.getsockname()[1]).__aenter__()
 
     async def test_a_socket_for_another_process_is_not_used(self, listening: socket.socket, handed: Any) -> None:
         handed(listening, pid=os.getppid())
-        with pytest.raises(OSError, match="is taken by another program"):
+        with pytest.raises(OSError, match="is in use by another program"):
             await WebhookSource(port=listening.getsockname()[1]).__aenter__()
 
     async def test_an_inherited_socket_that_does_not_listen_is_not_used(self, handed: Any) -> None:
         with socket.socket() as given:
             given.bind(("127.0.0.1", 0))
             handed(given)
-            with pytest.raises(OSError, match="is taken by another program"):
+            with pytest.raises(OSError, match="is in use by another program"):
                 await WebhookSource(port=given.getsockname()[1]).__aenter__()
 
     async def test_connected_clients_are_served_when_the_socket_is_handed_over(

@@ -135,7 +135,7 @@ async def test_after_close_emit_raises_and_buffered_events_are_delivered(recorde
     await source.emit(A)
     source.close()
     source.close()
-    with pytest.raises(SourceClosed, match="'b' was not taken"):
+    with pytest.raises(SourceClosed, match="'b' was not accepted"):
         await source.emit(B)
     with pytest.raises(SourceClosed):
         source.try_emit(B)

@@ -53,7 +53,7 @@ class Match:
     router: str
     pattern: str
     handler: str
-    #: What would happen to an event that reached this route now.
+    #: The outcome for an event that reaches this route now.
     would: str
     handled: int
     failed: int

@@ -32,7 +32,8 @@ _MALFORMED = "the body is malformed"
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-#: Maximum number of clients whose rate is recorded. Beyond it, the client that has been quiet for longest is forgotten.
+#: The maximum number of clients whose rate is recorded. Beyond that, the client that has been quiet longest is
+#: forgotten.
 _CLIENTS = 10_000
 
 #: The slow readers of all servers in a loop, oldest first. The servers share the file descriptors of the process.
@@ -46,7 +47,7 @@ class Admission:
         self._settings = settings
         self._bodies = _Bodies(settings.limits, most)
         self._rates = None if settings.limits.rate is None else RateLimiter(*settings.limits.rate)
-        # Creates ids that are unique across restarts, at low cost.
+        # Used for ids that are unique across restarts and cheap to create.
         self._prefix = secrets.token_hex(6)
         self._numbers = itertools.count(1)
 
@@ -153,10 +154,10 @@ def _text(identity: object) -> str:
 
 
 class _Bodies:
-    """Reads the bodies of one server, with limits on the size and time of each body, and on the memory for all bodies.
+    """Reads the request bodies of one server, with limits on the size and time of each, and on the memory for all.
 
     Clients that send slowly share the memory of ``limits.pending`` full bodies. Slow clients of all servers share
-    ``most`` connections. If a client exceeds the shared limit, the slow client that has been sending for longest is
+    ``most`` connections. If a client exceeds the shared limit, the slow client that has been sending longest is
     refused. Slow clients therefore affect each other, but not fast ones.
     """
 
@@ -168,11 +169,11 @@ class _Bodies:
         # The bytes that each slow reader holds, oldest reader first.
         self._slow: dict[asyncio.Timeout, int] = {}
         self._held = 0
-        # The reason why incomplete bodies are refused. Empty until then.
+        # The reason why incomplete bodies are refused. Empty while they are accepted.
         self._given_up = ""
 
     def at_hand(self, request: web.BaseRequest) -> bytes | None:
-        """Return the body if it arrived with the headers, as most bodies do. Return None if it must be waited for.
+        """Return the body if it arrived with the headers, as most bodies do. Return None if it has yet to arrive.
 
         Raises:
             Refused: with 413 if it is larger than the limit, with 400 if it is malformed.
@@ -219,7 +220,7 @@ class _Bodies:
             raise Refused(408, "the body took too long to arrive") from None
 
     def end(self, clock: asyncio.Timeout) -> None:
-        """End the time of a reader. Further calls do nothing."""
+        """Let the time limit of a reader expire now. Further calls do nothing."""
         self._held -= self._slow.pop(clock, 0)
         if not clock.expired():
             clock.reschedule(0)
@@ -255,13 +256,13 @@ async def _next_chunk(request: web.BaseRequest) -> bytes:
         ConnectionError: if the client has disconnected.
     """
     if request.transport is None:
-        # Without this check, aiohttp raises a RuntimeError.
+        # Without this check, aiohttp would raise a RuntimeError.
         raise ConnectionResetError("the client disconnected")
     return await request.content.readany()
 
 
 async def _invite(request: web.BaseRequest) -> None:
-    """Request the body if the client waits for that. The first line and the headers have been checked."""
+    """Ask for the body if the client waits for permission to send it. The headers have already been checked."""
     expected = request.headers.get("Expect")
     if expected is None:
         return
@@ -285,7 +286,7 @@ class RateLimiter:
         self._seconds = seconds
         self._each = seconds / count
         self._clients = clients
-        # The time until which the allowance of each client is used up. The first client has been quiet for longest.
+        # The time until which the allowance of each client is used up. The first client has been quiet longest.
         self._booked: dict[str, float] = {}
 
     def __len__(self) -> int:

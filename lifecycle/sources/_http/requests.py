@@ -1,4 +1,4 @@
-"""A webhook server: handles a request from its first line to the response, and shuts down in steps.
+"""The webhook server, which handles requests from the first line to the response, and shuts down in steps.
 
 `Admission` turns a request into an event. This module puts the event into its lane, waits until its handler ends, or
 stores it in an inbox. It imports aiohttp, so it is imported when a server starts.
@@ -38,7 +38,7 @@ _STOPPING = "the receiver is stopping"
 #: The status of a response that is sent while the handler still runs.
 _STILL_RUNNING = 504
 
-#: Maximum characters of a path in the log.
+#: The maximum number of characters of a path in the log.
 _LONGEST_PATH = 200
 
 #: Seconds that requests in flight have to finish.
@@ -47,12 +47,12 @@ _GRACE = 3.0
 #: The same at the very end, before requests that wait for space are refused.
 _LAST_GRACE = 0.3
 
-#: Maximum number of keys in the idempotency cache. Beyond it, the oldest key is removed.
+#: The maximum number of keys in the idempotency cache. Beyond that, the oldest key is removed.
 _MOST_KEYS = 65_536
 
 
 class WebhookServer:
-    """Listens, and answers each request when its event is in its lane, is handled, or is stored in ``inbox``."""
+    """Listens, and responds to a request when its event is in its lane, is handled, or is stored in ``inbox``."""
 
     def __init__(self, settings: Settings, inbox: InboxDelivery | None) -> None:
         self._settings = settings
@@ -63,14 +63,14 @@ class WebhookServer:
         # An inbox has its own idempotency cache on disk.
         self._inbox = inbox
         self._cache = _IdempotencyCache(settings.dedupe) if inbox is None and settings.dedupe else None
-        # Number of requests that are being written into the inbox. They are never cancelled, because a cancelled
+        # The number of requests that are being written to the inbox. They are never cancelled, because a cancelled
         # request could be both refused and stored.
         self._storing = 0
         # The function that emits events. None until the router accepts them.
         self._emit: Emit | None = None
         self._opened = asyncio.Event()
         self._stopping = False
-        #: If true, requests are answered with 503, and the socket stays open.
+        #: If true, requests get the response 503, and the socket stays open.
         self.suspended = False
 
     # -- start and stop ----------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class WebhookServer:
         self._give_up()
 
     async def aclose(self, *, at_once: bool) -> None:
-        """Answer requests in flight, then close every connection. With ``at_once``, do not wait for handlers."""
+        """Finish requests in flight, then close every connection. With ``at_once``, do not wait for handlers."""
         self._stopping = True
         try:
             await self._in_flight.wait_done(_LAST_GRACE)
@@ -119,7 +119,7 @@ class WebhookServer:
     # -- handling a request ------------------------------------------------------------------------------------
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
-        """Refuse ``request``, or answer it when its event is in its lane or inbox or, if configured, is handled."""
+        """Refuse ``request``, or respond when its event is in its lane or inbox or, if configured, is handled."""
         self._in_flight.begin()
         try:
             self._require_open()
@@ -153,7 +153,7 @@ class WebhookServer:
         try:
             await inbox.accept(event, key)
         except JournalError:
-            raise Refused.for_now(503, "the request cannot be stored now") from None
+            raise Refused.for_now(503, "the request cannot be stored at the moment") from None
         finally:
             self._storing -= 1
 
@@ -217,8 +217,8 @@ class WebhookServer:
             except Exception:  # noqa: BLE001  # the router has logged it, and its text is not for clients
                 # The handler itself may have raised TimeoutError.
                 if limit.expired():
-                    raise Refused(_STILL_RUNNING, f"its handler still runs after {seconds:g} s") from None
-                raise Refused(500, "its handler failed") from None
+                    raise Refused(_STILL_RUNNING, f"the handler is still running after {seconds:g} s") from None
+                raise Refused(500, "the handler failed") from None
 
     def _refuse(self, request: web.BaseRequest, refusal: Refused) -> web.Response:
         # The query is left out, because it often contains a token.
@@ -232,7 +232,7 @@ class WebhookServer:
 
 
 def _refusal_of(error: NotHandled, topic: str) -> Refused:
-    """Return the refusal for an event that no handler took."""
+    """Return the refusal for an event that no handler accepted."""
     if isinstance(error, Dropped):
         return Refused.for_now(503, "the event was dropped; its handler is busy")
     return Refused(404, f"nothing handles {topic!r}")
@@ -242,14 +242,14 @@ def _refusal_of(error: NotHandled, topic: str) -> Refused:
 
 
 class _InFlight:
-    """The unanswered requests: being read, waiting for space in a lane, or waiting for their handler."""
+    """The requests without a response: being read, waiting for space in a lane, or waiting for their handler."""
 
     def __init__(self) -> None:
         # Number of requests that are being read or wait for space, and a future that completes when it decreases.
         self._busy = 0
         self._fewer: asyncio.Future[None] | None = None
         # The tasks of requests that wait for space, of those that wait for a handler, and of those that were cancelled
-        # in order to be answered.
+        # so that they get a response.
         self._waiting: set[asyncio.Task[object]] = set()
         self._following: set[asyncio.Task[object]] = set()
         self._given_up: set[asyncio.Task[object]] = set()
@@ -264,7 +264,7 @@ class _InFlight:
         self._busy += 1
 
     def end(self) -> None:
-        """Stop counting a request, because it is answered or waits only for its handler."""
+        """Stop counting a request, because it has its response or waits only for its handler."""
         self._busy -= 1
         if self._fewer is not None and not self._fewer.done():
             self._fewer.set_result(None)
@@ -283,8 +283,8 @@ class _InFlight:
         """Run a block in which the current task waits for its handler instead of for space.
 
         Raises:
-            Refused: with 504 if the task is given up. With 503, a sender would repeat the request, and it could be
-                handled twice.
+            Refused: with 504 if `give_up` cancelled the task. After 503, a sender would repeat the request, and it
+                could be handled twice.
         """
         task = _this_task()
         self._waiting.discard(task)
@@ -294,14 +294,14 @@ class _InFlight:
             yield
         except asyncio.CancelledError:
             if self.is_given_up(task):
-                raise Refused(_STILL_RUNNING, f"{_STOPPING}, and its handler still runs") from None
+                raise Refused(_STILL_RUNNING, f"{_STOPPING}, and the handler is still running") from None
             raise
         finally:
             self._following.discard(task)
             self.begin()
 
     def give_up(self, *, handled: bool = False) -> None:
-        """Cancel requests that wait for space and, with ``handled``, for a handler, so that they are answered."""
+        """Cancel requests that wait for space and, with ``handled``, for a handler, so that they get a response."""
         for task in (self._waiting | self._following if handled else self._waiting) - self._given_up:
             self._given_up.add(task)
             task.cancel()
@@ -340,7 +340,7 @@ class _IdempotencyCache:
     async def once(self, key: str, take: Callable[[], Awaitable[Delivery | None]]) -> Delivery | None:
         """Call ``take``, unless a request with the same ``key`` was accepted recently. Wait for one in progress.
 
-        An error of ``take`` is raised and not stored. A delivery that ``take`` returns is returned to all requests with
+        An error in ``take`` is raised and not stored. A delivery that ``take`` returns is returned to all requests with
         the key, until `conclude` sets its result.
         """
         while (first := self._find(key)) is not None:

@@ -43,7 +43,7 @@ _QUEUE = 4096
 #: The first inherited descriptor.
 _FIRST: Final = 3
 
-#: Maximum digits of ``LISTEN_FDS``. Real values are below 1,000.
+#: The maximum number of digits in ``LISTEN_FDS``. Real values are below 1,000.
 _MOST_DIGITS: Final = 3
 
 #: The socket that uses each descriptor. A closed socket no longer uses it. The dictionary is global, because
@@ -57,7 +57,7 @@ _encode = JSONEncoder().encode
 
 
 class Listener:
-    """Listens, and answers requests with ``answer``. A client has ``header_timeout`` seconds to send the headers."""
+    """Listens, and handles requests with ``answer``. A client has ``header_timeout`` seconds to send the headers."""
 
     def __init__(
         self, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], *, header_timeout: float
@@ -135,7 +135,7 @@ class Listener:
         if self._acceptor is not None:
             self._acceptor.close()
         try:
-            # Requests that arrived in the current iteration of the loop are answered before idle connections are
+            # Requests that arrived in the current iteration of the loop get a response before idle connections are
             # closed.
             await asyncio.sleep(0)
             self._connections.end()
@@ -187,12 +187,12 @@ def _explained(error: OSError, host: str, port: int) -> OSError:
     number = error.errno or errno.EADDRNOTAVAIL
     if number == errno.EADDRINUSE:
         text = (
-            f"port {port} of {host} is taken by another program; stop it, or give another port (0 chooses a free one)"
+            f"port {port} of {host} is in use by another program; stop it, or give a different port (0 for a free one)"
         )
     elif number == errno.EACCES:
         text = f"port {port} of {host} requires privileges that this process does not have; give a port above 1023"
     elif number == errno.EADDRNOTAVAIL:
-        text = f"{host} is not an address of this machine; give one that is, such as 127.0.0.1"
+        text = f"{host} is not an address of this machine; give an address of this machine, such as 127.0.0.1"
     else:
         text = f"cannot listen on port {port} of {host}: {error.strerror or error}"
     return OSError(number, text)
@@ -217,8 +217,8 @@ async def _addresses(host: str, port: int) -> Collection[object]:
 def _take(wanted: Collection[object]) -> socket.socket | None:
     """Return an unused inherited socket that is bound to one of ``wanted``, or None.
 
-    It is a duplicate, so that the descriptor stays for its next owner. Closing it makes the descriptor available again.
-    Child processes inherit neither of them.
+    It is a duplicate, so that the descriptor stays open for its next owner. Closing it makes the descriptor available
+    again. Child processes inherit neither of them.
     """
     for number in _inherited() if wanted else ():
         if number not in _users or _users[number].fileno() == -1:

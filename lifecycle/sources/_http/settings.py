@@ -44,10 +44,10 @@ class Limits:
         ValueError: if a limit would reject every request.
     """
 
-    #: Maximum bytes of a request body. A larger body is answered with 413.
+    #: The maximum size of a request body in bytes. A larger body gets the response 413.
     body: int = 1_048_576
-    #: Maximum requests that wait for space in their lane or inbox, or with ``answer="handled"`` for their handler.
-    #: Further requests are answered with 429. This also limits the memory for bodies.
+    #: The maximum number of requests that wait for space in their lane or inbox or, with ``answer="handled"``, for
+    #: their handler. Further requests get the response 429. This also limits the memory for bodies.
     pending: int = 100
     #: ``(n, seconds)``: maximum requests from one address in this time. Further requests are answered with 429. All
     #: clients of a Unix socket count as one address.

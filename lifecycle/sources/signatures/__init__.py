@@ -2,7 +2,7 @@
 
 A verifier has a method ``verify(headers, body, *, now)``. The header names are in lower case, the body is unchanged,
 and ``now`` is in seconds since the epoch. It returns the id of the delivery, or ``""`` if the scheme has none. If the
-request is not valid, it raises `VerificationError`, and never another error. It uses no network, no clock and no log.
+request is not valid, it raises `VerificationError`, and never any other error. It uses no network, no clock and no log.
 
 Each scheme also has a method ``sign(body, *, now, delivery_id)``, which returns the headers that its own ``verify``
 accepts. Use it in senders and in tests of receivers.

@@ -2,7 +2,7 @@
 
 GitHub, GitLab and `Hmac` have no timestamp, so a repeated request can be recognised only by its id. Stripe and Slack
 sign the time with the body and have no id, so a repeated request is recognised by its signed content. Error messages
-name the mistake, never the right value. Neither they nor a ``repr`` contain a secret. Signatures are compared in
+name the mistake, never the correct value. Neither they nor a ``repr`` contain a secret. Signatures are compared in
 constant time.
 """
 
@@ -44,7 +44,7 @@ _STRIPE = "Stripe-Signature"
 _SLACK = "X-Slack-Signature"
 _SLACK_TIME = "X-Slack-Request-Timestamp"
 
-#: Maximum characters of an id. A longer text is not accepted as an id.
+#: The maximum number of characters of an id. A longer text is not accepted as an id.
 _LONGEST_ID = 255
 
 #: Seconds since the epoch. More digits make no sense, and Python refuses to parse thousands of them.
@@ -80,7 +80,7 @@ class Hmac:
     ) -> None:
         self._keys = _keys_of(secrets)
         self._header = _header_name(header)
-        #: `verify` rejects any body without this header. In lower case.
+        #: The lower-case name of the header without which `verify` rejects any body.
         self.credential_header: str = self._header.lower()
         self._algorithm = _algorithm(algorithm)
         if encoding not in ("hex", "base64"):
@@ -89,7 +89,7 @@ class Hmac:
         # A signature follows the prefix, so a space at its end is not lost.
         if _lost_in_transit(f"{prefix}.".encode("utf-8", "surrogateescape")):
             raise ValueError(
-                f"prefix={prefix!r} begins with space or has control characters, and cannot be sent in a header"
+                f"prefix={prefix!r} begins with a space or has control characters, and cannot be sent in a header"
             )
         self._prefix = prefix
 
@@ -133,7 +133,7 @@ class GitHub:
         TypeError: if a secret is neither text nor bytes.
     """
 
-    #: `verify` rejects any body without this header. In lower case.
+    #: The lower-case name of the header without which `verify` rejects any body.
     credential_header: str = "x-hub-signature-256"
 
     def __init__(self, *secrets: str | bytes) -> None:
@@ -147,7 +147,7 @@ class GitHub:
         """Return the delivery id of a request that GitHub signed, or ``""`` if it has none.
 
         Raises:
-            VerificationError: for any other request. The message names the mistake, never the right value.
+            VerificationError: for any other request. The message names the mistake, never the correct value.
         """
         if "x-hub-signature" in headers and "x-hub-signature-256" not in headers:
             raise VerificationError(
@@ -175,14 +175,14 @@ class GitLab:
         TypeError: if a token is neither text nor bytes.
     """
 
-    #: `verify` rejects any body without this header. In lower case.
+    #: The lower-case name of the header without which `verify` rejects any body.
     credential_header: str = _TOKEN.lower()
 
     def __init__(self, *tokens: str | bytes) -> None:
         self._tokens = _keys_of(tokens)
         if any(_lost_in_transit(token) for token in self._tokens):
             raise ValueError(
-                "a token that begins or ends with space, or has control characters, cannot be sent in a header"
+                "a token that begins or ends with a space, or has control characters, cannot be sent in a header"
             )
 
     def __repr__(self) -> str:
@@ -236,14 +236,14 @@ class Stripe:
     Args:
         secrets: One or more secrets, each the whole ``whsec_…`` of the endpoint. A signature with any of them is valid,
             so that you can rotate them.
-        tolerance: Maximum seconds between the signed time and now, in either direction.
+        tolerance: The maximum number of seconds between the signed time and now, in either direction.
 
     Raises:
         ValueError: if a secret is missing or empty, or the tolerance is not above 0.
         TypeError: if a secret is neither text nor bytes.
     """
 
-    #: `verify` rejects any body without this header. In lower case.
+    #: The lower-case name of the header without which `verify` rejects any body.
     credential_header: str = _STRIPE.lower()
 
     def __init__(self, *secrets: str | bytes, tolerance: Duration = 300.0) -> None:
@@ -284,14 +284,14 @@ class Slack:
     Args:
         secrets: One or more signing secrets of the app. A signature with any of them is valid, so that you can rotate
             them.
-        tolerance: Maximum seconds between ``X-Slack-Request-Timestamp`` and now, in either direction.
+        tolerance: The maximum number of seconds between ``X-Slack-Request-Timestamp`` and now, in either direction.
 
     Raises:
         ValueError: if a secret is missing or empty, or the tolerance is not above 0.
         TypeError: if a secret is neither text nor bytes.
     """
 
-    #: `verify` rejects any body without this header. In lower case.
+    #: The lower-case name of the header without which `verify` rejects any body.
     credential_header: str = _SLACK.lower()
 
     def __init__(self, *secrets: str | bytes, tolerance: Duration = 300.0) -> None:

@@ -34,13 +34,13 @@ __all__ = ["StandardWebhooks"]
 
 _SHARED, _PUBLIC, _PRIVATE = b"whsec_", b"whpk_", b"whsk_"
 
-#: Bytes of a public key, and of the seed of a private key. The public key may follow the seed.
+#: The number of bytes in a public key, and in the seed of a private key. The public key may follow the seed.
 _KEY_SIZE = 32
 
 _ID, _TIME, _SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
 
-#: Maximum signatures in a header. A rotation needs two or three. Each asymmetric one costs a verification, even for
-#: unverified clients.
+#: The maximum number of signatures in a header. A rotation needs two or three. Each asymmetric signature costs a
+#: verification, even for unverified clients.
 _MOST_SIGNATURES = 16
 
 
@@ -56,7 +56,7 @@ class StandardWebhooks:
 
     Args:
         secrets: One or more secrets. A signature with any of them is valid, so that you can rotate them.
-        tolerance: Maximum seconds between ``webhook-timestamp`` and now, in either direction.
+        tolerance: The maximum number of seconds between ``webhook-timestamp`` and now, in either direction.
 
     Raises:
         ValueError: if a secret is missing, empty or not base64, or the tolerance is not above 0.
@@ -64,7 +64,7 @@ class StandardWebhooks:
         ImportError: if a secret is ``whpk_…`` or ``whsk_…`` and the extra ``ed25519`` is not installed.
     """
 
-    #: `verify` rejects any body without this header. In lower case.
+    #: The lower-case name of the header without which `verify` rejects any body.
     credential_header: str = _SIGNATURE
 
     def __init__(self, *secrets: str | bytes, tolerance: Duration = 300.0) -> None:
