@@ -104,7 +104,7 @@ class FileWatchSource:
         poll: Duration | None = None,
     ) -> None:
         if not paths:
-            raise ValueError('FileWatchSource() has no path to watch; name one, such as "src" or "."')
+            raise ValueError('FileWatchSource() has no path to watch; give one, such as "src" or "."')
         if filter is not None and not callable(filter):
             raise TypeError(f"filter={filter!r} is not callable; give a function that takes a change and a path")
         # Made absolute now, because the program may change its working directory later.

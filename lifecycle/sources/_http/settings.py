@@ -49,15 +49,16 @@ class Limits:
     #: The maximum number of requests that wait for space in their lane or inbox or, with ``answer="handled"``, for
     #: their handler. Further requests get the response 429. This also limits the memory for bodies.
     pending: int = 100
-    #: ``(n, seconds)``: maximum requests from one address in this time. Further requests are answered with 429. All
-    #: clients of a Unix socket count as one address.
+    #: ``(n, seconds)``: the maximum number of requests from one address in this time. Further requests get the response
+    #: 429. All clients of a Unix socket count as one address.
     rate: Converted[tuple[int, float] | None, tuple[int, Duration] | None] = duration(None)
-    #: Seconds for the headers of a request, counted from the connection or the last response. The connection is then
-    #: closed.
+    #: The time limit in seconds for the headers of a request, counted from the connection or the last response. A
+    #: connection that exceeds it is closed.
     header_timeout: DurationField = duration(10.0)
-    #: Seconds for the body. A slower body is answered with 408.
+    #: The time limit in seconds for the body. A slower body gets the response 408.
     body_timeout: DurationField = duration(30.0)
-    #: Seconds that ``answer="handled"`` waits for the handler. Then the response is 504, and the handler continues.
+    #: The number of seconds that ``answer="handled"`` waits for the handler. After that, the response is 504, and the
+    #: handler continues.
     answer_timeout: DurationField = duration(10.0)
 
     def __post_init__(self) -> None:
