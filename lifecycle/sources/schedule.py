@@ -63,7 +63,7 @@ class ScheduleSource:
             ``@hourly``, ``@daily``, ``@midnight``, ``@weekly``, ``@monthly``, ``@yearly`` and ``@annually``.
         name: Name of the ticks. Their topic is ``tick/<name>``.
         timezone: A name such as ``"Europe/Berlin"``, or a `datetime.tzinfo`. By default, that of the system.
-        catch_up: What to do with missed ticks: ``"none"`` skips them, ``"once"`` sends the last one, ``"all"`` sends
+        catch_up: The policy for missed ticks: ``"none"`` skips them, ``"once"`` sends the last one, ``"all"`` sends
             each.
         state: File that stores the time of the last completed tick. Without it, only ticks that the running program
             misses can be caught up.
