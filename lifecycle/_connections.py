@@ -249,7 +249,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,  # noqa: ARG002  # aiohttp's message repeats what the client sent
     ) -> web.StreamResponse:
-        """Answer malformed input, or an internal error."""
+        """Respond to malformed input, or to an internal error."""
         if status >= 500:  # noqa: PLR2004  # the first status for server errors
             self._log.error("a request failed: %r", exc, exc_info=exc)
         else:
@@ -265,8 +265,8 @@ class Connections:
     """The connections of one server. Together with other servers, they use at most half of the process's descriptors.
 
     After connecting, or after a response, a client has ``timeout`` seconds to send the headers of a request. A TLS
-    handshake counts as well. At most ``most`` clients may wait at a time. A further one disconnects the client that has
-    waited longest, so that many slow clients cannot lock out a quick one. One timer serves all connections.
+    handshake counts as well. The number of waiting clients is limited. One more disconnects the client that has waited
+    longest, so that many slow clients cannot lock out a quick one. One timer serves all connections.
     """
 
     def __init__(self, *, timeout: float) -> None:

@@ -309,7 +309,7 @@ _SUBCOMMANDS: dict[str, Callable[[_Selection], Awaitable[int]]] = {
 
 
 async def _all_changes(store: Store, id: str) -> AsyncIterator[Change]:  # noqa: A002  # the natural name
-    """Yield all changes of a flow, read page by page."""
+    """Yield all changes of a flow, reading them page by page."""
     seq = 0
     while changes := await store.changes(id, after=seq):
         for change in changes:
