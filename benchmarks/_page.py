@@ -29,8 +29,8 @@ code for the same task, in the same run, so other machines should give similar r
 NOT_MEASURED = """\
 ## Not measured
 
-- Other machines, disks, systems and Python implementations. Durable commits depend on the disk.
-- Runs of several days. The longest run is `make soak`, half an hour.
+- Other machines, disks and systems. Durable commits depend on the disk.
+- Runs of more than half an hour (`make soak`).
 - Networks: all servers and clients are on one machine.
 - Restart times of watchexec, watchfiles and `uvicorn --reload`.
 """

@@ -261,7 +261,7 @@ class SessionLost(PoolError):
 
 
 class BridgeError(LifecycleError):
-    """The base class of errors of bridges. It is raised itself if no connection is possible or the last one is lost."""
+    """The base class of errors of bridges. Raised itself if there is no connection, or if it is permanently lost."""
 
 
 class NotLeader(BridgeError):

@@ -24,7 +24,7 @@ MODULES = sorted(
 STUBS = sorted(ROOT.rglob("__init__.pyi"))
 HEAVY = {"aiohttp", "nats", "opentelemetry", "prometheus_client", "prompt_toolkit", "psycopg", "rich", "watchfiles"}
 
-#: Imports modules one by one, each without the others loaded, and prints those that fail.
+#: Imports each module without the others loaded, and prints those that fail.
 ALONE = """
 import importlib, json, sys, traceback
 failed = {}
@@ -117,13 +117,13 @@ def test_all_is_sorted_and_complete(name: str) -> None:
     module = importlib.import_module(name)
     assert module.__doc__, "a module has a docstring"
     names = list(module.__all__)
-    # The names of a lazy table are sorted at import, and not by ruff.
+    # The names of a lazy table are sorted at import, not by ruff.
     assert names in (sorted(set(names), key=_as_ruff_sorts), sorted(set(names)))
     assert [each for each in names if not hasattr(module, each)] == []
 
 
 def _as_ruff_sorts(name: str) -> tuple[int, str]:
-    """CONSTANTS, then Classes, then the rest."""
+    """Return a key that sorts CONSTANTS first, then Classes, then the rest."""
     return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
 
 
@@ -173,7 +173,7 @@ def test_stubs_and_lazy_packages_export_the_same_names(stub: Path) -> None:
     assert {name for name in stubbed if f"{package}.{name}" not in MODULES} == set(package_module.__all__)
     for name, module in stubbed.items():
         assert getattr(package_module, name) is getattr(importlib.import_module(module), name)
-    # import-linter reads no stubs. They may import from their own package and from the core only.
+    # import-linter does not read stubs. They may import only from their own package and from the core.
     assert {module for module in stubbed.values() if not f"{module}.".startswith(f"{package}.")} <= {
         "lifecycle.backoff",
         "lifecycle.errors",

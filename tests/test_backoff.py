@@ -1,4 +1,4 @@
-"""Backoff and Intensity, which only compute."""
+"""`Backoff` and `Intensity`, which only compute."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def reader(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     real = "<!-- runs in real time -->" in page.read_text(encoding="utf-8")
     factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop if real else VirtualLoop
-    # The loops of `asyncio.run` and `lifecycle.run`.
+    # This covers the loops of `asyncio.run` and `lifecycle.run`.
     monkeypatch.setattr(asyncio.events, "new_event_loop", factory)
     with asyncio.Runner(loop_factory=factory) as runner:
         yield Reader(page, runner.get_loop())
@@ -552,7 +552,7 @@ def generated(page: Path) -> set[str]:
     return {name.lower().replace(" ", "-") for name in names}
 
 
-# -- the errors of the page on troubleshooting ---------------------------------------------------------------------
+# -- the errors on the troubleshooting page -------------------------------------------------------------------------
 
 TROUBLES = re.findall(
     r"^> `(?:\w+: )?(.+)`$", (ROOT / "docs/howto/troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE
@@ -581,7 +581,7 @@ def test_every_error_that_is_explained_is_raised_with_this_text(literals: str, t
         assert part.strip() in literals, part
 
 
-# -- the comparison is backed ----------------------------------------------------------------------------------
+# -- the evidence for the comparison ---------------------------------------------------------------------------
 
 COMPARISON = ROOT / "docs/explanation/comparison.md"
 

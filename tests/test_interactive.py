@@ -123,7 +123,7 @@ async def test_without_anything_to_suspend_a_second_within_two_seconds_quits(clo
 
 
 def press_at(*times: float, shutdown_takes: float = 0, **settings: Any) -> tuple[list[int], list[str]]:
-    """Press Ctrl+C at these seconds, and return the forced exits and the shutdowns."""
+    """Press Ctrl+C at these times in seconds, and return the forced exits and the shutdowns."""
     ended: list[str] = []
 
     async def shut_down() -> None:
@@ -262,7 +262,7 @@ async def test_a_given_suspend_handler_is_used_as_it_is(clock: Clock) -> None:
         assert handler.suspended
 
 
-# -- commands and their answers ----------------------------------------------------------------------------------
+# -- commands and their output -----------------------------------------------------------------------------------
 
 
 async def test_suspend_and_resume_print_their_results(clock: Clock, said: Any) -> None:

@@ -92,7 +92,7 @@ async def test_waiting_functions_are_committed_together_and_in_order(path: Path)
         await asyncio.gather(task, waiting)
         assert await journal.run(notes) == [str(number) for number in range(100)]
         await journal.run(lambda db: db.set_trace_callback(None))
-    # One commit for the hundred and the spy itself, and one for the read.
+    # One commit contains the hundred calls and the spy's, and the other is for the read.
     assert len([text for text in commits if text.startswith("COMMIT")]) == 2
 
 
@@ -199,7 +199,7 @@ async def _caught(journal: Journal, fn: Any) -> BaseException | None:
     return None
 
 
-# -- who goes away, and who comes too late -------------------------------------------------------------------------
+# -- cancelled and late callers ------------------------------------------------------------------------------------
 
 
 async def test_a_caller_that_is_cancelled_while_it_waits_writes_nothing_and_stops_no_other(path: Path) -> None:
@@ -302,7 +302,7 @@ asyncio.run(main())
     assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 0
 
 
-# -- files that are not as they should be --------------------------------------------------------------------------
+# -- problematic files ---------------------------------------------------------------------------------------------
 
 
 async def test_a_full_disk_is_reported_and_survived(path: Path) -> None:
@@ -427,7 +427,7 @@ async def test_a_read_only_file_is_reported(path: Path) -> None:
     async with Journal(path, NOTES):
         pass
     if os.geteuid() == 0:
-        # Root can write every file; SQLite's error for a file opened read-only is the same.
+        # Root can write every file. SQLite's error for a file opened read-only is the same.
         connect = sqlite3.connect
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sqlite3, "connect", lambda path, **rest: connect(f"file:{path}?mode=ro", uri=True, **rest))

@@ -159,7 +159,7 @@ def test_only_the_secret_is_masked() -> None:
     "part", ["token=[", "password ", "a.:", 'token=\\"', "-----BEGIN PRIVATE KEY", "://x:y…", "'--token',"]
 )
 def test_a_long_text_is_masked_in_linear_time(part: str) -> None:
-    """In quadratic time this would exceed the time limit of a test."""
+    """Quadratic time would exceed the time limit of the test."""
     assert "***" in masked(part * (300_000 // len(part)) + " password=hunter2")
 
 

@@ -40,7 +40,7 @@ def test_an_error_whose_text_raises_is_still_formatted() -> None:
 
 
 class Answering:
-    """A callable like an async function that has any attribute."""
+    """An async callable that returns itself for every attribute."""
 
     async def __call__(self) -> None: ...
 

@@ -102,7 +102,7 @@ class TerminateHandler:
                     raise
                 errors.append(error)
         if errors:
-            raise ExceptionGroup(f"{event.topic} was carried out with errors", errors)
+            raise ExceptionGroup(f"{event.topic} had errors", errors)
 
 
 def _suspending(suspend: Any) -> AsyncHandler | None:

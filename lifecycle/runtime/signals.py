@@ -323,7 +323,7 @@ class _LifetimeSignals:
         life.call_soon(self._announce, signum, life.escalation.count)
         if action is SignalAction.FORCE:
             name = signal.Signals(signum).name
-            reason = f"{name} came as number {life.escalation.count} in a row"
+            reason = f"{name} was signal number {life.escalation.count} in a row"
             force_exit(signal_registry(), life.lifetime, reason)
         elif action is SignalAction.STOP:
             life.begin_for_signal(signum)

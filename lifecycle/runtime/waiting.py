@@ -89,7 +89,7 @@ async def read_line(stream: Lines[_T], *, mode: Literal["shield", "strict"] = "s
 
 
 async def _wait_for(reading: asyncio.Future[Any]) -> tuple[bool, asyncio.CancelledError | None]:
-    """Wait for ``reading``, or cancel it at a stop or a cancellation of the caller. Return which of them happened."""
+    """Wait for ``reading``, or cancel it at a stop or a cancellation of the caller. Return which of these happened."""
     life = current_life.get(None)
     cancelled: asyncio.CancelledError | None = None
     with nullcontext(reading) if life is None else life.stop_awaited() as stop:

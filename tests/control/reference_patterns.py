@@ -83,7 +83,7 @@ def _member(pattern: str, at: int) -> tuple[str, int]:
     return (pattern[at + 1], at + 2) if pattern[at] == "\\" else (pattern[at], at + 1)
 
 
-# -- what to try -------------------------------------------------------------------------------------------------
+# -- strategies for examples -------------------------------------------------------------------------------------
 
 
 def _quoted(char: str) -> str:

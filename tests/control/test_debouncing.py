@@ -203,7 +203,7 @@ def test_debounce_checks_its_handler() -> None:
         debounce(7, 1)  # type: ignore[arg-type]  # that is the point
 
 
-# -- of a route --------------------------------------------------------------------------------------------------
+# -- debounced routes --------------------------------------------------------------------------------------------
 
 
 async def test_every_merged_event_is_delivered_when_the_merged_call_ends(clock: Clock) -> None:
@@ -407,7 +407,7 @@ async def test_many_keys_leave_nothing_behind(clock: Clock) -> None:
     assert len(recorder.events) == 1000
 
 
-# -- alone -------------------------------------------------------------------------------------------------------
+# -- without a router --------------------------------------------------------------------------------------------
 
 
 async def test_flush_waits_for_its_calls_and_not_for_later_events(clock: Clock) -> None:

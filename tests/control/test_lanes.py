@@ -141,7 +141,7 @@ async def test_a_full_lane_blocks_its_source_and_loses_no_event(clock: Clock, bu
     router.add_source(source)
     async with running(router):
         await clock.settle()
-        # Running events, events in the queue, and one event held by the source.
+        # These are the running events, the events in the queue, and one event held by the source.
         assert given == buffer + concurrency
         await clock.advance(20)
         assert sorted(work.ended) == list(range(8))

@@ -60,7 +60,7 @@ def test_the_index_agrees_with_a_plain_search_for_every_pair_of_small_patterns()
 
 
 def test_the_index_agrees_with_a_plain_search_for_every_small_segment() -> None:
-    """All segments of up to four characters in one index."""
+    """One index contains all segments of up to four characters."""
     patterns = ["".join(each) for size in (1, 2, 3, 4) for each in itertools.product("ab*?", repeat=size)]
     topics = ["".join(each) for size in (1, 2, 3, 4) for each in itertools.product("ab", repeat=size)]
     index = Index[str]()

@@ -153,7 +153,7 @@ async def test_a_source_that_cannot_start_ends_run_naming_it_and_the_cause(clock
     ]
     assert good.log == ["enter", "exit"]
     assert not router.state().running
-    # The cause of the failure may have been removed since.
+    # The cause of the failure may have been removed in the meantime.
     async with running(router):
         assert router.state().running
 
@@ -309,7 +309,7 @@ async def test_an_unrouted_event_does_not_end_its_source(clock: Clock, recorder:
     assert router.state().unrouted == 2
 
 
-# -- coming and going --------------------------------------------------------------------------------------------
+# -- adding and removing sources ---------------------------------------------------------------------------------
 
 
 async def test_sources_can_be_added_and_removed_while_running_even_by_a_handler(

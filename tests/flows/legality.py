@@ -18,7 +18,7 @@ _TABLES: dict[str, Any] = {"flow": FLOWS, "task": TASKS, "retry": RETRIES}
 
 
 def illegal(changes: Sequence[Change], *, continuous: bool = True) -> Iterator[str]:
-    """Yield changes that the tables do not allow; if ``continuous``, also changes whose old state is wrong."""
+    """Yield changes that the tables do not allow. If ``continuous``, also yield changes whose old state is wrong."""
     now: dict[tuple[str, str], str] = defaultdict(lambda: "PENDING")
     for change in changes:
         key = change.kind, change.name

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NumberedFlow", "left_of"]
 
-#: Maximum depth of nested flows, and items in each.
+#: The maximum depth of nested flows, and the maximum number of items in each.
 _DEEP, _WIDE = 3, 4
 _ENOUGH = 12
 
@@ -51,7 +51,7 @@ class NumberedFlow:
         self._chance = Random(number)
         self._effect = effect
         self._count = 0
-        #: Whether tasks never run at the same time, so that the tasks left undone are always the same.
+        #: True if tasks never run at the same time, so that the tasks left undone are always the same.
         self.sequential = self._chance.random() < 0.4
         self.flow = self._flow(f"flow_{number}", 0, None, [])
 

@@ -299,7 +299,7 @@ async def test_waiting_for_a_thread_does_not_count_as_timeout_or_delay_large_res
         waiting = flows.start(linear("g", task(lambda: "done", name="quick", timeout=0.4)))
         async with asyncio.timeout(LONG / 2):
             assert len((await flows.start(linear("h", task(large))))["large"]) == 1_000_000
-        # Longer than the task's timeout.
+        # The function takes longer than the task's timeout.
         asyncio.get_running_loop().call_later(0.6, go_on.set)
         assert await waiting == {"quick": "done"}
     finally:

@@ -89,7 +89,7 @@ def doing(name: str, fn: Callable[[], Awaitable[Any]]) -> Flow:
     return linear(name, task(fn, name="work"))
 
 
-# -- what becomes of a job ---------------------------------------------------------------------------------------------
+# -- the outcome of a job ----------------------------------------------------------------------------------------------
 
 
 async def test_a_job_runs_the_flow_that_it_was_enqueued_for(queue: JobQueue) -> None:
@@ -202,7 +202,7 @@ async def test_two_workers_share_jobs_and_run_none_twice(queue: JobQueue, other:
     assert sorted(done, key=int) == [str(number) for number in range(20)]
 
 
-# -- claims are kept, and given back -----------------------------------------------------------------------------------
+# -- claims that are extended and released -----------------------------------------------------------------------------
 
 
 async def test_a_claim_is_kept_however_long_the_job_takes(queue: JobQueue, other: JobQueue) -> None:

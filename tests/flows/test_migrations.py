@@ -55,7 +55,7 @@ async def test_a_flow_of_the_first_version_continues_with_its_keys(first_version
     async with Flows(first_version) as flows:
         (run,) = await flows.recover(flow)
         await run
-    # The retry has reverted the second charge; `ship` has no revert and keeps its key.
+    # The retry has reverted the second charge. `ship` has no revert and keeps its key.
     assert keys == ["o7/ship/1", "o7/charge/3", "o7/ship/1"]
 
 

@@ -337,7 +337,7 @@ async def test_an_outbox_of_flows_that_are_not_entered_raises(reopened: Callable
         await reopened().outbox().run(emit)
 
 
-# -- what every store promises ---------------------------------------------------------------------------------------
+# -- guarantees of every store ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture

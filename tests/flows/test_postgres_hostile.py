@@ -33,7 +33,7 @@ async def opened(url: str) -> None:
         assert await flows.start(ONE) == {"a": 1}
 
 
-# -- being let in ----------------------------------------------------------------------------------------------------
+# -- connecting ------------------------------------------------------------------------------------------------------
 
 
 async def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ async def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path
     with pytest.raises(JournalError, match=r"postgresql://me@.*/jobs: check that the server is running") as caught:
         await opened(url)
     assert "geheim" not in str(caught.value)
-    # One traceback, without those of the thread and of psycopg.
+    # There is one traceback, without those of the thread and of psycopg.
     assert "The above exception" not in "".join(traceback.format_exception(caught.value))
     assert "geheim" not in repr(Flows(url))
 
@@ -162,7 +162,7 @@ async def test_a_connection_that_is_lost_between_statements_is_reported_once(
     assert caplog.messages == []
 
 
-# -- what is asked of it -----------------------------------------------------------------------------------------------
+# -- queries -----------------------------------------------------------------------------------------------------------
 
 
 async def test_text_that_the_server_cannot_keep_is_refused_alone(server: postgres.Postgres) -> None:

@@ -63,7 +63,7 @@ async def test_a_large_result_is_encoded_in_a_thread_and_a_small_one_in_the_loop
         codec.in_loop.clear()
         out = await flows.start(flow)
     assert out == {"large": LARGE[0], "small": 200_000}
-    # The flow's arguments, the attempt number, both results, and the retry's history.
+    # The encoded values are the flow's arguments, the attempt number, both results, and the retry's history.
     assert codec.in_loop.count(False) == 1
 
 

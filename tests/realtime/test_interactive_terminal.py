@@ -259,7 +259,7 @@ def test_ctrl_c_ends_a_program_whose_loop_is_blocked() -> None:
             with suppress(OSError):  # the program has just ended
                 terminal.type("\x03")
             select.select([], [], [], 0.05)  # the kernel merges signals that arrive together
-        assert "\r\nended by force: SIGINT came as number 3 in a row\r\n" in terminal.child.read()
+        assert "\r\nended by force: SIGINT was signal number 3 in a row\r\n" in terminal.child.read()
         assert terminal.child.exitstatus == 1
 
 

@@ -148,7 +148,7 @@ def test_a_second_signal_forces_a_program_that_hangs_in_its_end() -> None:
         status, out, err = ends(process)
         assert status == 1
         assert "'status': 1" in out
-        assert "SIGINT came as number 2" in err
+        assert "SIGINT was signal number 2" in err
 
 
 def test_a_receiver_of_forced_exit_that_hangs_does_not_hold_it_up() -> None:

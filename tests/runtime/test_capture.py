@@ -439,7 +439,7 @@ def test_signals_and_forced_exits_are_announced(signals: FakeSignals) -> None:
         hooks.signal_received.disconnect(receive)
         hooks.forced_exit.disconnect(receive)
     assert {"signum": SIGINT, "count": 1} in seen
-    assert {"status": 1, "reason": "SIGTERM came as number 2 in a row"} in seen
+    assert {"status": 1, "reason": "SIGTERM was signal number 2 in a row"} in seen
 
 
 # -- SignalSource ----------------------------------------------------------------------------------------------------

@@ -234,7 +234,7 @@ async def test_supervisor_whose_failure_the_block_handles_does_not_stop_the_host
 
 
 async def test_block_in_a_lost_generator_is_shut_down_for_the_host(clock: Clock, host: Host) -> None:
-    """The task that entered the block ends, and the generator with the block stays suspended."""
+    """The task that entered the block ends, but the generator with the block stays suspended."""
     closed: list[str] = []
 
     async def enter() -> None:

@@ -15,7 +15,7 @@ STOP, COUNT, CAPTURE, FORCE = SignalAction.STOP, SignalAction.COUNT, SignalActio
 def verdicts(
     settings: Settings, *signums: int, routed: bool = False, handled: bool = False, gap: float = 0.1
 ) -> list[SignalAction]:
-    """Return the actions for signals that arrive ``gap`` seconds apart. The program stops at the action to stop."""
+    """Return the actions for signals that arrive ``gap`` seconds apart. The program stops when the action is STOP."""
     escalation, stopping, judged = Escalation(settings), False, []
     for number, signum in enumerate(signums):
         wanted = routed and signum == SIGINT and not stopping

@@ -22,7 +22,7 @@ Mode = Literal["shield", "strict"]
 async def inside(work: Any, *causes: Any) -> Any:
     """Run ``work`` in a task below a lifetime whose block ignores its cancellation, and return how it ended.
 
-    A number among ``causes`` is a pause of that many turns of the loop.
+    A number among ``causes`` is a pause of that many iterations of the loop.
     """
     result: list[Any] = []
 
@@ -202,7 +202,7 @@ async def test_a_time_out_around_a_shielded_read_stays_one(clock: Clock) -> None
 
 
 async def test_shielded_reads_that_time_out_lose_no_line(clock: Clock) -> None:
-    """2,000 lines arrive within a few turns of the loop before or after a timeout."""
+    """2,000 lines arrive within a few loop iterations before or after a timeout."""
     random, stream, fed = Random(1), asyncio.StreamReader(), 2000
 
     async def feed() -> None:

@@ -37,7 +37,7 @@ def measure(fetch: bytes, unit: str) -> int:
 async def forget(result: bytes | Failure, failures: Mapping[str, Failure]) -> None: ...
 
 
-# The revert of a task that failed gets a Failure, unless it is only for a task that is done.
+# The revert of a failed task gets a `Failure`, unless it is called only for tasks that are done.
 @measure.revert(only_if_done=True)
 def shrink(result: int) -> None: ...
 
@@ -59,9 +59,9 @@ assert_type([fetch, measure], list[Task])
 assert_type(forget, Task)
 assert_type(shrink, Task)
 
-# Not a function.
+# A name is not a function.
 task("fetch")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
-# An unknown setting.
+# The setting is unknown.
 measure.revert(only_if_failed=True)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 task(plain, retries=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 # A timeout is a number.
@@ -96,7 +96,7 @@ linear(fetch, measure)  # type: ignore[arg-type]  # pyright: ignore[reportArgume
 linear("all", "fetch", "measure")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # A number of attempts is not a retry.
 linear("all", fetch, retry=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# The time to wait: seconds, a triple or a Backoff.
+# A wait must be seconds, a triple or a `Backoff`.
 Times(3, "1s")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # A single value is not a sequence.
 ForEach(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -119,9 +119,9 @@ async def runs(router: Router) -> None:
         flows.start(flow, id=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         # Only `task` turns a function into a task.
         flows.start(plain)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        # The end of the block closes it; there is no method for that.
+        # `Flows` have no method to close them, because the end of the block closes them.
         flows.close()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
-    # It must be entered with ``async with``.
+    # `Flows` must be entered with ``async with``.
     with Flows():  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues]
         pass
 
@@ -130,7 +130,7 @@ async def jobs(flows: Flows, event: SentEvent) -> None:
     queue = JobQueue(flows)
     assert_type(event.topic, str)
     assert_type(await queue.enqueue("all", url="a", priority="high", after=3), Job)
-    # Arguments of a flow are keyword arguments.
+    # The arguments of a flow must be keyword arguments.
     await queue.enqueue("all", {"url": "a"})  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue]
 
 

@@ -39,12 +39,12 @@ class MailEvent:
 
 
 class OrderEvent(Event):
-    """An event that inherits."""
+    """An event that inherits from `Event`."""
 
     topics = "order/*"
 
 
-# -- decorators give the function back as it was ------------------------------------------------------------------
+# -- decorators return the function unchanged ---------------------------------------------------------------------
 
 
 @router.on("file/*", debounce=0.2, busy="restart")
@@ -113,13 +113,13 @@ assert_type(list(router.commands), list[Command])
 assert_type(router.routes(), list[RouteInfo])
 assert_type(router.explain("mail/new")[0].pattern, str)
 
-# Not an event class: an int has no topic.
+# An int has no topic, so its class is not an event class.
 router.handle(int, print)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# A custom class without a topic is not one either.
+# A custom class without a topic is not an event class either.
 router.on(Counter)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# Not a valid value of busy.
+# This is not a valid value of busy.
 router.handle("a", print, busy="wait")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# An unknown setting.
+# The setting is unknown.
 router.on("a", debounced=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 # A handler must accept the event.
 router.handle("device/{name}", lambda: None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -156,9 +156,9 @@ async def deliveries(mail: MailEvent) -> None:
         assert_type(full, LaneFull)
     except NotHandled as passed:
         assert_type(passed, NotHandled)
-    # A string is not an event: it has no topic.
+    # A string has no topic, so it is not an event.
     await router.emit("mail/new")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    # An event class is not an event; an instance is.
+    # An event class is not an event. Only an instance is.
     await router.emit(FileEvent)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     # Events are immutable records.
     mail.sender = "me"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
@@ -173,7 +173,7 @@ async def subscriptions() -> None:
             if isinstance(event, FileEvent):
                 assert_type(event.path.name, str)
         assert_type(events.dropped, int)
-    # It must be entered with ``async with``.
+    # A subscription must be entered with ``async with``.
     with router.subscribe("a"):  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues]
         pass
 
@@ -190,7 +190,7 @@ def measured(handler: AsyncHandler) -> AsyncHandler:
 
 router.use(once, recover(), log(), timeout(3), measured)
 router.use(recover(print))
-# It becomes a middleware only with its settings.
+# `timeout` becomes middleware only when it is called with its settings.
 router.use(timeout)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -212,7 +212,7 @@ async def wrapped(file: FileEvent, mail: MailEvent) -> None:
     slow(mail).upper()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 
 
-# -- windows without a router ---------------------------------------------------------------------------------------
+# -- debouncing without a router ------------------------------------------------------------------------------------
 
 settled = debounce(build, 0.2, max_wait=2, key=lambda event: event.path)
 router.handle("file/*", settled)
@@ -222,5 +222,5 @@ async def windows(file: FileEvent, batch: FileBatch) -> None:
     assert_type(await settled(file), None)
     assert_type(await settled.flush(), None)
     assert_type(merge_files(batch, file), FileBatch)
-    # A window without a duration.
+    # A debounce needs a duration.
     debounce(build)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

@@ -71,15 +71,15 @@ run(main)
 run(Server(), router, TaskWorker("job", main), main, force_exit=2, exit_timeout=10)
 run(partial(with_arguments, 80, host="here"))
 
-# A coroutine, as for `asyncio.run`, instead of a function.
+# `run` takes a function, not a coroutine as `asyncio.run` does.
 run(main())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # A main is called without arguments.
 run(with_arguments)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# A main is async.
+# A main must be async.
 run(plain)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# A class instead of an instance.
+# A main must be an instance, not a class.
 run(Server)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# An unknown setting.
+# The setting is unknown.
 run(main, timeout=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
@@ -132,20 +132,20 @@ async def lives() -> None:
     assert_type(await sleep(3), None)
     assert_type(await clean_up(), bool)
     shutdown(Reason.CANCEL)
-    # A coroutine instead of a function.
+    # `go` takes a function, not a coroutine.
     go(fetch("a"))  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
-    # A hook takes no arguments.
+    # A hook must take no arguments.
     on_shutdown(fetch)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
     # A reason is a string.
     shutdown(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    # It must be entered with ``async with``.
+    # A lifetime must be entered with ``async with``.
     with lifetime():  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues]
         pass
 
 
 async def lines(stream: asyncio.StreamReader) -> None:
     assert_type(await read_line(stream), bytes)
-    # Not a valid mode.
+    # This is not a valid mode.
     await read_line(stream, mode="loose")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -161,7 +161,7 @@ async def texts() -> AsyncIterator[str]:
 
 
 class Listening:
-    """A source that pushes and must be entered first."""
+    """A source that pushes events and must be entered first."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -175,7 +175,7 @@ class Listening:
 
 
 class Deaf:
-    """Not a source: its ``run`` takes no function for emitting."""
+    """An object that is not a source, because its ``run`` takes no function for emitting."""
 
     async def run(self) -> None: ...
 
@@ -209,21 +209,21 @@ router.add_source(FileWatchSource("src", Path("docs"), include=["*.py"]))
 router.add_source(HealthCheckSource("db", main, trigger="level"))
 router.add_source(WebhookSource(port=8080, verify=GitHub("secret"), limits=Limits(rate=None)))
 
-# Its events have no topic.
+# The events of a source must have a topic.
 router.add_source(texts)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# A class instead of an instance.
+# A source must be an instance, not a class.
 router.add_source(Listening)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# It cannot emit.
+# A source must be able to emit.
 router.add_source(Deaf())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# Not a valid restart.
+# This is not a valid value of restart.
 router.add_source(numbers, restart="always")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# A check is a function.
+# A check must be a function.
 HealthCheckSource("db", True)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# Not a valid way to catch up.
+# This is not a valid value of catch_up.
 ScheduleSource("@daily", catch_up="some")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# Not a valid trigger.
+# This is not a valid trigger.
 HealthCheckSource("db", main, trigger="rise")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# A secret instead of a signature scheme.
+# A verifier is a signature scheme, not a secret.
 WebhookSource(verify="secret")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # Paths are separate arguments, not a list.
 FileWatchSource(["src", "docs"])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -52,7 +52,7 @@ def receiver_(_sender: object, *, event: Event, **_: object) -> None: ...
 
 
 hooks.event_routed.connect(receiver_)
-# Not a hook.
+# This hook does not exist.
 hooks.event_sent.connect(receiver_)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 # A receiver must be callable.
 hooks.event_routed.connect("told")  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
@@ -76,6 +76,6 @@ async def test_of_a_user(clock: Clock) -> None:
     VirtualLoop().close()
     # The source sends events, not topics.
     await source.send("a")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    # It must be entered with ``async with``.
+    # `running` must be entered with ``async with``.
     with running(router):  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues]
         pass

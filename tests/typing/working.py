@@ -69,7 +69,7 @@ class Own:
 
 
 class Derived(BaseWorker):
-    """A worker that inherits."""
+    """A worker that inherits from `BaseWorker`."""
 
     async def probe(self) -> ProbeResult:
         return ProbeResult(healthy=True)
@@ -88,15 +88,15 @@ async def workers() -> None:
     TaskWorker("job", loop, stop_timeout=3)
     ThreadWorker("thread", blocking)
     ContainerWorker("db", "postgres", env={"A": "1"})
-    # The methods decide, also at run time.
+    # The methods decide whether an object is a worker, also at run time.
     assert isinstance(Own(), Worker)
     shaped: Worker = Own()
     assert_type(await stop_and_wait(shaped), Exit)
-    # An async function that takes other arguments.
+    # The async function must not take other arguments.
     TaskWorker("job", of_a_number)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    # A plain function, which needs ThreadWorker.
+    # A plain function needs a ThreadWorker.
     TaskWorker("job", plain)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    # A worker that cannot be stopped.
+    # A thread must be stoppable: its function takes an event.
     ThreadWorker("thread", plain)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     # The words of a command are separate arguments, not a list.
     ProcessWorker("api", [sys.executable, "-c", "pass"])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -135,19 +135,19 @@ for name in ("a", "b"):
     Spec(name, lambda name=name: make(name))
     Spec(name, lambda name=name: make_slowly(name))
 
-# It does not return a worker.
+# The function must return a worker.
 Spec("task", plain)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# A coroutine instead of a function.
+# A spec takes a function, not a coroutine.
 Spec("task", serve())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# A worker instead of a function: each start needs a new worker.
+# A spec takes a function, not a worker, because each start needs a new worker.
 Spec("task", TaskWorker("job", serve))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# A task with other arguments.
+# The async function must not take other arguments.
 Spec("task", of_a_number)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# Not a valid restart.
+# This is not a valid value of restart.
 Spec("task", serve, restart="sometimes")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # Settings are keyword arguments.
 Spec("task", serve, "never")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-# Not a valid strategy.
+# This is not a valid strategy.
 Supervisor("tree", strategy="one_for_two")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # A child needs a spec.
 Supervisor("tree", serve)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -198,7 +198,7 @@ async def calls() -> None:
     await pool.call(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     # A range of sizes has two ends.
     Pool("numbers", "package.module:Class", size=4)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    # Not a valid mode.
+    # This is not a valid mode.
     Sessions(mode="sticky")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     # A call must be awaited.
     pool.call("add").bit_length()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
