@@ -8,7 +8,7 @@ from typing import Literal
 
 __all__ = ["SLACK", "Bar"]
 
-#: Accepted deterioration of a new figure compared with the stored one. On an idle machine, two runs differ by up to a
+#: The factor by which a new figure may be worse than the stored one. On an idle machine, two runs differ by up to a
 #: fifth. Ratios that involve a disk differ slightly more.
 SLACK = 1.3
 
@@ -46,5 +46,5 @@ class Bar:
         """Return whether ``figure`` is worse than ``stored`` by more than the noise of the machine."""
         if self.better == "more":
             return figure < stored / SLACK
-        # If the stored figure is 0, any other value is wrong.
+        # If the stored figure is 0, any other value is worse.
         return self.better == "less" and figure > stored * SLACK

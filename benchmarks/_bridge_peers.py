@@ -1,10 +1,10 @@
 """The publisher and consumer processes of a bus: ``python -m benchmarks._bridge_peers PEER ROLE URL COUNT RATE``.
 
-``lifecycle`` sends events from one router to another. ``raw`` uses nats-py directly. It sends the same messages, awaits
+``lifecycle`` sends events from one router to another. ``raw`` uses nats-py directly: it sends the same messages, awaits
 each publication, and acknowledges each event after its handler. ``lean`` is ``raw`` with an id as the only header.
-``faststream`` is the example from the faststream documentation. A consumer prints that it is up. After the last event,
-it prints the seconds since the first event and the sorted latencies. A publisher prints the seconds until the server
-has acknowledged all events.
+``faststream`` is the example from the faststream documentation. A consumer prints a line when it is up. After the last
+event, it prints the seconds since the first event and the sorted latencies. A publisher prints the seconds until the
+server has acknowledged all events.
 """
 
 from __future__ import annotations

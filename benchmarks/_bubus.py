@@ -1,6 +1,6 @@
 """One figure: the time to await an event with bubus, divided by our time.
 
-The process that measures it is killed, because bubus prevents it from exiting.
+The process that measures it kills itself, because bubus prevents it from exiting.
 """
 
 from __future__ import annotations

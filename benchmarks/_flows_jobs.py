@@ -1,8 +1,8 @@
 """Jobs for benchmarks.flows: ``python -m benchmarks._flows_jobs CASE JOBS FILE``, one process per case.
 
 Both cases complete all jobs in a queue. The hand-written case is a loop with two statements, each in its own
-transaction: one claims the first job, and one completes it. Our case uses `JobQueue.work` with its default concurrency.
-The jobs have no flows, because other figures measure flows.
+transaction: one claims the first job, and the other completes it. Our case uses `JobQueue.work` with its default
+concurrency. The jobs have no flows, because other figures measure flows.
 """
 
 from __future__ import annotations

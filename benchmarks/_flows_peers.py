@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PEERS", "missing"]
 
-#: Distributions required by each peer, by import name.
+#: The distributions that each peer requires, by import name.
 _NEEDED = {"taskflow": ("taskflow", "sqlalchemy", "alembic"), "dbos": ("dbos",)}
 
 

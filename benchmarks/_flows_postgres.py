@@ -137,7 +137,7 @@ def _tell(workers: list[subprocess.Popen[str]]) -> None:
 
 
 async def _until_signal(work: Callable[[], Awaitable[None]]) -> None:
-    """Start at one signal, and stop at the next."""
+    """Start the work at the first signal, and stop it at the second."""
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     working = asyncio.ensure_future(work())

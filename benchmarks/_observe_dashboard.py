@@ -33,12 +33,12 @@ __all__ = ["dashboard_cpu"]
 _WORKERS, _CHANGES = 1000, 1000
 #: Seconds of a round, the number of rounds with a page, and seconds between two memory samples.
 _ROUND, _ROUNDS, _LOOK = 5.0, 4, 1.0
-#: Number of bursts of changes per second.
+#: The number of bursts of changes per second.
 _BURSTS = 50
-#: Changes per worker before the measurement. This exceeds the length of a history.
+#: The number of changes per worker before the measurement, which exceeds the length of a history.
 _BEFORE = 40
 
-#: Reads and discards the page's data in a separate process, so that its CPU time does not count.
+#: Reads and discards the page's data. It runs in a separate process, so its CPU time does not count.
 _READER = """
 import socket, sys
 with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as there:

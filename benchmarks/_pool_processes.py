@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 __all__ = ["GRACE", "processes"]
 
 ROUNDS = 15
-#: Number of attempts for measurements that include the grace period.
+#: The number of attempts for measurements that include the grace period.
 KILLS = 5
 #: Seconds that a call runs before it is cancelled.
 RUN = 0.05
 #: Seconds that a cancelled call may take before its worker is killed.
 GRACE = 0.5
-#: Seconds to wait after the call's first output. By then it certainly holds the interpreter lock.
+#: Seconds to wait after the call's first output, when it certainly holds the interpreter lock.
 HOLD = 0.1
-#: Number of workers in the pool, one of which is killed.
+#: The number of workers in the pool, one of which is killed.
 SIZE = 2
 VALUE = b"x" * 1000
 _TARGET = "benchmarks._pool_targets:Target"
-#: Timeout in seconds for every wait.
+#: The timeout in seconds for every wait.
 LIMIT = 60.0
 
 
@@ -137,7 +137,7 @@ async def _kill_and_replace(fifo: str) -> float:
     async with _pool(1) as pool:
         victim = await pool.call("pid")
         call = await _under_way(pool, "hold", fifo)
-        # Before the call holds the lock, it would react to the cancellation.
+        # Wait, because the call would react to the cancellation before it holds the lock.
         await asyncio.sleep(HOLD)
         began = time.perf_counter()
         await _cancelled(call)

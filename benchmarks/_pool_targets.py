@@ -1,4 +1,4 @@
-"""Call targets for the pool workers and executor processes of the benchmarks. Imports nothing slow."""
+"""Call targets for the pool workers and executor processes of the benchmarks. This module imports nothing slow."""
 
 from __future__ import annotations
 

@@ -28,14 +28,14 @@ __all__ = ["idle_cpu_percent", "restarts", "rss_over_supervisord", "stop_over_ki
 
 COUNT = 100
 ROUNDS = 9
-#: Fewer rounds, because circus checks its children only every five seconds.
+#: There are fewer rounds, because circus checks its children only every five seconds.
 CIRCUS_ROUNDS = 3
 #: Seconds after which a missing child counts as failed.
 LIMIT = 60.0
 #: Seconds that a child runs before it is killed. runsv and supervisord do not treat an exit within the first second as
 #: a crash.
 SETTLED = 1.2
-#: Seconds until newly started processes are idle.
+#: Seconds to wait until newly started processes are idle.
 REST = 0.5
 SLEEP = ("sleep", "100000")
 

@@ -91,7 +91,7 @@ def missing() -> dict[str, str]:
 
 @contextmanager
 def started(kind: str, place: Path, command: Sequence[str], count: int = 1) -> Iterator[psutil.Process]:
-    """Run a supervisor of this kind that keeps ``count`` copies of ``command`` running. Words contain no spaces."""
+    """Run a supervisor that keeps ``count`` copies of ``command`` running. No argument may contain a space."""
     place.mkdir()
     silent = subprocess.DEVNULL
     with subprocess.Popen(KINDS[kind](place, command, count), stdout=silent, stderr=silent) as process:

@@ -116,7 +116,7 @@ def results(
 
 
 def _import_ms() -> float:
-    """Keep bytecode between rounds, as for any program that is started more than once."""
+    """Return the import time in ms. Bytecode is kept between rounds, as for any program that runs repeatedly."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return float(subprocess.check_output([sys.executable, "-c", IMPORTED], env=kept)) * 1000
 

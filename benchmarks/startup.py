@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def _seconds(code: str) -> float:
-    """Keep bytecode between rounds, as for any program that is started more than once."""
+    """Return the seconds to run ``code``. Bytecode is kept between rounds, as for any program that runs repeatedly."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     began = time.perf_counter()
     subprocess.run([sys.executable, "-c", code], check=True, env=kept)

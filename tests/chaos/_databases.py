@@ -38,15 +38,15 @@ class File:
             return db.execute(query.replace("%s", "?"), values).fetchall()
 
     def trouble(self, chance: random.Random) -> bool:
-        """Do nothing: a file cannot be attacked, only processes can."""
+        """Do nothing, because only a server can be attacked, not a file."""
         del chance
         return False
 
     def forget_the_dead(self) -> None:
-        """Do nothing: the system notices dead processes immediately."""
+        """Do nothing, because the system notices dead processes immediately."""
 
     def close(self) -> None:
-        """Do nothing: the file is removed with its directory."""
+        """Do nothing, because the file is removed with its directory."""
 
 
 class OnServer:
@@ -56,7 +56,7 @@ class OnServer:
         self._server = Postgres()
         self._server.start()
         self.where = self._server.url()
-        #: Number of server kills, and number of times that all connections were cut.
+        #: How often the server was killed, and how often all connections were cut.
         self.kills = self.cuts = 0
 
     def rows(self, query: str, *values: Any) -> Sequence[tuple[Any, ...]]:

@@ -29,7 +29,7 @@ __all__ = ["ENDS"]
 
 ENDS = ("SUCCESS", "FAILURE", "REVERTED")
 
-#: Number of concurrent flows, and the longest effect in seconds.
+#: The number of concurrent flows, and the duration of the longest effect in seconds.
 _AT_ONCE, _LONGEST = 4, 0.01
 _CONCURRENCY = (None, 1, 3)
 

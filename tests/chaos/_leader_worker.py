@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["NAME", "WRITES", "main"]
 
 NAME = "chaos"
-#: Prefix of the keys. Each write has its own key.
+#: The prefix of the keys. Each write has its own key.
 WRITES = "writes"
 
 #: Seconds between two writes, and the longest delay of a write.
@@ -68,9 +68,9 @@ class Worker:
                     self.note("refused")
 
     async def write_late(self) -> None:
-        """Write with a delay, so that the write may arrive after the process has lost the lease.
+        """Write after a delay, when the process may have lost the lease.
 
-        Neither the clock nor the client can prevent that.
+        Neither the clock nor the client can prevent such a write.
         """
         while True:
             await asyncio.sleep(PAUSE)

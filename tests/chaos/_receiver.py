@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SECRET = b"It's a Secret to Everybody"
 
-#: Multiples of this number fail at the first attempt.
+#: Requests with multiples of this number fail at the first attempt.
 UNLUCKY = 17
 
 
@@ -58,7 +58,7 @@ def main(directory: Path, life: int) -> None:
     notes = os.open(directory / "handled", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def note(*numbers: int) -> None:
-        # A single write, so that a kill never leaves half a line.
+        # Use a single write, because a kill must not leave half a line.
         lines = "".join(f"{life} {number} {delivery().attempt}\n" for number in numbers)
         os.write(notes, lines.encode())
 

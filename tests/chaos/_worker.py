@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["LEASE", "STEPS"]
 
-#: Seconds.
+#: The duration of a lease in seconds.
 LEASE = 1.0
-#: Number of tasks per flow.
+#: The number of tasks per flow.
 STEPS = 4
 
-# Number of claims by this process for each job.
+# How often this process has claimed each job.
 _claims: Counter[str] = Counter()
 
 

@@ -1,9 +1,9 @@
 """A bus with failing members: ``python -m tests.chaos.bridge --seconds 60``.
 
-Producers in this process send numbered events with unusual topics and await each one. Some events are poison: their
-handlers fail. Three consumers share the events. Consumers are killed and frozen at random moments, and the server is
-killed as well. Finally, every event that the bus acknowledged must have been handled or, if it was poison, be a dead
-letter. The last line prints the result. The exit status is 0 on success.
+Producers in this process send numbered events with unusual topics and await each one. Some events are poison, which
+makes their handlers fail. Three consumers share the events. Consumers are killed and frozen at random moments, and the
+server is killed as well. At the end, every event that the bus acknowledged must have been handled or, if it was poison,
+must be a dead letter. The last line of the output is the result. The exit status is 0 on success.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ ROOT = Path(__file__).parents[2]
 CONSUMERS, PRODUCERS = 3, 8
 LIMIT = 60.0
 
-#: Characters that are not allowed in a subject.
+#: Topics with characters that are not allowed in a subject, or that are unusual in another way.
 ODD = ["plain", "a.b", "*", ">", "ü/ß", "sp ace", "=", "", "new\nline", "x" * 300, "deep/" * 20]
 
 
 @dataclass(frozen=True)
 class Numbered:
-    """An event with an id, so that sending it again does not create a second event."""
+    """An event with an id, so that sending it twice creates only one event."""
 
     topic: str
     number: int
@@ -59,7 +59,7 @@ class Result:
 
     published: set[int] = field(default_factory=set)
     poison: set[int] = field(default_factory=set)
-    #: Number of deliveries of each event.
+    #: How often each event was delivered.
     handled: Counter[int] = field(default_factory=Counter)
     dead: set[int] = field(default_factory=set)
     kills: int = 0
@@ -186,7 +186,7 @@ class Storm:
         self._consumers[place] = await self._start(place)
 
     async def _freeze(self) -> None:
-        """Freeze the consumer long enough that the server redelivers its events to other consumers."""
+        """Freeze the consumer for so long that the server redelivers its events to other consumers."""
         process = self.chance.choice(self._consumers)
         with suppress(ProcessLookupError):
             process.send_signal(signal.SIGSTOP)

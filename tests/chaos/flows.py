@@ -1,10 +1,10 @@
 """Flows in a process that is killed repeatedly: ``python -m tests.chaos.flows --seconds 60``.
 
 Random flows with reverts, retries and deciders run in a process that is killed with SIGKILL at random moments, even
-while it starts. After each kill, a new process continues. Finally, each flow must have the same state and data as
-without kills. No task with a stored success may have run again, and the transition tables must allow each stored
-change. With ``--store postgres`` the flows are kept on a server. The test kills that server too, or cuts its
-connections. The last line prints the result. The exit status is 0 on success.
+while it starts. After each kill, a new process continues. At the end, each flow must have the same state and data as it
+would have had without kills. No task with a stored success may have run again, and the transition tables must allow
+each stored change. With ``--store postgres``, the flows are kept on a server, and the test kills that server too, or
+cuts its connections. The last line of the output is the result. The exit status is 0 on success.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Result:
 
     flows: int = 0
     kills: int = 0
-    #: Number of kills while a flow was running.
+    #: How many kills happened while a flow was running.
     interrupted: int = 0
     #: Violations, by flow number.
     lost: dict[int, list[str]] = field(default_factory=dict)

@@ -1,9 +1,10 @@
 """A receiver that is killed repeatedly, and a sender that counts: ``python -m tests.chaos.inbox --seconds 60``.
 
 The sender posts numbered signed requests. It repeats each request with the same id until a response arrives, and
-records requests that were answered with 202. The receiver is killed with SIGKILL at random moments, even while it
-starts, and started again. Finally, every accepted number must have been handled, and no rejected number. A number may
-be handled twice only if a kill happened in between. The last line prints the result. The exit status is 0 on success.
+records the requests that were accepted with 202. The receiver is killed with SIGKILL at random moments, even while it
+starts, and started again. At the end, the receiver must have handled every accepted number and no rejected one. It may
+handle a number twice only if it was killed in between. The last line of the output is the result. The exit status is 0
+on success.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ __all__ = ["Result", "storm"]
 
 ROOT = Path(__file__).parents[2]
 
-#: Number of senders. It exceeds the capacity of the receiver, so that some requests are refused.
+#: The number of senders. It exceeds the capacity of the receiver, which must therefore refuse some requests.
 SENDERS = 16
 LIMIT = 60.0
 

@@ -1,10 +1,10 @@
 """Workers that are killed and stopped repeatedly: ``python -m tests.chaos.jobs --seconds 60``.
 
 Jobs are enqueued in one file, and four processes work on them. At random moments, a process is killed with SIGKILL and
-replaced, or stopped with SIGSTOP for longer than its lease and then continued. Finally, every job must have been
-completed once. No process may have written to a flow after a different process had claimed it. With ``--store
-postgres`` the jobs are kept on a server. The test kills that server too, or cuts its connections. The last line prints
-the result. The exit status is 0 on success.
+replaced, or stopped with SIGSTOP for longer than its lease and then continued. At the end, every job must have been
+completed once, and no process may have written to a flow after a different process had claimed it. With ``--store
+postgres``, the jobs are kept on a server, and the test kills that server too, or cuts its connections. The last line of
+the output is the result. The exit status is 0 on success.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ __all__ = ["Result", "storm"]
 ROOT = Path(__file__).parents[2]
 
 WORKERS = 4
-#: Maximum number of jobs that are not complete.
+#: The maximum number of jobs that are not complete.
 BACKLOG = 40
-#: Maximum number of seconds to complete the remaining jobs after the kills.
+#: Seconds within which the remaining jobs must be complete after the kills.
 LIMIT = 90.0
 
 
@@ -67,7 +67,7 @@ class Result:
 
     @property
     def speed(self) -> str:
-        """Return text about how quickly the jobs of killed workers were claimed again."""
+        """Describe how quickly the jobs of killed workers were claimed again."""
         if not self.taken:
             return f"stops {self.stops}, nothing was taken over"
         return (
@@ -88,7 +88,7 @@ class Storm:
         self.workers: list[tuple[str, Process]] = []
         # Workers that have reported that they are running.
         self.up: set[str] = set()
-        # Time at which each run was killed.
+        # When each run was killed.
         self.killed: dict[str, float] = {}
 
     async def run(self, seconds: float, kills: int) -> Result:
@@ -111,7 +111,7 @@ class Storm:
                 name, priority = f"job-{len(self.ids)}", self.chance.choice(list(Priority))
                 after = self.chance.choice([0.0, 0.0, self.chance.random() * 0.3])
                 await queue.enqueue("deploy", id=name, priority=priority, after=after)
-                # Recorded only after the call, because a cancelled enqueue may have stored nothing.
+                # Record the job only after the call, because a cancelled call may have stored nothing.
                 self.ids.append(name)
             await asyncio.sleep(0.05)
 

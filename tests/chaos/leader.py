@@ -1,9 +1,9 @@
 """Leaders that are killed and frozen: ``python -m tests.chaos.leader --seconds 60``.
 
-Three processes are candidates, and the leader writes. At random moments, a process is killed with SIGKILL or frozen
-with SIGSTOP for longer than a lease. The server is killed as well. Some writes are delayed and check no clock. Finally,
-no write may come after the first write from a later term, and every acknowledged write must be stored. The last line
-prints the result. The exit status is 0 on success.
+Three processes are candidates, and the leader writes. At random moments, a process is killed with SIGKILL, or frozen
+with SIGSTOP for longer than a lease. The server is killed as well. Some writes are delayed and check no clock. At the
+end, no write may come after the first write from a later term, and every acknowledged write must be stored. The last
+line of the output is the result. The exit status is 0 on success.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["Result", "Write", "read", "start_worker", "storm", "up"]
 
 ROOT = Path(__file__).parents[2]
 WORKERS = 3
-#: Duration of a lease in seconds. It is short, so that leases expire often.
+#: The duration of a lease in seconds. It is short to make leases expire often.
 LEASE = 1.0
 LIMIT = 60.0
 
@@ -145,7 +145,7 @@ class Storm:
         await up(process, self._log)
 
     async def _freeze(self) -> None:
-        """Freeze the worker, usually for longer than its lease, so that another process leads when it continues."""
+        """Freeze the worker, usually for longer than its lease, to let another process lead when it continues."""
         process = self._workers[self._victim()]
         process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(self.chance.random() * 3 * LEASE)

@@ -32,14 +32,16 @@ class Diary:
     def __init__(self) -> None:
         self.events: list[list[Json]] = []
         self.starts: Counter[str] = Counter()
-        #: The running children by name, the oldest first.
+        #: The running children by name, oldest first.
         self.living: dict[str, list[Actor]] = {}
 
     def write(self, *event: Json) -> None:
         self.events.append(list(event))
 
     def make(self, name: str, behaviour: Json, grace: float) -> Any:
-        """Act as a child's start function: return a worker or an invalid value, raise, or ignore, as defined."""
+        """Act as a child's start function, as the case defines: return a worker or an invalid value, raise, or
+        ignore.
+        """
         self.starts[name] += 1
         if self._does("crash", name, behaviour):
             self.write("start_crash", name)

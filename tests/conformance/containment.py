@@ -1,12 +1,12 @@
-"""Which of seven processes survive: ``python -m tests.conformance.containment``.
+"""Which of seven processes survive a kill: ``python -m tests.conformance.containment``.
 
 An app starts the processes under a `ProcessWorker`, once for each level that this machine supports. Then SIGKILL kills
 either the app or only the worker. A second app with its own processes runs at the same time and must survive. For each
 level, the output shows how many of the seven processes are dead, and the milliseconds until the last death.
 
-C0 the child itself, C1 a fork in its group, C2 one in a new session, C3 a daemon that keeps its environment, C4 a
-daemon with an empty environment and no open descriptors, C5 one that ignores TERM, INT and HUP, C6 one in a new process
-group.
+C0 is the child itself, C1 a fork in its group, and C2 a fork in a new session. C3 is a daemon that keeps its
+environment, and C4 a daemon with an empty environment and no open descriptors. C5 ignores TERM, INT and HUP, and C6 is
+in a new process group.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["EXPECTED", "LEVELS", "MEMBERS", "VICTIMS", "Case", "Family", "measur
 LEVELS = ("group", "guard", "cgroup", "pidns")
 VICTIMS = ("app", "worker")
 MEMBERS = tuple(f"C{number}" for number in range(7))
-#: Expected survivors, by level and victim.
+#: The expected survivors, by level and victim.
 EXPECTED = {
     ("group", "app"): set(MEMBERS),
     ("group", "worker"): {"C2", "C3", "C4", "C6"},
@@ -53,7 +53,7 @@ EXPECTED = {
 LIMIT = 20.0
 ROOT = Path(__file__).parents[2]
 
-#: Each process reports through a socket. The socket's credentials contain the process's PID outside any namespace.
+#: Each process reports through a socket. The socket's credentials contain the process's pid outside any namespace.
 FAMILY = """
 import os, signal, socket, sys
 def member(name, *steps):
@@ -176,7 +176,7 @@ class Family:
             self._pids[name] = Path(f"/proc/{pid}/comm")
 
     def _deaths_until(self, over: object) -> dict[str, float]:
-        """Return the time of each death. Stop when ``over`` returns true, which means that no more are expected."""
+        """Return the time of each death. Stop when ``over`` returns true, because no more deaths are expected then."""
         assert callable(over)
         poll = select.poll()
         names = {fd: name for name, fd in self._fds.items()}

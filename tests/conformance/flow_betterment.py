@@ -16,8 +16,8 @@ __all__ = ["ERRORS", "JOB_ERRORS", "RULES", "Rule", "bettered"]
 
 Json = Any
 
-#: TaskFlow errors and our counterparts. With several counterparts, the object that raises the error determines which
-#: one applies. Errors not listed here do not come from TaskFlow, and have the same name and text in both.
+#: TaskFlow errors and our counterparts. If there are several, the object that raises the error determines which one
+#: applies. Errors not listed here do not come from TaskFlow, and have the same name and text in both.
 ERRORS: dict[str, tuple[str, ...]] = {
     "MissingDependencies": ("MissingDependencies",),
     "AmbiguousDependency": ("AmbiguousDependency",),
@@ -113,7 +113,7 @@ def _a_reset_forgets_what_retries_know(case: Json, expected: Sequence[Json]) -> 
 
 
 def _a_reset_is_whole_or_refused(case: Json, expected: Sequence[Json]) -> None:
-    """Expect a reset from FAILURE to succeed, and a reset from any other state to be refused without changes."""
+    """Expect a reset from FAILURE to succeed, and a reset from any other state to be rejected without changes."""
     before: Json = None
     done = refused = False
     for step, wanted in zip(case["steps"], case["expected"], strict=True):
@@ -130,7 +130,7 @@ def _a_reset_is_whole_or_refused(case: Json, expected: Sequence[Json]) -> None:
             wanted["events"] = [_from_pending(event) for event in wanted["events"]]
             done = False
         elif refused:
-            # After a refused reset, less work remains than in TaskFlow, so only the final state is compared.
+            # After a rejected reset, less work remains than in TaskFlow, so only the final state is compared.
             wanted |= {"events": None, "engine_states": None}
         before = wanted
 

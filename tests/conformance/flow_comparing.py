@@ -18,7 +18,7 @@ __all__ = ["EACH_EVENT_WRITTEN", "compared", "ended_alike", "same_error", "same_
 
 Json = Any
 
-#: Marks cases in which the process dies between two events that our engine may write in one transaction.
+#: The mark of cases in which the process dies between two events that our engine may write in one transaction.
 EACH_EVENT_WRITTEN = "exact-if-each-event-is-its-own-write"
 
 
@@ -62,7 +62,8 @@ def _same_order(ours: list[Json], theirs: list[Json], order: str) -> bool:
 def _announced_after_the_phase(events: list[Json]) -> list[Json]:
     """Move each suspension after the changes that were stored in the same transaction.
 
-    These are at least the steps that one phase starts or prepares. TaskFlow stores and announces them one by one.
+    These are at least the steps that one phase starts or prepares. TaskFlow stores and announces each of them
+    separately.
     """
     places = [place for place, event in enumerate(events) if event[0] == "flow" and event[3] == "SUSPENDING"]
     for place in places:

@@ -31,7 +31,7 @@ __all__ = ["STORES", "Crash", "Outcome", "Stage"]
 
 Json = Any
 
-#: Kinds of store. Each function creates a store in a directory or on a server.
+#: The kinds of store. Each function creates a store in a directory or on a server.
 STORES: dict[str, Callable[[Path], Store]] = {
     "memory": lambda _: MemoryStore(),
     "sqlite": lambda directory: SQLiteStore(directory / "flows.db"),
@@ -54,7 +54,7 @@ class Outcome:
     """The outcome of one step."""
 
     events: list[Json] = field(default_factory=list)
-    #: Transitions allowed by our table that TaskFlow does not announce: steps that start again after a crash.
+    #: Transitions that our table allows and TaskFlow does not announce: steps that start again after a crash.
     restarted: list[str] = field(default_factory=list)
     engine_states: list[str] = field(default_factory=list)
     raised: BaseException | None = None

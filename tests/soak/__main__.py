@@ -1,7 +1,7 @@
-"""``python -m tests.soak --seconds 1800``: run the soak and print a report. Exits with 1 and the reasons on a
-violation.
+"""The command that runs the soak and prints a report: ``python -m tests.soak --seconds 1800``.
 
-``LIFECYCLE_SEED`` repeats the random choices of a run. Timing still depends on the machine.
+It exits with 1 and prints the reasons if it finds a violation. ``LIFECYCLE_SEED`` repeats the random choices of a run,
+but the timing still depends on the machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A switch that turns all attacks on and off, so that checks can run undisturbed."""
+"""A switch that turns all attacks on and off, which lets checks run undisturbed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["AttackSwitch"]
 
 
 class AttackSwitch:
-    """Start with attacks off."""
+    """The switch. Attacks are off at first."""
 
     def __init__(self) -> None:
         self._attacks = asyncio.Event()

@@ -33,7 +33,7 @@ _SOURCES = ("ticker", "files", "disk", "QueueSource", "Outbox", "Supervisor.watc
 _STREAMS = ("/api/state/stream", "/api/events/stream")
 _FILES = 4
 
-#: Numbers that are unique across all runs, so that no two bus events and no two file contents are equal.
+#: Numbers that are unique across all runs, so that no two bus events or file contents are equal.
 _numbers = count(1)
 
 
@@ -51,7 +51,7 @@ class Attacks:
         self._done = shared.done
         #: Expected content by file name. Deleted files have None.
         self.files: dict[str, str] = {}
-        #: Number of greetings typed at the prompt.
+        #: The number of greetings typed at the prompt.
         self.hellos = 0
 
     async def run(self) -> None:
@@ -108,7 +108,7 @@ class Attacks:
                 await self._tell(word)
 
     async def _hold(self, word: str, opposite: str) -> None:
-        """Send a command, and usually its opposite later. If not, an attack or the next check reverts it."""
+        """Send a command, and usually its opposite later. Otherwise, a later attack or the next check reverts it."""
         await self._tell(word)
         await asyncio.sleep(self._chance.random() * 2)
         if self._chance.random() < 0.97:
@@ -119,7 +119,7 @@ class Attacks:
         self._done[f"{line.partition(' ')[0]} {outcome}"] += 1
 
     async def _source(self) -> str:
-        """Return the full name of the source that starts with a prefix. Some names contain a path or an address."""
+        """Return the full name of a source, which may contain a path or an address after the known prefix."""
         wanted, state = self._chance.choice(_SOURCES), await self._console.state()
         names = [source["name"] for router in state["routers"] for source in router["sources"]]
         return next((name for name in names if name.startswith(wanted)), wanted)
@@ -213,7 +213,7 @@ class Attacks:
         self._life.type(line)
 
     async def hang_up(self) -> None:
-        """Send SIGHUP, so that the program reloads its configuration, valid or not."""
+        """Send SIGHUP, which makes the program reload its configuration, whether it is valid or not."""
         content = json.dumps({"number": next(_numbers)})
         (self._life.directory / CONFIG).write_text(content if self._chance.random() < 0.7 else content[:-3])
         # After `run` has returned, the signal has its default action and ends the process.

@@ -1,4 +1,4 @@
-"""The flows and jobs of the program in one SQLite file, which is pruned so that it stays small."""
+"""The program's flows and jobs in one SQLite file, which is pruned to keep it small."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def end_of_deploy(number: int) -> str:
 
 
 class FlowJobs:
-    """The flows and the queue, which exist while this component runs."""
+    """The flows and the queue. They exist while this component runs."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
@@ -56,7 +56,7 @@ class FlowJobs:
                 group.create_task(self._forget())
 
     async def wait_running(self) -> None:
-        """Wait until this component has started and unfinished flows are recovered."""
+        """Wait until this component has started and has recovered unfinished flows."""
         await self._up.wait()
 
     async def _forget(self) -> None:
@@ -107,7 +107,7 @@ class FlowJobs:
 
         @task
         async def build(number: int) -> str:
-            # This failure happens before the effect is recorded, because the next attempt has the same key.
+            # Fail before the effect is recorded, because the next attempt has the same key.
             if number % _FLAKY == 0 and current_task().attempt == 1:
                 raise OSError(f"{number} cannot be built just now")
             await self._effect()

@@ -1,4 +1,4 @@
-"""Requests to the program and the program's notes over all runs, and contradictions between them.
+"""The requests to the program and the program's notes over all runs, and contradictions between them.
 
 This module checks only the notes. Checks that need the running program are in `quiet_checks`.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["History"]
 
-#: Maximum number of request numbers listed in a message.
+#: The maximum number of request numbers in a message.
 _SHOWN = 5
 
 
@@ -30,21 +30,21 @@ class History:
         self._at = 0
         #: Violations, as text.
         self.wrong: list[str] = []
-        #: Number of lines read, by kind of note.
+        #: The number of lines read, by kind of note.
         self.lines: Counter[str] = Counter()
-        # Webhooks that were answered with 202, by path.
+        # The webhooks that were accepted with 202, by path.
         self.accepted: dict[str, set[int]] = defaultdict(set)
         # Webhooks that were rejected.
         self.refused: set[int] = set()
-        # Numbers of events sent over the bus.
+        # The numbers of events sent over the bus.
         self.on_the_bus: set[int] = set()
-        # Notes by request number.
+        # The notes by request number.
         self._handled: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._deployed: dict[int, str] = {}
         self._posted: set[int] = set()
         self._done: set[int] = set()
         self._bus: set[int] = set()
-        # Run in which each effect happened, by the key of the effect.
+        # The run in which each effect happened, by the key of the effect.
         self._effects: dict[str, int] = {}
         # Flows that have announced their end.
         self._over: set[str] = set()
@@ -93,7 +93,7 @@ class History:
         yield from _some("jobs that were not posted", self.accepted["job"] - self._posted)
         yield from _some("deploys without an end", self.accepted["deploy"] - self._deployed.keys())
         yield from _some("on the bus and not handled", self.on_the_bus - self._bus)
-        # The request may have been accepted although its sender received only the rejection of a second attempt.
+        # A request may have been accepted even though its sender received only the rejection of a second attempt.
         yield from _some("refused and handled", self.refused & self._handled.keys())
 
     # -- what is noted -----------------------------------------------------------------------------------------------

@@ -25,11 +25,11 @@ __all__ = ["LIMIT", "Broken", "Life"]
 
 ROOT = Path(__file__).parents[2]
 
-#: Timeout in seconds for operations that are fast unless the machine is busy.
+#: The timeout in seconds for operations that are fast unless the machine is busy.
 LIMIT = 90.0
 #: The kernel kills the program when this process ends for any reason.
 _WITH_US = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
-#: Environment variable that is set for every process of a run.
+#: The environment variable that marks every process of a run.
 _MARK = "SOAK_LIFE"
 
 
@@ -44,7 +44,7 @@ class Life:
         self.directory, self.number, self._bus = directory, number, bus
         self._mark = f"{_MARK}={uuid.uuid4().hex}".encode()
         self._process: Process | None = None
-        #: True while the program is being stopped, when a missing response is not an error.
+        #: True while the program is being stopped. A missing response is not an error then.
         self.ending = False
         #: The addresses of the program.
         self.up: dict[str, str] = {}
@@ -113,7 +113,7 @@ class Life:
         await self.process.wait()
 
     async def hammer(self, pause: float) -> None:
-        """Press Ctrl+C repeatedly: the program ends cleanly or by force, in any state."""
+        """Press Ctrl+C repeatedly until the program ends, cleanly or by force, in any state."""
         self.ending = True
         await self._over(0, 1, within=LIMIT, again=(signal.SIGINT, pause))
 
@@ -131,7 +131,7 @@ class Life:
         await self.over()
 
     def end_well(self) -> None:
-        """Expect a clean end: resume processes stopped by SIGSTOP. It is an error if a kill is necessary."""
+        """Expect a clean end. Resume processes stopped by SIGSTOP first, and report a necessary kill as an error."""
         self.ending = True
         for pid in self.relatives():
             with suppress(ProcessLookupError):

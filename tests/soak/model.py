@@ -34,7 +34,7 @@ class Model:
         return self._said[session]
 
     def items(self, number: int, count: int) -> Iterator[int]:
-        """Stream the answer in pieces."""
+        """Stream the result in pieces."""
         self._notes.note("call", number)
         yield from range(count)
 

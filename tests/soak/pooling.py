@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = ["SIZE", "Callers", "pool_of"]
 
-#: Number of pool workers and number of callers.
+#: The number of pool workers, and of callers.
 SIZE = 3
 _CALLERS = 4
 
-#: The possible outcomes of a call.
+#: The errors that a call may raise.
 _LEGAL = (WorkerLost, SessionLost, RemoteError, TimeoutError)
 
 

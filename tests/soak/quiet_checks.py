@@ -36,7 +36,7 @@ __all__ = ["QuietCheck", "check_file"]
 
 _SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "reference" / "snapshot.schema.json").read_text())
 _RESTLESS = ("created", "pending", "starting", "stopping", "suspended")
-#: This child fails on purpose until the supervisor gives it up. A command restarts it.
+#: This child fails on purpose until its supervisor gives it up. A command restarts it.
 _BRITTLE = "brittle"
 #: Loops that stop during a suspension.
 _HELD = ("counter", "pair-task", "link-2", "brittle")

@@ -1,8 +1,7 @@
 """The program's resource usage over time, and the check that it does not grow.
 
 In a long run, the median of the second quarter is compared with the median of the last quarter. Caches are full by
-then,
-so nothing should grow. File sizes are compared in the same way over all runs.
+then, so nothing should grow. File sizes are compared in the same way over all runs.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JUDGED", "Series", "Table", "measured", "on_disk"]
 
-#: Minimum seconds of a run, and of the whole soak, before resources are compared.
+#: The minimum duration in seconds of a run, and of the whole soak, before resources are compared.
 JUDGED = 60.0
 JUDGED_ON_DISK = 240.0
 
@@ -93,7 +92,7 @@ def _quarters(samples: list[tuple[float, float]]) -> list[list[float]]:
 
 
 class Table:
-    """Return the report for a series. A series that is too short passes."""
+    """The report about a series. A series that is too short passes."""
 
     def __init__(self, title: str, series: Series, *, judged: bool) -> None:
         self.title, self.judged = title, judged

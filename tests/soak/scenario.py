@@ -28,7 +28,7 @@ ENDS = ("kill", "terminate", "kill", "interrupt", "kill", "hammer", "kill", "sto
 #: Ways to end a run in which the program cannot report its end.
 UNCLEAN = ("kill", "hammer")
 
-#: Maximum seconds of attacks between two quiet periods, and seconds between two checks.
+#: The maximum duration of attacks between two quiet periods, and the time between two checks, in seconds.
 _ROUND = 45.0
 _PAUSE = 0.5
 
@@ -130,7 +130,7 @@ class Scenario:
                 await self._interrupt()
 
     async def _interrupt(self) -> None:
-        """The first Ctrl+C suspends, the second quits."""
+        """Press Ctrl+C twice. The first time suspends the program, the second time quits it."""
         self._life.send(signal.SIGINT)
         async with asyncio.timeout(LIMIT):
             while not _is_suspended(await self._console.state()):

@@ -33,7 +33,7 @@ class SharedState:
     senders: Senders
     #: None if nats-server is not installed.
     bus: NatsProcess | None
-    #: Number of attacks of each kind, by result.
+    #: The number of attacks of each kind, by result.
     done: Counter[str] = field(default_factory=Counter)
     quiet_phases: int = 0
     files: Series = field(default_factory=Series)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ANSWER", "Console"]
 
-#: Timeout in seconds for every response, even on a busy machine.
+#: The timeout in seconds for every response, even on a busy machine.
 ANSWER = 80.0
 
 _OUTCOMES = ("handled", "failed", "dropped", "unknown")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Storm"]
 
-#: Share of the total time for the long run, in which resources are compared.
+#: The share of the total time for the long run, in which resources are compared.
 _LONG = 0.55
 
 
@@ -45,7 +45,7 @@ class Storm:
 
     @property
     def quiet_phases(self) -> int:
-        """Number of times that all checks have passed."""
+        """How often all checks have passed."""
         return self._shared.quiet_phases
 
     async def run(self) -> None:
@@ -83,7 +83,7 @@ class Storm:
             yield from self._chance.sample(ENDS, len(ENDS))
 
     async def _live(self, seconds: float, end: str, *, quiet_phases: bool = False) -> None:
-        """Run the program once. Raises Broken on a violation, after reporting it."""
+        """Run the program once. If there is a violation, report it and raise Broken."""
         self.lives += 1
         bus = self._shared.bus
         self._life = life = Life(self._shared.directory, self.lives, bus.url if bus else None)

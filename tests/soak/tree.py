@@ -37,7 +37,7 @@ class Tree:
         self._thread_fuse = threading.Event()
         #: The number of iterations of each loop.
         self.rounds: Counter[str] = Counter()
-        #: Lines of output.
+        #: The number of lines of output.
         self.lines = 0
         self.root = Supervisor(
             "tree",

@@ -25,7 +25,7 @@ FILE = "inbox.db"
 #: Seconds for which an id is remembered.
 DEDUPE = 40.0
 
-#: Requests with multiples of the first number fail the first time. Multiples of the second take long.
+#: Requests with multiples of the first number fail the first time. Multiples of the second number take long.
 _UNLUCKY, _SLOW = 17, 23
 #: Seconds that a stuck handler may take.
 _PATIENCE = 0.5

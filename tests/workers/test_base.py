@@ -262,7 +262,7 @@ async def test_the_shortest_of_several_grace_periods_counts(clock: Clock) -> Non
 
 
 @pytest.mark.parametrize("timeout", [0, -1])
-async def test_stop_without_grace_kills_at_once(clock: Clock, timeout: float) -> None:
+async def test_stop_without_grace_kills_immediately(clock: Clock, timeout: float) -> None:
     worker = FakeWorker(stop_time=10)
     await worker.start()
     await worker.stop(timeout)

@@ -1,4 +1,4 @@
-"""Requests made at the same moment share one call, in the loop or in a thread."""
+"""Requests that are made at the same moment share one call, in the loop or in a thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Work:
-    """Counts its arguments."""
+    """Records the arguments of its calls."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
@@ -25,7 +25,7 @@ class Work:
         return len(items)
 
 
-async def test_requests_of_one_turn_of_the_loop_are_one_batch() -> None:
+async def test_requests_in_one_iteration_of_the_loop_form_one_batch() -> None:
     work = Work()
     coalescer = Coalescer(work)
     assert await asyncio.gather(*map(coalescer.submit, range(3))) == [3, 3, 3]
@@ -44,7 +44,7 @@ async def test_cancelled_request_is_left_out() -> None:
         await first
 
 
-def test_each_loop_has_its_own_batches() -> None:
+def test_each_loop_has_separate_batches() -> None:
     work = Work()
     coalescer = Coalescer(work)
 
@@ -59,7 +59,7 @@ def test_each_loop_has_its_own_batches() -> None:
     assert work.batches[-1] == [2]
 
 
-async def test_in_a_thread_later_requests_are_the_next_batch() -> None:
+async def test_requests_during_work_in_a_thread_form_the_next_batch() -> None:
     work, begun, go_on = Work(), threading.Event(), threading.Event()
 
     def slow(items: Sequence[int]) -> int:

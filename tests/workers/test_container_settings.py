@@ -1,4 +1,4 @@
-"""Settings of a container worker: rejected ones, the search for an engine, and the meaning of exit codes."""
+"""Container workers: rejected settings, the search for an engine, and the meaning of exit codes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lifecycle.workers.containers import ContainerEnd, container_name, engine_ad
 
 
 async def listen(line: str, stream: str) -> None:
-    """An async function, which is not valid as an output."""
+    """An async function, which is not a valid output."""
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ async def listen(line: str, stream: str) -> None:
         ("a", {"output": listen}, TypeError, "output must be a plain function"),
     ],
 )
-def test_invalid_settings_are_refused_at_once(
+def test_invalid_settings_are_refused_immediately(
     image: str, how: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -49,7 +49,7 @@ def test_before_it_starts_it_has_no_container() -> None:
 
 @pytest.fixture
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Remove all configuration of an engine. Returns a directory for user sockets."""
+    """Remove all configuration of an engine. Return a directory for user sockets."""
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     return tmp_path
@@ -63,7 +63,7 @@ def listening(path: Path) -> socket.socket:
     return server
 
 
-async def test_a_socket_that_is_missing_is_named_with_the_extra(nowhere: Path) -> None:
+async def test_a_missing_socket_is_reported_with_the_required_extra(nowhere: Path) -> None:
     worker = ContainerWorker("db", "redis:7", engine=f"unix://{nowhere}/none.sock")
     with pytest.raises(WorkerFailed, match=r"'db' cannot start: no engine socket exists at .*/none\.sock") as failed:
         await worker.start()
@@ -71,13 +71,13 @@ async def test_a_socket_that_is_missing_is_named_with_the_extra(nowhere: Path) -
     assert worker.status is Status.FAILED
 
 
-async def test_a_bare_path_is_that_of_a_socket(nowhere: Path) -> None:
+async def test_a_plain_path_is_the_path_of_a_socket(nowhere: Path) -> None:
     worker = ContainerWorker("db", "redis:7", engine=f"{nowhere}/none.sock")
     with pytest.raises(WorkerFailed, match=f"no engine socket exists at {nowhere}/none.sock"):
         await worker.start()
 
 
-async def test_an_extra_that_is_missing_is_named(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_extra_is_reported(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiodocker", None)
     with listening(nowhere / "s"):
         worker = ContainerWorker("db", "redis:7", engine=f"unix://{nowhere}/s")
@@ -105,7 +105,7 @@ def test_an_invalid_environment_variable_is_named(nowhere: Path, monkeypatch: py
         engine_address(None)
 
 
-def test_podmans_socket_of_this_user_is_found_unless_there_is_docker(nowhere: Path) -> None:
+def test_the_podman_socket_of_this_user_is_found_unless_docker_has_one(nowhere: Path) -> None:
     docker = Path("/var/run/docker.sock")
     with listening(nowhere / "podman" / "podman.sock"):
         first = docker if docker.is_socket() else f"{nowhere}/podman/podman.sock"
@@ -127,7 +127,7 @@ def test_podmans_socket_of_this_user_is_found_unless_there_is_docker(nowhere: Pa
         (ContainerEnd(255), "'db' exited with status 255"),
     ],
 )
-def test_ends_are_distinguished(ended: ContainerEnd, message: str | None) -> None:
+def test_exit_codes_of_containers_are_distinguished(ended: ContainerEnd, message: str | None) -> None:
     error = failure_of("db", ended)
     assert (error and str(error)) == message
 
@@ -136,12 +136,12 @@ def test_ends_are_distinguished(ended: ContainerEnd, message: str | None) -> Non
     ("text", "number"),
     [(None, 15), ("", 15), ("15", 15), ("2", 2), ("SIGINT", 2), ("int", 2), ("SIGRTMIN+3", 15), ("nonsense", 15)],
 )
-def test_the_signal_that_an_image_wants_is_understood(text: str | None, number: int) -> None:
+def test_the_stop_signal_of_an_image_is_parsed(text: str | None, number: int) -> None:
     assert signal_number(text) == number
 
 
 @pytest.mark.parametrize(("name", "begins"), [("web 1", "web-1-"), ("_é", "worker-"), ("a" * 100, "a" * 40 + "-")])
-def test_the_name_of_a_container_is_one_that_engines_accept(name: str, begins: str) -> None:
+def test_a_container_name_has_only_characters_that_engines_accept(name: str, begins: str) -> None:
     called = container_name(name)
     assert called.startswith(begins)
     assert called != container_name(name)

@@ -1,4 +1,4 @@
-"""Settings of containment: valid ones, rejected ones, and how cookies are distinguished."""
+"""Containment: valid and rejected settings, and the comparison of cookies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         ({"contain": "guard", "detached": True}, "contradict each other"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(how: dict[str, Any], message: str) -> None:
+def test_contradictory_containment_settings_are_refused(how: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         ProcessWorker("app", "true", **how)
 
@@ -117,7 +117,7 @@ async def test_an_unavailable_level_fails_the_start(
 @pytest.mark.parametrize(
     ("lack", "level"), [(no_pidfd, "group"), (frozen, "group"), (no_cgroup, "guard"), (no_room_for_cgroups, "guard")]
 )
-async def test_auto_takes_what_there_is(
+async def test_auto_uses_the_strongest_available_level(
     monkeypatch: pytest.MonkeyPatch, lack: Callable[[pytest.MonkeyPatch], None], level: str
 ) -> None:
     lack(monkeypatch)
@@ -163,7 +163,7 @@ MINE = "0123456789abcdef0123456789abcdef:7"
 
 @contextmanager
 def executed(env: dict[str, str]) -> Iterator[int]:
-    """Yield a process with ``env`` that has printed output. When Popen returns, the environment may not be set yet."""
+    """Yield a process with ``env`` that has printed output. Without output, its environment might not be set yet."""
     pipe = subprocess.PIPE
     with subprocess.Popen(["/bin/cat"], env=env, stdin=pipe, stdout=pipe, bufsize=0) as process:
         assert process.stdin is not None
@@ -195,7 +195,7 @@ def test_a_cookie_is_compared_whole(env: dict[str, str], found: bool) -> None:
         assert [pid for pid, _ in holders()] == [pid] * found
 
 
-def test_a_process_of_another_user_is_spared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_of_another_user_is_not_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     uid = os.geteuid()
     with executed({COOKIE: MINE}):
         monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
@@ -204,8 +204,8 @@ def test_a_process_of_another_user_is_spared(monkeypatch: pytest.MonkeyPatch) ->
     assert found == []
 
 
-def test_a_number_that_was_reused_is_spared() -> None:
-    """The process has a different start time from the intended process, although the PID is the same."""
+def test_a_process_that_reused_a_pid_is_not_killed() -> None:
+    """The pid is the same, but the process has a different start time."""
     process = subprocess.Popen(["/bin/sleep", "1000"])
     try:
         stranger = read_process(process.pid)
@@ -239,7 +239,7 @@ def test_the_guard_refuses_a_weak_cookie(runtime: str) -> None:
     assert b"would kill other processes" in ended.stderr
 
 
-def test_a_name_with_parentheses_does_not_confuse() -> None:
+def test_a_process_name_with_parentheses_is_parsed() -> None:
     stat = b"7 (a) R (b)) S 5 6 6 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4711 0"
     process = Process(7, stat)
     assert (process.state, process.parent, process.group, process.identity) == (b"S", 5, 6, (7, 4711))

@@ -1,4 +1,4 @@
-"""The transitions match the shared table, and the final status is a pure function of four facts."""
+"""The transitions match the shared table, and four facts determine the final status."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ def process(code: int) -> End:
 @pytest.mark.parametrize(
     ("end", "asked", "forced", "sent", "status"),
     [
-        # killed by the library after the grace period
+        # Killed by the library after the grace period.
         (End(), True, True, None, "killed"),
         (BROKEN, True, True, None, "killed"),
         (CANCELLED, True, True, None, "killed"),
         (process(-9), True, True, 15, "killed"),
-        # ... unless it ended on its own just before
+        # Ended on its own just before the kill.
         (process(0), True, True, 15, "stopped"),
         (process(-15), True, True, 15, "stopped"),
         (process(3), True, True, 15, "failed"),
-        # a requested end through a cancellation or the library's signal
+        # A requested end, through a cancellation or the library's signal.
         (CANCELLED, True, False, None, "stopped"),
         (process(-15), True, False, 15, "stopped"),
         (process(143), True, False, 15, "stopped"),
         (process(-2), True, False, 2, "stopped"),
         (process(130), True, False, 2, "stopped"),
         (process(-9), True, False, 9, "stopped"),
-        # any other error
+        # Any other error.
         (BROKEN, True, False, None, "failed"),
         (BROKEN, False, False, None, "failed"),
         (CANCELLED, False, False, None, "failed"),
@@ -72,7 +72,7 @@ def process(code: int) -> End:
         (process(-15), False, False, 15, "failed"),
         (process(143), False, False, 15, "failed"),
         (process(3), False, False, 15, "failed"),
-        # none
+        # No error.
         (End(), True, False, None, "stopped"),
         (process(0), True, False, 15, "stopped"),
         (End(), False, False, None, "finished"),

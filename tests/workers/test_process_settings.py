@@ -87,7 +87,7 @@ def test_another_user_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:
         ("notify", "send READY=1 to $NOTIFY_SOCKET"),
     ],
 )
-def test_each_readiness_check_describes_what_it_waits_for(ready: str, awaited: str) -> None:
+def test_each_readiness_check_describes_its_condition(ready: str, awaited: str) -> None:
     assert str(parse_ready(ready)) == awaited
 
 
@@ -108,20 +108,20 @@ def test_a_spec_of_a_process_needs_a_list_of_arguments(setting: dict[str, Any]) 
     assert "secret" not in repr(spec)
 
 
-def test_a_spec_refuses_what_its_worker_would() -> None:
+def test_a_spec_refuses_settings_that_its_worker_refuses() -> None:
     with pytest.raises(TypeError, match="environment variables must be strings"):
         Spec("db", ["postgres"], env={"PORT": 5432})  # type: ignore[dict-item]  # the point of the test
     with pytest.raises(ValueError, match=r"ready must be .*, got 'port:x'"):
         Spec("db", ["postgres"], ready="port:x")
 
 
-def test_a_worker_can_be_made_outside_a_loop() -> None:
+def test_a_worker_can_be_created_outside_a_loop() -> None:
     for ready in ("port:80", "line:x", "http://localhost", "notify"):
         worker = ProcessWorker("app", sys.executable, "-c", "pass", ready=ready)
         assert (worker.status, worker.state().kind) == ("created", "process")
 
 
-def test_a_place_on_the_path_that_may_not_be_searched_does_not_make_a_program_of_what_is_not_there(
+def test_an_unsearchable_directory_on_path_does_not_hide_that_a_program_is_missing(
     tmp_path: Path,
 ) -> None:
     """For an ordinary user the system reports EACCES in both cases. chmod repairs only one of them."""

@@ -1,4 +1,4 @@
-"""The pure rules of supervision: truth tables, and the restart limit."""
+"""The rules of supervision that need no event loop: truth tables, and the restart limit."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_control_exception_is_found_inside_a_wrapping_error() -> None:
     assert [cause_of(error) for error in (plain, caused, wrapped, both)] == [plain, caused, steering, both]
 
 
-def test_used_up_budget_names_the_last_child_and_its_errors() -> None:
+def test_an_exceeded_budget_names_the_last_child_and_its_errors() -> None:
     budget = Budget("s", Intensity(1, within=5))
     budget.spend(0, "old", ValueError("long ago"))
     budget.spend(100, "a", ValueError("first"))
@@ -81,7 +81,7 @@ def test_very_large_budget_reports_the_last_hundred_errors() -> None:
 
 
 def _last_of(budget: Budget, *, at: float) -> list[str]:
-    """Add an error that exceeds the restart limit. Return the messages of all errors in the raised group."""
+    """Exceed the restart limit with one more error. Return the messages of all errors in the raised group."""
     with pytest.raises(RestartLimitReached) as caught:
         budget.spend(at, "c", ValueError("third"))
     group = caught.value.__cause__
@@ -132,7 +132,7 @@ async def test_log_names_children_that_restart_and_that_are_given_up(
     assert logged[most].startswith(f"'a' is given up after {words}")
 
 
-async def test_log_has_the_traceback_of_the_error_of_a_child_and_none_of_an_exit(
+async def test_log_has_a_traceback_for_an_error_but_not_for_an_exit(
     clock: Clock, fakes: Fakes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def job() -> None:
@@ -174,7 +174,7 @@ async def test_log_has_the_masked_end_of_the_stderr_of_a_failed_process(
 async def test_log_has_the_failure_of_a_child_that_is_never_restarted(
     clock: Clock, fakes: Fakes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log contains no clean exits, no stops, and no child that raises DoNotRestart."""
+    """The log mentions no clean exits, no stops, and no child that raises DoNotRestart."""
     caplog.set_level(logging.WARNING, "lifecycle.workers")
 
     async def job() -> None:

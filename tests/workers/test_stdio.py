@@ -1,4 +1,4 @@
-"""Lines come out complete, regardless of how their bytes arrive."""
+"""Lines come out complete, however their bytes arrive."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ async def test_stop_timeout_of_zero_kills_at_once(clock: Clock) -> None:
     await clock.advance(5)
 
 
-async def test_shorter_timeout_of_a_stop_by_hand_counts(clock: Clock) -> None:
+async def test_shorter_timeout_of_a_requested_stop_counts(clock: Clock) -> None:
     async with parallel(Spec("a", taking(50), stop_timeout=20)) as supervisor:
         stop = asyncio.create_task(supervisor.stop())
         await clock.advance(1)

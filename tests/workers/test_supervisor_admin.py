@@ -1,4 +1,4 @@
-"""Adding, stopping and restarting children: consecutive requests, at any time, in virtual time."""
+"""Adding, stopping and restarting children in any state and order, in virtual time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # -- add ------------------------------------------------------------
 
 
-async def test_an_added_child_starts_at_once_and_is_last_in_order(clock: Clock, fakes: Fakes) -> None:
+async def test_an_added_child_starts_immediately_and_is_last_in_order(clock: Clock, fakes: Fakes) -> None:
     async with Supervisor("s", fakes.spec("a")) as supervisor:
         await supervisor.add(fakes.spec("z"))
         await supervisor.add(fakes.spec("b"))
@@ -93,7 +93,7 @@ async def test_an_add_whose_caller_is_cancelled_continues(clock: Clock, fakes: F
 
 
 @pytest.mark.parametrize("started", [False, True])
-async def test_a_name_is_given_once(clock: Clock, fakes: Fakes, started: bool) -> None:
+async def test_a_name_can_be_used_only_once(clock: Clock, fakes: Fakes, started: bool) -> None:
     supervisor = Supervisor("s", fakes.spec("a"))
     if started:
         await supervisor.start()
@@ -129,7 +129,7 @@ async def test_the_name_of_a_child_that_is_restarted_after_the_resume_is_taken(c
             await supervisor.add(fakes.spec("a"))
 
 
-async def test_nothing_is_added_to_what_stops_or_has_ended(clock: Clock, fakes: Fakes) -> None:
+async def test_a_stopping_or_ended_supervisor_accepts_no_children(clock: Clock, fakes: Fakes) -> None:
     fakes.stop_times = {"a": 5}
     supervisor = Supervisor("s", fakes.spec("a"))
     await supervisor.start()
@@ -159,7 +159,7 @@ async def test_pending_operations_fail_when_the_supervisor_ends(clock: Clock, fa
 
 
 @pytest.mark.parametrize("where", ["running", "pending", "starting", "failed", "created"])
-async def test_a_child_can_be_removed_wherever_it_is(clock: Clock, fakes: Fakes, where: str) -> None:
+async def test_a_child_can_be_removed_in_any_state(clock: Clock, fakes: Fakes, where: str) -> None:
     restart = "never" if where == "failed" else "always"
     supervisor = Supervisor("s", fakes.spec("a", backoff=Backoff(initial=5), restart=restart), fakes.spec("b"))
     if where != "created":
@@ -201,7 +201,7 @@ async def test_a_factory_that_ignores_cancellation_leaves_no_worker_after_the_re
         assert supervisor.workers() == ()
 
 
-async def test_a_child_stopped_by_hand_stays_down_until_restarted(clock: Clock, fakes: Fakes) -> None:
+async def test_a_child_stopped_by_a_caller_stays_stopped_until_restarted(clock: Clock, fakes: Fakes) -> None:
     async with Supervisor("s", fakes.spec("a")) as supervisor:
         await supervisor.stop_child("a")
         await supervisor.stop_child("a")
@@ -211,7 +211,7 @@ async def test_a_child_stopped_by_hand_stays_down_until_restarted(clock: Clock, 
         assert (statuses(supervisor), fakes.take_log()) == ({"a": "running"}, ["a up", "a down", "a up"])
 
 
-async def test_restart_stops_what_runs_and_returns_when_it_runs_again(clock: Clock, fakes: Fakes) -> None:
+async def test_restart_stops_a_running_child_and_returns_when_it_runs_again(clock: Clock, fakes: Fakes) -> None:
     fakes.stop_times = {"a": 3}
     async with Supervisor("s", *fakes.specs("a b"), strategy="one_for_all") as supervisor:
         fakes.take_log()
@@ -243,7 +243,7 @@ async def test_a_failed_restart_raises_and_is_not_repeated(clock: Clock, fakes: 
 
 
 @pytest.mark.parametrize(("restart", "outcome"), [("always", "running"), ("never", "failed")])
-async def test_a_restart_whose_caller_is_cancelled_is_left_to_the_policy(
+async def test_the_policy_handles_a_restart_whose_caller_is_cancelled(
     clock: Clock, fakes: Fakes, restart: str, outcome: str
 ) -> None:
     fakes.stop_times["a"] = 1
@@ -257,7 +257,7 @@ async def test_a_restart_whose_caller_is_cancelled_is_left_to_the_policy(
         assert statuses(supervisor) == {"a": outcome}
 
 
-async def test_a_restart_cancelled_during_the_new_start_is_left_to_the_policy(clock: Clock, fakes: Fakes) -> None:
+async def test_the_policy_handles_a_restart_cancelled_during_the_new_start(clock: Clock, fakes: Fakes) -> None:
     async with Supervisor("s", fakes.spec("a")) as supervisor:
         fakes.hangs = {"a"}
         asking = asyncio.create_task(supervisor.restart("a"))
@@ -283,7 +283,9 @@ async def test_stop_child_ends_the_retries_of_a_start_that_fails(clock: Clock, f
         assert (len(fakes.made["a"]), statuses(supervisor)) == (made, {"a": "stopped"})
 
 
-async def test_a_child_stopped_before_the_start_stays_down_until_it_is_restarted(clock: Clock, fakes: Fakes) -> None:
+async def test_a_child_stopped_before_the_start_is_not_started_until_it_is_restarted(
+    clock: Clock, fakes: Fakes
+) -> None:
     supervisor = Supervisor("s", *fakes.specs("a b"))
     await supervisor.stop_child("a")
     async with supervisor:
@@ -342,7 +344,7 @@ async def test_a_child_whose_restart_fails_stays_even_if_its_add_was_given_up(cl
         assert statuses(supervisor) == {"a": "running", "b": "failed"}
 
 
-async def test_a_child_may_ask_for_its_own_end(clock: Clock) -> None:
+async def test_a_child_may_stop_itself(clock: Clock) -> None:
     async def suicidal() -> None:
         await supervisor.remove("a")
 
@@ -352,7 +354,7 @@ async def test_a_child_may_ask_for_its_own_end(clock: Clock) -> None:
         assert statuses(supervisor) == {}
 
 
-async def test_a_child_may_ask_for_the_end_of_all(clock: Clock) -> None:
+async def test_a_child_may_stop_its_supervisor(clock: Clock) -> None:
     async def rebel() -> None:
         await asyncio.sleep(1)
         await supervisor.stop()
@@ -447,7 +449,7 @@ async def test_status_events_of_a_very_deep_tree_reach_their_handler(clock: Cloc
 
 
 async def test_watch_yields_a_child_that_is_given_up(clock: Clock, fakes: Fakes) -> None:
-    """The child's status event arrived before the supervisor had finished the request."""
+    """Regression: the child's status event arrived before the supervisor had finished the request."""
     async with Supervisor("s", fakes.spec("a", backoff=Backoff(initial=0, max_restarts=1))) as supervisor:
         fakes.crash("a")
         await clock.settle()
@@ -476,9 +478,7 @@ async def test_a_parent_supervisor_gets_the_changes_below(clock: Clock, fakes: F
     ]
 
 
-async def test_children_of_the_same_name_in_two_supervisors_have_topics_of_their_own(
-    clock: Clock, fakes: Fakes
-) -> None:
+async def test_children_of_the_same_name_in_two_supervisors_have_different_topics(clock: Clock, fakes: Fakes) -> None:
     def below(name: str, *specs: Spec) -> Spec:
         return Spec(name, lambda: Supervisor(f"supervisor of {name}", *specs))
 
@@ -546,7 +546,7 @@ async def test_changes_without_another_hook_are_announced_as_changes_of_the_supe
             assert announced[before:] == [("failed running", False)] * 2, "it has failed, and is given up"
 
 
-async def test_a_time_of_change_moves_with_health_and_with_what_the_supervisor_does(clock: Clock, fakes: Fakes) -> None:
+async def test_updated_at_changes_with_health_and_with_actions_of_the_supervisor(clock: Clock, fakes: Fakes) -> None:
     health = ProbeResult(healthy=True)
 
     class Probed(FakeWorker):
@@ -576,7 +576,7 @@ async def test_a_time_of_change_moves_with_health_and_with_what_the_supervisor_d
         assert moved(), "it waited to be started again"
 
 
-async def test_a_slow_watcher_loses_the_oldest_and_gets_their_number(clock: Clock, fakes: Fakes) -> None:
+async def test_a_slow_watcher_loses_the_oldest_events_and_gets_their_number(clock: Clock, fakes: Fakes) -> None:
     async with Supervisor("s", fakes.spec("a")) as supervisor:
         watch = supervisor.watch()
         for _ in range(400):
@@ -645,7 +645,7 @@ async def test_a_spec_that_cannot_work_is_refused_before_anything_starts(
         Spec(**{"name": "a", "child": nothing, **settings})
 
 
-async def test_a_call_is_no_child() -> None:
+async def test_a_coroutine_is_refused_as_a_child() -> None:
     with pytest.raises(TypeError, match="is a coroutine; give the function itself"):
         Spec("a", nothing())  # type: ignore[arg-type]  # the point of the test
 
@@ -703,7 +703,7 @@ class Reluctant(BaseWorker):
 
 
 @pytest.mark.parametrize("way", ["stop", "stop_child", "restart"])
-def test_a_loop_is_closed_also_while_a_start_is_being_stopped(way: str) -> None:
+def test_a_loop_can_be_closed_while_a_start_is_being_stopped(way: str) -> None:
     """Closing the loop cancels all tasks at the same time, including the one that ends the worker."""
     worker = Reluctant("a")
     kept: list[asyncio.Task[None]] = []

@@ -1,4 +1,4 @@
-"""A supervisor compared with a model under random operations, in virtual time.
+"""A supervisor is compared with a model under random operations, in virtual time.
 
 The model consists of lists: the running children, the number of starts per child, and the times of all restarts. It
 shares no code with the supervisor, not even the arithmetic of `Intensity`.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lifecycle.testing import Clock
 
-#: `make chaos` runs more.
+#: The number of games. `make chaos` plays more.
 GAMES = 400 if "LIFECYCLE_CHAOS" in os.environ else 40
 # The suite uses the same seeds in every run, and `make chaos` uses different ones.
 SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32) if "LIFECYCLE_CHAOS" in os.environ else 0))
@@ -36,9 +36,9 @@ class Child:
     restart: str
     status: str = "created"
     starts: int = 0
-    #: Number of restarts that opens the child's circuit, or 0 if it has none.
+    #: The number of restarts above which the child's circuit opens, or 0 if there is no limit.
     patience: int = 0
-    #: Times of the restarts that count.
+    #: The times of the restarts that count.
     moments: list[float] = field(default_factory=list)
     #: Whether the circuit is open.
     given_up: bool = False

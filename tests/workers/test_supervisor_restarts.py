@@ -1,4 +1,4 @@
-"""Restarts: which children restart, when and how often, and what happens above the limit, in virtual time."""
+"""Restarts: which children restart, when and how often, and what happens above the limit. In virtual time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_starts_in_order_and_stops_in_reverse(clock: Clock, fakes: Fakes) 
     assert set(statuses(supervisor).values()) == {"stopped"}
 
 
-async def test_stops_add_up_unless_all_are_stopped_at_once(clock: Clock, fakes: Fakes) -> None:
+async def test_grace_periods_add_up_unless_children_are_stopped_in_parallel(clock: Clock, fakes: Fakes) -> None:
     fakes.stop_times = {"a": 2, "b": 3}
     async with Supervisor("s", *fakes.specs("a b")):
         pass
@@ -121,7 +121,9 @@ async def test_a_factory_that_returns_the_same_worker_again_fails(clock: Clock) 
 
 
 @pytest.mark.parametrize("grace", [0, 3])
-async def test_a_stop_kills_what_is_past_its_time_and_no_later(clock: Clock, fakes: Fakes, grace: float) -> None:
+async def test_a_stop_kills_children_exactly_at_the_end_of_their_grace_period(
+    clock: Clock, fakes: Fakes, grace: float
+) -> None:
     fakes.ignores_stop = {"a", "b"}
     supervisor = Supervisor("s", *fakes.specs("a b"))
     await supervisor.start()
@@ -191,7 +193,7 @@ async def test_a_child_that_swallows_cancellation_is_abandoned_and_the_stop_retu
     supervisor = Supervisor("s", Spec("mule", stubborn, stop_timeout=2))
     async with supervisor:
         await clock.settle()
-    # Stop the supervisor before any assertion: a worker that ignores cancellation would outlive the test.
+    # Stop the supervisor before any assertion, because a worker that ignores cancellation would outlive the test.
     asyncio.get_running_loop().call_soon(release.set)
     assert (clock.time(), statuses(supervisor)) == (2, {"mule": "killed"})
     assert supervisor.workers()[0].abandoned
@@ -228,7 +230,7 @@ async def test_each_restart_policy_is_followed(
             assert child.status == ("failed" if error else "finished")
 
 
-async def test_a_child_that_raises_a_cancellation_of_its_own_is_started_again(clock: Clock) -> None:
+async def test_a_child_that_raises_an_unrequested_cancellation_is_restarted(clock: Clock) -> None:
     lives = 0
 
     async def odd() -> None:
@@ -247,14 +249,14 @@ async def test_the_exit_of_a_worker_that_is_replaced_is_ignored(clock: Clock, fa
     async with Supervisor("s", fakes.spec("a")) as supervisor:
         first = fakes["a"]
         fakes.crash("a")
-        # Before the restart delay has passed.
+        # The restart delay has not passed yet.
         await supervisor.restart("a")
         await clock.settle()
         assert len(fakes.made["a"]) == 2
         assert supervisor["a"] is fakes["a"] is not first
 
 
-async def test_backoff_doubles_and_is_reset_after_a_while_in_good_health(clock: Clock, fakes: Fakes) -> None:
+async def test_backoff_doubles_and_is_reset_after_a_long_run(clock: Clock, fakes: Fakes) -> None:
     async with Supervisor("s", fakes.spec("a", backoff=STEADY)) as supervisor:
         waits = []
         for _ in range(5):
@@ -309,7 +311,7 @@ async def test_a_group_is_stopped_at_once_and_started_in_order_after_the_backoff
         assert fakes.take_log() == ["b up", "c up"]
 
 
-async def test_an_earlier_child_that_crashes_while_its_group_waits_takes_the_group_over(
+async def test_an_earlier_child_that_crashes_during_the_backoff_restarts_its_own_group(
     clock: Clock, fakes: Fakes
 ) -> None:
     specs = fakes.specs("a b c", backoff=Backoff(initial=2, jitter=0))
@@ -324,7 +326,9 @@ async def test_an_earlier_child_that_crashes_while_its_group_waits_takes_the_gro
         assert fakes.take_log() == ["a up", "b up", "c up"]
 
 
-async def test_two_that_crash_at_once_are_one_restart_of_the_group(clock: Clock, fakes: Fakes) -> None:
+async def test_two_children_that_crash_at_the_same_time_cause_one_restart_of_the_group(
+    clock: Clock, fakes: Fakes
+) -> None:
     async with Supervisor("s", *fakes.specs("a b"), strategy="one_for_all", intensity=Intensity(1, 60)) as supervisor:
         fakes.take_log()
         fakes.crash("a")
@@ -334,7 +338,7 @@ async def test_two_that_crash_at_once_are_one_restart_of_the_group(clock: Clock,
         assert supervisor.status is Status.RUNNING
 
 
-async def test_taking_the_failing_child_out_of_its_group_lets_the_others_start(clock: Clock, fakes: Fakes) -> None:
+async def test_removing_the_failing_child_from_its_group_lets_the_others_start(clock: Clock, fakes: Fakes) -> None:
     specs = fakes.specs("a b c", backoff=Backoff(initial=2, jitter=0))
     async with Supervisor("s", *specs, strategy="one_for_all") as supervisor:
         fakes.crash("b")
@@ -344,7 +348,7 @@ async def test_taking_the_failing_child_out_of_its_group_lets_the_others_start(c
         assert statuses(supervisor) == {"a": "running", "c": "running"}
 
 
-async def test_a_group_is_stopped_all_at_once_where_that_is_asked_for(clock: Clock, fakes: Fakes) -> None:
+async def test_a_group_is_stopped_in_parallel_if_that_is_the_stop_order(clock: Clock, fakes: Fakes) -> None:
     fakes.stop_times = {"b": 2, "c": 3}
     settings: Any = {"strategy": "one_for_all", "stop_order": "parallel"}
     async with Supervisor("s", *fakes.specs("a b c"), **settings):
@@ -388,7 +392,7 @@ async def test_the_budget_counts_in_a_closed_window(
     assert supervisor.status == ("stopped" if survives else "failed")
 
 
-async def test_a_spent_budget_ends_it_with_the_last_errors(clock: Clock, fakes: Fakes) -> None:
+async def test_an_exceeded_budget_ends_the_supervisor_with_the_last_errors(clock: Clock, fakes: Fakes) -> None:
     supervisor = Supervisor("s", *fakes.specs("a b"), intensity=Intensity(2, 60))
     await supervisor.start()
     for error in (ValueError("one"), None, OSError("three")):
@@ -404,7 +408,7 @@ async def test_a_spent_budget_ends_it_with_the_last_errors(clock: Clock, fakes: 
     assert fakes.log[-1] == "b down"
 
 
-async def test_a_spent_budget_is_logged_announced_and_cancels_the_block(
+async def test_an_exceeded_budget_is_logged_announced_and_cancels_the_block(
     clock: Clock, fakes: Fakes, caplog: pytest.LogCaptureFixture
 ) -> None:
     failed: list[Any] = []
@@ -501,7 +505,7 @@ async def test_a_block_whose_cancellation_is_passed_on_raises_the_error_of_its_b
             try:
                 await asyncio.sleep(1000)
             finally:
-                # Since Python 3.13, a task group does the same if one of its tasks failed as well.
+                # Since Python 3.13, a task group does the same if one of its own tasks has failed too.
                 task.uncancel()
                 task.cancel()
                 raise KeyError("of the body")
@@ -519,7 +523,9 @@ async def test_a_body_that_kills_a_failing_supervisor_raises_the_failure(clock: 
                 await supervisor.stop(0)
 
 
-async def test_a_block_that_is_left_in_another_task_lets_that_be_cancelled(clock: Clock, fakes: Fakes) -> None:
+async def test_a_block_that_is_left_in_another_task_does_not_swallow_its_cancellation(
+    clock: Clock, fakes: Fakes
+) -> None:
     supervisor = Supervisor("s", fakes.spec("a"), intensity=Intensity(0, 10))
     stack = AsyncExitStack()
     await asyncio.create_task(stack.enter_async_context(supervisor))
@@ -537,7 +543,7 @@ async def test_a_block_that_is_left_in_another_task_lets_that_be_cancelled(clock
 
 
 @pytest.mark.parametrize("error", [StopTree("no licence"), SystemExit(3)])
-async def test_a_child_that_ends_the_tree_ends_the_block(clock: Clock, fakes: Fakes, error: BaseException) -> None:
+async def test_a_child_that_raises_stop_tree_ends_the_block(clock: Clock, fakes: Fakes, error: BaseException) -> None:
     with pytest.raises(type(error)) as caught:
         async with Supervisor("s", *fakes.specs("a b")):
             fakes.crash("a", error)
@@ -580,7 +586,7 @@ async def test_on_limit_pause_waits_until_the_budget_allows_it(clock: Clock, fak
         assert statuses(supervisor) == {"a": "running"}
 
 
-async def test_a_circuit_opens_for_one_child_and_a_restart_by_hand_closes_it(clock: Clock, fakes: Fakes) -> None:
+async def test_a_circuit_opens_for_one_child_and_a_manual_restart_closes_it(clock: Clock, fakes: Fakes) -> None:
     announced: list[Any] = []
     hooks.circuit_opened.connect(receiver := lambda sender, **what: announced.append((sender, what)))
     backoff = Backoff(initial=0, max_restarts=2, within=60)
@@ -632,7 +638,9 @@ async def test_a_tree_ending_error_of_a_start_reaches_the_root(
     assert fakes.take_log() == ["c up", "c down"]
 
 
-async def test_an_end_of_the_tree_is_not_lost_when_its_group_is_stopped_just_then(clock: Clock, fakes: Fakes) -> None:
+async def test_an_error_that_ends_the_tree_is_not_lost_while_its_group_is_being_stopped(
+    clock: Clock, fakes: Fakes
+) -> None:
     root = Supervisor("root", *fakes.specs("a b"), strategy="one_for_all")
     await root.start()
     fakes.crash("a")
@@ -640,7 +648,7 @@ async def test_an_end_of_the_tree_is_not_lost_when_its_group_is_stopped_just_the
     assert isinstance((await root.wait()).error, StopTree)
 
 
-async def test_a_child_that_does_not_want_to_start_is_left_out(clock: Clock, fakes: Fakes) -> None:
+async def test_a_child_that_raises_do_not_restart_at_its_start_is_skipped(clock: Clock, fakes: Fakes) -> None:
     fakes.fails["b", 1] = DoNotRestart("not configured")
     async with Supervisor("s", *fakes.specs("a b c")) as supervisor:
         assert statuses(supervisor) == {"a": "running", "b": "stopped", "c": "running"}
@@ -659,7 +667,7 @@ async def test_an_exhausted_supervisor_is_started_again_as_a_whole(clock: Clock,
         assert (state.status, state.restarts, len(state.children)) == ("running", 1, 2)
 
 
-async def test_nested_budgets_multiply_and_the_last_errors_of_all_come_out(clock: Clock, fakes: Fakes) -> None:
+async def test_nested_budgets_multiply_and_the_last_errors_of_all_levels_are_raised(clock: Clock, fakes: Fakes) -> None:
     def inner() -> Supervisor:
         return Supervisor("inner", fakes.spec("a"), intensity=Intensity(2, 60))
 
@@ -703,7 +711,7 @@ async def test_auto_shutdown_finishes_it(clock: Clock, fakes: Fakes) -> None:
     assert statuses(supervisor) == {"job": "finished", "helper": "stopped"}
 
 
-async def test_all_significant_waits_for_those_that_are_yet_to_start(clock: Clock, fakes: Fakes) -> None:
+async def test_all_significant_waits_for_children_that_have_not_started_yet(clock: Clock, fakes: Fakes) -> None:
     fakes.hangs = {"slow"}
     specs = fakes.specs("quick slow", restart="on_failure", significant=True)
     supervisor = Supervisor("s", *specs, auto_shutdown="all_significant")
@@ -735,7 +743,7 @@ async def test_each_start_gets_the_previous_exit(clock: Clock, fakes: Fakes) -> 
         assert resume_id != fakes["b"].env["LIFECYCLE_RESUME_ID"]
 
 
-async def test_a_task_reads_the_same_by_handover(clock: Clock) -> None:
+async def test_a_task_reads_the_previous_exit_from_its_handover(clock: Clock) -> None:
     lives: list[tuple[str, int, int]] = []
 
     async def work() -> None:
@@ -788,7 +796,7 @@ class Own:
 
 
 class Mute(Own):
-    """A worker that raises an error instead of reporting its end. It may still be running."""
+    """A worker that raises an error instead of reporting its end, and may still be running."""
 
     def lose(self, error: BaseException) -> None:
         self.over.set_exception(error)
@@ -834,7 +842,7 @@ async def test_a_worker_whose_wait_raises_has_failed_and_is_stopped_before_the_n
     assert made[1].status is Status.STOPPED
 
 
-async def test_a_worker_whose_wait_raises_fails_also_without_restarts(clock: Clock) -> None:
+async def test_a_worker_whose_wait_raises_fails_even_without_restarts(clock: Clock) -> None:
     made: list[Mute] = []
 
     def make() -> Mute:

@@ -1,4 +1,4 @@
-"""Suspending a tree, children that end during the suspension, and health checks, in virtual time."""
+"""Suspending a tree, children that end during the suspension, and health checks. In virtual time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def gated(gate: Gate) -> None:
 # -- suspension ------------------------------------------------------------
 
 
-async def test_children_are_suspended_in_reverse_and_go_on_in_order(clock: Clock, fakes: Fakes) -> None:
+async def test_children_are_suspended_in_reverse_order_and_resumed_in_order(clock: Clock, fakes: Fakes) -> None:
     async with Supervisor("s", *fakes.specs("a b c")) as supervisor:
         fakes.take_log()
         await supervisor.suspend()
@@ -49,7 +49,7 @@ async def test_a_child_that_cannot_be_suspended_keeps_running_and_is_shown_so(cl
         await supervisor.resume()
 
 
-async def test_a_failure_rolls_back_what_was_done(clock: Clock, fakes: Fakes) -> None:
+async def test_a_failed_suspension_resumes_the_suspended_children(clock: Clock, fakes: Fakes) -> None:
     fakes.unsuspendable["a"] = OSError("busy")
     async with Supervisor("s", *fakes.specs("a b c")) as supervisor:
         fakes.take_log()
@@ -59,7 +59,7 @@ async def test_a_failure_rolls_back_what_was_done(clock: Clock, fakes: Fakes) ->
         assert fakes.take_log() == ["c suspended", "b suspended", "b resumed", "c resumed"]
 
 
-async def test_a_resume_that_fails_leaves_all_suspended_and_may_be_tried_again(clock: Clock, fakes: Fakes) -> None:
+async def test_a_failed_resume_leaves_all_children_suspended_and_may_be_repeated(clock: Clock, fakes: Fakes) -> None:
     async with Supervisor("s", *fakes.specs("a b c", backoff=STEADY)) as supervisor:
         await supervisor.suspend()
         fakes.crash("a")
@@ -78,7 +78,7 @@ async def test_a_resume_that_fails_leaves_all_suspended_and_may_be_tried_again(c
         assert set(statuses(supervisor).values()) == {"running"}
 
 
-async def test_a_child_that_dies_while_suspended_stays_down_until_resume(clock: Clock, fakes: Fakes) -> None:
+async def test_a_child_that_dies_while_suspended_is_not_restarted_until_the_resume(clock: Clock, fakes: Fakes) -> None:
     async with Supervisor("s", *fakes.specs("a b", backoff=STEADY)) as supervisor:
         await supervisor.suspend()
         fakes.crash("a")
@@ -119,7 +119,7 @@ async def test_child_given_up_at_the_resume_does_not_end_a_supervisor_with_other
         assert (supervisor.status, statuses(supervisor)) == (Status.RUNNING, {"a": "failed", "b": "running"})
 
 
-async def test_child_stopped_by_hand_while_it_waits_for_the_resume_has_ended(clock: Clock, fakes: Fakes) -> None:
+async def test_child_stopped_by_a_caller_while_it_waits_for_the_resume_has_ended(clock: Clock, fakes: Fakes) -> None:
     specs = fakes.specs("a b", restart="on_failure", significant=True)
     supervisor = Supervisor("s", *specs, auto_shutdown="all_significant")
     await supervisor.start()
@@ -175,7 +175,7 @@ async def test_a_child_being_started_starts_after_the_resume(clock: Clock, fakes
         assert statuses(supervisor) == {"a": "running", "b": "running"}
 
 
-async def test_a_group_that_is_about_to_start_waits_for_the_resume(clock: Clock, fakes: Fakes) -> None:
+async def test_a_group_whose_start_is_due_waits_for_the_resume(clock: Clock, fakes: Fakes) -> None:
     async with Supervisor("s", *fakes.specs("a b", backoff=STEADY), strategy="one_for_all") as supervisor:
         fakes.crash("a")
         await clock.settle()
@@ -187,7 +187,9 @@ async def test_a_group_that_is_about_to_start_waits_for_the_resume(clock: Clock,
         assert statuses(supervisor) == {"a": "running", "b": "running"}
 
 
-async def test_a_child_removed_or_stopped_while_suspended_stays_down(clock: Clock, fakes: Fakes) -> None:
+async def test_a_child_removed_or_stopped_while_suspended_is_not_started_by_the_resume(
+    clock: Clock, fakes: Fakes
+) -> None:
     async with Supervisor("s", *fakes.specs("a b c")) as supervisor:
         await supervisor.suspend()
         fakes.crash("a")
@@ -249,7 +251,7 @@ async def test_a_tree_is_suspended_as_a_whole_and_stopped_in_that_state(clock: C
     assert root.status == "stopped"
 
 
-async def test_only_what_runs_can_be_suspended(clock: Clock, fakes: Fakes) -> None:
+async def test_only_a_running_supervisor_can_be_suspended(clock: Clock, fakes: Fakes) -> None:
     supervisor = Supervisor("s", fakes.spec("a"))
     with pytest.raises(InvalidTransition, match="'s' cannot go from created to suspended"):
         await supervisor.suspend()
@@ -257,7 +259,7 @@ async def test_only_what_runs_can_be_suspended(clock: Clock, fakes: Fakes) -> No
 
 
 @pytest.mark.parametrize("how", ["task", "supervisor"])
-async def test_a_start_is_not_cut_short_by_a_resume(how: str, clock: Clock) -> None:
+async def test_a_resume_does_not_interrupt_a_start(how: str, clock: Clock) -> None:
     worker = TaskWorker("w", forever) if how == "task" else Supervisor("w", Spec("a", forever))
     start = asyncio.create_task(worker.start())
     while worker.status == "created":
@@ -291,7 +293,7 @@ class Patient(TaskWorker):
         return answer  # type: ignore[return-value]  # a probe may return anything
 
 
-async def test_its_health_is_asked_after_and_shown(clock: Clock) -> None:
+async def test_its_health_is_probed_and_shown(clock: Clock) -> None:
     answers = [ProbeResult(healthy=True), ProbeResult(healthy=False, message="no disk")]
     spec = Spec("a", lambda: Patient("a", lambda: answers[0]), probe_interval=10)
     async with Supervisor("s", spec) as supervisor:
@@ -374,7 +376,7 @@ async def test_the_successor_of_an_unhealthy_child_gets_its_real_exit_code(clock
         assert [each.env["LIFECYCLE_PREV_EXIT"] for each in made] == ["0", "-15"]
 
 
-async def test_ill_health_counts_in_the_budget_and_is_among_the_last_errors(clock: Clock) -> None:
+async def test_restarts_of_unhealthy_children_count_in_the_budget_and_are_among_the_last_errors(clock: Clock) -> None:
     ill = ProbeResult(healthy=False, message="no disk")
     spec = Spec("a", lambda: Patient("a", lambda: ill), probe_interval=1, failures=1, restart_unhealthy=True)
     supervisor = Supervisor("s", spec, intensity=Intensity(0, 60))
@@ -384,7 +386,7 @@ async def test_ill_health_counts_in_the_budget_and_is_among_the_last_errors(cloc
     assert "'a' was unhealthy 1 times in a row: no disk" in str(ended.error)
 
 
-async def test_many_that_were_started_together_are_not_asked_together(clock: Clock) -> None:
+async def test_children_that_started_together_are_not_probed_together(clock: Clock) -> None:
     asked: list[float] = []
 
     def note() -> ProbeResult:
@@ -398,7 +400,7 @@ async def test_many_that_were_started_together_are_not_asked_together(clock: Clo
     assert all(9 <= moment <= 11 for moment in asked)
 
 
-async def test_bad_answers_that_are_not_in_a_row_do_no_harm(clock: Clock) -> None:
+async def test_failed_probes_that_are_not_consecutive_do_not_cause_a_restart(clock: Clock) -> None:
     count = 0
 
     def sometimes() -> ProbeResult:
@@ -412,7 +414,7 @@ async def test_bad_answers_that_are_not_in_a_row_do_no_harm(clock: Clock) -> Non
         assert supervisor.workers()[0].restarts == 0
 
 
-async def test_all_are_as_healthy_as_the_one_that_feels_worst(clock: Clock, fakes: Fakes) -> None:
+async def test_probing_all_children_returns_the_worst_result(clock: Clock, fakes: Fakes) -> None:
     ill = ProbeResult(healthy=False, message="no disk")
     root = Supervisor(
         "root", fakes.spec("a"), Spec("inner", lambda: Supervisor("i", Spec("b", lambda: Patient("b", lambda: ill))))
@@ -425,9 +427,7 @@ async def test_all_are_as_healthy_as_the_one_that_feels_worst(clock: Clock, fake
         assert await root.probe("a") == ProbeResult(healthy=False, message="is stopped")
 
 
-async def test_children_that_ended_well_or_are_stopped_do_not_make_their_supervisor_unhealthy(
-    clock: Clock, fakes: Fakes
-) -> None:
+async def test_finished_or_stopped_children_do_not_make_their_supervisor_unhealthy(clock: Clock, fakes: Fakes) -> None:
     never: Any = {"restart": "never"}
     specs = [fakes.spec("a"), fakes.spec("job", **never), fakes.spec("bad", **never)]
     async with Supervisor("s", *specs) as supervisor:

@@ -1,4 +1,4 @@
-"""Functions as workers: tasks, their gates, and threads. Tasks run in virtual time, threads in real time."""
+"""Functions as workers: tasks, their gates, and threads. Tasks run in virtual time, and threads in real time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_an_error_of_the_function_ends_the_worker(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
-async def test_even_an_exit_of_the_program_is_its_end_and_no_more(clock: Clock, error: BaseException) -> None:
+async def test_a_system_exit_in_a_task_ends_only_that_worker(clock: Clock, error: BaseException) -> None:
     async def leave() -> None:
         raise error
 
@@ -61,7 +61,7 @@ async def test_a_stop_cancels_it(clock: Clock) -> None:
     assert (exit_.status, exit_.error) == ("stopped", None)
 
 
-async def test_a_cancellation_of_its_own_making_fails_it(clock: Clock) -> None:
+async def test_an_unrequested_cancellation_fails_the_worker(clock: Clock) -> None:
     async def odd() -> None:
         raise asyncio.CancelledError
 
@@ -114,7 +114,7 @@ async def test_a_task_that_swallows_cancellation_is_abandoned_on_time_and_report
     await clock.settle()
     exit_ = await stop_and_wait(worker)
     stopped_at = clock.time()
-    # Release the task before the assertions. If an assertion failed first, the task would never end.
+    # Release the task before the assertions, because it would never end if one of them failed first.
     release.set()
     await clock.settle()
 
@@ -138,7 +138,7 @@ async def test_a_second_cancellation_at_the_end_of_the_grace_period_may_end_it(c
     assert (exit_.status, worker.state().abandoned, clock.time()) == ("killed", False, 2)
 
 
-async def test_it_can_be_given_no_grace_or_all_the_time_in_the_world(clock: Clock) -> None:
+async def test_its_grace_period_can_be_zero_or_infinite(clock: Clock) -> None:
     async def tidy() -> None:
         try:
             await forever()
@@ -152,7 +152,7 @@ async def test_it_can_be_given_no_grace_or_all_the_time_in_the_world(clock: Cloc
     assert clock.time() == 10_000
 
 
-async def test_it_reads_what_it_was_handed_over(clock: Clock) -> None:
+async def test_a_task_reads_its_handover(clock: Clock) -> None:
     seen: list[Any] = []
 
     async def work() -> None:
@@ -186,7 +186,7 @@ class Counter:
             self.steps += 1
 
 
-async def test_suspension_holds_its_loop_at_the_gate_and_keeps_what_it_has(clock: Clock) -> None:
+async def test_suspension_stops_its_loop_at_the_gate_and_keeps_its_state(clock: Clock) -> None:
     counter = Counter()
     async with TaskWorker("counter", counter.run) as worker:
         assert worker.suspendable
@@ -200,7 +200,7 @@ async def test_suspension_holds_its_loop_at_the_gate_and_keeps_what_it_has(clock
         assert (counter.steps, worker.status) == (6, "running")
 
 
-async def test_both_requests_twice_are_one(clock: Clock) -> None:
+async def test_repeated_suspends_and_resumes_have_no_further_effect(clock: Clock) -> None:
     async with TaskWorker("counter", Counter().run) as worker:
         await asyncio.gather(worker.suspend(), worker.suspend())
         await worker.suspend()
@@ -354,7 +354,7 @@ async def test_a_cancelled_suspend_does_not_open_the_gate_for_another(clock: Clo
     task.cancel()
 
 
-async def test_a_suspend_right_after_a_resume_waits_until_the_loop_comes_by_again(clock: Clock) -> None:
+async def test_a_suspend_right_after_a_resume_waits_until_the_loop_reaches_the_gate_again(clock: Clock) -> None:
     gate, log = Gate(), list[float]()
     task = asyncio.create_task(loop(gate, 10, log))
     await gate.suspend()
@@ -378,7 +378,7 @@ async def test_a_resume_overtakes_a_suspension(clock: Clock) -> None:
     task.cancel()
 
 
-async def test_a_loop_that_waits_for_nothing_else_lets_others_run(clock: Clock) -> None:
+async def test_a_loop_that_awaits_only_its_gate_lets_other_tasks_run(clock: Clock) -> None:
     gate, rounds = Gate(), 0
 
     async def spin() -> None:

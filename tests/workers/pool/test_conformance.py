@@ -22,7 +22,7 @@ def test_recorded_walk_is_reproduced(vector: Any) -> None:
     assert pool.check(vector) == []
 
 
-def test_the_command_counts_what_it_replayed() -> None:
+def test_the_command_counts_the_replayed_cases() -> None:
     done = run(str(FILE))
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, f"{len(VECTORS)} passed, 0 failed")
 
@@ -48,7 +48,7 @@ def test_a_different_outcome_is_reported(vector: Any, difference: str) -> None:
     assert any(difference in each for each in pool.check(vector))
 
 
-def test_the_command_fails_with_what_differs(tmp_path: Path) -> None:
+def test_the_command_fails_and_prints_the_differences(tmp_path: Path) -> None:
     file = tmp_path / "vectors.json"
     file.write_text(json.dumps({"vectors": [{"name": "wrong", **WRONG[0][0]}, VECTORS[0]]}))
     done = run(str(file))

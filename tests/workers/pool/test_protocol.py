@@ -1,4 +1,4 @@
-"""The wire format: values and frames arrive unchanged or are refused, and invalid data is detected."""
+"""The wire format: values and frames arrive unchanged or are rejected, and invalid data is detected."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_plain_data_comes_back_as_it_was(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["msgpack", "pickle"])
-def test_bytes_are_carried_where_there_are_bytes(name: str) -> None:
+def test_bytes_are_transferred_unless_the_codec_has_none(name: str) -> None:
     assert codec(name).loads(codec(name).dumps(b"\x00\xff")) == b"\x00\xff"
 
 
@@ -157,7 +157,7 @@ def test_a_value_that_would_arrive_altered_is_refused(name: str, value: Any) -> 
 @pytest.mark.parametrize("value", ALTERED, ids=lambda value: type(value).__name__)
 @pytest.mark.parametrize("way", ["encode_payload", "encode_payload_in_thread"])
 @pytest.mark.parametrize("back", ["decode_payload", "decode_payload_in_thread"])
-def test_pickle_carries_it_with_its_type(way: str, back: str, value: Any) -> None:
+def test_pickle_keeps_the_type_of_a_value(way: str, back: str, value: Any) -> None:
     pickle = codec("pickle")
     came = getattr(pickle, back)(getattr(pickle, way)([value]))[0]
     assert (came, type(came)) == (value, type(value))
@@ -255,7 +255,7 @@ def test_a_frame_of_more_than_64_mib_is_not_encoded() -> None:
         encode(codec("msgpack"), ["result", 1, bytes(65 * 1024 * 1024)])
 
 
-def test_a_length_of_more_than_64_mib_is_refused_at_once() -> None:
+def test_a_length_of_more_than_64_mib_is_refused_immediately() -> None:
     decoder = Decoder(codec("msgpack"), FROM_WORKER)
     with pytest.raises(ProtocolError, match=r"b'HTTP'.* exceeds the limit"):
         decoder.feed(b"HTTP/1.1 200 OK")

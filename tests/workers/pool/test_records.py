@@ -1,4 +1,4 @@
-"""A worker's phase is derived from its status, calls and health, and recorded with a reason."""
+"""A worker's phase is derived from its status, calls and health, and each change is recorded with a reason."""
 
 from __future__ import annotations
 

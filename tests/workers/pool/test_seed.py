@@ -155,7 +155,7 @@ FACTS: dict[str, tuple[str, str, str]] = {
     "F28": (
         "a worker takes all its sessions along and no others, forgetting twice is no error",
         _SESSIONS,
-        "test_a_worker_takes_only_its_own_sessions_along",
+        "test_the_end_of_a_worker_removes_only_its_own_sessions",
     ),
     "F29": (
         "what is too old is forgotten; corrected: when it is asked for or room is needed, so that no timer is",
@@ -278,7 +278,9 @@ async def test_worker_health_check_recovery() -> None:
 
 
 async def test_session_affinity_maintained_across_operations() -> None:
-    """This also holds if a different worker has been idle for longer, which is why the original's test fails (B12)."""
+    """Affinity holds even if a different worker has been idle for longer, which is why the original's test fails
+    (B12).
+    """
     async with two_workers() as pool:
         session = "test_session_1"
         first = await execute_in_session(pool, session, "test_command")
@@ -354,7 +356,7 @@ async def test_a_caller_cancelled_in_the_queue_costs_no_worker(tmp_path: Path) -
 
 
 async def test_an_error_of_the_function_does_not_degrade_its_worker() -> None:
-    """A worker is never replaced because its calls raise errors, however many."""
+    """A worker is never replaced because its calls raise errors, however many there are."""
     async with two_workers() as pool:
         before = pool.members()
         for _ in range(7):
@@ -444,7 +446,7 @@ async def test_a_stop_succeeds_in_every_state(tmp_path: Path) -> None:
 
 
 async def test_a_call_has_one_budget_of_sixty_seconds() -> None:
-    """The deadline covers both waiting and running. Here, waiting uses all of it."""
+    """The deadline covers both waiting and running. Here, the call spends all of it waiting."""
     async with two_workers() as pool:
         assert inspect.signature(Pool).parameters["deadline"].default == 60.0
         async with pool.lease(), pool.lease():
@@ -453,7 +455,7 @@ async def test_a_call_has_one_budget_of_sixty_seconds() -> None:
 
 
 async def test_a_session_is_bound_when_its_call_begins(tmp_path: Path) -> None:
-    """A second call, made while the first one runs, is sent to the same worker."""
+    """A second call in the session is sent to the same worker while the first one is running."""
     async with two_workers() as pool:
         bound: list[str] = []
 
@@ -530,7 +532,9 @@ async def test_a_lost_call_reports_the_exit_of_its_worker() -> None:
 
 
 async def test_every_recovery_action_occurs(tmp_path: Path) -> None:
-    """The policies retry, remove and replace. The tests of health cover degrade. The seed never chose replace (B20)."""
+    """Calls cause the actions retry, remove and replace. The tests of health cover degrade. The original never replaced
+    (B20).
+    """
     seen: list[tuple[str, str]] = []
 
     def note(_pool: object, *, action: str, reason: str, **_: object) -> None:

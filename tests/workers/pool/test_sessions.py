@@ -1,4 +1,4 @@
-"""The table of sessions: it finds bound ones, drops expired ones, and keeps those in use."""
+"""The table of sessions finds bound sessions, drops expired ones, and keeps those in use."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_lookup_does_not_renew_a_session() -> None:
 
 
 def test_a_session_does_not_expire_during_its_call() -> None:
-    """P16: a call keeps its session, and the ttl counts from the end of the last call."""
+    """P16: a session does not expire during a call, and the ttl counts from the end of the last call."""
     sessions = book(ttl=0.2)
     sessions.bind("a", "m1", 0.0)
     sessions.pin("a", 0.1)
@@ -80,7 +80,7 @@ def test_a_call_does_not_revive_an_expired_session() -> None:
     assert sessions.find("a", 0.2) is None
 
 
-def test_a_worker_takes_only_its_own_sessions_along() -> None:
+def test_the_end_of_a_worker_removes_only_its_own_sessions() -> None:
     sessions = book(ttl=10)
     sessions.bind("old", "m1", 0.0)
     sessions.bind("b", "m1", 5.0)
@@ -117,7 +117,7 @@ def test_a_lost_session_is_reported_once(mode: str) -> None:
 
 
 def test_an_irrelevant_loss_is_not_reported() -> None:
-    """The call does not fail in hint mode, after the ttl, or if the session was bound again."""
+    """The call succeeds in hint mode, after the ttl, or if the session has been bound again."""
     since: dict[str, Callable[[SessionTable], object]] = {
         "hint": lambda _: None,
         "fail": lambda sessions: sessions.bind("a", "m2", 1.0),
@@ -286,8 +286,8 @@ class Truth:
         if len(self.bound) > most:
             self.expire(now)
         while len(self.bound) > most and (idle := [each for each in self.bound if not self.calls.get(each)]):
-            # If several sessions have the same time, `min` picks the first in dictionary order: the first bound or
-            # used.
+            # If several sessions have the same time, `min` picks the one that was bound or used first, as dictionaries
+            # keep that order.
             longest = min(idle, key=lambda session: self.bound[session][1])
             self.evicted.append((longest, self.bound.pop(longest)[0]))
 

@@ -1,4 +1,4 @@
-"""A pool refuses settings that cannot work. The error contains the given value and the remedy."""
+"""A pool rejects settings that cannot work. The error contains the given value and the remedy."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_a_command_is_run_unchanged(given: Any) -> None:
     assert (target.argv, target.name) == (("worker", "--fast"), None)
 
 
-def test_workers_search_modules_where_this_program_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_search_the_same_paths_for_modules_as_this_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["", "relative", "/absolute"])
     assert settings_of(init=("a", 1), concurrency=2).setup() == {
         "target": "models:Model",
