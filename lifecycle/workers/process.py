@@ -40,7 +40,7 @@ class ProcessWorker(BaseWorker):
     The process leads its own session, has no standard input, and inherits no file descriptors except those in
     ``inherit``. When the worker has ended, none of its processes remain.
 
-    A stop sends ``stop_signal`` to the leader only, so that a program such as Celery or gunicorn can let its own
+    A stop sends ``stop_signal`` to the leader first, so that a program such as Celery or gunicorn can let its own
     workers finish. If the leader is a shell, the commands that it is running receive the signal too. When these
     processes have ended, the rest of the group receives the signal. Processes that are still running ``stop_timeout``
     seconds after the first signal are killed. If the leader ends without a stop, the rest of the group is killed

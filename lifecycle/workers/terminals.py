@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Terminal"]
 
 _log = logging.getLogger("lifecycle.workers")
-#: Signals that Python ignores. Without a reset, the child would inherit that.
+#: Signals that Python ignores. A child would inherit that, so they are reset.
 _IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
