@@ -58,17 +58,17 @@ router = Router("gateway")
 WINDOW = Debounce(SECONDS, max_wait=SECONDS, merge=together, key=device)
 
 
-@router.on("device/*/temp", debounce=WINDOW, lane=device, concurrency=10)
-async def store(event: Event) -> None:
+@router.on("device/{name}/temp", debounce=WINDOW, lane=device, concurrency=10)
+async def store(event: Event, name: str) -> None:
     """Store the mean of a window."""
     readings: list[float] = event.data
-    print(f"device {device(event)}: {sum(readings) / len(readings)} degrees, {len(readings)} readings", flush=True)
+    print(f"device {name}: {sum(readings) / len(readings)} degrees, {len(readings)} readings", flush=True)
 
 
-@router.on("device/**")
-def unknown(event: Event) -> None:
+@router.on("device/{name}/{kind:**}")
+def unknown(event: Event, name: str, kind: str) -> None:  # noqa: ARG001  # a handler gets the event first
     """Report a measurement that has no handler."""
-    print("no handler for", event.topic, flush=True)
+    print("device", name, "has no measurement", kind, flush=True)
 
 
 if __name__ == "__main__":

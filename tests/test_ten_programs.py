@@ -321,7 +321,7 @@ def test_gateway_has_one_window_for_each_device(start: Callable[..., Running]) -
     with socket.create_connection(("127.0.0.1", port)) as one, socket.create_connection(("127.0.0.1", port)) as two:
         one.sendall(b"7 temp 20\n7 temp 22\n7 volt 3\n")
         two.sendall(b"nonsense\n8 temp 5\n")
-        program.until("no handler for device/7/volt")
+        program.until("device 7 has no measurement volt")
         program.until("device 7: 21.0 degrees, 2 readings")
         until_blocking(lambda: "device 8: 5.0 degrees, 1 readings" in program.text or program.says("device 8", 0.1))
         one.sendall(b"7 temp 30\n")
