@@ -182,6 +182,14 @@ class TestChanges:
         seen.said(r"changed: src/new\.txt \(added\); restarting")
         seen.seen("up 1", times=2)
 
+    def test_a_working_directory_that_is_replaced_is_used_again(self, watch: Any, here: Path) -> None:
+        seen = watch("--restart", "always", "--", "sh", "-c", "ls; sleep 0.2")
+        seen.seen("app.py")
+        here.rename(here.parent / "old")
+        here.mkdir()
+        write(here / "new.py", "")
+        seen.seen("new.py")
+
     def test_own_log_next_to_watched_files_does_not_trigger_a_restart(self, watch: Any, here: Path) -> None:
         line = shlex.join([sys.executable, "-m", "lifecycle", "watch", "--", sys.executable, "app.py"])
         seen = watch("--shell", "--postpone", "--on", "go=restart", "--ignore", "*", "--", f"exec {line} >log 2>&1")

@@ -31,7 +31,17 @@ if TYPE_CHECKING:
     from lifecycle.workers.model import End
     from lifecycle.workers.stdio import Stdio
 
-__all__ = ["Handover", "Launcher", "arguments", "changes_env", "find_program", "handover", "interpreter", "stdio_mode"]
+__all__ = [
+    "Handover",
+    "Launcher",
+    "arguments",
+    "changes_env",
+    "find_program",
+    "handover",
+    "interpreter",
+    "own_reload_option",
+    "stdio_mode",
+]
 
 #: ``pty``: the command has its own terminal, and we copy its output. ``foreground``: the command uses our terminal.
 #: ``pipes``: the command has no terminal.
@@ -83,6 +93,8 @@ class Launcher:
         handover: Handover | None = None,
     ) -> None:
         self._settings = settings
+        # A path, because the directory may be deleted and created again.
+        self._here = Path.cwd()
         self._mode = mode
         self._handover = handover
         self._foreground = foreground
@@ -123,6 +135,7 @@ class Launcher:
         return worker_class(
             settings.command[0],
             *(argv if self._handover is None else self._handover.wrapped(argv)),
+            cwd=self._here,
             env=env | changes_env(changes),
             stop_signal=settings.stop_signal,
             stop_timeout=settings.stop_timeout,
@@ -226,6 +239,18 @@ def find_program(name: str, env: Mapping[str, str]) -> str:
     if found is not None:
         return found if "/" not in name else name
     raise UsageError(_why_not(name))
+
+
+def own_reload_option(argv: Sequence[str]) -> str | None:
+    """Return the option that makes the command restart itself on changes; None if none is known.
+
+    For Django, this is the subcommand, which restarts itself unless an option turns that off.
+    """
+    if "runserver" in argv and "--noreload" not in argv:
+        return "runserver without --noreload"
+    if "flask" in {Path(word).name for word in argv} and "--debug" in argv and "--no-reload" not in argv:
+        return "--debug without --no-reload"
+    return next((word for word in argv if word in ("--reload", "--autoreload")), None)
 
 
 def interpreter(argv: Sequence[str], env: Mapping[str, str]) -> str | None:

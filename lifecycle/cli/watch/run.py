@@ -14,7 +14,7 @@ from lifecycle.cli.files import permissions_checked
 from lifecycle.cli.logs import console_for, logging_to
 from lifecycle.cli.output import DONE, FAILED, ConfigError, UsageError
 from lifecycle.cli.paths import PathRules, honours_gitignore, own_output
-from lifecycle.cli.watch.launcher import Launcher, handover, interpreter, stdio_mode
+from lifecycle.cli.watch.launcher import Launcher, handover, interpreter, own_reload_option, stdio_mode
 from lifecycle.cli.watch.runner import Runner
 from lifecycle.cli.watch.session import Session, handle_changes
 from lifecycle.cli.watch.settings import find_table, watch_settings
@@ -120,6 +120,8 @@ class _Program:
         learning = asyncio.create_task(_exhaust(reading), name="read the watched files")
         try:
             self._console.info(f"watching {', '.join(str(path) for path in self._settings.paths)}")
+            if option := own_reload_option(self._settings.command):
+                self._console.warning(f"the command restarts itself too ({option}), even after a broken edit")
             await self._runner.run()
         finally:
             learning.cancel()

@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import os
+import shlex
 import signal
 import time
 from dataclasses import dataclass
@@ -44,6 +45,10 @@ __all__ = ["Contents", "Session", "SyntaxCheck", "handle_changes", "syntax_error
 _LONGEST_WAIT: Final = 2.0
 #: The shortest and the longest time between two reports of changes, in seconds.
 _SHORTEST_STEP, _LONGEST_STEP = 0.01, 0.05
+
+#: A file that changes this often in a row, each time within so many seconds after the last change, is probably written
+#: by the command.
+_STARTS, _SOON = 3, 3.0
 
 _log = logging.getLogger("lifecycle.cli")
 
@@ -95,6 +100,9 @@ class Session:
         # The changes and the last webhook since `hold`; None if changes are not held.
         self._held: FileBatch | None = None
         self._held_request = ""
+        # For each file that has changed soon after the last starts: the number of these starts, in a row.
+        self._soon: dict[Path, int] = {}
+        self._last_change = -inf
         # Changed files that could not be compiled. They are checked again at every change.
         self._broken: frozenset[Path] = frozenset()
 
@@ -129,6 +137,19 @@ class Session:
         self._runner.add_changes(changes)
         if not await self._is_broken(changes, why):
             self._runner.change(why)
+            self._warn_of_loop(changes)
+
+    def _warn_of_loop(self, changes: Collection[Path]) -> None:
+        """Print the files that the command seems to write itself, because each start is followed by their change."""
+        now = asyncio.get_running_loop().time()
+        soon = now - self._last_change < _SOON
+        self._soon = {path: self._soon.get(path, 0) + 1 for path in changes} if soon else {}
+        self._last_change = now
+        for name in (self._rules.name(path) for path, starts in self._soon.items() if starts == _STARTS):
+            self._console.warning(
+                f"{name} changed after each of the last {_STARTS} starts; if the command writes this file, add "
+                f"--ignore {shlex.quote(name)}"
+            )
 
     async def webhook(self, event: WebhookEvent) -> None:
         """Handle a request to restart, unless changes are held."""

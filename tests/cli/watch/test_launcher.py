@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lifecycle.cli.output import UsageError
-from lifecycle.cli.watch.launcher import arguments, changes_env, find_program, interpreter
+from lifecycle.cli.watch.launcher import arguments, changes_env, find_program, interpreter, own_reload_option
 from lifecycle.cli.watch.terminal import AboveThePrompt
 
 ENV = {"PATH": os.environ["PATH"]}
@@ -122,3 +122,19 @@ class TestInterpreter:
     def test_interpreter_behind_a_runner_is_unknown(self) -> None:
         assert interpreter(["/usr/bin/uv", "run", "app.py"], ENV) is None
         assert interpreter(["/no/such/thing"], ENV) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "option"),
+    [
+        ("uvicorn app:app --reload", "--reload"),
+        ("uvicorn app:app", None),
+        ("python manage.py runserver", "runserver without --noreload"),
+        ("python manage.py runserver --noreload", None),
+        ("/venv/bin/flask --app app run --debug", "--debug without --no-reload"),
+        ("flask --app app run --debug --no-reload", None),
+        ("python app.py --debug", None),
+    ],
+)
+def test_a_reloader_of_the_command_is_noticed(line: str, option: str | None) -> None:
+    assert own_reload_option(line.split()) == option

@@ -314,3 +314,17 @@ async def test_an_early_check_answers_for_its_file_alone(tmp_path: Path) -> None
     assert await check.errors([worse]) == await syntax_errors(sys.executable, [worse])
     await check.begin(bad)
     assert set(await check.errors([bad, worse])) == {bad, worse}
+
+
+async def test_a_file_that_changes_after_each_start_is_named_once(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    for number in range(6):
+        await rig.edit(app_log=f"{number}")
+    assert rig.said.getvalue().count("add --ignore app.log") == 1
+
+
+async def test_different_files_in_a_row_are_not_reported(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    for number in range(6):
+        await rig.edit(**{f"a{number}_log": f"{number}"})
+    assert "--ignore" not in rig.said.getvalue()
