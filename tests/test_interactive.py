@@ -164,8 +164,10 @@ def test_the_press_after_the_one_that_quits_forces() -> None:
     assert press_at(0, 1, 1.1, suspend=part, shutdown_takes=2)[0] == [1]
 
 
-def test_presses_before_the_router_runs_force() -> None:
-    assert press_at(0, 0, 0)[0] == [1]
+def test_signals_of_one_press_are_one_press() -> None:
+    suspended = Part()
+    assert press_at(0, 0.04, 0.08, suspend=suspended) == ([], ["shut down"])
+    assert press_at(0, 0.02, 0.04, suspend=Part()) == ([], [])
 
 
 async def test_a_running_command_is_cancelled_first(clock: Clock, said: Any) -> None:

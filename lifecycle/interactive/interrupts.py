@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from lifecycle.events import ClearLineEvent, InterruptEvent, ShutdownEvent, Susp
 from lifecycle.handlers import Escalator
 from lifecycle.runtime import current
 from lifecycle.runtime.lifetimes import current_life
+from lifecycle.runtime.signals import ONE_PRESS
 from lifecycle.sources.signals import SignalSource
 
 if TYPE_CHECKING:
@@ -116,7 +118,7 @@ def _press_handled() -> None:
 
 
 class Signals(SignalSource):
-    """Source of SIGINT and SIGTERM.
+    """Source of SIGINT and SIGTERM, with one event per press of Ctrl+C.
 
     ``on_shutdown`` is called if a signal began the shutdown before the router received its event.
     """
@@ -124,11 +126,18 @@ class Signals(SignalSource):
     def __init__(self, on_shutdown: Callable[[], Awaitable[None]]) -> None:
         super().__init__(signal.SIGINT, signal.SIGTERM)
         self._on_shutdown = on_shutdown
+        self._pressed = -math.inf
 
     async def __aenter__(self) -> Self:
         with suppress(LookupError):
             current().on_shutdown(self._on_shutdown)
         return await super().__aenter__()
+
+    def _note(self, signum: int) -> None:
+        now = asyncio.get_running_loop().time()
+        if signum != signal.SIGINT or now - self._pressed >= ONE_PRESS:
+            self._pressed = now if signum == signal.SIGINT else self._pressed
+            super()._note(signum)
 
 
 class RunningCommands:

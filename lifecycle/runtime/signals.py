@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lifecycle.runtime.stopping import RouterLike
 
 __all__ = [
+    "ONE_PRESS",
     "Escalation",
     "Receiver",
     "SignalAction",
@@ -45,6 +46,8 @@ _SIGHUP: int | None = getattr(signal, "SIGHUP", None)
 
 #: Timers fire up to this many seconds early.
 _TICK = 1e-6
+#: Seconds within which a second SIGINT belongs to the same press: a wrapper forwards what the terminal has sent.
+ONE_PRESS = 0.05
 
 #: A function that is called in the main thread at any point of the program. It must be quick, take no lock, and not
 #: raise.
@@ -197,6 +200,8 @@ class SignalAction(Enum):
     STOP = auto()
     #: The process ends immediately.
     FORCE = auto()
+    #: The signal belongs to the press before it, and has no effect.
+    REPEAT = auto()
 
 
 class Escalation:
@@ -207,7 +212,7 @@ class Escalation:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._last = -math.inf
+        self._last = self._pressed = -math.inf
         # True if a router handled a SIGINT of this series. The router may need two presses, so only later ones force
         # the exit.
         self._taken = False
@@ -234,6 +239,10 @@ class Escalation:
         ``routed`` means that a running router has a route for this SIGINT, and ``handled`` that one has a route for
         `InterruptEvent`.
         """
+        if signum == signal.SIGINT:
+            if now - self._pressed < ONE_PRESS:
+                return SignalAction.REPEAT
+            self._pressed = now
         if not stopping and now - self._last >= self._settings.reset_after - _TICK:
             self.reset()
         self._last = now
@@ -320,6 +329,8 @@ class _LifetimeSignals:
         routed = asked and bool(life.routers_for("signal/interrupt"))
         handled = asked and any(life.routers_for(event.topic) for event in (InterruptEvent, ClearLineEvent))
         action = life.escalation.judge(signum, routed=routed, handled=handled, stopping=stopping, now=life.loop.time())
+        if action is SignalAction.REPEAT:
+            return
         life.call_soon(self._announce, signum, life.escalation.count)
         if action is SignalAction.FORCE:
             name = signal.Signals(signum).name

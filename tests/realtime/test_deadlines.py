@@ -110,6 +110,7 @@ def test_ctrl_c_stops_and_forces_a_program_where_no_thread_can_be_started(presse
             _thread.start_new_thread = refuse
             for _ in range({presses}):
                 os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.1)  # two within 50 ms would be one press
             await asyncio.sleep(1000)
         run(main)
     """

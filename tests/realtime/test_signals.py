@@ -187,6 +187,23 @@ def test_force_exit_zero_never_forces() -> None:
         assert status == 0
 
 
+def test_two_sigints_of_one_press_are_one() -> None:
+    code = """
+    async def main():
+        @on_shutdown
+        async def hook():
+            await asyncio.sleep(0.1)
+            say("stopped")
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+    run(main)
+    """
+    with program(code) as process:
+        status, out, err = ends(process)
+    assert (status, out, err) == (0, "stopped\n", "")
+
+
 def test_a_signal_in_the_very_first_moment_is_not_lost() -> None:
     code = """
     async def main():

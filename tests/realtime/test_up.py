@@ -187,6 +187,7 @@ class TestStops:
         program.until("a      | up")
         program.process.send_signal(signal.SIGINT)
         program.until("a      | stopping")
+        time.sleep(0.1)  # two within 50 ms would be one press
         program.process.send_signal(signal.SIGINT)
         wait_gone(pids(program.rest(1)))
 

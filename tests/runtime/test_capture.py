@@ -204,7 +204,7 @@ def test_a_router_that_runs_by_go_captures_while_it_runs(signals: FakeSignals) -
         assert not current().stopping
         router.stop()
         await task
-        await settled()
+        await asyncio.sleep(1)
         signals.send(SIGINT)
         assert current().stopping
 
@@ -235,7 +235,7 @@ def test_a_router_that_the_main_runs_itself_captures_while_it_runs(signals: Fake
             signals.send(SIGINT)
             await settled()
             assert not current().stopping
-        await settled()
+        await asyncio.sleep(1)
         signals.send(SIGINT)
         assert current().stopping
 
@@ -265,6 +265,7 @@ def test_a_route_that_comes_and_goes_is_asked_for_each_time(signals: FakeSignals
         signals.send(SIGINT)
         assert not current().stopping
         router.remove("signal/interrupt")
+        await asyncio.sleep(1)
         signals.send(SIGINT)
         assert current().stopping
 
@@ -277,6 +278,7 @@ def test_two_ctrl_c_are_left_to_the_router_and_the_third_forces(signals: FakeSig
     async def script() -> None:
         for _ in range(2):
             signals.send(SIGINT)
+            await asyncio.sleep(1)
         assert signals.exits == []
         assert current().state().force_exit_at == 3
         signals.send(SIGINT)
@@ -286,12 +288,30 @@ def test_two_ctrl_c_are_left_to_the_router_and_the_third_forces(signals: FakeSig
     assert seen.topics == ["signal/interrupt"] * 2
 
 
+@pytest.mark.parametrize(("gap", "count"), [(0.049, 1), (0.051, 2)])
+def test_two_signals_of_one_press_through_a_wrapper_count_once(signals: FakeSignals, gap: float, count: int) -> None:
+    router, seen = recorded("lifecycle/interrupt")
+
+    async def script() -> None:
+        signals.send(SIGINT)
+        await asyncio.sleep(gap)
+        signals.send(SIGINT)
+        await settled()
+        assert current().state().signals == count
+        await asyncio.sleep(1)
+
+    play(router, script, cancel_on_interrupt=False)
+    assert seen.topics == ["lifecycle/interrupt"] * count
+    assert signals.exits == []
+
+
 def test_a_pause_resets_the_count(signals: FakeSignals) -> None:
     router, _ = recorded("signal/interrupt")
 
     async def script() -> None:
         for _ in range(10):
             signals.send(SIGINT)
+            await asyncio.sleep(1)
             signals.send(SIGINT)
             await asyncio.sleep(5)
         current().reset_signals()

@@ -68,8 +68,8 @@ def test_only_the_last_handled_press_counts() -> None:
 
 def test_a_press_that_comes_before_the_one_before_it_was_handled_counts() -> None:
     escalation = Escalation(Settings())
-    for _ in range(2):
-        assert escalation.judge(SIGINT, routed=True, stopping=False, now=0) is CAPTURE
+    for now in (0, 0.1):
+        assert escalation.judge(SIGINT, routed=True, stopping=False, now=now) is CAPTURE
     escalation.handled()
     assert escalation.judge(SIGINT, routed=True, stopping=True, now=1) is FORCE
 
@@ -106,6 +106,10 @@ def test_a_series_continues_until_the_pause_is_over() -> None:
 
 def test_once_stopping_a_series_never_ends() -> None:
     assert verdicts(Settings(), SIGINT, SIGINT, gap=1000.0) == [STOP, FORCE]
+
+
+def test_a_sigint_within_50_ms_belongs_to_the_press_before() -> None:
+    assert verdicts(Settings(), SIGINT, SIGINT, SIGINT, gap=0.03) == [STOP, SignalAction.REPEAT, FORCE]
 
 
 def test_reset_begins_a_new_series() -> None:

@@ -371,6 +371,7 @@ def test_signals_in_the_middle_of_the_stop_are_counted_and_force_it(signals: Fak
     async def main() -> None:
         @on_shutdown
         async def hook() -> None:
+            await asyncio.sleep(1)
             signals.send(signal.SIGINT)
             log.append(f"forced {signals.exits}")
 
