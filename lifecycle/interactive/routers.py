@@ -45,6 +45,7 @@ def new_interactive_router(  # noqa: PLR0913  # one function wires a whole progr
     signals: bool = True,
     prompt: str = "> ",
     history: str | os.PathLike[str] | None = None,
+    toolbar: str | Callable[[], str] | None = None,
 ) -> Router:
     """Return a router that reads commands from a prompt, or from a pipe.
 
@@ -73,13 +74,15 @@ def new_interactive_router(  # noqa: PLR0913  # one function wires a whole progr
         signals: Whether to handle SIGINT and SIGTERM.
         prompt: Text of the prompt at a terminal.
         history: File for the history of the prompt. By default, the history lasts as long as the program.
+        toolbar: See `PromptSource`.
 
     Raises:
         RouteConflict: if a command has the name of a built-in one.
         TypeError: if a handler is not callable, or ``suspend`` lacks these methods.
     """
     router = Router("interactive")
-    keyboard = PromptSource(prompt=prompt, history=history, fallback=default and LineEvent) if input else None
+    fallback = default and LineEvent
+    keyboard = PromptSource(prompt=prompt, history=history, toolbar=toolbar, fallback=fallback) if input else None
     actions = _Actions(router, _as_suspend_handler(suspend), shutdown, keyboard)
     running = RunningCommands()
     interrupts = InterruptPolicy(router, keyboard, running, actions.suspender, interrupt)

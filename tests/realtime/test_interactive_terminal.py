@@ -53,6 +53,7 @@ repl = new_interactive_router(
     default=(lambda event: print("line", repr(event.line))) if kind == "default" else None,
     shutdown=lambda: print("shutdown ran"),
     history=os.environ.get("HISTORY"),
+    toolbar=os.environ.get("TOOLBAR"),
 )
 
 @repl.command
@@ -110,7 +111,14 @@ class Terminal:
         self.child.expect(r"\x1b\[[JK]")
 
     def type(self, text: str) -> None:
+        if text == "\x03":
+            # Two within 50 ms would be one press.
+            time.sleep(0.1)
         self.child.send(text)
+
+    def interrupt(self) -> None:
+        time.sleep(0.1)  # as above
+        self.child.kill(signal.SIGINT)
 
     def ends(self, status: int = 0) -> str:
         """Wait for the end. The terminal has its former modes, and no process is left."""
@@ -216,15 +224,22 @@ def test_a_running_command_is_cancelled() -> None:
         terminal.ends()
 
 
+def test_the_toolbar_is_shown() -> None:
+    with at_terminal(TOOLBAR="three jobs wait") as terminal:
+        terminal.see("three jobs wait")
+        terminal.type("quit\r")
+        terminal.ends()
+
+
 def test_sigint_from_outside_works_like_ctrl_c() -> None:
     with at_terminal() as terminal:
         terminal.type("half")
         terminal.see("half")
-        terminal.child.kill(signal.SIGINT)
+        terminal.interrupt()
         terminal.sees_erased()
-        terminal.child.kill(signal.SIGINT)
+        terminal.interrupt()
         terminal.see("suspended; `resume` continues")
-        terminal.child.kill(signal.SIGINT)
+        terminal.interrupt()
         terminal.see("shutdown ran")
         terminal.ends()
 
@@ -477,6 +492,8 @@ def test_in_a_shell_in_tmux(tmp_path: Path) -> None:
     tmux = ["tmux", "-S", str(tmp_path / "socket"), "-f", "/dev/null"]
 
     def do(*words: str) -> str:
+        if words[-1] == "C-c":
+            time.sleep(0.1)  # two within 50 ms would be one press
         return subprocess.run([*tmux, *words], check=True, capture_output=True, text=True).stdout
 
     def see(pattern: str) -> None:
