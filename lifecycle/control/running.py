@@ -63,7 +63,8 @@ class Lifespan:
         # From here on, handlers run, including those of earlier events.
         self._dispatcher.working = True
         for lane in list(self._dispatcher.lanes.values()):
-            lane.start()
+            for _ in range(lane.concurrency):
+                lane.start()
         # The steps of the shutdown, last first. If one fails, the others still run.
         async with AsyncExitStack() as end:
             end.callback(self._reset)

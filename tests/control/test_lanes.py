@@ -433,6 +433,25 @@ async def test_drop_drops_events_that_arrive_while_the_handler_runs(clock: Clock
     assert router.state().dropped == 2
 
 
+@pytest.mark.parametrize(("concurrency", "ends"), [(1, [1, 2, 3, 4]), (2, [1, 1, 2, 2]), (8, [1, 1, 1, 1])])
+async def test_events_queued_before_the_start_use_the_whole_concurrency(
+    clock: Clock, concurrency: int, ends: list[int]
+) -> None:
+    ended: list[float] = []
+
+    async def handle(_: Event) -> None:
+        await asyncio.sleep(1)
+        ended.append(clock.time())
+
+    router = Router()
+    router.handle("a", handle, concurrency=concurrency)
+    for _ in range(4):
+        router.emit_nowait(Event("a"))
+    async with running(router):
+        await clock.advance(5)
+    assert ended == ends
+
+
 async def test_drop_allows_as_many_handlers_as_the_concurrency(clock: Clock) -> None:
     router, work = Router(), Work()
     router.handle("a", work, busy="drop", concurrency=2)
