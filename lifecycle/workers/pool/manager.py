@@ -270,6 +270,8 @@ class WorkerManager:
             # Start the replacement without delay if the lost worker had completed calls or had run long enough.
             good = worker.has_answered or self._loop.time() - worker.ready_at >= self._backoff.reset_after
             self._start(0 if good else worker.attempt + 1)
+            if worker.attempt and not good:
+                _log.warning("%r failed %d times in a row: %s", self._settings.name, worker.attempt + 1, error)
             self.restarts += 1
         self._announce("replace" if needed else "remove", worker, reason, error)
         self._start_missing()

@@ -318,3 +318,13 @@ async def test_a_pool_is_full_when_it_has_started() -> None:
         assert ready(pool) == 3
         stats = pool.stats()
         assert (stats.size, stats.idle, stats.starting, stats.saturation) == (3, 3, 0, 0.0)
+
+
+async def test_a_worker_that_fails_again_is_logged_as_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    target = "tests.realtime.pool.worker_targets:Broken"
+    pool = Pool("pool", target, init=("no model",), size=(1, 1), intensity=Intensity(2, 60))
+    with pytest.raises(WorkerFailed):
+        await pool.start()
+    again = [record for record in caplog.records if "times in a row" in record.message]
+    assert [record.levelname for record in again] == ["WARNING"]
+    assert again[0].message.startswith("'pool' failed 2 times in a row: ")
