@@ -40,6 +40,8 @@ class Readiness:
 
     #: The reason why the process is not ready yet, if known.
     reason: str = ""
+    #: The port that must accept connections, if any.
+    port: int | None = None
 
     def prepare(self, command: Command) -> Command:
         """Prepare for the start of ``command``, and return the command to start. Raises OSError."""
@@ -157,11 +159,11 @@ class Port(Readiness):
     def __init__(self, number: str) -> None:
         if not (number.isascii() and number.isdigit()) or not 0 < int(number) <= _MAX_PORT:
             raise ValueError(f"N must be a number from 1 to {_MAX_PORT}")
-        self.number: int = int(number)
-        self._listeners = _Listeners(self.number)
+        self.port = int(number)
+        self._listeners = _Listeners(self.port)
 
     def __str__(self) -> str:
-        return f"accept connections on 127.0.0.1:{self.number}"
+        return f"accept connections on 127.0.0.1:{self.port}"
 
     def prepare(self, command: Command) -> Command:
         """Remember the sockets that already listen on the port."""
@@ -184,7 +186,7 @@ class Port(Readiness):
         try:
             with socket.socket(family) as probe:
                 probe.setblocking(False)
-                await asyncio.get_running_loop().sock_connect(probe, (host, self.number))
+                await asyncio.get_running_loop().sock_connect(probe, (host, self.port))
                 # If no process listens, the system may assign this very port to the probe, which then connects to
                 # itself.
                 return bool(probe.getsockname() != probe.getpeername())
@@ -215,8 +217,8 @@ class Url(Readiness):
         self._url = url
         # The URL as shown in messages, without user and password.
         self._shown = url.replace(f"{parts.netloc}", parts.netloc.rpartition("@")[2], 1)
-        port = parts.port or _PORTS[parts.scheme]
-        self._listeners = _Listeners(port) if _is_here(parts.hostname) else None
+        self.port = parts.port or _PORTS[parts.scheme]
+        self._listeners = _Listeners(self.port) if _is_here(parts.hostname) else None
 
     def __str__(self) -> str:
         return f"respond at {self._shown} with a status below 400"

@@ -344,11 +344,13 @@ async def test_a_task_that_swallows_its_cancellation_is_given_up(
                 await enough.wait()
 
     run = flows.start(linear("f", stubborn), id="one")
-    await begun.wait()
-    assert await run.suspend(cancel_after=0) == "SUSPENDED"
-    assert run.steps["stubborn"].state == "PENDING"
-    assert "flow one: stubborn was cancelled but did not end" in caplog.text
-    enough.set()
+    try:
+        await begun.wait()
+        assert await run.suspend(cancel_after=0) == "SUSPENDED"
+        assert run.steps["stubborn"].state == "PENDING"
+        assert "flow one: stubborn was cancelled but did not end" in caplog.text
+    finally:
+        enough.set()
     await run.resume()
     await run
 
@@ -375,11 +377,13 @@ async def test_a_task_that_swallows_its_timeout_is_given_up(
         gone.set()
 
     run = flows.start(linear("f", stubborn), id="one")
-    with pytest.raises(TimeoutError, match="task 'stubborn' took longer than 5 s"):
-        await run
-    assert run.state == "REVERTED"
-    assert "flow one: stubborn did not end at its timeout; it is abandoned" in caplog.text
-    enough.set()
+    try:
+        with pytest.raises(TimeoutError, match="task 'stubborn' took longer than 5 s"):
+            await run
+        assert run.state == "REVERTED"
+        assert "flow one: stubborn did not end at its timeout; it is abandoned" in caplog.text
+    finally:
+        enough.set()
     await gone.wait()
 
 

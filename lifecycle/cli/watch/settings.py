@@ -7,7 +7,6 @@ import signal as signals
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
-from urllib.parse import urlsplit
 
 from lifecycle.cli import options
 from lifecycle.cli.files import load_table, shown, texts
@@ -161,7 +160,9 @@ class Settings:
     log_format: LogFormat = field(default="text", metadata={"option": options.LOG_FORMAT})
 
     def __post_init__(self) -> None:
-        if self.socket and self.ready and _port_of(self.ready) == self.socket.port:
+        from lifecycle.workers.readiness import parse_ready
+
+        if self.socket and self.ready and parse_ready(self.ready).port == self.socket.port:
             raise UsageError(
                 f"--ready {self.ready} cannot detect when a run is ready: with --socket, the port always accepts "
                 "connections; give --ready notify or line:REGEX"
@@ -224,14 +225,6 @@ def watch_settings(typed: Mapping[str, Any], configured: Mapping[str, Any]) -> S
     if isinstance(given["command"], str):
         given["command"] = (given["command"],) if given.get("shell") else tuple(shlex.split(given["command"]))
     return Settings(**given)
-
-
-def _port_of(ready: str) -> int | None:
-    """Return the port that ``--ready`` connects to, or None."""
-    kind, _, rest = ready.partition(":")
-    if kind == "port":
-        return int(rest)
-    return urlsplit(ready).port or {"http": 80, "https": 443}[kind] if kind in ("http", "https") else None
 
 
 def _absent(value: object) -> bool:
