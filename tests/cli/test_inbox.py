@@ -178,7 +178,7 @@ def test_messages_of_a_dead_receiver_wait_and_can_be_replayed(file: Path, capsys
 def test_messages_of_a_receiver_are_known_by_any_path_of_the_file(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Otherwise the messages would be delivered twice."""
+    """If messages of a living receiver were released, they would be delivered twice."""
     link = file.with_name("link.db")
     link.symlink_to(file)
     receiver = FileLock(lock_path(link))

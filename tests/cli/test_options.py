@@ -139,7 +139,7 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
 
 
 def test_the_nearest_file_with_the_table_counts(tmp_path: Path) -> None:
-    """The file of a sub-project without the table does not hide the one above it."""
+    """A sub-project's file without the table does not hide the file above it."""
     configure(tmp_path, 'command = "true"')
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)

@@ -17,7 +17,7 @@ PAGES = ("/", "/page/app.js")
 def asked(
     *headers: tuple[str, str], method: str = "GET", path: str = "/api/state", host: str = "127.0.0.1", to: str = ""
 ) -> int:
-    """Return the status with which the guard answers a request; 200 if it passes."""
+    """Return the status with which the guard rejects a request, or 200 if the request passes."""
     given = CIMultiDict([("Host", to or f"{host}:8080"), *headers])
     try:
         Guard(host, TOKEN, free=PAGES).check(method, path, given)

@@ -65,7 +65,7 @@ _HAND_OVER: Final = 'LISTEN_FDS=1 LISTEN_PID=$$; export LISTEN_FDS LISTEN_PID; e
 
 
 def stdio_mode(settings: Settings) -> StdioMode:
-    """Return the mode for the streams of the command, which depends on our streams."""
+    """Return the mode for the command's streams, which depends on our own."""
     if not settings.shares_terminal:
         return "pty" if is_terminal(sys.stdin) and is_terminal(sys.stdout) else "pipes"
     try:
@@ -146,7 +146,7 @@ class Launcher:
         )
 
     def ends_all(self, exit_code: int | None) -> bool:
-        """Return whether the user stopped the command, and so `lifecycle watch`, with Ctrl+C in the foreground."""
+        """Return whether the user pressed Ctrl+C in the foreground, which ends the command and `lifecycle watch`."""
         return self._foreground is not None and self._foreground.ended_by_user(exit_code)
 
     def resize(self) -> None:

@@ -23,7 +23,7 @@ def answer(body: bytes | str, *, status: int = 200, length: int | None = None) -
 
 @contextmanager
 def speaker(path: Path, *answers: bytes) -> Generator[list[bytes]]:
-    """Listen at ``path`` and send ``answers`` one by one, repeating the last. Yield the requests."""
+    """Listen at ``path`` and send ``answers`` in order, repeating the last one. Yield the requests."""
     asked: list[bytes] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(path))

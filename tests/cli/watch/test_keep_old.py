@@ -67,7 +67,7 @@ def statuses(rig: one.Rig) -> list[Status]:
 
 
 async def begin(rig: one.Rig, clock: Clock, name: str = "a") -> None:
-    """Make a change. The new process needs a while to become ready."""
+    """Make a change. The new process takes a while to become ready."""
     rig.launcher.hangs = True
     rig.change(name)
     await clock.settle()
