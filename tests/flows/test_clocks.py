@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from lifecycle.testing import Clock
+
 LIMIT = 30.0
 HOUR = 3600.0
 
@@ -46,6 +48,14 @@ async def test_setting_the_clock_does_not_end_claims(
         assert abs(later.store.time() - flows.store.time()) < LIMIT
     await queue.extend(job, 30.0)
     await queue.complete(job)
+
+
+async def test_virtual_time_passes_although_it_is_close_to_the_time_since_boot(flows: Flows, clock: Clock) -> None:
+    queue = JobQueue(flows, max_attempts=2)
+    await clock.advance(time.monotonic())
+    await queue.claim(await queue.enqueue("grow", id="one"), lease=30.0)
+    await clock.advance(31.0)
+    assert (await queue.get("one")).state == "UNCLAIMED"
 
 
 async def test_a_delayed_job_is_due_although_the_clock_goes_back(flows: Flows, step: Callable[[float], None]) -> None:

@@ -331,14 +331,11 @@ def storable(text: str) -> str:
     return text.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
 
 
-#: Minimum difference in seconds between the clocks of the loop and the system for the loop's clock to count as virtual.
-_APART = 5.0
-
-
 def clock_of(store: Store) -> Callable[[], float]:
     """Return the running loop's clock if it is virtual, as in tests, and the clock of ``store`` otherwise."""
     loop = asyncio.get_running_loop()
-    return store.time if abs(loop.time() - time.monotonic()) < _APART else loop.time
+    # Only a loop in virtual time has a wall_time. Its time() may come close to the system's clock soon after a boot.
+    return loop.time if hasattr(loop, "wall_time") else store.time
 
 
 # -- resetting a flow in the store -------------------------------------------------------------------------------------
