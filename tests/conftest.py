@@ -83,6 +83,17 @@ def _sendable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Start two workers per core: many tests wait for processes, servers and files."""
+    return 2 * (os.cpu_count() or 1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the build of the documentation, which takes longest and is one process."""
+    items.sort(key=lambda item: "built" not in getattr(item, "fixturenames", ()))
+
+
 def pytest_collection_finish() -> None:
     """Exclude objects that exist before the first test from garbage collection: scanning them would be slow."""
     gc.collect()

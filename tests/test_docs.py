@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import fcntl
 import importlib
 import importlib.util
 import inspect
 import io
 import json
+import os
 import re
 import shlex
 import signal
@@ -729,21 +731,20 @@ def test_the_diagrams_of_states_match_the_tables_in_the_code() -> None:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the pages as `make docs` does."""
+    """Build the pages as `make docs` does, once per session: the workers of xdist share the result."""
     pytest.importorskip("sphinx")
-    out = tmp_path_factory.mktemp("html")
-    command = [
-        sys.executable,
-        "-m",
-        "sphinx",
-        "--fail-on-warning",
-        "--keep-going",
-        "-q",
-        "-b",
-        "html",
-        "docs",
-        str(out),
-    ]
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with (base / "html.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (base / "html").exists():
+            _build(tmp_path_factory.mktemp("html")).rename(base / "html")
+    return base / "html"
+
+
+def _build(out: Path) -> Path:
+    options = ["--fail-on-warning", "--keep-going", "-q", "-b", "html"]
+    command = [sys.executable, "-m", "sphinx", *options, "docs", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return out
