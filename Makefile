@@ -29,8 +29,10 @@ $(DEMO): pyproject.toml
 demo: $(DEMO)  ## run the hot reloader on examples/site, with a prompt and a webhook
 	@$(BIN)/python -m examples.demo
 
+# Without bytecode, each program that a test starts would compile the library again.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(STAMP) lint  ## run all tests, lint and type checks
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(STAMP)  ## run ruff, the linter for English (tools/prose.py) and the type checkers
 	$(BIN)/ruff check .
@@ -67,7 +69,7 @@ bench-check: $(STAMP)  ## compare the ratios with the stored ones; MODULES="rout
 coverage: $(STAMP)  ## measure the line and branch coverage of the tests, including the programs that they start
 	$(BIN)/python -m pip install --quiet --group quality
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -n auto; $(BIN)/coverage combine --quiet
+	$(BIN)/coverage run -m pytest -n auto --dist worksteal; $(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered --sort=miss
 
 mutants: $(STAMP)  ## run mutation tests of patterns, states and the supervisor policy; takes half an hour

@@ -26,6 +26,7 @@ __all__ = ["main"]
 RUNS, LOADED, SLOWEST = 20, 2, 20
 
 _BUSY = "while True: pass"
+_WORKERS = ("-n", "auto", "--dist", "worksteal")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -53,7 +54,7 @@ def _cases(arguments: list[str], *, loaded: bool) -> Iterator[tuple[str, float, 
         for _ in range((os.cpu_count() or 1) if loaded else 0):
             busy = stack.enter_context(subprocess.Popen([sys.executable, "-c", _BUSY]))
             stack.callback(busy.kill)
-        pytest = [sys.executable, "-m", "pytest", "-n", "auto", "-q", f"--junitxml={report}", *arguments]
+        pytest = [sys.executable, "-m", "pytest", *_WORKERS, "-q", f"--junitxml={report}", *arguments]
         subprocess.run(pytest, check=False, stdout=subprocess.DEVNULL)
         if not report.exists():
             sys.exit(f"pytest wrote no report: {' '.join(pytest)}")
