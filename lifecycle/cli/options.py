@@ -235,7 +235,7 @@ def ready(text: str) -> str:
     try:
         parse_ready(text)
     except ValueError as error:
-        raise ValueError(str(error).removeprefix(f"ready={text!r} is ")) from None
+        raise ValueError(_advice(error, text)) from None
     return text
 
 
@@ -246,8 +246,13 @@ def probe(text: str) -> str:
     try:
         parse_probe(text, "")
     except ValueError as error:
-        raise ValueError(str(error).removeprefix(f"probe={text!r} of '' is ")) from None
+        raise ValueError(_advice(error, text)) from None
     return text
+
+
+def _advice(error: ValueError, text: str) -> str:
+    """Return the message of ``error`` without the given ``text``, which the caller shows before it."""
+    return "give " + str(error).partition(" must be ")[2].replace(f", got {text!r}", "")
 
 
 def rules(text: str) -> tuple[Rule, ...]:
