@@ -84,7 +84,7 @@ async def test_a_stop_while_it_is_waited_for_ends_the_worker(way: str, port: int
 async def test_a_process_not_ready_in_time_is_stopped_with_its_group(way: str, port: int) -> None:
     ready = way.format(port=port)
     worker = ProcessWorker("app", "sh", "-c", "sleep 1000 & sleep 1000", ready=ready, start_timeout=0.1)
-    with pytest.raises(WorkerFailed, match=r"'app' did not (accept|answer|write|send) .* within 0.1 s and was stopped"):
+    with pytest.raises(WorkerFailed, match=r"'app' did not (accept|respond|write|send) .* within 0.1 s and was"):
         await worker.start()
     exit_ = await worker.wait()
     assert (exit_.status, exit_.signal) == ("failed", signal.SIGTERM)
