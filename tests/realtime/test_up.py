@@ -383,6 +383,52 @@ class TestPolicies:
         assert "waiting for a change" in text
         assert len(pids(text)) == 3
 
+    def test_a_touch_or_a_save_without_a_change_restarts_nothing(
+        self, tables: Callable[..., Running], here: Path
+    ) -> None:
+        for name in ("a.txt", "b.txt"):
+            (here / name).write_text("old\n")
+        time.sleep(0.05)  # A file that has just been written is not read at the start.
+        program = tables(f"""
+            [up]
+            a = {{ command = "{LIVES}", watch = ["a.txt"] }}
+            b = {{ command = "{LIVES}", watch = ["."] }}
+        """)
+        for _ in "ab":
+            program.until("| up")
+        (here / "a.txt").touch()
+        (here / "a.txt").write_text("old\n")
+        # If one of them had counted, it would be in this message or an earlier one.
+        (here / "b.txt").write_text("new\n")
+        program.until("changed: b.txt; restarting b")
+        program.until("| up")
+        (here / "a.txt").write_text("new\n")
+        program.until("changed: a.txt; restarting a\n")
+        program.until("changed: a.txt; restarting b\n")
+        assert program.stop().count("changed:") == 3
+
+    def test_an_error_in_a_python_or_env_file_keeps_the_old_process(
+        self, tables: Callable[..., Running], here: Path
+    ) -> None:
+        program = tables(f"""
+            [up.web]
+            command = "echo up $$; cd . && exec '{sys.executable}' -c 'input()' </dev/zero"
+            watch = ["."]
+        """)
+        program.until("web    | up")
+        (here / "app.py").write_text("def f(:\n")
+        program.until("changed: app.py (added); the old web keeps running because of this error:\n")
+        program.until("SyntaxError")
+        (here / ".env").write_text("A: 1\n")
+        program.until("the old web keeps running because of these errors:\n")
+        program.until(".env:1: 'A: 1' cannot be read")
+        (here / "app.py").write_text("def f(): pass\n")
+        program.until("keeps running because of this error:\n")
+        (here / ".env").write_text("A=1\n")
+        program.until("restarting web")
+        program.until("web    | up")
+        assert len(set(pids(program.stop()))) == 2
+
 
 #: Prints that it listens as soon as the file ``go`` exists, then stays alive.
 LISTENS = "echo booting; while ! test -e go; do sleep 0.02; done; echo listening; exec sleep 600"

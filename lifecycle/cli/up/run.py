@@ -17,11 +17,10 @@ from lifecycle.backoff import Backoff
 from lifecycle.cli.files import permissions_checked
 from lifecycle.cli.logs import logging_to
 from lifecycle.cli.output import FAILED
-from lifecycle.cli.paths import PathRules, absolute, available, own_output
+from lifecycle.cli.up.changes import Changes
 from lifecycle.cli.up.processes import environment, find_file, read_file, selected
 from lifecycle.cli.up.screen import Outcome, Screen, StatusPrinter, exit_status, summary
-from lifecycle.cli.watch.session import handle_changes
-from lifecycle.cli.watch.settings import WAIT, Settings
+from lifecycle.cli.watch.session import learning
 from lifecycle.control import Router
 from lifecycle.errors import InvalidTransition, SourceFailed, WorkerFailed
 from lifecycle.workers import ProcessWorker, Spec, Supervisor
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
     from lifecycle.cli.options import LogFormat
     from lifecycle.cli.output import Console
     from lifecycle.cli.up.processes import Process
-    from lifecycle.control import FileBatch
-    from lifecycle.events import Change, StatusEvent
+    from lifecycle.events import StatusEvent
     from lifecycle.workers import WorkerState
 
 __all__ = ["up"]
@@ -107,6 +105,10 @@ class _Starts:
             if (start := self._starting.pop(name, None)) is not None:
                 start.cancel()
         self._advance()
+
+    def is_alive(self, name: str) -> bool:
+        """Return whether the process runs or is being started."""
+        return self._state(name).status in (Status.STARTING, *AT_WORK)
 
     def stops_all(self, process: Process, state: WorkerState) -> bool:
         """Return whether everything stops because ``process`` has ended with ``state``."""
@@ -233,6 +235,7 @@ class _Program:
             stop_order="reverse" if any(each.after for each in processes) else "parallel",
         )
         self._starts = _Starts(processes, self._supervisor, screen.console, self._end_if_over)
+        self._changes = Changes(processes, self._environment, self._starts, screen.console, logs=screen.logs)
         self._outcomes: list[Outcome] = []
 
     def run(self) -> int:
@@ -241,15 +244,12 @@ class _Program:
         from lifecycle.runtime import run
 
         control = OptionalControlSocket(program_name("up", self._directory), self._screen.console)
-        router = _file_router(self._processes, self._starts.restart, self._screen.console, logs=self._screen.logs)
-        if router is not None:
-            # Without a terminal, SIGHUP stops `lifecycle up`, as it does without a router.
-            router.handle("lifecycle/reload", lambda _: _shut_down())
+        router = self._file_router()
         limit = sum(each.stop_timeout + _MARGIN for each in self._processes)
         hooks.forced_exit.connect(self._kill)
         try:
             # Shutdown hooks may take a fifth of the time.
-            run(control, *([router] if router else []), self._live, exit_timeout=max(25.0, limit * 1.25))
+            run(control, *([router] if router else []), self._main, exit_timeout=max(25.0, limit * 1.25))
         except SourceFailed as error:
             self._screen.console.error(str(error))
             return FAILED
@@ -257,6 +257,21 @@ class _Program:
             hooks.forced_exit.disconnect(self._kill)
         self._summarise()
         return exit_status(self._outcomes)
+
+    def _file_router(self) -> Router | None:
+        """Return a router that restarts processes when their files change; None if no process watches files."""
+        if not self._changes.paths:
+            return None
+        router = Router("up")
+        self._changes.add_to(router)
+        # Without a terminal, SIGHUP stops `lifecycle up`, as it does without a router.
+        router.handle("lifecycle/reload", lambda _: _shut_down())
+        return router
+
+    async def _main(self) -> None:
+        """Run the processes. This starts after the sources, so that no change is missed."""
+        async with learning(self._changes.learn()):
+            await self._live()
 
     async def _live(self) -> None:
         for process in self._processes:
@@ -318,7 +333,7 @@ class _Program:
 
     def _spec(self, process: Process) -> Spec:
         # Report errors in the environment files before any process starts.
-        environment(process, self._env_file)
+        self._environment(process)
         return Spec(
             process.name,
             lambda: self._worker(process),
@@ -330,12 +345,15 @@ class _Program:
             restart_unhealthy=process.restart_unhealthy,
         )
 
+    def _environment(self, process: Process) -> dict[str, str]:
+        return environment(process, self._env_file)
+
     def _worker(self, process: Process) -> ProcessWorker:
         """Return the worker for one start. Its env files are read now."""
         return ProcessWorker(
             process.name,
             *process.argv,
-            env=environment(process, self._env_file),
+            env=self._environment(process),
             cwd=process.cwd,
             user=process.user,
             stop_signal=process.stop_signal,
@@ -350,46 +368,3 @@ def _shut_down() -> None:
     from lifecycle.runtime import shutdown
 
     shutdown()
-
-
-def _file_router(
-    processes: Sequence[Process],
-    restart: Callable[[Sequence[str]], None],
-    console: Console,
-    *,
-    logs: Sequence[int] = (),
-) -> Router | None:
-    """Return a router that restarts processes when their files change; None if no process watches files."""
-    watches = [_Watch(each, logs) for each in processes if each.watch]
-    if not watches:
-        return None
-
-    async def files(batch: FileBatch) -> None:
-        names: list[str] = []
-        for watch in watches:
-            if changes := watch.select(batch):
-                console.info(f"{watch.rules.describe(changes)}; restarting {watch.name}")
-                names.append(watch.name)
-        restart(names)
-
-    router = Router("up")
-    handle_changes(router, files, [path for watch in watches for path in watch.paths], wait=WAIT)
-    return router
-
-
-class _Watch:
-    """The files and directories that a process watches."""
-
-    def __init__(self, process: Process, logs: Sequence[int]) -> None:
-        self.name = process.name
-        self.paths = tuple(absolute(path, Path.cwd()) for path in process.watch)
-        settings = Settings(command=process.argv, paths=self.paths)
-        self.rules = PathRules(settings, Path.cwd(), git=available(), outputs=own_output(*logs))
-
-    def select(self, batch: FileBatch) -> dict[Path, Change]:
-        """Return the changes that restart the process."""
-        return {
-            path: change
-            for path, change in batch.changes.items()
-            if any(path.is_relative_to(root) for root in self.paths) and self.rules.action(path) != "ignore"
-        }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from dataclasses import replace
@@ -16,13 +15,13 @@ from lifecycle.cli.output import DONE, FAILED, ConfigError, UsageError
 from lifecycle.cli.paths import PathRules, honours_gitignore, own_output
 from lifecycle.cli.watch.launcher import Launcher, handover, interpreter, own_reload_option, stdio_mode
 from lifecycle.cli.watch.runner import Runner
-from lifecycle.cli.watch.session import Session, handle_changes
+from lifecycle.cli.watch.session import Session, handle_changes, learning
 from lifecycle.cli.watch.settings import find_table, watch_settings
 from lifecycle.errors import SourceFailed
 from lifecycle.handlers import SuspendHandler
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Mapping
+    from collections.abc import Mapping
 
     from lifecycle.cli.output import Console
     from lifecycle.cli.watch.endpoints import LiveReload
@@ -114,18 +113,11 @@ class _Program:
 
     async def _main(self) -> None:
         """Run the command. It starts after the sources, so that no change is missed."""
-        reading = self._session.learn()
-        # The first batch contains all files of a small program. Any other files are read while the command runs.
-        await anext(reading, None)
-        learning = asyncio.create_task(_exhaust(reading), name="read the watched files")
-        try:
+        async with learning(self._session.learn()):
             self._console.info(f"watching {', '.join(str(path) for path in self._settings.paths)}")
             if option := own_reload_option(self._settings.command):
                 self._console.warning(f"the command restarts itself too ({option}), even after a broken edit")
             await self._runner.run()
-        finally:
-            learning.cancel()
-            await asyncio.wait({learning})
 
     def _add_files(self, rules: PathRules) -> None:
         settings = self._settings
@@ -159,11 +151,6 @@ class _Program:
         watched = ", ".join(str(path) for path in self._settings.paths)
         then = "; changes are held until release" if self._session.held else ""
         reply(f"{self._launcher.name}: {self._runner.describe()}\nwatching {watched}{then}", self._console.info)
-
-
-async def _exhaust(steps: AsyncIterable[object]) -> None:
-    async for _ in steps:
-        pass
 
 
 def _require_paths(settings: Settings, *, typed: bool) -> None:

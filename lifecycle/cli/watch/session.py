@@ -28,7 +28,7 @@ from lifecycle.sources import DEFAULT_IGNORES, FileWatchSource
 from lifecycle.sources._file_tree import STAMP_NS, Rules
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from lifecycle.cli.options import Action
     from lifecycle.cli.output import Console
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lifecycle.events import Change, FileEvent
     from lifecycle.handlers import SuspendHandler
 
-__all__ = ["Contents", "Session", "SyntaxCheck", "handle_changes", "syntax_errors"]
+__all__ = ["Contents", "Session", "SyntaxCheck", "because_of", "handle_changes", "learning", "syntax_errors"]
 
 #: The maximum number of seconds for which changes are collected while files keep changing.
 _LONGEST_WAIT: Final = 2.0
@@ -74,6 +74,24 @@ def handle_changes(
     router.add_source(FileWatchSource(*paths, filter=lambda _, path: wanted(path), step=step, poll=poll))
 
 
+@contextlib.asynccontextmanager
+async def learning(reading: AsyncGenerator[int]) -> AsyncGenerator[None]:
+    """Run ``reading``, from `Contents.learn`: its first batch before the block, the others during the block."""
+    # The first batch contains all files of a small program.
+    await anext(reading, None)
+    rest = asyncio.create_task(_exhaust(reading), name="read the watched files")
+    try:
+        yield
+    finally:
+        rest.cancel()
+        await asyncio.wait({rest})
+
+
+async def _exhaust(reading: AsyncGenerator[int]) -> None:
+    async for _ in reading:
+        pass
+
+
 class Session:
     """The handlers of a watched command. Each selects a reaction, prints a message, and calls the runner.
 
@@ -103,8 +121,6 @@ class Session:
         # For each file that has changed soon after the last starts: the number of these starts, in a row.
         self._soon: dict[Path, int] = {}
         self._last_change = -inf
-        # Changed files that could not be compiled. They are checked again at every change.
-        self._broken: frozenset[Path] = frozenset()
 
     @property
     def held(self) -> bool:
@@ -205,24 +221,22 @@ class Session:
         """Return whether an error in a file would prevent a start, and print the error."""
         if not self._settings.check:
             return False
-        wrong: list[str] = []
-        # Includes the files that were broken before.
-        suspects = sorted({*changes, *self._broken})
-        if self._syntax is not None and suspects:
-            broken = await self._syntax.errors(suspects)
-            self._broken = frozenset(broken)
-            wrong += broken.values()
+        wrong = await self._syntax.errors(changes) if self._syntax is not None else []
         try:
             if self._settings.env_file is not None:
                 read_env(self._settings.env_file)
         except ConfigError as error:
             wrong.append(str(error))
-        if not wrong:
-            return False
-        then = "the old process keeps running" if self._runner.alive else "not started"
-        errors = "this error" if len(wrong) == 1 else "these errors"
-        self._console.error("\n".join([f"{why}; {then} because of {errors}:", *wrong]))
-        return True
+        if wrong:
+            then = "the old process keeps running" if self._runner.alive else "not started"
+            self._console.error(because_of(f"{why}; {then}", wrong))
+        return bool(wrong)
+
+
+def because_of(effect: str, errors: Sequence[str]) -> str:
+    """Return a message about ``effect``, with the errors that caused it on the next lines."""
+    count = "this error" if len(errors) == 1 else "these errors"
+    return "\n".join([f"{effect} because of {count}:", *errors])
 
 
 # -- whether a file has changed ------------------------------------------------------------------------------------
@@ -367,10 +381,12 @@ _OPTIONS = ("-I", "-S", "-B", "-W", "ignore", "-c")
 
 
 class SyntaxCheck:
-    """Compiles Python files with the interpreter of the command."""
+    """Compiles the Python files of a command with its interpreter ``python``."""
 
     def __init__(self, python: str) -> None:
         self._python = python
+        # The files that could not be compiled. They are checked again at every change.
+        self._broken: frozenset[Path] = frozenset()
         # The file that was compiled first, its state at that time, and its errors, or None without a result.
         self._first: tuple[Path, _Fingerprint, asyncio.Future[dict[Path, str] | None]] | None = None
 
@@ -389,12 +405,14 @@ class SyntaxCheck:
         finally:
             done.set_result(errors)
 
-    async def errors(self, paths: Collection[Path]) -> dict[Path, str]:
-        """Return the files among ``paths`` that cannot be compiled, each with the error message."""
+    async def errors(self, changed: Collection[Path]) -> list[str]:
+        """Compile the ``changed`` files and those that were broken before, and return the error messages."""
+        paths = sorted({*changed, *self._broken})
         known = await self._known()
-        rest = [path for path in paths if path not in known]
         found = {path: errors[path] for path, errors in known.items() if path in paths and path in errors}
-        return found | await syntax_errors(self._python, rest)
+        found |= await syntax_errors(self._python, [path for path in paths if path not in known])
+        self._broken = frozenset(found)
+        return list(found.values())
 
     async def _known(self) -> dict[Path, dict[Path, str]]:
         """Return the errors of the file that was compiled in advance, by its path; empty if it has changed since."""

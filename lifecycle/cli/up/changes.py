@@ -1,0 +1,162 @@
+"""The restarts of `lifecycle up` after changes to the files that its processes watch.
+
+As in `lifecycle watch`, a file that is only touched does not count. If a changed Python file cannot be compiled, or an
+environment file is invalid, the old process keeps running.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from lifecycle.cli.output import ConfigError
+from lifecycle.cli.paths import PathRules, absolute, available, own_output
+from lifecycle.cli.watch.launcher import interpreter
+from lifecycle.cli.watch.session import Contents, SyntaxCheck, because_of, handle_changes
+from lifecycle.cli.watch.settings import WAIT, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+
+    from lifecycle.cli.output import Console
+    from lifecycle.cli.up.processes import Process
+    from lifecycle.control import FileBatch, Router
+    from lifecycle.events import Change, FileEvent
+
+__all__ = ["Changes", "Restarts", "python_of"]
+
+#: Reads the environment files of a process, and returns its environment.
+_Environment: TypeAlias = "Callable[[Process], Mapping[str, str]]"
+
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+
+
+class Restarts(Protocol):
+    """An object that restarts processes."""
+
+    def restart(self, names: Iterable[str]) -> None:
+        """Restart these processes."""
+        ...
+
+    def is_alive(self, name: str) -> bool:
+        """Return whether the process runs or is being started."""
+        ...
+
+
+class Changes:
+    """Restarts ``processes`` when their files change. ``logs`` are descriptors of files that never count."""
+
+    def __init__(
+        self,
+        processes: Sequence[Process],
+        environment: _Environment,
+        restarts: Restarts,
+        console: Console,
+        *,
+        logs: Sequence[int] = (),
+    ) -> None:
+        self._watches = [_Watch(each, environment, logs) for each in processes if each.watch]
+        self._restarts = restarts
+        self._console = console
+        self._contents = Contents()
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The watched files and directories."""
+        return tuple(path for watch in self._watches for path in watch.paths)
+
+    def add_to(self, router: Router) -> None:
+        """Add a source of changes to ``router``, and handlers for them."""
+        router.also("file/*", self._begin_check, busy="drop")
+        handle_changes(router, self._files, self.paths, wait=WAIT, wanted=self._counts)
+
+    def learn(self) -> AsyncGenerator[int]:
+        """Read the watched files, to recognise files that are only touched. Yields after each batch."""
+        return self._contents.learn(dict.fromkeys(self.paths), self._counts)
+
+    def _counts(self, path: Path) -> bool:
+        return any(watch.counts(path) for watch in self._watches)
+
+    async def _begin_check(self, event: FileEvent) -> None:
+        """Compile a changed file while further changes are awaited."""
+        for watch in self._watches:
+            if watch.syntax is not None and watch.counts(event.path):
+                await watch.syntax.begin(event.path)
+
+    async def _files(self, batch: FileBatch) -> None:
+        changes = await self._contents.changed(batch.changes)
+        self._restarts.restart([watch.name for watch in self._watches if await self._needs_restart(watch, changes)])
+
+    async def _needs_restart(self, watch: _Watch, changes: Mapping[Path, Change]) -> bool:
+        """Print the effect of ``changes`` on a process, and return whether it has to be restarted."""
+        own: dict[Path, Change] = {path: change for path, change in changes.items() if watch.counts(path)}
+        if not own:
+            return False
+        why = watch.rules.describe(own)
+        if errors := await watch.errors(own):
+            alive = self._restarts.is_alive(watch.name)
+            then = f"the old {watch.name} keeps running" if alive else f"{watch.name} is not started"
+            self._console.error(because_of(f"{why}; {then}", errors))
+        else:
+            self._console.info(f"{why}; restarting {watch.name}")
+        return not errors
+
+
+class _Watch:
+    """The files and directories that a process watches."""
+
+    def __init__(self, process: Process, environment: _Environment, logs: Sequence[int]) -> None:
+        self._process = process
+        self._environment = environment
+        self.name = process.name
+        self.paths = tuple(absolute(path, Path.cwd()) for path in process.watch)
+        settings = Settings(command=process.argv, paths=self.paths)
+        self.rules = PathRules(settings, Path.cwd(), git=available(), outputs=own_output(*logs))
+        python = python_of(process, environment(process))
+        self.syntax = None if python is None else SyntaxCheck(python)
+
+    def counts(self, path: Path) -> bool:
+        """Return whether a change of ``path`` restarts the process."""
+        return any(path.is_relative_to(root) for root in self.paths) and self.rules.action(path) != "ignore"
+
+    async def errors(self, changed: Iterable[Path]) -> list[str]:
+        """Return the errors that would prevent a start after these changes."""
+        errors = [] if self.syntax is None else await self.syntax.errors([*changed])
+        try:
+            self._environment(self._process)
+        except ConfigError as error:
+            errors.append(str(error))
+        return errors
+
+
+def python_of(process: Process, env: Mapping[str, str]) -> str | None:
+    """Return the Python interpreter of the command, if it is known; see `interpreter`.
+
+    If the command is a line for the shell, it is the interpreter of the first program in it that has one.
+    """
+    if not isinstance(process.command, str):
+        return _python(process.command, process.cwd, env)
+    programs = (_python(_words(part), process.cwd, env) for part in re.split(r"[;&|\n]+", process.command))
+    return next(filter(None, programs), None)
+
+
+def _words(line: str) -> list[str]:
+    """Return the words of a simple command, without assignments and ``exec`` in front of the program."""
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        return []
+    while words and (words[0] == "exec" or _ASSIGNMENT.fullmatch(words[0])):
+        del words[0]
+    return words
+
+
+def _python(argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> str | None:
+    if not argv:
+        return None
+    name = str(cwd / argv[0]) if "/" in argv[0] else argv[0]
+    program = shutil.which(name, path=env.get("PATH"))
+    return None if program is None else interpreter([program, *argv[1:]], env)
