@@ -159,7 +159,7 @@ class Port(Readiness):
     def __init__(self, number: str) -> None:
         if not (number.isascii() and number.isdigit()) or not 0 < int(number) <= _MAX_PORT:
             raise ValueError(f"N must be a number from 1 to {_MAX_PORT}")
-        self.port = int(number)
+        self.port: int | None = int(number)
         self._listeners = _Listeners(self.port)
 
     def __str__(self) -> str:
@@ -217,7 +217,7 @@ class Url(Readiness):
         self._url = url
         # The URL as shown in messages, without user and password.
         self._shown = url.replace(f"{parts.netloc}", parts.netloc.rpartition("@")[2], 1)
-        self.port = parts.port or _PORTS[parts.scheme]
+        self.port: int | None = parts.port or _PORTS[parts.scheme]
         self._listeners = _Listeners(self.port) if _is_here(parts.hostname) else None
 
     def __str__(self) -> str:
