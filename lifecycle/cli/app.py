@@ -11,6 +11,7 @@ from lifecycle.cli.output import CliError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
     from lifecycle.cli.options import Option
 
@@ -223,7 +224,16 @@ def _add_watch(commands: Any) -> None:
         metavar="PATH",
         help="watch these files and directories [default: the current directory]",
     )
+    parser.add_argument(
+        "-w", "--watch", dest="paths", type=_one_path, action=_Collect, metavar="PATH", help="another way to give PATH"
+    )
     _add_options(parser, OPTIONS)
+
+
+def _one_path(text: str) -> tuple[Path, ...]:
+    from lifecycle.cli import options
+
+    return (_typed(options.path)(text),)
 
 
 def _watch(arguments: Arguments) -> int:
@@ -490,14 +500,23 @@ def _add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> 
 
 def _add_option(group: Any, option: Option) -> None:
     """Add an option with a value, or both forms of a flag. The help shows the form that differs from the default."""
+    for name, value in option.presets:
+        group.add_argument(name, dest=option.field, action="store_const", const=value, help=option.preset_help(value))
     if option.is_flag:
         for name, value in ((option.name, True), (f"no-{option.name}", False)):
-            shown = option.help if name == option.shown else argparse.SUPPRESS
-            group.add_argument(f"--{name}", dest=option.field, action="store_const", const=value, help=shown)
+            is_shown = name == option.shown
+            names = (*(option.aliases if is_shown else ()), f"--{name}")
+            shown = option.help if is_shown else argparse.SUPPRESS
+            group.add_argument(*names, dest=option.field, action="store_const", const=value, help=shown)
         return
-    action = _Collect if option.many else "store"
     group.add_argument(
-        f"--{option.name}", metavar=option.metavar, help=option.described, type=_typed(option.read), action=action
+        *option.aliases,
+        f"--{option.name}",
+        dest=option.field,
+        metavar=option.metavar,
+        help=option.described,
+        type=_typed(option.read),
+        action=_Collect if option.many else "store",
     )
 
 

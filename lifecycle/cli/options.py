@@ -150,28 +150,30 @@ class Rule(NamedTuple):
 
 
 _HIGHEST_PORT = 65535
+_UNITS = {"": 1.0, "s": 1.0, "ms": 0.001}
 
 
 def seconds(text: str) -> float:
-    """Read a time in seconds, zero or more."""
-    value = _number(text)
+    """Read a time, zero or more: seconds, or a number with the unit s or ms. Return seconds."""
+    value = _seconds(text)
     if not 0 <= value < math.inf:
-        raise ValueError("give seconds, such as 0.5")
+        raise ValueError("give seconds, such as 0.5 or 500ms")
     return value
 
 
 def interval(text: str) -> float:
-    """Read a time in seconds above zero."""
-    value = _number(text)
+    """Read a time above zero, as `seconds` does."""
+    value = _seconds(text)
     if not 0 < value < math.inf:
-        raise ValueError("give seconds above zero, such as 0.5")
+        raise ValueError("give seconds above zero, such as 0.5 or 500ms")
     return value
 
 
-def _number(text: str) -> float:
+def _seconds(text: str) -> float:
+    number = text.rstrip("ms")
     try:
-        return float(text)
-    except ValueError:
+        return float(number) * _UNITS[text.removeprefix(number)]
+    except (KeyError, ValueError):
         return math.nan
 
 
@@ -317,6 +319,10 @@ class Option:
     default: Any = None
     #: The heading above the option in the help.
     group: str = "options"
+    #: Other names on the command line, with their dashes. Those of a flag belong to the form in the help.
+    aliases: tuple[str, ...] = ()
+    #: Names that take no value, each with the value to which it sets this option.
+    presets: tuple[tuple[str, Any], ...] = ()
 
     @property
     def is_flag(self) -> bool:
@@ -351,8 +357,13 @@ class Option:
         """The help text, followed by the default if there is one."""
         return f"{self.help} [default: {self.shown_default}]" if self.shown_default else self.help
 
+    def preset_help(self, value: Any) -> str:
+        """Return the help text of a name that sets this option to ``value``."""
+        written = f"--{'' if value else 'no-'}{self.name}" if self.is_flag else f"--{self.name} {value}"
+        return f"same as '{written}'" + (", which is the default" if value == self.default else "")
 
-def option(
+
+def option(  # noqa: PLR0913  # the fields of `Option`; each has a default
     metavar: str | None,
     help: str,  # noqa: A002  # as argparse calls it
     read: _Read = str,
@@ -361,11 +372,14 @@ def option(
     number: bool = False,
     many: bool = False,
     group: str = "options",
+    aliases: tuple[str, ...] = (),
+    presets: tuple[tuple[str, Any], ...] = (),
 ) -> Any:
     """Declare a field of a settings dataclass as an option (see `Option`). Without ``metavar``, it is a flag."""
     default = () if many else default
     # `options_of` sets the name to that of the field.
-    return field(default=default, metadata={"option": Option("", help, metavar, read, number, many, default, group)})
+    declared = Option("", help, metavar, read, number, many, default, group, aliases, presets)
+    return field(default=default, metadata={"option": declared})
 
 
 #: The format of messages, for `watch`, `up` and `run`.

@@ -64,6 +64,24 @@ def test_every_option_can_be_typed() -> None:
     )
 
 
+def test_short_options_mean_what_they_mean_to_watchexec_and_nodemon() -> None:
+    short = "-w src -w lib -e py -i build/ -d 50ms -s HUP -r -n -c -p"
+    long = "src lib --ext py --ignore build/ --wait 0.05 --signal HUP --busy restart --no-shell --clear --postpone"
+    assert settings(*short.split(), "--", "true") == settings(*long.split(), "--", "true")
+
+
+def test_other_names_of_an_option_set_it() -> None:
+    assert settings("--on-change-only", "--debounce", "2s", "--watch", "src", "--", "true") == Settings(
+        command=("true",), postpone=True, wait=2.0, paths=(Path("src"),)
+    )
+
+
+def test_short_option_overrides_the_file(tmp_path: Path) -> None:
+    here = configure(tmp_path, "busy = 'queue'\nshell = true")
+    seen = settings("-r", "-n", "--", "true", here=here)
+    assert (seen.busy, seen.shell) == ("restart", False)
+
+
 def test_addresses_in_the_file_are_addresses(tmp_path: Path) -> None:
     """A plain tuple is equal to an address, but has no host and port."""
     keys = 'command = "make"\nsocket = "127.0.0.1:8000"\nwebhook = "127.0.0.1:9000"\n'
@@ -167,6 +185,8 @@ def test_a_command_in_one_text_is_split_unless_a_shell_reads_it(
         (["--poll", "0", "--", "true"], "seconds above zero"),
         (["--wait", "-1", "--", "true"], "give seconds"),
         (["--wait", "nan", "--", "true"], "give seconds"),
+        (["--wait", "5sm", "--", "true"], "give seconds"),
+        (["--wait", "ms", "--", "true"], "give seconds"),
         (["--poll", "inf", "--", "true"], "give seconds"),
         (["--busy", "wait", "--", "true"], "'wait': give restart, queue or drop"),
         (["--restart", "sometimes", "--", "true"], "give never, on-failure or always"),

@@ -46,12 +46,19 @@ class Settings:
     paths: tuple[Path, ...] = (Path(),)
     #: File extensions without the dot. If this and ``include`` are empty, all files count.
     ext: tuple[str, ...] = option(
-        "EXT", "watch only files with these endings, such as py,toml", options.extensions, many=True, group=_FILES
+        "EXT",
+        "watch only files with these endings, such as py,toml",
+        options.extensions,
+        many=True,
+        group=_FILES,
+        aliases=("-e",),
     )
     include: tuple[Glob, ...] = option(
         "GLOB", "also watch these paths, in addition to --ext", options.globs, many=True, group=_FILES
     )
-    ignore: tuple[Glob, ...] = option("GLOB", "ignore changes to these paths", options.globs, many=True, group=_FILES)
+    ignore: tuple[Glob, ...] = option(
+        "GLOB", "ignore changes to these paths", options.globs, many=True, group=_FILES, aliases=("-i",)
+    )
     gitignore: bool = option(None, "also watch files that git ignores", default=True, group=_FILES)
     on: tuple[Rule, ...] = option(
         "GLOB=ACTION",
@@ -67,6 +74,7 @@ class Settings:
         default=WAIT,
         number=True,
         group=_FILES,
+        aliases=("-d", "--debounce"),
     )
     poll: float | None = option(
         "SECONDS",
@@ -82,6 +90,7 @@ class Settings:
         options.busy,
         default="restart",
         group=_RESTARTS,
+        presets=(("-r", "restart"),),
     )
     restart: Policy = option(
         "POLICY",
@@ -91,9 +100,19 @@ class Settings:
         group=_RESTARTS,
     )
     signal: Signals | None = option(
-        "SIG", "send this signal after a change, instead of restarting", options.signal, group=_RESTARTS
+        "SIG",
+        "send this signal after a change, instead of restarting",
+        options.signal,
+        group=_RESTARTS,
+        aliases=("-s",),
     )
-    postpone: bool = option(None, "wait for the first change before the first start", default=False, group=_RESTARTS)
+    postpone: bool = option(
+        None,
+        "wait for the first change before the first start",
+        default=False,
+        group=_RESTARTS,
+        aliases=("-p", "--on-change-only"),
+    )
     check: bool = option(
         None, "restart even if a changed Python file has a syntax error", default=True, group=_RESTARTS
     )
@@ -148,7 +167,9 @@ class Settings:
         number=True,
         group=_STARTING,
     )
-    shell: bool = option(None, "run the command as one line with $SHELL -c", default=False, group=_COMMAND)
+    shell: bool = option(
+        None, "run the command as one line with $SHELL -c", default=False, group=_COMMAND, presets=(("-n", False),)
+    )
     #: Read again at each start.
     env_file: Path | None = option(
         "FILE", "add the KEY=VALUE lines of this file to the command's environment", options.path, group=_COMMAND
@@ -156,7 +177,7 @@ class Settings:
     prompt: bool = option(
         None, "show a prompt with commands; the command then has no input", default=False, group=_COMMAND
     )
-    clear: bool = option(None, "clear the screen before each start", default=False, group="output")
+    clear: bool = option(None, "clear the screen before each start", default=False, group="output", aliases=("-c",))
     log_format: LogFormat = field(default="text", metadata={"option": options.LOG_FORMAT})
 
     def __post_init__(self) -> None:
