@@ -11,21 +11,19 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from pathspec import GitIgnoreSpec
 
     from lifecycle.cli.options import Action, Glob
-    from lifecycle.cli.output import Console
     from lifecycle.cli.watch.settings import Settings
     from lifecycle.events import Change
 
-__all__ = ["PathRules", "absolute", "available", "honours_gitignore", "own_output"]
+__all__ = ["PathRules", "absolute", "own_output"]
 
 #: The maximum number of names in a message. Further ones are only counted.
 _MAX_NAMES: Final = 3
@@ -95,32 +93,6 @@ def repository(start: Path) -> Path | None:
     return next((each for each in (start, *start.parents) if (each / ".git").exists()), None)
 
 
-def has_rules(roots: Iterable[Path]) -> bool:
-    """Return whether a ``.gitignore`` exists between the top of the repository and ``roots``."""
-    for root in roots:
-        top = repository(root) or root
-        if any((each / ".gitignore").is_file() for each in (root, *root.parents) if each.is_relative_to(top)):
-            return True
-    return False
-
-
-def honours_gitignore(settings: Settings, console: Console) -> bool:
-    """Return whether to apply git's ignore rules. Prints a warning if they should apply but cannot."""
-    if not settings.gitignore or available():
-        return settings.gitignore
-    if has_rules(path.absolute() for path in settings.paths):
-        console.warning(
-            ".gitignore has no effect because pathspec is not installed; run pip install 'lifecycle-control[watch]', "
-            "or give --no-gitignore"
-        )
-    return False
-
-
-def available() -> bool:
-    """Return whether pathspec, which parses the rules, is installed."""
-    return find_spec("pathspec") is not None
-
-
 def _stamp(file: Path) -> tuple[int, int, int] | None:
     try:
         status = file.stat()
@@ -147,13 +119,10 @@ class PathRules:
     Args:
         settings: the paths and rules.
         here: the current directory, to which paths and globs are relative.
-        git: whether to ignore the files that git ignores.
         outputs: files that are always ignored, from `own_output`.
     """
 
-    def __init__(
-        self, settings: Settings, here: Path, *, git: bool = True, outputs: Collection[tuple[int, int]] = ()
-    ) -> None:
+    def __init__(self, settings: Settings, here: Path, *, outputs: Collection[tuple[int, int]] = ()) -> None:
         self._here = here
         self._roots = tuple(absolute(path, here) for path in settings.paths)
         self._ext = tuple(f".{ext}" for ext in settings.ext)
@@ -163,7 +132,8 @@ class PathRules:
         self._outputs = frozenset(outputs)
         self._otherwise: Action = settings.change
         self._env_file = absolute(settings.env_file, here) if settings.env_file else None
-        self._git = tuple(GitIgnore(root if root.is_dir() else root.parent) for root in self._roots) if git else ()
+        bases = [root if root.is_dir() else root.parent for root in self._roots] if settings.gitignore else []
+        self._git = tuple(map(GitIgnore, bases))
 
     @property
     def roots(self) -> tuple[Path, ...]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +11,7 @@ import pytest
 
 from lifecycle.cli import options
 from lifecycle.cli.options import Glob, Rule
-from lifecycle.cli.output import Console
-from lifecycle.cli.paths import PathRules, honours_gitignore
+from lifecycle.cli.paths import PathRules
 from lifecycle.cli.watch.settings import Settings
 
 if TYPE_CHECKING:
@@ -154,7 +151,7 @@ class TestGitIgnore:
         assert (rules(repo).action(repo / path) == "ignore") is ignored
 
     def test_watched_file_counts_when_included(self, repo: Path) -> None:
-        asked = PathRules(Settings(command=("true",), gitignore=False), repo, git=False)
+        asked = PathRules(Settings(command=("true",), gitignore=False), repo)
         assert asked.action(repo / "a.log") == "restart"
 
     def test_a_rule_that_names_a_file_beats_git_and_one_with_wildcards_does_not(self, repo: Path) -> None:
@@ -257,19 +254,3 @@ def test_globs_of_a_file_start_at_its_directory_and_typed_ones_here(tmp_path: Pa
 def test_a_few_names_are_shown_and_the_others_counted(names: dict[str, Change], said: str) -> None:
     here = Path("/here")
     assert rules(here).describe({here / name: change for name, change in names.items()}) == said
-
-
-@pytest.mark.parametrize(
-    ("rules", "wanted", "warned"), [(True, True, True), (True, False, False), (False, True, False)]
-)
-def test_missing_pathspec_is_reported_if_there_are_rules_and_they_are_wanted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: bool, wanted: bool, warned: bool
-) -> None:
-    monkeypatch.setitem(sys.modules, "pathspec", None)
-    if rules:
-        (tmp_path / ".gitignore").write_text("*.log\n")
-    said = io.StringIO()
-    settings = Settings(command=("true",), paths=(tmp_path,), gitignore=wanted)
-
-    assert not honours_gitignore(settings, Console(stream=said))
-    assert ("lifecycle-control[watch]" in said.getvalue()) is warned

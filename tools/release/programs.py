@@ -115,15 +115,6 @@ import pytest
 Path("test_clock.py").write_text("async def test_clock(clock):\\n    await clock.advance(3600)")
 sys.exit(pytest.main(["-q", "-o", "asyncio_mode=auto", "test_clock.py"]) or print("works"))
 """,
-    "watch": """
-from pathlib import Path
-from lifecycle.cli.output import Console
-from lifecycle.cli.paths import available, honours_gitignore
-from lifecycle.cli.watch.settings import Settings
-Path(".gitignore").write_text("*.log")
-if honours_gitignore(Settings(command=("true",), paths=(Path(),), gitignore=True), Console()):
-    print("works")
-""",
 }
 
 #: Expected output without the extra, if the output does not name the extra. For example, tables are plain.

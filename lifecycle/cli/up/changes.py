@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from lifecycle.cli.output import ConfigError
-from lifecycle.cli.paths import PathRules, absolute, available, own_output
+from lifecycle.cli.paths import PathRules, absolute, own_output
 from lifecycle.cli.watch.launcher import interpreter
 from lifecycle.cli.watch.session import Contents, SyntaxCheck, because_of, handle_changes
 from lifecycle.cli.watch.settings import WAIT, Settings
@@ -114,7 +114,7 @@ class _Watch:
         self.name = process.name
         self.paths = tuple(absolute(path, Path.cwd()) for path in process.watch)
         settings = Settings(command=process.argv, paths=self.paths)
-        self.rules = PathRules(settings, Path.cwd(), git=available(), outputs=own_output(*logs))
+        self.rules = PathRules(settings, Path.cwd(), outputs=own_output(*logs))
         python = python_of(process, environment(process))
         self.syntax = None if python is None else SyntaxCheck(python)
 

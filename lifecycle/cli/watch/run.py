@@ -12,7 +12,7 @@ from lifecycle._steering.answers import reply
 from lifecycle.cli.files import permissions_checked
 from lifecycle.cli.logs import console_for, logging_to
 from lifecycle.cli.output import DONE, FAILED, ConfigError, UsageError
-from lifecycle.cli.paths import PathRules, honours_gitignore, own_output
+from lifecycle.cli.paths import PathRules, own_output
 from lifecycle.cli.watch.launcher import Launcher, handover, interpreter, own_reload_option, stdio_mode
 from lifecycle.cli.watch.runner import Runner
 from lifecycle.cli.watch.session import Session, handle_changes, learning
@@ -77,7 +77,7 @@ class _Program:
         foreground = _foreground() if mode == "foreground" else None
         self._launcher = Launcher(settings, mode, foreground, socket)
         python = interpreter(self._launcher.argv, os.environ)
-        rules = PathRules(settings, here, git=honours_gitignore(settings, console), outputs=own_output())
+        rules = PathRules(settings, here, outputs=own_output())
         live = self._live_reload()
         self._runner = Runner(
             self._launcher, settings, console, on_ready=live.notify if live is not None else lambda: None
