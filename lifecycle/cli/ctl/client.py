@@ -20,9 +20,14 @@ from lifecycle.cli.output import CliError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import TracebackType
-    from typing import Self
+    from typing import Self, TypeAlias
+
+    from _typeshed import HasFileno
 
     from lifecycle.observe.sockets import Program
+
+    #: A descriptor, or an object that has one.
+    Readable: TypeAlias = int | HasFileno
 
 __all__ = [
     "Client",
@@ -34,6 +39,7 @@ __all__ = [
     "Stream",
     "choose",
     "decoded",
+    "is_readable",
 ]
 
 #: The exit status if no matching program is running.
@@ -151,6 +157,14 @@ def _with_query(target: str, query: dict[str, object]) -> str:
     return f"{target}?{urlencode(query)}"
 
 
+def is_readable(sources: Sequence[Readable], timeout: float | None) -> bool:
+    """Wait up to ``timeout`` seconds, and return whether one of ``sources`` can be read or is closed."""
+    poll = select.poll()
+    for each in sources:
+        poll.register(each, select.POLLIN)
+    return bool(poll.poll(None if timeout is None else timeout * 1000))
+
+
 # -- requests ------------------------------------------------------------------------------------------------------
 
 
@@ -196,9 +210,7 @@ class Exchange:
 
     def is_answered(self) -> bool:
         """Return whether part of the response has arrived, or the connection is closed."""
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        return bool(poll.poll(0))
+        return is_readable((self._socket,), 0)
 
     def body(self, *, until: float | None = None, most: int = _LARGEST) -> bytes:
         """Return the whole response, of at most ``most`` bytes. ``until`` is a deadline on the monotonic clock.
@@ -399,8 +411,8 @@ class Stream:
         """Return the descriptor for `select`. Call `take` first, because objects may already have been received."""
         return self._exchange.fileno()
 
-    def take(self, timeout: float | None = None, *others: Exchange) -> list[Any]:
-        """Wait for objects, for up to ``timeout`` seconds or until one of ``others`` responds, and return them."""
+    def take(self, timeout: float | None = None, *others: Readable) -> list[Any]:
+        """Wait for objects, for up to ``timeout`` seconds or until one of ``others`` can be read, and return them."""
         if not self._received and self._wait(timeout, others):
             try:
                 piece = self._exchange.receive()
@@ -412,7 +424,7 @@ class Stream:
         self._received.clear()
         return received
 
-    def _wait(self, timeout: float | None, others: tuple[Exchange, ...]) -> bool:
+    def _wait(self, timeout: float | None, others: tuple[Readable, ...]) -> bool:
         """Return whether the stream has data to receive."""
         poll = select.poll()
         for each in (self._exchange, *others):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -43,6 +44,25 @@ class Request:
         """True if the result is printed as JSON."""
         return bool(self.arguments.get("json"))
 
+    @property
+    def plain_words(self) -> tuple[str, ...]:
+        """The command and its arguments, without the options of `lifecycle ctl`."""
+        if not self.command:
+            return self.words
+        given = (self.arguments.get(name) for name in ("name", "topic", "data"))
+        return (self.command, *(each for each in given if each is not None))
+
+    @property
+    def doing(self) -> str:
+        """The command for messages."""
+        return printable(" ".join(self.plain_words))
+
+    @property
+    def timeout(self) -> float | None:
+        """The maximum number of seconds to wait for the result; None without a limit."""
+        timeout: float | None = self.arguments.get("timeout")
+        return timeout
+
 
 @dataclass(frozen=True, slots=True)
 class _Command:
@@ -61,6 +81,20 @@ class _Command:
         return carry_out(request)
 
 
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"the timeout must be a positive number of seconds, got {text!r}")
+    return seconds
+
+
+_TIMEOUT: Final[_Argument] = (
+    "--timeout",
+    {"metavar": "SECONDS", "type": _seconds, "help": "stop waiting after this time; the program continues"},
+)
 _JSON: Final[_Argument] = ("--json", {"action": "store_true", "help": "print JSON"})
 
 
@@ -70,7 +104,7 @@ def _argument(name: str, help: str, **options: Any) -> _Argument:  # noqa: A002 
 
 def _built_in(help: str, *arguments: _Argument, example: str = "") -> _Command:  # noqa: A002  # as argparse calls it
     """Return a command that every program has."""
-    return _Command(help, "actions.command", (*arguments, _JSON), example)
+    return _Command(help, "actions.command", (*arguments, _TIMEOUT, _JSON), example)
 
 
 COMMANDS: Final = {
@@ -124,6 +158,7 @@ COMMANDS: Final = {
         (
             _argument("topic", "set the topic of the event"),
             _argument("data", "set the data of the event, as JSON [default: null]", nargs="?", default=None),
+            _TIMEOUT,
             _JSON,
         ),
         """deploy/start '{"version": 2}'""",
@@ -134,7 +169,7 @@ COMMANDS: Final = {
     "restart": _Command(
         "restart a worker, or the workers of a pool one at a time",
         "actions.restart",
-        (_argument("name", "restart the worker or pool with this name or path", nargs="?"), _JSON),
+        (_argument("name", "restart the worker or pool with this name or path", nargs="?"), _TIMEOUT, _JSON),
         "root/web",
     ),
     "hold": _built_in(
@@ -143,9 +178,16 @@ COMMANDS: Final = {
     "release": _built_in(
         "release the events of a held source", _argument("name", "release this source", nargs="?"), example="ticker"
     ),
-    "stop": _Command("stop the program, and wait until its process has ended", "actions.stop", (_JSON,)),
-    "terminate": _Command("suspend the program to save its state, then stop it", "actions.stop", (_JSON,)),
+    "stop": _Command("stop the program, and wait until its process has ended", "actions.stop", (_TIMEOUT, _JSON)),
+    "terminate": _Command("suspend the program to save its state, then stop it", "actions.stop", (_TIMEOUT, _JSON)),
     "attach": _Command("open the prompt of the program; Ctrl+D leaves it", "attach.attach"),
+}
+
+#: The commands in the order of the help.
+_GROUPS: Final = {
+    "look": ("ps", "status", "routes", "explain", "diagram", "dump", "commands"),
+    "control": ("suspend", "resume", "reload", "restart", "stop", "terminate", "attach"),
+    "events": ("tail", "trace", "emit", "hold", "release"),
 }
 
 _EPILOG: Final = """\
@@ -172,13 +214,16 @@ environment:
 def add_ctl(commands: Any) -> None:
     """Add `lifecycle ctl` to ``commands``."""
     width = max(map(len, COMMANDS))
-    listed = "\n".join(f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items())
+    listed = "\n\n".join(
+        "\n".join([f"{title}:", *(f"  {name:<{width}}  {COMMANDS[name].help}" for name in names)])
+        for title, names in _GROUPS.items()
+    )
     parser = commands.add_parser(
         "ctl",
         usage="lifecycle ctl [-p NAME] COMMAND ...",
         help="query and control a running program",
         description="Query and control a running program.",
-        epilog=f"commands:\n{listed}\n\n{_EPILOG}",
+        epilog=f"{listed}\n\n{_EPILOG}",
     )
     parser.intermixes = False  # the words after the command are its arguments
     parser.set_defaults(main=_ctl, request=None)
@@ -228,6 +273,17 @@ def _ctl(arguments: Any) -> int:
         if request.command:
             raise UsageError(f"lifecycle ctl {request.command} takes nothing after --")
         request = Request(request.program, "", (*request.words, "--", *rest))
+    try:
+        return _run(request)
+    except CliError as error:
+        if request.json:
+            from lifecycle.cli.ctl.printing import show_json
+
+            show_json({"error": str(error)}, line=True)
+        raise
+
+
+def _run(request: Request) -> int:
     command = COMMANDS[request.command] if request.command else _built_in("")
     try:
         return command.run(request)

@@ -49,7 +49,7 @@ def ps(request: Request) -> int:
         raise NoProgramError(f"no program called {request.program!r} is running")
     answers = _ask(programs)
     if request.json:
-        show_json([{**answer, "name": each.name, "path": str(each.path)} for each, answer in answers])
+        show_json({"programs": [{**answer, "name": each.name, "path": str(each.path)} for each, answer in answers]})
     elif answers:
         show(Table(("name", "pid", "since"), [_program_row(each, answer) for each, answer in answers]))
     else:
@@ -93,12 +93,12 @@ def _program_row(program: Program, answer: dict[str, Any]) -> tuple[str, ...]:
 
 def routes(request: Request) -> int:
     """List the handlers and their patterns."""
-    return _show(request, choose(request.program).get("/api/routes"), _show_routes)
+    return _show(request, {"routes": choose(request.program).get("/api/routes")}, _show_routes)
 
 
 def _show_routes(answer: Any) -> None:
     heading = ("router", "pattern", "handler", "busy", "lane", "")
-    show(Table(heading, [_route(each) for each in answer]))
+    show(Table(heading, [_route(each) for each in answer["routes"]]))
 
 
 def _route(route: dict[str, Any]) -> tuple[str, ...]:
@@ -115,7 +115,8 @@ def _shared(route: dict[str, Any]) -> str:
 
 def commands(request: Request) -> int:
     """List the commands of the program."""
-    return _show(request, choose(request.program).get("/api/commands"), show_commands)
+    answer = {"commands": choose(request.program).get("/api/commands")}
+    return _show(request, answer, lambda answer: show_commands(answer["commands"]))
 
 
 def show_commands(answer: Any) -> None:

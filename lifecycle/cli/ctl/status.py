@@ -32,15 +32,13 @@ def status(request: Request) -> int:
     """Show the state. With --watch, continue until Ctrl+C, or until the reader or the program ends."""
     client = choose(request.program)
     watching = request.arguments["watch"]
-    if request.json and not watching:
-        show_json(client.get("/api/state"))
+    if not watching:
+        if request.json:
+            show_json(client.get("/api/state"))
+        else:
+            show(state_table(Tree.of_program(client), client.name))
         return DONE
     with client.stream("/api/state/stream", sys.stdout) as stream:
-        if not watching:
-            tree = Tree()
-            tree.update([stream.first()])
-            show(state_table(tree, client.name))
-            return DONE
         read = _as_json(client, stream) if request.json else _as_it_changes(stream, client.name)
         if not read or stream.unread:
             return DONE
@@ -98,6 +96,13 @@ class Tree:
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
+
+    @classmethod
+    def of_program(cls, client: Client) -> Tree:
+        """Return the current components of a program."""
+        tree = cls()
+        tree.update([client.get("/api/nodes")])
+        return tree
 
     def update(self, messages: Iterable[Any]) -> dict[str, Node | None]:
         """Apply messages, and return the changed nodes. A removed node is None."""

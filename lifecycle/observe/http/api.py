@@ -25,6 +25,7 @@ from lifecycle.observe.http.server import (
     stream,
     text_response,
 )
+from lifecycle.observe.watching import nodes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable
@@ -50,6 +51,7 @@ def api_routes(console: Console) -> list[web.RouteDef]:
     return [
         web.get("/api/program", api.program),
         web.get("/api/state", api.state),
+        web.get("/api/nodes", api.nodes),
         web.get("/api/state/stream", api.state_stream, allow_head=False),
         web.get("/api/events", api.events),
         web.get("/api/events/stream", api.events_stream, allow_head=False),
@@ -80,6 +82,10 @@ class _Api:
 
     async def state(self, _: web.Request) -> web.Response:
         return json_response(self._console.snapshot().to_dict())
+
+    async def nodes(self, _: web.Request) -> web.Response:
+        found = self._console.snapshot()
+        return json_response({"time": found.time, "nodes": nodes(found)})
 
     async def state_stream(self, request: web.Request) -> web.StreamResponse:
         return await stream(self._console, request, self._changes())

@@ -12,11 +12,11 @@ import pytest
 from rich.console import Console
 
 from lifecycle.cli import main
-from lifecycle.cli.ctl import actions, queries
-from lifecycle.cli.ctl.actions import RestartProgress, StopProgress, bar
+from lifecycle.cli.ctl import actions, queries, waiting
 from lifecycle.cli.ctl.client import Messages
 from lifecycle.cli.ctl.queries import EntryBuffer
 from lifecycle.cli.ctl.status import Tree
+from lifecycle.cli.ctl.waiting import RestartProgress, StopProgress, bar
 from tests.cli.ctl.fake_sockets import answer, speaker
 
 if TYPE_CHECKING:
@@ -92,16 +92,22 @@ def test_slow_event_is_shown_before_its_end(monkeypatch: pytest.MonkeyPatch) -> 
 # -- stop ----------------------------------------------------------------------------------------------------------
 
 
+LIFE: dict[str, Any] = {"id": "lifetime", "kind": "lifetime", "parent": None, "name": "lifetime"}
+LIFE |= {"status": "running", "stopping": False, "tasks": [], "tasks_crashed": 0}
+NODES = answer(json.dumps({"time": 0.0, "nodes": {"lifetime": LIFE}}))
+DONE = {"outcome": "handled", "delivery": None, "error": None, "answer": None}
+STOPPING = answer(json.dumps({"lifetime": {"stopping": True}}))
+
+
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_process_that_does_not_end_is_waited_for_with_timeout(
     sockets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
     """This test is the process that listens."""
     monkeypatch.setattr(actions, "EXIT_TIMEOUT", 0.01)
-    life = {"id": "lifetime", "kind": "lifetime", "parent": None, "name": "lifetime", "stopping": False}
-    done = {"outcome": "handled", "delivery": None, "error": None, "answer": None}
-    stopping = answer(json.dumps({"lifetime": {"stopping": True}}))
-    with speaker(sockets / "app.sock", report({"nodes": {"lifetime": life}}), answer(json.dumps(done)), stopping):
+    monkeypatch.setattr(waiting, "QUIET", 0.5)
+    stream = report({"nodes": {"lifetime": LIFE}})
+    with speaker(sockets / "app.sock", NODES, answer(json.dumps(DONE)), STOPPING, stream):
         assert main(["ctl", "stop", *options]) == 1
     shown = capsys.readouterr()
     expected = (
@@ -111,6 +117,26 @@ def test_process_that_does_not_end_is_waited_for_with_timeout(
         assert json.loads(shown.out)["error"] == expected
     else:
         assert expected in shown.err
+
+
+def test_quick_command_opens_no_stream(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with speaker(sockets / "app.sock", NODES, answer(json.dumps(DONE))) as asked:
+        assert main(["ctl", "restart", "web"]) == 0
+    assert [each.split()[1] for each in asked] == [b"/api/nodes", b"/api/command"]
+    assert capsys.readouterr().err == "[lifecycle] app: restart web: done\n"
+
+
+def test_status_opens_no_stream(sockets: Path) -> None:
+    with speaker(sockets / "app.sock", NODES) as asked:
+        assert main(["ctl", "status"]) == 0
+    assert [each.split()[1] for each in asked] == [b"/api/nodes"]
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "soon", "nan", "inf"])
+def test_timeout_must_be_a_positive_number(capsys: pytest.CaptureFixture[str], given: str) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["ctl", "stop", f"--timeout={given}"])
+    assert f"the timeout must be a positive number of seconds, got '{given}'" in capsys.readouterr().err
 
 
 # -- progress ------------------------------------------------------------------------------------------------------
@@ -134,13 +160,18 @@ def worker(status: str, pid: int = 1, **more: Any) -> dict[str, Any]:
 
 def test_stop_progress_counts_from_the_maximum() -> None:
     left = StopProgress()
-    assert left.of(tree(a=lane(2, 1), b=lane(0, 1), w=worker("running"), v=worker("finished"))) == (
+    life = {"kind": "lifetime", "tasks": ["poll"]}
+    assert left.of(tree(a=lane(2, 1), b=lane(0, 1), l=life, w=worker("running"), v=worker("finished"))) == (
         0,
-        5,
-        "4 events, 1 worker",
+        6,
+        "4 events, 1 task and worker w",
     )
-    assert left.of(tree(a=lane(0, 1), w=worker("stopping"))) == (3, 5, "1 event, 1 worker")
-    assert left.of(tree(a=lane(0, 0), w=worker("stopped"))) == (5, 5, "")
+    assert left.of(tree(a=lane(0, 1), w=worker("stopping"))) == (4, 6, "1 event and worker w")
+    assert left.of(tree(a=lane(0, 0), w=worker("stopped"))) == (6, 6, "")
+
+
+def test_stop_progress_counts_many_workers() -> None:
+    assert StopProgress().of(tree(**{f"w{number}": worker("running") for number in range(4)})) == (0, 4, "4 workers")
 
 
 def test_restarted_workers_are_counted_as_new() -> None:
@@ -149,10 +180,10 @@ def test_restarted_workers_are_counted_as_new() -> None:
     known = tree(model=pool, **members)
     renewal = RestartProgress(known, "shop/model")
     assert renewal.name == "model"
-    assert renewal.of(known) == (0, 3, "3 workers to go")
+    assert renewal.of(known) == (0, 3, "3 workers")
     known.update([{"nodes": {"m0": None}}])
     known.update([{"nodes": {"m1": {**worker("starting", 7), "id": "m1", "name": "m1", "parent": "model"}}}])
-    assert renewal.of(known) == (1, 3, "2 workers to go")
+    assert renewal.of(known) == (1, 3, "2 workers")
     known.update([{"nodes": {"m1": {**worker("running", 7), "id": "m1", "name": "m1", "parent": "model"}}}])
     known.update([{"nodes": {"m2": None}}])
     assert renewal.of(known) == (3, 3, "")
@@ -166,7 +197,7 @@ def test_restart_progress_of_unknown_name_is_empty() -> None:
 def test_progress_bar_appears_only_with_work_and_disappears(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = io.StringIO()
     screen = Console(file=drawn, force_terminal=True, width=60)
-    monkeypatch.setattr(actions, "rich_console", lambda *, errors: screen)
+    monkeypatch.setattr(waiting, "rich_console", lambda *, errors: screen)
     with bar("restarting nobody") as draw:
         draw(0, 0, "")
     assert "nobody" not in drawn.getvalue()
@@ -180,7 +211,8 @@ def test_in_a_pipe_each_step_is_a_line(capsys: pytest.CaptureFixture[str]) -> No
     with bar("stopping app") as draw:
         for left in ("2 events", "2 events", "1 event", ""):
             draw(0, 2, left)
-    assert capsys.readouterr().err == "[lifecycle] stopping app: 2 events\n[lifecycle] stopping app: 1 event\n"
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"[lifecycle] stopping app: waiting for {left}" for left in ("2 events", "1 event")]
 
 
 def test_progress_in_a_pipe_omits_steps_back(capsys: pytest.CaptureFixture[str]) -> None:
