@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pexpect
@@ -228,6 +229,7 @@ class TestPrompt:
         [child] = seen.children()
         seen.presses("c")
         until_blocking(seen.is_suspended)
+        time.sleep(0.1)  # two within 50 ms would be one press
         seen.presses("c")
         seen.ends(0)
         assert not child.is_running()
