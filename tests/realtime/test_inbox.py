@@ -515,7 +515,7 @@ async def test_a_source_without_a_router_stores_results_on_settle(path: Path) ->
 async def test_a_port_that_is_taken_closes_the_file(path: Path) -> None:
     async with receiving(path) as receiver:
         port = int(receiver.source.url.rpartition(":")[2])
-        with pytest.raises(OSError, match="taken"):
+        with pytest.raises(OSError, match="in use by another program"):
             await WebhookSource(port=port, inbox=Inbox(path.with_name("other.db"))).__aenter__()
 
 

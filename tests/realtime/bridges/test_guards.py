@@ -149,7 +149,7 @@ async def test_a_server_that_ignores_settings_in_silence_is_refused(version: str
         ({"group": "g\n"}, "group must be"),
         ({"max_in_flight": 0}, "max_in_flight=0"),
         ({"max_deliver": 0}, "max_deliver=0"),
-        ({"ack_wait": 0.1}, r"ack_wait must be 1 second or more, got 0\.1"),
+        ({"ack_wait": 0.1}, r"ack_wait must be 1 or more seconds, or a timedelta, got 0\.1"),
         ({"ack_wait": float("inf")}, "ack_wait must be .* got inf"),
         ({"subscribe": ()}, "needs patterns"),
     ],
