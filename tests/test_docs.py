@@ -692,7 +692,7 @@ def test_each_option_of_watch_and_each_key_of_a_process_is_in_a_generated_table(
     tables = _tables()
     watch = tables.options("watch")
     # The last name of a row is the option; those before it are other names.
-    rows = set(re.findall(r"^\| (?:`[a-z-]+`, )*`--([a-z-]+)[^`]*` \|", watch, re.MULTILINE))
+    rows = set(re.findall(r"^\| (?:`[A-Za-z-]+`, )*`--([a-z-]+)[^`]*` \|", watch, re.MULTILINE))
     assert rows == {"watch", *(option.shown for option in OPTIONS)}
     assert re.findall(r"^\| `([a-z-]+)` \|", tables.keys(), re.MULTILINE) == [
         *("command", "cwd", "env"),

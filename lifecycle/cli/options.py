@@ -25,14 +25,19 @@ __all__ = [
     "LOG_FORMAT",
     "Action",
     "Address",
+    "Assignment",
     "Busy",
+    "Colour",
     "Glob",
     "LogFormat",
     "Option",
     "Policy",
     "Rule",
+    "SignalMap",
     "address",
+    "assignments",
     "busy",
+    "colour",
     "count",
     "extensions",
     "find_option",
@@ -52,6 +57,7 @@ __all__ = [
     "rules",
     "seconds",
     "signal",
+    "signal_maps",
     "store",
     "variable",
 ]
@@ -67,6 +73,12 @@ FirstStart: TypeAlias = Literal["fail", "retry"]
 
 #: Reactions to a changed file.
 Action: TypeAlias = Literal["restart", "reload", "ignore"]
+
+#: When messages have colours.
+Colour: TypeAlias = Literal["auto", "always", "never"]
+
+#: The name and the value of an environment variable.
+Assignment: TypeAlias = tuple[str, str]
 
 #: Formats of messages.
 LogFormat: TypeAlias = Literal["text", "json"]
@@ -149,7 +161,16 @@ class Rule(NamedTuple):
         return self._replace(glob=self.glob.at(base))
 
 
+class SignalMap(NamedTuple):
+    """The signal to send when ``received`` arrives. None: send nothing."""
+
+    received: Signals
+    sent: Signals | None
+
+
 _HIGHEST_PORT = 65535
+#: Signals that cannot be mapped: they cannot be caught, or the command's terminal needs them.
+_UNMAPPABLE = {"SIGKILL", "SIGSTOP", "SIGCHLD", "SIGCONT", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGWINCH"}
 _UNITS = {"": 1.0, "s": 1.0, "ms": 0.001}
 
 
@@ -195,6 +216,21 @@ def signal(text: str) -> Signals:
         raise ValueError("give a signal, such as HUP, SIGUSR1 or 10") from None
 
 
+def signal_maps(text: str) -> tuple[SignalMap, ...]:
+    """Read one ``FROM:TO``. Without ``TO``, the signal is discarded."""
+    received, colon, sent = text.partition(":")
+    if not colon:
+        raise ValueError("give FROM:TO, such as USR1:HUP, or FROM: to discard the signal")
+    found = SignalMap(signal(received), signal(sent) if sent else None)
+    if found.received in (Signals.SIGTERM, Signals.SIGINT):
+        raise ValueError(f"{found.received.name} stops the command with --stop-signal; map another signal")
+    if found.received is Signals.SIGHUP:
+        raise ValueError("SIGHUP has the effect of a change; to send it to the command, give --signal HUP")
+    if found.received.name in _UNMAPPABLE:
+        raise ValueError(f"{found.received.name} cannot be mapped; map another signal")
+    return (found,)
+
+
 def address(text: str) -> Address:
     """Read ``HOST:PORT``, with an IPv6 host in brackets."""
     host, colon, number = text.rpartition(":")
@@ -225,6 +261,7 @@ def _one_of(choices: object) -> Callable[[str], Any]:
 
 
 busy: _Read = _one_of(Busy)
+colour: _Read = _one_of(Colour)
 policy: _Read = _one_of(Policy)
 first_start: _Read = _one_of(FirstStart)
 log_format: _Read = _one_of(LogFormat)
@@ -283,6 +320,14 @@ def variable(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
         raise ValueError("give the name of an environment variable, such as WEBHOOK_SECRET (not the secret)")
     return text
+
+
+def assignments(text: str) -> tuple[Assignment, ...]:
+    """Read one ``KEY=VALUE``."""
+    name, equals, value = text.partition("=")
+    if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
+        raise ValueError("give KEY=VALUE, such as PORT=8000")
+    return ((name, value),)
 
 
 def path(text: str) -> Path:

@@ -29,6 +29,7 @@ __all__ = [
     "Console",
     "UsageError",
     "ago",
+    "alert",
     "columns",
     "has_colour",
     "is_terminal",
@@ -153,6 +154,13 @@ def _redirect_to_null(stream: TextIO) -> None:
     os.close(null)
 
 
+def alert(text: str, *, bell: bool, notify: bool) -> None:
+    """At a terminal, ring its bell, and show ``text`` as a notification of the desktop (OSC 9)."""
+    if is_terminal(sys.stderr):
+        shown = "".join(char for char in text if char.isprintable())
+        write(sys.stderr, ("\a" if bell else "") + (f"\x1b]9;{shown}\a" if notify else ""))
+
+
 def has_colour(stream: TextIO | None, env: Mapping[str, str] = os.environ) -> bool:
     """Return whether to use colours: at a terminal, unless NO_COLOR is set (https://no-color.org)."""
     if env.get("NO_COLOR") or env.get("TERM") == "dumb":
@@ -172,14 +180,18 @@ class Console:
     colour: bool = False
     stream: TextIO | None = None
     prefix: str = PREFIX
+    #: True to print only warnings and errors.
+    quiet: bool = False
 
     def info(self, text: str) -> None:
         """Print a status message."""
-        self._print(text, DIM)
+        if not self.quiet:
+            self._print(text, DIM)
 
     def success(self, text: str) -> None:
         """Print a message about a success."""
-        self._print(text, GREEN)
+        if not self.quiet:
+            self._print(text, GREEN)
 
     def warning(self, text: str) -> None:
         """Print a warning."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lifecycle.cli.app import parse
-from lifecycle.cli.options import Address, Glob, Rule
+from lifecycle.cli.options import Address, Glob, Rule, SignalMap
 from lifecycle.cli.output import ConfigError, UsageError
 from lifecycle.cli.watch.settings import Settings, find_table, watch_settings
 
@@ -34,7 +34,8 @@ def test_every_option_can_be_typed() -> None:
         "--on a=b=restart --wait 0 --busy queue --restart on-failure --ready port:8000 "
         "--start-timeout 60 --postpone --poll 2 --clear --env-file .env --shell "
         "--signal USR1 --stop-signal SIGINT --stop-timeout 3 --webhook [::1]:0 --secret-env SECRET "
-        "--prompt --no-check"
+        "--prompt --no-check --delay-run 1 --timeout 9 --map-signal USR1:HUP --map-signal USR2: --workdir lib "
+        "-E A=b=c --env D= -q --bell --notify --color never"
     )
     assert settings(*line.split(), "--", "make --x") == Settings(
         command=("make --x",),
@@ -61,6 +62,15 @@ def test_every_option_can_be_typed() -> None:
         secret_env="SECRET",
         prompt=True,
         check=False,
+        delay_run=1.0,
+        timeout=9.0,
+        map_signal=(SignalMap(signal.SIGUSR1, signal.SIGHUP), SignalMap(signal.SIGUSR2, None)),
+        workdir=Path("lib"),
+        env=(("A", "b=c"), ("D", "")),
+        quiet=True,
+        bell=True,
+        notify=True,
+        color="never",
     )
 
 
@@ -119,6 +129,13 @@ def test_every_option_can_stand_in_the_file(tmp_path: Path) -> None:
         secret-env = "SECRET"
         prompt = true
         no-check = true
+        delay-run = 1
+        timeout = 9
+        exit-on-error = false
+        map-signal = "USR1:HUP"
+        workdir = "lib"
+        env = ["A=b=c", "D="]
+        color = "always"
         """,
     )
     assert settings(here=here) == Settings(
@@ -146,6 +163,12 @@ def test_every_option_can_stand_in_the_file(tmp_path: Path) -> None:
         secret_env="SECRET",
         prompt=True,
         check=False,
+        delay_run=1.0,
+        timeout=9.0,
+        map_signal=(SignalMap(signal.SIGUSR1, signal.SIGHUP),),
+        workdir=here / "lib",
+        env=(("A", "b=c"), ("D", "")),
+        color="always",
     )
 
 
@@ -208,6 +231,13 @@ def test_a_command_in_one_text_is_split_unless_a_shell_reads_it(
         (["--webhook", "localhost:70000", "--", "true"], "65535"),
         (["--secret-env", "two words", "--", "true"], "name of an environment variable"),
         (["--env-file", "", "--", "true"], "give a path"),
+        (["-E", "A", "--", "true"], "'A': give KEY=VALUE"),
+        (["-E", "a b=c", "--", "true"], "give KEY=VALUE"),
+        (["--map-signal", "USR1", "--", "true"], "give FROM:TO"),
+        (["--map-signal", "TERM:INT", "--", "true"], "SIGTERM stops the command with --stop-signal"),
+        (["--map-signal", "HUP:USR1", "--", "true"], "SIGHUP has the effect of a change"),
+        (["--map-signal", "KILL:INT", "--", "true"], "SIGKILL cannot be mapped"),
+        (["--color", "red", "--", "true"], "give auto, always or never"),
         (["--exte", "py", "--", "true"], "--exte"),
     ],
 )
@@ -225,6 +255,7 @@ def test_a_wrong_value_ends_with_status_2(argv: list[str], said: str, capsys: py
         ([], "no command to run"),
         (["src", "--"], "no command to run"),
         (["--secret-env", "S", "--", "true"], "has no effect without --webhook"),
+        (["--exit-on-error", "--restart", "always", "--", "true"], "remove one of them"),
         (["--webhook", "0.0.0.0:9000", "--", "true"], "can be reached from other machines"),
     ],
 )
@@ -244,7 +275,7 @@ def test_a_key_may_have_the_underscores_that_python_needs(tmp_path: Path) -> Non
         ("exts = 'py'", "exts is not known; did you mean ext?"),
         ("stop_timout = 1", "did you mean stop-timeout?"),
         ("stop_timeout = 1\nstop-timeout = 1", "sets the same value as another key"),
-        ("zzz = 1", "known: busy, "),
+        ("zzz = 1", "known: bell, "),
         ("ext = 1", "ext = 1 is neither a string nor a list of strings"),
         ("ext = ['py', 1]", "neither a string nor a list of strings"),
         ("poll = '1'", 'poll = "1" is not a number'),

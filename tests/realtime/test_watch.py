@@ -211,6 +211,36 @@ class TestChanges:
         seen.seen("up 1", times=2)
 
 
+class TestOptions:
+    def test_command_gets_variables_and_directory(self, watch: Any, here: Path) -> None:
+        (here / "below").mkdir()
+        script = here / "below" / "show"
+        write(script, "#!/bin/sh\necho $A $(basename $PWD); exec sleep 600\n")
+        script.chmod(0o755)
+        seen = watch("-q", "-E", "A=1", "--workdir", "below", "--", "./show", ready=False)
+        seen.seen("1 below")
+        assert seen.err.read_text() == ""
+
+    def test_exit_on_error_passes_on_the_status(self, watch: Any, here: Path) -> None:
+        write(here / "app.py", "raise SystemExit(3)\n")
+        seen = watch("--exit-on-error", ready=False)
+        seen.ends(3)
+
+    def test_mapped_signal_is_sent_and_discarded_signal_is_not(self, watch: Any, here: Path) -> None:
+        taken = "import signal; [signal.signal(n, lambda n, _: print('got', n, flush=True)) for n in (1, 10, 12)]\n"
+        write(here / "app.py", "VALUE = 1\n" + taken + APP.replace("time.sleep(600)", FOR_EVER))
+        seen = watch("--map-signal", "USR2:", "--map-signal", "USR1:HUP")
+        seen.seen("up 1")
+        seen.process.send_signal(signal.SIGUSR2)
+        seen.process.send_signal(signal.SIGUSR1)
+        assert seen.seen(r"got \d+") == ["got 1"]
+
+    def test_a_missing_directory_is_a_usage_error(self, watch: Any) -> None:
+        seen = watch("--workdir", "nowhere", ready=False)
+        seen.ends(2)
+        assert "--workdir nowhere: no such directory" in seen.err.read_text()
+
+
 class TestStreams:
     @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "| true", "2>&1 | true"])
     @pytest.mark.parametrize("options", ["", "--prompt"])

@@ -300,6 +300,14 @@ class TestForeground:
         seen.presses("c")
         seen.ends(0)
 
+    def test_failure_rings_the_bell_and_notifies_and_success_only_notifies(self, terminal: Any, here: Path) -> None:
+        write(here / "app.py", "raise SystemExit(3)\n")
+        seen = terminal("--bell", "--notify", "--color", "never")
+        seen.sees("\a\x1b\\]9;the command exited with status 3 after .* s\a")
+        seen.sees(r"\r?\n?\[lifecycle\] the command exited")
+        write(here / "app.py", "raise SystemExit(0)\n")
+        seen.sees("[^\a]\x1b\\]9;the command exited with status 0")
+
     def test_a_command_can_ask_questions(self, terminal: Any, here: Path) -> None:
         write(here / "app.py", "print('hello', input('your name? '))\n")
         seen = terminal()

@@ -94,7 +94,7 @@ class Launcher:
     ) -> None:
         self._settings = settings
         # A path, because the directory may be deleted and created again.
-        self._here = Path.cwd()
+        self._here = Path.cwd() / (settings.workdir or "")
         self._mode = mode
         self._handover = handover
         self._foreground = foreground
@@ -115,7 +115,7 @@ class Launcher:
             UsageError: if the program does not exist, or cannot be executed.
             ConfigError: if ``--env-file`` cannot be read.
         """
-        return arguments(self._settings.command, shell=self._settings.shell, env=self._env())
+        return self._arguments(self._env())
 
     def make(self, changes: Mapping[Path, Change]) -> ProcessWorker:
         """Return the worker for the next start. Its environment contains ``changes``.
@@ -125,7 +125,7 @@ class Launcher:
             ConfigError: if ``--env-file`` cannot be read.
         """
         env, settings = self._env(), self._settings
-        argv = arguments(settings.command, shell=settings.shell, env=env)
+        argv = self._arguments(env)
         if settings.clear and is_terminal(sys.stdout):
             write(sys.stdout, _CLEAR)
         if self._mode == "pipes":
@@ -154,10 +154,13 @@ class Launcher:
         for terminal in self._terminals:
             terminal.fit()
 
+    def _arguments(self, env: Mapping[str, str]) -> tuple[str, ...]:
+        return arguments(self._settings.command, shell=self._settings.shell, env=env, here=self._here)
+
     def _env(self) -> dict[str, str]:
-        """Return our environment, extended by the variables of ``--env-file`` that are not set in it."""
+        """Return the variables of ``--env-file``, our environment and ``--env``. Later ones take precedence."""
         file = self._settings.env_file
-        return {**(read_env(file) if file else {}), **os.environ}
+        return {**(read_env(file) if file else {}), **os.environ, **dict(self._settings.env)}
 
     def _stdio(self) -> Stdio:
         if self._foreground is not None:
@@ -216,29 +219,32 @@ def _pass_on(line: str, stream: Literal["stdout", "stderr"]) -> None:
     write(sys.stdout if stream == "stdout" else sys.stderr, line + "\n")
 
 
-def arguments(command: Sequence[str], *, shell: bool, env: Mapping[str, str]) -> tuple[str, ...]:
+def arguments(command: Sequence[str], *, shell: bool, env: Mapping[str, str], here: Path = Path()) -> tuple[str, ...]:
     """Return the full path of the program, and its arguments.
 
-    With ``shell``, the words are joined into one line for ``$SHELL``, as in `ssh`.
+    With ``shell``, the words are joined into one line for ``$SHELL``, as in `ssh`. ``here`` is the directory in which
+    the program will run.
 
     Raises:
         UsageError: if the program does not exist, or cannot be executed.
     """
     if shell:
         return find_program(env.get("SHELL") or "/bin/sh", env), "-c", " ".join(command)
-    return find_program(command[0], env), *command[1:]
+    return find_program(command[0], env, here), *command[1:]
 
 
-def find_program(name: str, env: Mapping[str, str]) -> str:
-    """Return the path of a program, found as a shell would find it.
+def find_program(name: str, env: Mapping[str, str], here: Path = Path()) -> str:
+    """Return the path of a program, found as a shell in the directory ``here`` would find it.
 
     Raises:
         UsageError: if the program does not exist, or cannot be executed.
     """
-    found = shutil.which(name, path=env.get("PATH", os.defpath))
+    # A `Path` would lose the dot of `./app`.
+    program = os.path.join(here, name) if "/" in name else name  # noqa: PTH118
+    found = shutil.which(program, path=env.get("PATH", os.defpath))
     if found is not None:
         return found if "/" not in name else name
-    raise UsageError(_why_not(name))
+    raise UsageError(_why_not(name, here))
 
 
 def own_reload_option(argv: Sequence[str]) -> str | None:
@@ -288,12 +294,16 @@ def _shebang(program: Path) -> list[str]:
         return []
 
 
-def _why_not(name: str) -> str:
+def _why_not(name: str, directory: Path) -> str:
     """Return the reason why a program cannot be executed, and a remedy."""
     if "/" not in name:
-        here = f"; to run the file in this directory, give ./{name}" if Path(name).is_file() else "; is it installed?"
+        here = (
+            f"; to run the file in this directory, give ./{name}"
+            if (directory / name).is_file()
+            else "; is it installed?"
+        )
         return f"{name!r}: command not found on PATH{here}"
-    path = Path(name)
+    path = directory / name
     if not path.exists():
         return f"{name!r}: no such file"
     if path.is_dir():

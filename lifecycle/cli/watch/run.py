@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from lifecycle._steering.answers import reply
 from lifecycle.cli.files import permissions_checked
 from lifecycle.cli.logs import console_for, logging_to
-from lifecycle.cli.output import DONE, FAILED, ConfigError, UsageError
+from lifecycle.cli.output import FAILED, ConfigError, UsageError
 from lifecycle.cli.paths import PathRules, own_output
 from lifecycle.cli.watch.launcher import Launcher, handover, interpreter, own_reload_option, stdio_mode
 from lifecycle.cli.watch.runner import Runner
 from lifecycle.cli.watch.session import Session, handle_changes, learning
 from lifecycle.cli.watch.settings import find_table, watch_settings
 from lifecycle.errors import SourceFailed
+from lifecycle.events import SignalEvent
 from lifecycle.handlers import SuspendHandler
 
 if TYPE_CHECKING:
@@ -54,13 +55,18 @@ def watch(typed: Mapping[str, Any]) -> int:
     with permissions_checked():
         settings = watch_settings(typed, find_table(here))
         _require_paths(settings, typed=bool(typed.get("paths")))
-    console = console_for(settings.log_format)
+    console = _console(settings)
     with handover(settings.socket) as socket, logging_to(console):
         with permissions_checked():
             program = _Program(settings, here, console, socket)
         if socket is not None:
             console.info(f"listening on {socket} for the command")
         return program.run(*typed.get("beside", ()))
+
+
+def _console(settings: Settings) -> Console:
+    console = replace(console_for(settings.log_format), quiet=settings.quiet)
+    return console if settings.color == "auto" else replace(console, colour=settings.color == "always")
 
 
 class _Program:
@@ -91,6 +97,7 @@ class _Program:
         self._router.handle("lifecycle/reload", session.reload)
         self._add_files(rules)
         self._add_webhook()
+        self._add_signals()
         if live is not None:
             self._router.add_source(live)
         if foreground is not None:
@@ -109,7 +116,7 @@ class _Program:
         except SourceFailed as error:
             self._console.error(str(error))
             return FAILED
-        return DONE
+        return self._runner.exit_status
 
     async def _main(self) -> None:
         """Run the command. It starts after the sources, so that no change is missed."""
@@ -140,6 +147,16 @@ class _Program:
         self._router.handle("webhook/**", self._session.webhook)
         self._router.add_source(webhook)
 
+    def _add_signals(self) -> None:
+        maps = dict(self._settings.map_signal)
+        if not maps:
+            return
+        from lifecycle.sources import SignalSource
+
+        for received in maps:
+            self._router.handle(SignalEvent(received).topic, lambda event: self._runner.forward(maps[event.signum]))
+        self._router.add_source(SignalSource(*maps))
+
     def _live_reload(self) -> LiveReload | None:
         if self._settings.live is None:
             return None
@@ -150,10 +167,13 @@ class _Program:
     def _show_status(self, _: object) -> None:
         watched = ", ".join(str(path) for path in self._settings.paths)
         then = "; changes are held until release" if self._session.held else ""
-        reply(f"{self._launcher.name}: {self._runner.describe()}\nwatching {watched}{then}", self._console.info)
+        console = replace(self._console, quiet=False)
+        reply(f"{self._launcher.name}: {self._runner.describe()}\nwatching {watched}{then}", console.info)
 
 
 def _require_paths(settings: Settings, *, typed: bool) -> None:
+    if settings.workdir is not None and not settings.workdir.is_dir():
+        raise UsageError(f"--workdir {settings.workdir}: no such directory; create it, or give another")
     for path in settings.paths:
         if path.exists():
             continue

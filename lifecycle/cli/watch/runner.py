@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
 from lifecycle.backoff import Backoff
-from lifecycle.cli.output import signal_name, without_output
+from lifecycle.cli.output import DONE, FAILED, alert, shell_status, signal_name, without_output
 from lifecycle.control import FileBatch, merge_files
 from lifecycle.errors import InvalidTransition, StopTree, WorkerFailed
 from lifecycle.workers.model import FINAL, Status
@@ -70,6 +70,10 @@ class Runner:
         # True if another run follows when this one ends or is resumed.
         self._queued = False
         self._suspended = False
+        # Stops a run that lasts longer than ``--timeout``.
+        self._timer: asyncio.TimerHandle | None = None
+        #: The exit status of `lifecycle watch`. It ends if ``--exit-on-error`` sets a status other than 0.
+        self.exit_status = DONE
 
     # -- requests ----------------------------------------------------------------------------------------------
 
@@ -103,9 +107,14 @@ class Runner:
             self.change(why)
             return
         self._console.info(f"{why}; sent {signum.name}")
-        worker = cast("ProcessWorker", self._supervisor[self._current.name])
-        # With a shell, the command is a member of the shell's process group.
-        worker.send_signal(signum, group=self._settings.shell)
+        self.forward(signum)
+
+    def forward(self, signum: Signals | None) -> None:
+        """Send ``signum`` to the command if it is running. None is sent to no process."""
+        if signum is not None and self._status in (Status.RUNNING, Status.SUSPENDED):
+            worker = cast("ProcessWorker", self._supervisor[self._current.name])
+            # With a shell, the command is a member of the shell's process group.
+            worker.send_signal(signum, group=self._settings.shell)
 
     async def suspend(self) -> None:
         """Suspend the command, and start no run until `resume`."""
@@ -180,6 +189,15 @@ class Runner:
                 async for event in events:
                     if event.component != self._supervisor.name:
                         self._report(event)
+                    if self.exit_status:
+                        break
+                self._cancel_pending()
+
+    def _cancel_pending(self) -> None:
+        """Cancel a start that is still delayed, and the time limit of the run."""
+        for pending in (self._request, self._timer):
+            if pending is not None:
+                pending.cancel()
 
     def _request_run(self) -> None:
         """Request another run as soon as possible. Requests before its start are combined."""
@@ -196,6 +214,7 @@ class Runner:
 
     async def _restart_current(self) -> None:
         """Stop the old run and start the new one. While suspended, the new one starts at `resume`."""
+        await self._delay()
         # Failures are reported as events of the child. InvalidTransition: everything is stopping.
         with suppress(WorkerFailed, InvalidTransition):
             if self._current.name in self._supervisor:
@@ -203,8 +222,14 @@ class Runner:
             else:
                 await self._supervisor.add(self._current)
 
+    async def _delay(self) -> None:
+        """Wait for ``--delay-run``. Requests in the meantime lead to the same start."""
+        if self._settings.delay_run:
+            await asyncio.sleep(self._settings.delay_run)
+
     async def _replace(self) -> None:
         """Start a successor. It replaces the current run when it is ready. If it fails, the current run continues."""
+        await self._delay()
         await self._drop_successor()
         if self._suspended:
             self._requested, self._queued = False, True
@@ -264,11 +289,34 @@ class Runner:
         self._passed, self._changes = merge_files(self._passed, self._changes), FileBatch({})
         return self._launcher.make(self._passed.changes)
 
+    def _limit_run(self) -> None:
+        """Begin the time limit of a run that has just started."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._settings.timeout is not None:
+            self._timer = asyncio.get_running_loop().call_later(self._settings.timeout, self._time_out)
+
+    def _time_out(self) -> None:
+        if self._status is Status.RUNNING and not self._requested:
+            self._tasks.create_task(self._stop_run(), name=f"time limit of {self._launcher.name}")
+
+    async def _stop_run(self) -> None:
+        """Stop the run that has reached its time limit. A queued run follows, or one that ``--restart`` requires."""
+        self._queued = self._queued or self._settings.restart != "never"
+        text = f"stopping the command after {self._settings.timeout:g} s (--timeout)"
+        self._alert(text, failed=True)
+        self._report_end(text, FAILED)
+        with suppress(InvalidTransition):
+            await self._supervisor.stop_child(self._current.name)
+        if self._queued:
+            self._request_run()
+
     # -- messages ----------------------------------------------------------------------------------------------
 
     def _report(self, event: StatusEvent) -> None:
         match Status(event.old), Status(event.new):
             case Status.STARTING, Status.RUNNING:
+                self._limit_run()
                 self._passed = FileBatch({})
                 done = "ready:" if self._settings.ready else "started"
                 self._console.success(f"{done} {self._launcher.name} (pid {event.state.pid})")
@@ -294,11 +342,25 @@ class Runner:
         if self._queued and not self._suspended:
             self._request_run()
         failed = state.status is Status.FAILED
+        status = (shell_status(state.exit_code or 0) or FAILED) if failed else DONE
+        text = _format_end("the command", state)
+        self._alert(text, failed=failed)
         policy = self._settings.restart
-        if policy == "always" or (policy == "on_failure" and failed):
-            return
-        then = "" if self._queued or self._requested or self._successor is not None else "; waiting for a change"
-        (self._console.error if failed else self._console.success)(f"{_format_end('the command', state)}{then}")
+        if policy == "never" or (policy == "on_failure" and not failed):
+            self._report_end(text, status)
+
+    def _alert(self, text: str, *, failed: bool) -> None:
+        bell, notify = self._settings.bell and failed, self._settings.notify
+        if bell or notify:
+            alert(text, bell=bell, notify=notify)
+
+    def _report_end(self, text: str, status: int) -> None:
+        """Report the end of a run that the supervisor does not repeat. With ``--exit-on-error``, it may be the last."""
+        failed = status != DONE
+        if self._settings.exit_on_error:
+            self.exit_status = status
+        ends = self._queued or self._requested or self._successor is not None or self.exit_status
+        (self._console.error if failed else self._console.success)(f"{text}{'' if ends else '; waiting for a change'}")
 
 
 def _format_end(subject: str, state: WorkerState) -> str:

@@ -10,14 +10,25 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from lifecycle.cli import options
 from lifecycle.cli.files import load_table, shown, texts
-from lifecycle.cli.options import Address, Glob, Rule, find_option, option, options_of, read_flag, read_value
+from lifecycle.cli.options import (
+    Address,
+    Assignment,
+    Glob,
+    Rule,
+    SignalMap,
+    find_option,
+    option,
+    options_of,
+    read_flag,
+    read_value,
+)
 from lifecycle.cli.output import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from signal import Signals
 
-    from lifecycle.cli.options import Action, Busy, LogFormat, Policy
+    from lifecycle.cli.options import Action, Busy, Colour, LogFormat, Policy
 
 __all__ = ["OPTIONS", "WAIT", "Settings", "find_table", "read_table", "watch_settings"]
 
@@ -116,6 +127,20 @@ class Settings:
     check: bool = option(
         None, "restart even if a changed Python file has a syntax error", default=True, group=_RESTARTS
     )
+    delay_run: float = option(
+        "SECONDS",
+        "wait this long before each start; an old run continues meanwhile",
+        options.seconds,
+        default=0.0,
+        number=True,
+        group=_RESTARTS,
+    )
+    timeout: float | None = option(
+        "SECONDS", "stop a run that lasts longer", options.interval, number=True, group=_RESTARTS
+    )
+    exit_on_error: bool = option(
+        None, "exit with the status of the first run that fails", default=False, group=_RESTARTS
+    )
     webhook: Address | None = option(
         "HOST:PORT", "also restart on a POST request to this address", options.address, group=_RESTARTS
     )
@@ -151,6 +176,13 @@ class Settings:
         number=True,
         group=_STARTING,
     )
+    map_signal: tuple[SignalMap, ...] = option(
+        "FROM:TO",
+        "when lifecycle watch receives the signal FROM, send TO to the command",
+        options.signal_maps,
+        many=True,
+        group=_STARTING,
+    )
     keep_old: bool = option(
         None, "stop the old run only when the new run is ready; keep it if that fails", default=False, group=_STARTING
     )
@@ -170,6 +202,15 @@ class Settings:
     shell: bool = option(
         None, "run the command as one line with $SHELL -c", default=False, group=_COMMAND, presets=(("-n", False),)
     )
+    workdir: Path | None = option("DIR", "run the command in this directory", options.path, group=_COMMAND)
+    env: tuple[Assignment, ...] = option(
+        "KEY=VALUE",
+        "set this variable in the command's environment",
+        options.assignments,
+        many=True,
+        group=_COMMAND,
+        aliases=("-E",),
+    )
     #: Read again at each start.
     env_file: Path | None = option(
         "FILE", "add the KEY=VALUE lines of this file to the command's environment", options.path, group=_COMMAND
@@ -178,6 +219,17 @@ class Settings:
         None, "show a prompt with commands; the command then has no input", default=False, group=_COMMAND
     )
     clear: bool = option(None, "clear the screen before each start", default=False, group="output", aliases=("-c",))
+    quiet: bool = option(None, "print only warnings and errors", default=False, group="output", aliases=("-q",))
+    bell: bool = option(None, "ring the terminal's bell when a run fails", default=False, group="output")
+    notify: bool = option(
+        None,
+        "show a desktop notification when a run ends, if the terminal supports OSC 9",
+        default=False,
+        group="output",
+    )
+    color: Colour = option(
+        "WHEN", "use colours in messages: auto, always or never", options.colour, default="auto", group="output"
+    )
     log_format: LogFormat = field(default="text", metadata={"option": options.LOG_FORMAT})
 
     def __post_init__(self) -> None:
@@ -190,6 +242,8 @@ class Settings:
             )
         if self.keep_old:
             self._check_keeping()
+        if self.exit_on_error and self.restart != "never":
+            raise UsageError("--exit-on-error ends at the failure that --restart would repeat; remove one of them")
         if self.secret_env and not self.webhook:
             raise UsageError(f"--secret-env {self.secret_env} has no effect without --webhook; add --webhook HOST:PORT")
         if self.webhook and not self.secret_env and not self.webhook.is_loopback:

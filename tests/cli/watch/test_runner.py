@@ -202,6 +202,82 @@ async def test_postponed_it_waits_for_the_first_change(rig: Rig, clock: Clock) -
     assert rig.launcher.changes == [{"a": "modified"}]
 
 
+@having(timeout=5.0)
+async def test_run_beyond_its_time_limit_is_stopped_and_waits_for_a_change(rig: Rig, clock: Clock) -> None:
+    await clock.advance(7)
+    assert (rig.starts, rig.child.status) == (1, Status.STOPPED)
+    assert "stopping the command after 5 s (--timeout); waiting for a change" in rig.printed()
+
+    rig.change("a")
+    await clock.advance(4)
+    assert (rig.starts, rig.child.status) == (2, Status.RUNNING)
+
+
+@having(timeout=5.0)
+async def test_change_while_a_run_is_stopped_at_its_limit_leads_to_another(rig: Rig, clock: Clock) -> None:
+    await clock.advance(5.5)
+    rig.change("a")
+    await clock.advance(4)
+    assert (rig.starts, rig.child.status) == (2, Status.RUNNING)
+
+
+@having(timeout=5.0)
+async def test_time_limit_begins_again_with_each_run(rig: Rig, clock: Clock) -> None:
+    await clock.advance(4)
+    rig.change("a")
+    await clock.advance(5)
+    assert (rig.starts, rig.child.status) == (2, Status.RUNNING)
+
+
+@having(timeout=5.0, restart="always")
+async def test_run_beyond_its_time_limit_is_restarted_if_the_policy_restarts(rig: Rig, clock: Clock) -> None:
+    await clock.advance(7)
+    assert (rig.starts, rig.child.status) == (2, Status.RUNNING)
+
+
+@having(exit_on_error=True)
+async def test_exit_on_error_ends_with_the_status_of_the_run(rig: Rig, clock: Clock) -> None:
+    rig.child.end(0)
+    await clock.settle()
+    rig.change("a")
+    await clock.advance(2)
+    assert rig.starts == 2
+
+    rig.child.end(-signal.SIGSEGV)
+    await clock.settle()
+    assert rig.task.done()
+    assert rig.runner.exit_status == 128 + signal.SIGSEGV
+
+
+@having(exit_on_error=True, timeout=5.0)
+async def test_exit_on_error_ends_at_the_time_limit(rig: Rig, clock: Clock) -> None:
+    await clock.advance(7)
+    assert rig.task.done()
+    assert (rig.runner.exit_status, rig.child.status) == (1, Status.STOPPED)
+
+
+@having(delay_run=3.0)
+async def test_delayed_start_follows_once_after_several_changes(rig: Rig, clock: Clock) -> None:
+    assert rig.starts == 0
+    await clock.advance(4)
+    rig.change("a")
+    await clock.advance(2)
+    rig.change("b")
+    assert (rig.starts, rig.child.status) == (1, Status.RUNNING)
+    await clock.advance(2.5)
+    assert rig.launcher.changes == [{}, {"a": "modified", "b": "modified"}]
+
+
+async def test_forwarded_signal_reaches_only_a_running_child(rig: Rig, clock: Clock) -> None:
+    rig.runner.forward(signal.SIGUSR1)
+    rig.runner.forward(None)
+    rig.child.end(0)
+    await clock.settle()
+    rig.runner.forward(signal.SIGUSR2)
+    await clock.settle()
+    assert (rig.launcher.signals, rig.starts) == ([signal.SIGUSR1], 1)
+
+
 @having(busy="queue")
 async def test_queued_changes_lead_to_one_run_after_the_end(rig: Rig, clock: Clock) -> None:
     rig.change("a")
