@@ -695,7 +695,7 @@ def test_each_option_of_watch_and_each_key_of_a_process_is_in_a_generated_table(
     rows = set(re.findall(r"^\| (?:`[A-Za-z-]+`, )*`--([a-z-]+)[^`]*` \|", watch, re.MULTILINE))
     assert rows == {"watch", *(option.shown for option in OPTIONS)}
     assert re.findall(r"^\| `([a-z-]+)` \|", tables.keys(), re.MULTILINE) == [
-        *("command", "cwd", "env"),
+        *("command", "cwd", "env", "depends-on"),
         *(key.name for key in KEYS),
     ]
 

@@ -467,8 +467,68 @@ class TestOrder:
             api = {{ command = "{LIVES}", after = ["web"] }}
         """).rest(3)
         assert re.search(r"migrate exited with status 3 after [\d.]+ s; stopping the other processes\n", text)
+        assert "system  | web does not start because migrate failed\n" in text
+        assert "system  | api does not start because migrate failed\n" in text
         assert "web      not started\n" in text
         assert "api      not started\n" in text
+
+    def test_conditions_of_compose_decide_when_a_process_starts(
+        self, tables: Callable[..., Running], here: Path
+    ) -> None:
+        program = tables(f"""
+            [up]
+            cache = {{ command = "{LISTENS}", ready = "line:listening" }}
+            db = {{ command = "{LIVES}", probe = "cmd:test -e healthy", probe-interval = 0.05 }}
+            seed = {{ command = "echo seeding; while ! test -e seeded; do sleep 0.02; done", restart = "on-failure" }}
+            web = {{ command = "{LIVES}", depends-on = {{ cache = "started", db = "healthy", seed = "completed" }} }}
+            other = {{ command = "{LIVES}", depends-on = {{ cache = "started" }} }}
+        """)
+        program.until("other  | up")
+        (here / "seeded").touch()
+        program.until("seed finished")
+        assert "started web" not in program.text
+        (here / "healthy").touch()
+        program.until("web    | up")
+        assert "ready: cache" not in program.text
+        program.stop()
+
+    def test_process_that_ends_for_good_before_it_is_healthy_stops_all(self, tables: Callable[..., Running]) -> None:
+        text = tables(f"""
+            [up.db]
+            command = "exit 4"
+            restart = "on-failure"
+            backoff = 0.01
+            max-restarts = 1
+            probe = "cmd:false"
+            [up]
+            web = {{ command = "{LIVES}", depends-on = {{ db = "healthy" }} }}
+            api = {{ command = "{LIVES}", after = ["web"] }}
+        """).rest(4)
+        assert "'db' is given up" in text
+        assert "system | web does not start because db failed\n" in text
+        assert "system | api does not start because db failed\n" in text
+
+    def test_each_process_stops_after_its_dependents_without_waiting_for_others(
+        self, tables: Callable[..., Running], here: Path
+    ) -> None:
+        stops = "trap 'echo leaving; exit' TERM; echo up $$; while :; do sleep 0.02; done"
+        slow = "trap '' TERM; echo up $$; while ! test -e go; do sleep 0.02; done"
+        program = tables(f"""
+            [up]
+            db = "{stops}"
+            web = {{ command = "{stops}", after = ["db"] }}
+            cache = "{stops}"
+            api = {{ command = "{slow}", after = ["cache"] }}
+        """)
+        for _ in range(4):
+            program.until("| up")
+        program.process.terminate()
+        program.until("db     | leaving")
+        assert "web    | leaving" in program.text
+        assert "stopping cache" not in program.text
+        (here / "go").touch()
+        program.until("cache  | leaving")
+        program.rest(0)
 
     def test_a_watched_job_that_fails_is_waited_for_until_a_change_makes_it_succeed(
         self, tables: Callable[..., Running], here: Path

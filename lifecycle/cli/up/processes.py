@@ -7,7 +7,7 @@ import re
 import signal as signals
 from dataclasses import KW_ONLY, dataclass, field
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
 from lifecycle.cli import options
 from lifecycle.cli.files import did_you_mean, load_table, read_env, read_text, shown, texts
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BASIC_KEYS",
     "KEYS",
+    "Condition",
+    "Need",
     "Process",
     "environment",
     "find_file",
@@ -50,6 +52,12 @@ _FIRST_PORT: Final = "5000"
 _HIGHEST_PORT: Final = 65_535
 
 
+#: The conditions of compose. A process is healthy when it is ready and its probe succeeds.
+Condition: TypeAlias = Literal["started", "healthy", "completed"]
+#: ``up``, for ``after``: the process is ready, or, for a job, has succeeded.
+Need: TypeAlias = Literal[Condition, "up"]
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     """One process of a file. Times are in seconds."""
@@ -62,6 +70,8 @@ class Process:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     #: The offset of PORT from the port of the first process. None leaves PORT unset.
     port: int | None = None
+    #: The condition for each process that this one depends on, in addition to ``after``.
+    depends_on: Mapping[str, Condition] = field(default_factory=dict[str, "Condition"])
     env_file: Path | None = option(
         "FILE",
         "read variables for this process from the KEY=VALUE lines of this file, in addition to .env",
@@ -145,6 +155,11 @@ class Process:
         return self.restart is None and not self.watch
 
     @property
+    def needs(self) -> dict[str, Need]:
+        """The processes that this one depends on, each with the condition for the start."""
+        return {**dict.fromkeys(self.after, "up"), **self.depends_on}
+
+    @property
     def is_job(self) -> bool:
         """True if its dependents wait until it succeeds, not only until it starts."""
         return self.restart == "never" and self.ready is None
@@ -159,6 +174,9 @@ BASIC_KEYS: Final = (
     Option("command", "run this line with /bin/sh, or this list of words without a shell", "COMMAND"),
     Option("cwd", "run the command in this directory; by default, in that of the file", "DIR"),
     Option("env", "set these variables for the process; they override all others", "TABLE"),
+    Option(
+        "depends-on", "start when each of these processes is started, healthy or completed; stop before them", "TABLE"
+    ),
 )
 #: The other keys of a table.
 KEYS: Final = options_of(Process)
@@ -172,18 +190,31 @@ def in_order(processes: Sequence[Process], file: Path) -> tuple[Process, ...]:
     """
     known = {each.name: each for each in processes}
     for each in processes:
-        for name in each.after:
+        for name, need in each.needs.items():
             if name not in known:
                 raise ConfigError(
                     f"{file}: {each.name} starts after {name!r}, which does not exist; {did_you_mean(name, known)}"
                 )
+            if why := _why_never(known[name], need):
+                raise ConfigError(f"{file}: {each.name} starts when {name} is {need}, but {why}")
     try:
-        order = TopologicalSorter({each.name: each.after for each in processes}).static_order()
+        order = TopologicalSorter({each.name: [*each.needs] for each in processes}).static_order()
         return tuple(known[name] for name in order)
     except CycleError as error:
         circle: list[str] = error.args[1]
         shown = " after ".join(reversed(circle))
-        raise ConfigError(f"{file}: circular dependency: {shown}; remove one `after`") from None
+        raise ConfigError(f"{file}: circular dependency: {shown}; remove one dependency") from None
+
+
+def _why_never(process: Process, need: Need) -> str:
+    """Return the reason why ``process`` can never fulfil a condition, and a remedy; empty if it can."""
+    name = process.name
+    if need == "healthy" and process.ready is None and process.probe is None:
+        return f'{name} has neither ready nor probe; add one, or write {name} = "started"'
+    if need == "completed" and (process.essential or process.restart == "always"):
+        end = "the end of it stops all processes" if process.essential else "it is restarted whenever it ends"
+        return f'{end}; set restart = "never" for {name}'
+    return ""
 
 
 def selected(processes: Sequence[Process], names: Sequence[str], file: Path) -> tuple[Process, ...]:
@@ -263,6 +294,8 @@ def _fields(keys: Mapping[str, Any], base: Path) -> dict[str, Any]:
                 found[key] = _directory(value, base)
             case "env":
                 found[key] = _variables(value)
+            case "depends-on" | "depends_on":
+                found["depends_on"] = _conditions(value)
             case _:
                 known, negated = find_option(key, KEYS, *(each.name for each in BASIC_KEYS))
                 if known.field in found:
@@ -302,6 +335,16 @@ def _variables(value: Any) -> dict[str, str]:
     if not isinstance(value, dict):
         raise ValueError(f'env = {shown(value)} is not a table; give one such as {{ PORT = "8000" }}')  # noqa: TRY004  # what readers raise
     return {key: _env_value(key, each) for key, each in cast("dict[str, Any]", value).items()}
+
+
+def _conditions(value: Any) -> dict[str, Condition]:
+    known = get_args(Condition)
+    if not isinstance(value, dict):
+        raise ValueError(f'depends-on = {shown(value)} is not a table; give one such as {{ db = "healthy" }}')  # noqa: TRY004  # what readers raise
+    for name, each in cast("dict[str, Any]", value).items():
+        if each not in known:
+            raise ValueError(f"depends-on: {name} = {shown(each)}: give {', '.join(known[:-1])} or {known[-1]}")
+    return cast("dict[str, Condition]", value)
 
 
 def _env_value(key: str, value: Any) -> str:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from lifecycle.cli.options import LogFormat
     from lifecycle.cli.output import Console
     from lifecycle.cli.up.processes import Process
+    from lifecycle.cli.up.starts import Starts
     from lifecycle.events import StatusEvent
     from lifecycle.workers import Exit, WorkerState
     from lifecycle.workers.stdio import Output
@@ -148,14 +149,12 @@ def _prefixed(prefix: str, line: str) -> str:
 
 
 class StatusPrinter:
-    """Prints the starts and ends of ``processes``. ``stops_all`` returns whether the end of one stops all of them."""
+    """Prints starts and ends of ``processes``, and what follows for others from the dependencies in ``starts``."""
 
-    def __init__(
-        self, processes: Sequence[Process], console: Console, stops_all: Callable[[Process, WorkerState], bool]
-    ) -> None:
+    def __init__(self, processes: Sequence[Process], console: Console, starts: Starts) -> None:
         self._processes = {each.name: each for each in processes}
         self._console = console
-        self._stops_all = stops_all
+        self._starts = starts
 
     def print(self, event: StatusEvent) -> None:
         """Print an event. Restarts after an end are left out, because the library logs them."""
@@ -167,6 +166,8 @@ class StatusPrinter:
             self._print_change(process, event, state)
         elif state.circuit == "open" and process.watch:
             self._console.info(f"{process.name}: waiting for the next change")
+        elif state.circuit == "open":
+            self._print_blocked(process, state)
 
     def _print_change(self, process: Process, event: StatusEvent, state: WorkerState) -> None:
         match event.new:
@@ -196,10 +197,20 @@ class StatusPrinter:
             # A failed start stops everything only if it was the first one and is not retried.
             stop = not state.restarts and process.first_start == "fail"
             self._console.error(text + self._others(stop=stop))
+            if stop:
+                self._print_blocked(process, state)
         elif not process.comes_back(failed=state.error is not None):
-            stop = self._stops_all(process, state)
+            stop = self._starts.stops_all(process, state)
             then = "; waiting for a change" if process.watch else self._others(stop=stop)
             (self._console.success if state.error is None else self._console.error)(text + then)
+            self._print_blocked(process, state)
+
+    def _print_blocked(self, process: Process, state: WorkerState) -> None:
+        """Print the processes that cannot start because ``process`` has ended."""
+        verb = "waits" if process.watch else "does not start"
+        end = "has ended" if state.error is None else "failed"
+        for name in self._starts.blocked(state):
+            self._console.error(f"{name} {verb} because {process.name} {end}")
 
     def _others(self, *, stop: bool) -> str:
         return "; stopping the other processes" if stop and len(self._processes) > 1 else ""

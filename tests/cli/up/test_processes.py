@@ -198,12 +198,44 @@ class TestOrder:
         assert names.index("db") < names.index("api") < names.index("web")
         assert names.index("cache") < names.index("web")
 
+    def test_conditions_of_dependencies_are_part_of_the_order(
+        self, tables: Callable[[str], tuple[Process, ...]]
+    ) -> None:
+        db, migrate, web = tables("""
+            [up]
+            web = { command = "x", after = "migrate", depends-on = { db = "healthy" } }
+            migrate = { command = "x", restart = "never", depends_on = { db = "started" } }
+            db = { command = "x", probe = "port:5432" }
+        """)
+        assert [each.needs for each in (db, migrate, web)] == [
+            {},
+            {"db": "started"},
+            {"migrate": "up", "db": "healthy"},
+        ]
+
+    @pytest.mark.parametrize(
+        ("db", "need", "message"),
+        [
+            ("", "{ db = 'healthy' }", "web starts when db is healthy, but db has neither ready nor probe; "),
+            ("", "{ db = 'completed' }", 'but the end of it stops all processes; set restart = "never" for db'),
+            ("restart = 'always'", "{ db = 'completed' }", "but it is restarted whenever it ends; set"),
+            ("", "{ other = 'started' }", "web starts after 'other', which does not exist; known: db, web"),
+            ("", "{ db = 'up' }", 'depends-on: db = "up": give started, healthy or completed'),
+            ("", "['db']", r"depends-on = \['db'\] is not a table; give one such as"),
+        ],
+    )
+    def test_condition_that_can_never_be_fulfilled_is_refused(
+        self, tables: Callable[[str], tuple[Process, ...]], db: str, need: str, message: str
+    ) -> None:
+        with pytest.raises(ConfigError, match=message):
+            tables(f"[up.web]\ncommand = 'x'\ndepends-on = {need}\n[up.db]\ncommand = 'x'\n{db}")
+
     def test_order_without_dependencies_is_that_of_the_file(self, tables: Callable[[str], tuple[Process, ...]]) -> None:
         assert [each.name for each in tables("up.b = 'x'\nup.c = 'x'\nup.a = 'x'")] == ["b", "c", "a"]
 
     def test_dependency_cycle_is_shown(self, tables: Callable[[str], tuple[Process, ...]]) -> None:
         text = "up.a = { command = 'x', after = 'b' }\nup.b = { command = 'x', after = 'a' }\nup.c = 'x'"
-        with pytest.raises(ConfigError, match=r"(a after b after a|b after a after b); remove one `after`"):
+        with pytest.raises(ConfigError, match=r"(a after b after a|b after a after b); remove one dependency"):
             tables(text)
 
     def test_names_select_processes_and_others_are_not_waited_for(
