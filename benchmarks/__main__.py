@@ -1,9 +1,9 @@
 """The command that runs the benchmarks: ``python -m benchmarks [--write | --check] [module ...]``.
 
 Without an option, it prints the figures. ``--write`` also stores them in ``benchmarks/figures.json`` and on the page
-``docs/reference/performance.md``. It keeps the stored figures of modules that you do not name. ``--check`` compares
-the figures with the stored ones. It exits with 1 if a figure is worse in two consecutive runs by more than the noise of
-the machine. It ignores figures without a limit.
+``docs/reference/performance.md``. It keeps the stored figures of modules that you do not name. ``--check`` compares the
+figures with the stored ones. It exits with 1 if a figure is worse in two consecutive runs by more than the machine's
+noise. Figures without a limit are not compared.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> int:
 def _measured(name: str) -> dict[str, Any]:
     """Run one module in a separate process and return its figures. Print the reasons for missing figures on stderr."""
     load = round(os.getloadavg()[0], 1)
-    ran = subprocess.run([sys.executable, "-m", f"benchmarks.{name}", "--json"], text=True, capture_output=True)  # noqa: PLW1510  # looked at below
+    ran = subprocess.run([sys.executable, "-m", f"benchmarks.{name}", "--json"], text=True, capture_output=True)  # noqa: PLW1510
     if ran.returncode:
         sys.exit(f"benchmarks.{name} failed with {ran.returncode}:\n{ran.stderr}{ran.stdout}")
     measured = json.loads(ran.stdout.splitlines()[-1])

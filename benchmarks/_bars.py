@@ -43,7 +43,7 @@ class Bar:
         return figure >= self.limit if self.better == "more" else figure <= self.limit
 
     def worse(self, figure: float, stored: float) -> bool:
-        """Return whether ``figure`` is worse than ``stored`` by more than the noise of the machine."""
+        """Return whether ``figure`` is worse than ``stored`` by more than the machine's noise."""
         if self.better == "more":
             return figure < stored / SLACK
         # If the stored figure is 0, any other value is worse.

@@ -79,7 +79,7 @@ async def _paced(count: int, rate: float, send: Callable[[dict[str, Any]], Await
     print(json.dumps({"seconds": time.perf_counter() - began}), flush=True)
 
 
-# -- by hand -----------------------------------------------------------------------------------------------------
+# -- plain nats-py -----------------------------------------------------------------------------------------------
 
 
 _FIXED = {

@@ -1,9 +1,9 @@
 """Flows and jobs on PostgreSQL compared with hand-written SQL: ``python -m benchmarks._bridge_postgres [--json]``.
 
-The server is real and waits for its disk. A flow of sequential tasks is compared with the same number of transactions,
-each with the rows that one task writes. Jobs are claimed and completed, eight at the same time and without flows. They
-are compared with hand-written claims and completions, each in a separate transaction. Both use the same number of
-connections.
+The server is real and syncs to its disk. A flow of sequential tasks is compared with the same number of transactions,
+each of which writes the same rows as one task. Jobs without flows are claimed and completed, eight at the same time.
+They are compared with hand-written claims and completions, each in a separate transaction. Both sides use the same
+number of connections.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """TaskFlow and DBOS for benchmarks.flows: ``python -m benchmarks._flows_peers CASE TASKS FILE``, one process per case.
 
-Each library is used as in its documentation, with its defaults. Preparation is not measured: TaskFlow's engine is
-already compiled and prepared. DBOS has created its tables and has run a workflow.
+Each library is used as its documentation shows, with its defaults. Preparation is not measured: TaskFlow's engine is
+already compiled and prepared, and DBOS has created its tables and has run a workflow.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _dbos(tasks: int, file: str) -> tuple[float, float]:
         }
     )
 
-    @DBOS.step()  # type: ignore[untyped-decorator]  # its types are not looked at
+    @DBOS.step()  # type: ignore[untyped-decorator]  # DBOS's types are not checked here
     async def nothing() -> int:
         return 1
 

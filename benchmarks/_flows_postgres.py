@@ -1,9 +1,9 @@
 """Jobs on PostgreSQL compared with procrastinate: ``python -m benchmarks._flows_postgres [WORKER URL]``.
 
-Without arguments it prints the figures. The server is real and waits for its disk. A job is one task that returns its
-argument. Each worker is a separate process that runs eight jobs at the same time. Time is measured from the start
-signal, which is sent to connected workers, until the last job ends. Each of our jobs is a flow with stored steps.
-procrastinate calls a function and stores its end. After 50 seconds, no further round starts.
+Without arguments it prints the figures. The server is real and syncs to its disk. A job is one task that returns its
+argument. Each worker is a separate process that runs eight jobs at the same time. Workers connect first. Time is
+measured from the signal that starts them until the last job ends. Each of our jobs is a flow with stored steps, while
+procrastinate calls a function and stores its end. No round starts after 50 seconds.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def figures(*, jobs: int = JOBS, rounds: int = ROUNDS) -> dict[str, object]:
         server = Postgres(fsync="on", full_page_writes="on", shared_buffers="128MB")
         server.start()
         return _measured(server, jobs, rounds)
-    except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  # the other figures do not depend on it
+    except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  # the other figures do not depend on this one
         print(f"jobs on PostgreSQL cannot be measured: {error!r}", file=sys.stderr)
         return dict.fromkeys(BARS)
     finally:

@@ -55,7 +55,7 @@ class Pipe:
 
 
 def executor(processes: int) -> ProcessPoolExecutor:
-    """The standard library's executor with spawned processes. Like ours, they share no memory with the parent."""
+    """Return the standard library's executor with spawned processes, which share no memory with the parent."""
     return ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"))
 
 

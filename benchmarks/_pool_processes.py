@@ -34,7 +34,7 @@ KILLS = 5
 RUN = 0.05
 #: Seconds that a cancelled call may take before its worker is killed.
 GRACE = 0.5
-#: Seconds to wait after the call's first output, when it certainly holds the interpreter lock.
+#: Seconds to wait after the call's first output. By then it holds the interpreter lock.
 HOLD = 0.1
 #: The number of workers in the pool, one of which is killed.
 SIZE = 2

@@ -54,5 +54,5 @@ class Target:
 
 def _say(fifo: str) -> None:
     """Report through ``fifo`` that the call has started, because other processes cannot see it."""
-    with open(fifo, "wb", buffering=0) as file:  # noqa: PTH123  # pathlib takes longer to import than all else here
+    with open(fifo, "wb", buffering=0) as file:  # noqa: PTH123  # importing pathlib is slow
         file.write(b"x")

@@ -28,7 +28,7 @@ __all__ = ["idle_cpu_percent", "restarts", "rss_over_supervisord", "stop_over_ki
 
 COUNT = 100
 ROUNDS = 9
-#: There are fewer rounds, because circus checks its children only every five seconds.
+#: The number of rounds with circus, which is small because circus checks its children only every five seconds.
 CIRCUS_ROUNDS = 3
 #: Seconds after which a missing child counts as failed.
 LIMIT = 60.0
@@ -120,7 +120,7 @@ async def _stopped() -> float:
     specs = (Spec(f"sleep{number}", SLEEP) for number in range(COUNT))
     supervisor = Supervisor("processes", *specs, stop_order="parallel")
     await supervisor.start()
-    # Let pending work from the starts finish first.
+    # Work left over from starting the children must finish first.
     await asyncio.sleep(REST)
     with _undisturbed():
         began = time.perf_counter()

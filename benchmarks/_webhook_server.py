@@ -50,7 +50,7 @@ async def _handled(_event: Any) -> None:
 
 
 async def _serve_ours(verify: Verifier | None, inbox: Inbox | None = None) -> None:
-    # All requests have the same delivery id, so deduplication is off: each request must be handled.
+    # All requests have the same delivery id. Deduplication is off, because each request must be handled.
     router, source = Router(), WebhookSource(port=0, verify=verify, inbox=inbox, dedupe=0.0)
     router.add_source(source)
     router.handle("webhook/deploy", _handled)

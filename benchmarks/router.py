@@ -52,7 +52,7 @@ _count = 0
 
 async def handler(_event: Any) -> None:
     """Do minimal work, as a real handler might."""
-    global _count  # noqa: PLW0603  # the cheapest effect there is
+    global _count  # noqa: PLW0603  # the cheapest possible effect
     _count += 1
 
 
@@ -327,7 +327,7 @@ async def measure() -> dict[str, float | int]:
     if importlib.util.find_spec("pyee"):
         figures["pyee_over_exact"] = await ratio(pyee_peer(), dispatching(exact), events=2000)
     if importlib.util.find_spec("bubus"):
-        # In a separate process, because bubus prevents the loop from ending.
+        # A separate process, because bubus prevents the loop from ending.
         output = subprocess.run(  # noqa: ASYNC221  # nothing else is measured meanwhile
             [sys.executable, "-m", "benchmarks._bubus"], check=True, stdout=subprocess.PIPE
         )

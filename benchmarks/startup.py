@@ -53,7 +53,7 @@ def _seconds(code: str) -> float:
 
 
 def _heavy_modules() -> list[str]:
-    """Return libraries that the router's import loads although they should be imported only when needed."""
+    """Return the libraries that importing the router loads, but that should be imported only when needed."""
     code = f"import json, sys; {ROUTER}; print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
     loaded: list[str] = json.loads(subprocess.check_output([sys.executable, "-c", code]))
     return loaded

@@ -22,7 +22,7 @@ class Config:
 
 
 def parse(text: str) -> Config:
-    """Check all values before any is used."""
+    """Parse the configuration, and check every value before any of them is used."""
     values = tomllib.loads(text)
     greeting, interval = values.get("greeting"), values.get("interval", 1.0)
     if not isinstance(greeting, str):

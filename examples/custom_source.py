@@ -22,7 +22,10 @@ async def countdown() -> AsyncIterator[Event]:
 
 
 class CommandOutput:
-    """The output lines of a command. If it cannot be started, `run` raises `SourceFailed` with the source's name."""
+    """The output lines of a command.
+
+    If the command cannot be started, `run` raises `SourceFailed` with the source's name.
+    """
 
     def __init__(self, *argv: str) -> None:
         self.name = f"output of {argv[0]}"

@@ -1,9 +1,9 @@
 """Deploy repositories when GitHub sends a push: ``WEBHOOK_SECRET=hush python examples/deployer.py ./deploy.sh``.
 
-The command runs with the name of the repository and the commit as arguments, for the newest push to main of a burst.
-Two deployments of one repository never overlap. Up to four repositories are deployed at the same time. A push is stored
-in ``deployer.db`` until its deployment has succeeded. After a failure, it is repeated up to four times, and after
-``kill -9`` when the program starts again.
+The command gets the repository's name and the commit as arguments. When several pushes to main arrive in a burst, only
+the newest is deployed. Two deployments of one repository never overlap, and up to four repositories are deployed at the
+same time. A push stays in ``deployer.db`` until its deployment has succeeded: a failed deployment is tried again up to
+four times, and one that ``kill -9`` interrupted runs again when the program starts.
 """
 
 import logging
@@ -14,16 +14,16 @@ from lifecycle import Debounce, GitHub, Inbox, ProcessWorker, Router, WebhookEve
 
 
 def repository(event: WebhookEvent) -> str:
-    """Return the key of the lane."""
+    """Return the repository's name, which is the key of its lane."""
     return str(event.json()["repository"]["full_name"])
 
 
 def branch(event: WebhookEvent) -> tuple[str, str]:
-    """Return the key of a burst: a push to another branch must not replace a push to main."""
+    """Return the key of a burst. It has the branch, so that a push to another one does not replace a push to main."""
     return repository(event), event.json().get("ref", "")
 
 
-QUIET = float(os.environ.get("QUIET", "5"))  # seconds without a push that end a burst
+QUIET = float(os.environ.get("QUIET", "5"))  # a burst ends after this many seconds without a push
 BURST = Debounce(QUIET, max_wait=60, key=branch)
 
 router = Router("deployer", drain_timeout=600)
@@ -31,7 +31,7 @@ router = Router("deployer", drain_timeout=600)
 
 @router.on("webhook/push", debounce=BURST, lane=repository, concurrency=4)
 async def deploy(event: WebhookEvent) -> None:
-    """Run the command. GitHub sends other branches and its ping too."""
+    """Run the command for a push to main. GitHub also sends pings, and pushes to other branches."""
     name, ref = branch(event)
     if ref != "refs/heads/main":
         return

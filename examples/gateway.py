@@ -34,7 +34,7 @@ class Lines:
             await server.serve_forever()
 
     async def read(self, line: str, emit: Emit) -> None:
-        """Emit a line, or refuse it."""
+        """Emit an event for a line, or print the line if it is invalid."""
         try:
             device, kind, value = line.split()
             event = Event(f"device/{device}/{kind}", [float(value)])
@@ -45,12 +45,12 @@ class Lines:
 
 
 def device(event: Event) -> str:
-    """Return the key of the window and of the lane."""
+    """Return the device, which is the key of its window and its lane."""
     return event.topic.split("/")[1]
 
 
 def together(first: Event, second: Event) -> Event:
-    """Merge the readings of a window."""
+    """Merge two events of the same window."""
     return Event(first.topic, first.data + second.data)
 
 
@@ -60,7 +60,7 @@ WINDOW = Debounce(SECONDS, max_wait=SECONDS, merge=together, key=device)
 
 @router.on("device/{name}/temp", debounce=WINDOW, lane=device, concurrency=10)
 async def store(event: Event, name: str) -> None:
-    """Store the mean of a window."""
+    """Store the mean of one device's readings in a window."""
     readings: list[float] = event.data
     print(f"device {name}: {sum(readings) / len(readings)} degrees, {len(readings)} readings", flush=True)
 

@@ -4,7 +4,8 @@ Try it::
 
     python examples/hot_reload.py examples/site python examples/site/app.py
 
-Saving several files at once leads to one restart. Two runs of the command never overlap. Ctrl+C ends both.
+Saving several files at once leads to one restart. Two runs of the command never overlap. Ctrl+C ends the command and
+the program.
 """
 
 import sys

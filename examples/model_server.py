@@ -1,8 +1,8 @@
-"""Answer questions to a model over HTTP: ``python examples/model_server.py``.
+"""Serve a model's predictions over HTTP: ``python examples/model_server.py``.
 
-Ask it with ``curl 'http://127.0.0.1:8080/score?text=very+good'``. Each of up to two processes loads the model once, and
-is replaced after as many calls as CALLS. The pool's processes import this module by name, so the program starts only
-under ``if __name__ == "__main__"``.
+Try it: ``curl 'http://127.0.0.1:8080/score?text=very+good'``. At most two processes run. Each loads the model once, and
+is replaced after CALLS calls. The pool's processes import this module by name, so the program starts only under
+``if __name__ == "__main__"``.
 """
 
 import os
@@ -19,7 +19,7 @@ class Model:
         self._words = words
 
     def score(self, text: str) -> dict[str, int]:
-        """Answer a call, in any process."""
+        """Score a text. Any process of the pool can run this."""
         return {"score": sum(self._words.get(word, 0) for word in text.split()), "process": os.getpid()}
 
 
@@ -35,7 +35,7 @@ pool = Pool(
 
 
 async def score(request: web.Request) -> web.Response:
-    """Return the answer of the model, or the status of the failure."""
+    """Respond with the model's result, or with the status code for its failure."""
     text = request.query.get("text")
     if text is None:
         return web.json_response({"error": "the parameter text is missing"}, status=400)

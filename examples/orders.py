@@ -1,8 +1,8 @@
 """Take orders over HTTP, and carry them out in three steps: reserve, charge, ship. ``python examples/orders.py``.
 
 Send one: ``curl -d '{"order": "7", "item": "lamp", "amount": 30, "to": "Turin"}' http://127.0.0.1:8080/order``. The
-answer is 200 when the order is stored in ``orders.db``. After ``kill -9``, the next start continues it, and nothing is
-charged twice. If a step fails, the steps before it are undone; try ``"to": "nowhere"``.
+response is 200 when the order is stored in ``orders.db``. If the program is killed, the next start continues the order,
+and the customer is not charged twice. If a step fails, the earlier steps are undone; try ``"to": "nowhere"``.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ PACE = float(os.environ.get("PACE", "1"))
 
 
 def book(key: str, amount: int) -> None:
-    """Represent a payment service, which books each key once: a file per key."""
+    """Simulate a payment service that books each key only once. Each booking is a file."""
     print("booking", amount, "as", key, flush=True)
     Path(f"booked-{key.replace('/', '-')}").write_text(str(amount))
 
@@ -58,7 +58,7 @@ order = linear("order", reserve, charge, ship)
 
 
 async def main() -> None:
-    """Serve until Ctrl+C. Running steps then end, and the next start continues the orders."""
+    """Serve until Ctrl+C. A step that is running then finishes, and the next start continues the unfinished orders."""
     router = Router("orders")
     router.add_source(WebhookSource(port=int(os.environ.get("PORT", "8080")), answer="handled"))
     async with Flows("orders.db") as flows:

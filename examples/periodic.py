@@ -1,7 +1,7 @@
-"""Run jobs on a schedule, and catch up after the machine was off: ``python examples/periodic.py``.
+"""Run jobs on a schedule, and catch up if the machine was off: ``python examples/periodic.py``.
 
-The folder ``data`` is archived at three each night. If the program was not running then, it makes one archive when it
-starts, however many nights it missed. The report is printed for every hour, including those that were missed.
+The folder ``data`` is archived at three every night. If the program was not running then, it creates one archive when
+it starts, however many nights it missed. The report is printed for every hour, including the hours that were missed.
 """
 
 import logging
@@ -15,7 +15,7 @@ router.add_source(ScheduleSource("@hourly", name="report", catch_up="all", state
 
 @router.on("tick/backup")
 async def backup(event: TickEvent) -> None:
-    """Write an archive. Its name is the scheduled day, so a repeated backup replaces the first."""
+    """Write an archive named after the scheduled day, so a repeated backup replaces the first one."""
     archive = f"{event.time:%Y-%m-%d}.tar.gz"
     async with ProcessWorker("tar", "tar", "-czf", archive, "data") as tar:
         ended = await tar.wait()
@@ -26,7 +26,7 @@ async def backup(event: TickEvent) -> None:
 
 @router.on("tick/report")
 def report(event: TickEvent) -> None:
-    """Report about the hour that has ended."""
+    """Print a report on the hour that has ended."""
     print(f"report of {event.time:%Y-%m-%d %H:%M}", flush=True)
 
 

@@ -26,7 +26,7 @@ PACE = float(os.environ.get("PACE", "1"))
 
 @task
 async def resize(photo: str) -> str:
-    """Represent the work. It runs again if the process is killed."""
+    """Simulate resizing a photo. The task runs again if the process is killed."""
     print("resizing", photo, flush=True)
     await asyncio.sleep(PACE)
     return f"small-{photo}"
@@ -65,7 +65,7 @@ async def work() -> None:
     async with Flows(FLOWS) as flows, asyncio.TaskGroup() as group:
         router.add_source(flows.outbox())
         group.create_task(router.run())
-        # If a worker dies, another one claims its jobs when the lease ends.
+        # If a worker dies, another one claims its jobs when the lease expires.
         await JobQueue(flows).work({"thumbnail": linear("thumbnail", resize, announce)}, lease=10)
 
 

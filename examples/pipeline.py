@@ -21,14 +21,14 @@ queue: deque[str] = deque()
 
 
 async def load(path: Path) -> None:
-    """Represent your import."""
+    """Simulate an import. Replace this function with your own."""
     await asyncio.sleep(PACE)
     if not await asyncio.to_thread(path.read_text):
         raise ValueError("the file is empty")
 
 
 async def work(gate: Gate) -> None:
-    """Import one file after the other. The gate is reached while the queue is empty, too."""
+    """Import the files one after the other. The gate is checked even while the queue is empty."""
     while True:
         await gate.checkpoint()
         if not queue:

@@ -1,7 +1,7 @@
 """A counter behind a prompt: suspend it, resume it, change its step, quit.
 
-Run it with ``python examples/repl.py`` and type ``help``. The first Ctrl+C suspends, the second quits. It also reads
-commands from a pipe: ``(echo suspend; echo show; echo quit) | python examples/repl.py``.
+Run it with ``python examples/repl.py`` and type ``help``. The first Ctrl+C suspends, the second quits. The program also
+reads commands from a pipe: ``(echo suspend; echo show; echo quit) | python examples/repl.py``.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Keep a web server, a job worker and a scheduler running together: ``python examples/trio.py``.
 
-The worker and the scheduler start when the web server answers. A process that ends is restarted, and so is one whose
-probe has failed three times. Ctrl+C and SIGTERM stop them in reverse order. Replace the three commands with yours, such
-as gunicorn, ``celery worker`` and ``celery beat``. They work in the directory HOME_OF_TRIO.
+The worker and the scheduler start when the web server responds. A process is restarted when it ends, or when its probe
+has failed three times. Ctrl+C and SIGTERM stop them in reverse order. Replace the three commands with yours, such as
+gunicorn, ``celery worker`` and ``celery beat``. Their working directory is HOME_OF_TRIO.
 """
 
 import logging
@@ -19,7 +19,7 @@ URL = f"http://127.0.0.1:{PORT}/"
 
 
 def work() -> None:
-    """Carry out the jobs in the directory, and touch a file that shows that the worker is alive."""
+    """Carry out the jobs in the directory, and touch a file to show that the worker is alive."""
     while True:
         for job in Path().glob("*.job"):
             job.unlink()
@@ -36,12 +36,12 @@ def beat() -> None:
 
 
 def this(role: str) -> list[str]:
-    """Return the command that runs this file in another role."""
+    """Return the command that runs this file in a different role."""
     return [sys.executable, str(Path(__file__).resolve()), role]
 
 
 def trio() -> Supervisor:
-    """Describe the processes."""
+    """Return a supervisor of the three processes."""
     return Supervisor(
         "trio",
         Spec(

@@ -127,7 +127,7 @@ def _sentences(text: str) -> Iterator[str]:
 
 
 def _markdown(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the line and text of each paragraph, item, cell and heading; code and comments become empty lines."""
+    """Yield the line and text of each paragraph, item, cell and heading. Code and comments become empty lines."""
     text = FENCE.sub(lambda match: "\n" * match[0].count("\n"), text)
     at = 0
     for gap in [*BLOCK.finditer(text), None]:
@@ -150,7 +150,7 @@ def _python(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _messages(call: ast.Call) -> Iterator[tuple[int, str]]:
-    """Yield the texts and the help that a call prints or logs."""
+    """Yield the messages and help texts that a call prints, logs or raises."""
     name = getattr(call.func, "attr", getattr(call.func, "id", ""))
     for argument in call.args if name in MESSAGES else ():
         yield from _strings(argument)

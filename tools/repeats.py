@@ -30,7 +30,7 @@ _WORKERS = ("-n", "auto", "--dist", "worksteal")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the suite this many times, and return 1 if a test failed."""
+    """Run the suite repeatedly, and return 1 if a test failed."""
     runs, rest = int(argv[0]) if argv else RUNS, list(argv[1:])
     failures: dict[str, list[str]] = defaultdict(list)
     seconds: dict[str, list[float]] = defaultdict(list)

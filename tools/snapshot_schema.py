@@ -1,4 +1,4 @@
-"""Generates docs/reference/snapshot.schema.json from the records of a snapshot: ``python -m tools.snapshot_schema``."""
+"""Generate docs/reference/snapshot.schema.json from a snapshot's records: ``python -m tools.snapshot_schema``."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ async def index(_: web.Request) -> web.Response:
 
 
 def make_app() -> web.Application:
-    """Serve the site."""
+    """Create the site's application."""
     app = web.Application()
     app.router.add_get("/", index)
     return app

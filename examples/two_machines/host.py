@@ -29,7 +29,7 @@ async def deploy(event: CommandEvent) -> None:
 
 @router.on("deploy/asked")
 def reload(event: BusEvent) -> None:
-    """Load a new version."""
+    """Load the version in the event."""
     print(f"{name}: version {event.data['version']} from {event.data['by']}", flush=True)
 
 
@@ -51,7 +51,7 @@ async def job(_: TickEvent) -> None:
 
 @router.on(LeaderEvent)
 def tell(event: LeaderEvent) -> None:
-    """Print a leader event."""
+    """Print whether this machine has become the leader or is no longer the leader."""
     print(f"{name}: {'leads' if event.leading else 'leads no longer: ' + event.reason}", flush=True)
 
 

@@ -21,7 +21,7 @@ def params(pattern: str, topic: str) -> dict[str, str] | None:
 
 
 def without_names(pattern: str) -> str:
-    """Return the same pattern with ``*`` and ``**``."""
+    """Return the pattern with its names removed, so that only ``*`` and ``**`` are left."""
     return "/".join(_wildcard(segment)[1] for segment in _split(pattern))
 
 
@@ -32,7 +32,7 @@ def _wildcard(segment: str) -> tuple[str, str]:
 
 
 def _split(pattern: str) -> list[str]:
-    """Return the segments as strings. In well-formed patterns, a class never contains a slash."""
+    """Return the segments of a well-formed pattern, in which a class never contains a slash."""
     return pattern.split("/")
 
 
@@ -49,7 +49,7 @@ def _segments(pattern: list[str], topic: list[str]) -> dict[str, str] | None:
     return None
 
 
-def _chars(pattern: str, text: str) -> bool:  # noqa: PLR0911  # one way out a rule
+def _chars(pattern: str, text: str) -> bool:  # noqa: PLR0911  # one return per rule
     if not pattern:
         return not text
     char, rest = pattern[0], pattern[1:]
@@ -123,7 +123,7 @@ _segment = st.one_of(
 
 
 def _joined(segments: list[str]) -> str:
-    """Return the pattern with these segments. Each name in it is different."""
+    """Return the pattern with these segments, with a different name for each ``{}``."""
     named = [each.replace("{", f"{{n{at}") if each[:1] == "{" else each for at, each in enumerate(segments)]
     return "/".join(named).strip("/")
 

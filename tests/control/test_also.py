@@ -1,4 +1,4 @@
-"""`Router.also`: handlers that get events in addition to the route that answers for them."""
+"""`Router.also`: handlers that get events in addition to the route that handles them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_a_full_additional_route_misses_events_and_emit_does_not_wait(cloc
 async def test_an_additional_route_has_its_own_debounce_and_middleware(clock: Clock, recorder: Recorder) -> None:
     router, seen, wrapped = Router(), Recorder(), list[str]()
 
-    def note(handler):  # type: ignore[no-untyped-def]  # as a user writes it
+    def note(handler):  # type: ignore[no-untyped-def]  # like a user's code
         async def call(event: Event) -> None:
             wrapped.append(event.topic)
             await handler(event)

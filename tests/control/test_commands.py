@@ -1,4 +1,4 @@
-"""A registry that includes other registries also has their commands, unless it defines the same names."""
+"""A registry that includes other registries has their commands, except those whose names it defines itself."""
 
 from __future__ import annotations
 

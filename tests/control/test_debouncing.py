@@ -1,4 +1,6 @@
-"""Debouncing: one call per burst, no lost event, no blocked emitter. File events are also merged."""
+"""Debouncing: each burst leads to one call, no event is lost, and no emitter is blocked. File events are also
+merged.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def join(pending: Event, new: Event) -> Event:
 
 
 class Bench:
-    """Test the same window with and without a router: ``send`` events, and compare ``called``."""
+    """A window to test with or without a router: ``send`` events, and compare ``called``."""
 
     def __init__(self) -> None:
         self.called: list[Any] = []
@@ -43,7 +45,9 @@ class Bench:
 
 @pytest.fixture(params=["route", "alone"])
 async def made(request: pytest.FixtureRequest) -> AsyncIterator[Callable[..., Any]]:
-    """A function that takes settings and returns ``(send, close)``. Routes and `debounce` promise the same."""
+    """Return a function that takes settings and returns ``(send, close)``. Routes and `debounce` make the same
+    promises.
+    """
     if request.param == "route":
         router = Router()
         task = asyncio.create_task(router.run())
@@ -421,8 +425,8 @@ async def test_flush_waits_for_its_calls_and_not_for_later_events(clock: Clock) 
 
     each = debounce(slow, 0.1)
     await each(Event("a", 0))
-    await clock.advance(0.5)  # running
-    await each(Event("a", 10))  # waiting for the first call
+    await clock.advance(0.5)  # the handler is running
+    await each(Event("a", 10))  # this event waits for the first call
     await each.flush()
     # The call for event 10 sends event 11 before flush() returns, but flush() does not wait for event 11.
     assert ended == [0, 10]
@@ -479,7 +483,7 @@ def plainly_folded(events: list[FileEvent]) -> dict[Path, str]:
 
 @given(st.lists(file_events, min_size=2, max_size=30))
 def test_merge_files_agrees_with_a_plain_implementation(events: list[FileEvent]) -> None:
-    batch: Any = functools.reduce(merge_files, events)  # type: ignore[arg-type]  # what it folds changes its type
+    batch: Any = functools.reduce(merge_files, events)  # type: ignore[arg-type]  # folding changes the type
     assert isinstance(batch, FileBatch)
     assert batch.changes == plainly_folded(events)
     assert batch.topic == "file/batch"
@@ -487,7 +491,7 @@ def test_merge_files_agrees_with_a_plain_implementation(events: list[FileEvent])
 
 @given(st.lists(file_events, min_size=1, max_size=8), st.lists(file_events, min_size=1, max_size=8))
 def test_batches_are_merged_like_single_events(first: list[FileEvent], second: list[FileEvent]) -> None:
-    one = FileBatch(plainly_folded(first))  # type: ignore[arg-type]  # of changes
+    one = FileBatch(plainly_folded(first))  # type: ignore[arg-type]  # the batch has only changes
     other = FileBatch(plainly_folded(second))  # type: ignore[arg-type]
     before = dict(one.changes), dict(other.changes)
     expected = plainly_folded([FileEvent(change, path) for each in before for path, change in each.items()])

@@ -1,4 +1,4 @@
-"""The dispatcher: hooks that announce deliveries, and equal results from dispatch and emit."""
+"""The dispatcher: hooks that announce deliveries, and equal results from `dispatch` and `emit`."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def repository(event: Event) -> str:
 
 
 class Deploys:
-    """A handler that takes a second, and checks that the calls of one key do not overlap."""
+    """A handler that takes a second, and checks that calls with the same key do not overlap."""
 
     def __init__(self, seconds: float = 1.0) -> None:
         self.seconds = seconds
@@ -201,7 +201,7 @@ async def test_a_handler_that_fills_the_lane_with_its_own_key_gets_lane_full(clo
 
 
 async def test_a_handler_gets_lane_full_when_the_last_other_key_ends(clock: Clock) -> None:
-    """Two waits of one handler: the end of the other key makes space for one of them only."""
+    """One handler waits twice. When the other key's handler ends, there is space for only one of the two waits."""
     router, results = Router(buffer=0), list[Any]()
 
     @router.on("deploy", lane=repository, concurrency=2)

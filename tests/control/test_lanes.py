@@ -1,4 +1,4 @@
-"""Lanes: order, concurrency, the policies for a busy lane, and waits that must end."""
+"""Lanes: order, concurrency, the policies for a busy lane, and waits for space, which must not deadlock."""
 
 from __future__ import annotations
 
@@ -312,8 +312,8 @@ async def test_a_wait_is_not_refused_while_a_handler_of_the_cycle_can_continue(c
     router.handle("back", back)
     router.handle("other", Work(10))
     async with running(router):
-        # The first call to `two` waits for space in the lane of `other`, and can continue later. The second waits for
-        # the lane of `back`, whose handler waits for the lane of `two`.
+        # The first call to `two` waits for space in the lane of `other`, and can continue later. The second call waits
+        # for the lane of `back`, whose handler waits for the lane of `two`.
         await router.emit(Event("other", 0))
         await router.emit(Event("back"))
         for data in ("other", "back"):
@@ -375,7 +375,7 @@ async def test_passing_events_on_in_a_cycle_of_full_lanes_does_not_deadlock(cloc
         await router.emit(Event("a/b", 0))
         await clock.advance(40)
         assert len(handled) > 5
-        # If two events would wait for each other, the second one is refused. Both come from handlers here.
+        # An event is refused if it would wait for an event that waits for it. Handlers emit both events here.
         assert len(refused) + router.state().failed > 0
         router.remove("a/b")
         await clock.advance(40)
@@ -529,8 +529,8 @@ async def test_restart_cancels_the_oldest_event_and_not_the_oldest_task(clock: C
     router.handle("build", build, busy="restart", lane="one", concurrency=3)
     async with running(router):
         await router.emit(Event("other", 0))
-        # Event 3 cancels event 1, whose handler takes two seconds to stop. After one second, `other` ends and frees the
-        # lane's oldest task, which then handles event 3.
+        # Event 3 cancels event 1, whose handler takes two seconds to stop. After one second, the handler of `other`
+        # ends and frees the lane's oldest task, which then handles event 3.
         for number in (1, 2, 3):
             await router.emit(Event("build", number))
             await clock.settle()
@@ -723,7 +723,7 @@ def test_the_delivery_of_a_handler_that_raises_system_exit_fails(kind: type[Base
     finally:
         hooks.delivery_ended.disconnect(note)
     assert deliveries == ended
-    # The error is not the SystemExit itself, which would end each task that awaits the delivery.
+    # The error is not the SystemExit itself, which would end every task that awaits the delivery.
     assert isinstance(deliveries[0].error, LifecycleError)
     assert isinstance(deliveries[0].error.__cause__, kind)
     assert router.state().failed == 1
@@ -953,7 +953,9 @@ async def test_an_event_counts_although_a_tap_removes_its_route(
 
 
 async def test_an_event_that_waits_for_a_removed_route_counts(clock: Clock) -> None:
-    """The handler schedules a read of the statistics for the moment between its end and the emitter's next step."""
+    """The handler schedules a callback that reads the statistics after the handler ends, but before the emitter
+    continues.
+    """
     router = Router(buffer=0)
 
     async def handler(_event: Event) -> None:

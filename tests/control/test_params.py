@@ -1,4 +1,4 @@
-"""Names in patterns: the parameters of handlers that get their values, and `Delivery.params`."""
+"""Names in patterns: handler parameters that receive the values, and `Delivery.params`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TOPIC = "device/k7/temp/now"
 
 
 class Handlers:
-    """Handlers of every kind with parameters for names."""
+    """Handlers of every kind, with parameters for a pattern's names."""
 
     def __init__(self) -> None:
         self.seen: list[object] = []
@@ -67,7 +67,7 @@ class Handlers:
 
 
 class AsyncHandlers(Handlers):
-    async def __call__(self, event: Event, name: str, rest: str) -> None:  # type: ignore[override]  # async
+    async def __call__(self, event: Event, name: str, rest: str) -> None:  # type: ignore[override]  # it is async
         self.seen.append((event.topic, name, rest))
 
 

@@ -195,7 +195,7 @@ def test_patterns_with_the_same_text_are_equal() -> None:
     ],
 )
 def test_a_hostile_topic_takes_no_exponential_time(pattern: str, topic: str) -> None:
-    # A matcher that backtracks over more than one star would exceed the time limit of the test.
+    # A matcher that backtracks over more than one star would exceed this test's time limit.
     parsed = Pattern(pattern)
     assert [parsed.matches(topic) for _ in range(20)] == [False] * 20
 

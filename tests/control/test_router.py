@@ -70,7 +70,7 @@ def shapes() -> dict[str, tuple[Methods, Any]]:
         lambda m: functools.partial(m.two, "x"),
         lambda m: functools.partial(m.async_two, label="x"),
         lambda m: m.seen.append,
-        lambda m: lambda event: m.plain(event),  # noqa: PLW0108  # a lambda is a shape of its own
+        lambda m: lambda event: m.plain(event),  # noqa: PLW0108  # a lambda is a separate kind of handler
         lambda m: lambda event: m.asynchronous(event),  # noqa: PLW0108
     ):
         methods = Methods()
@@ -124,7 +124,7 @@ def test_a_handler_that_cannot_take_one_event_is_refused_at_registration(wrong: 
         register.pop()
     for each in register:
         with pytest.raises(TypeError, match="handler"):
-            each()  # type: ignore[no-untyped-call]  # one of the many shapes
+            each()  # type: ignore[no-untyped-call]  # one of many signatures
     assert router.routes() == []
     assert list(router.commands) == []
 
@@ -173,7 +173,7 @@ def test_an_event_class_matches_the_topics_of_its_events() -> None:
     assert [info.pattern for info in router.explain("mail/new")] == ["mail/new"]
     router.remove(Order)
     with pytest.raises(TypeError, match="int does not define the topics"):
-        router.on(int)(Recorder())  # type: ignore[arg-type]  # refused by checkers too
+        router.on(int)(Recorder())  # type: ignore[arg-type]  # type checkers refuse it too
     with pytest.raises(InvalidPattern):
         router.on("[")(Recorder())
 
@@ -287,7 +287,7 @@ async def test_any_object_with_a_topic_can_be_dispatched(clock: Clock) -> None:
     class Topic(enum.StrEnum):
         A = "a/b"
 
-    class Old(str, enum.Enum):  # noqa: UP042  # as programs have them
+    class Old(str, enum.Enum):  # noqa: UP042  # existing programs use this form
         A = "a/b"
 
     class Mine:

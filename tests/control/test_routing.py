@@ -1,4 +1,4 @@
-"""The index and the route table return the right routes in the right order, for any order of registration."""
+"""The index and the route table return the right routes in the right order, whatever the order of registration."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def table_of(*patterns: str) -> RouteTable:
 
 
 def test_the_index_agrees_with_a_plain_search_for_every_pair_of_small_patterns() -> None:
-    """This covers all pairs of patterns with up to three segments, and all topics with up to four."""
+    """The test covers all pairs of patterns with up to three segments, and all topics with up to four."""
     patterns = ["/".join(each) for size in (1, 2, 3) for each in itertools.product(("a", "b", "*", "**"), repeat=size)]
     topics = ["/".join(each) for size in (1, 2, 3, 4) for each in itertools.product("ab", repeat=size)]
     expected = {
@@ -60,7 +60,7 @@ def test_the_index_agrees_with_a_plain_search_for_every_pair_of_small_patterns()
 
 
 def test_the_index_agrees_with_a_plain_search_for_every_small_segment() -> None:
-    """One index contains all segments of up to four characters."""
+    """The index contains every segment of up to four characters."""
     patterns = ["".join(each) for size in (1, 2, 3, 4) for each in itertools.product("ab*?", repeat=size)]
     topics = ["".join(each) for size in (1, 2, 3, 4) for each in itertools.product("ab", repeat=size)]
     index = Index[str]()
@@ -131,14 +131,14 @@ def test_the_chosen_route_does_not_depend_on_the_order_of_registration(
         assert winners(router_of(patterns), topic) == expected
 
 
-#: All of these patterns match a/b. They are listed by the documented order, most specific first.
+#: Patterns that match a/b, in the documented order: the most specific comes first.
 RANKED = ["a/b", "a/[b]", "a/*", "a/**", "?/b", "*/b", "*/**", "**/b", "**"]
 
 
 def test_the_more_specific_pattern_takes_precedence() -> None:
     # After a first literal segment, the order is: a literal, a segment with wildcards, a star, the end, a double star.
     assert winners(router_of(RANKED[::-1]), "a/b") == RANKED
-    # The pattern with more literal characters comes first. If the number is equal, the order of the text decides.
+    # The pattern with more literal characters comes first. If two have the same number, they are sorted as text.
     wild = ["a/bx*", "a/?x*", "a/b*", "a/b?*", "a/*?", "a/*/**", "a/**"]
     assert winners(router_of(wild[::-1]), "a/bx") == wild
     assert winners(router_of(["a/*", "a/*/**"]), "a/b") == ["a/*", "a/*/**"]

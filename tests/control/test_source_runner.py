@@ -176,7 +176,7 @@ async def test_a_function_that_returns_no_iterable_cannot_start(clock: Clock, gi
 
 async def test_a_function_that_returns_a_coroutine_cannot_start(clock: Clock) -> None:
     router = Router()
-    router.add_source(lambda: _coroutine())  # type: ignore[arg-type,return-value]  # noqa: PLW0108  # wrong on purpose, and not seen at once
+    router.add_source(lambda: _coroutine())  # type: ignore[arg-type,return-value]  # noqa: PLW0108  # a late error
     with pytest.raises(SourceFailed, match="async iterable"):
         await router.run()
 
@@ -370,7 +370,7 @@ async def test_a_source_with_close_delivers_its_buffer(clock: Clock) -> None:
 
 
 class AsyncClose:
-    """An object with a ``close`` that closes a connection and is unrelated to the source."""
+    """An object whose ``close`` closes a connection and has nothing to do with the source."""
 
     async def run(self, emit: Any) -> None:
         await asyncio.Event().wait()
@@ -719,7 +719,7 @@ class Lodger:
 
 
 async def test_a_source_that_settles_is_exited_after_the_router_has_drained(clock: Clock) -> None:
-    """Until its handlers have ended, the source may need to inform its clients that it is stopping."""
+    """The source may need to tell its clients that it is stopping, for as long as its handlers run."""
     router, source = Router(), Lodger()
 
     async def slow(_event: Event) -> None:
@@ -766,7 +766,7 @@ async def _take_a_second(_event: Event) -> None:
 
 @pytest.mark.parametrize("removed", [False, True])
 async def test_a_source_settles_when_all_its_events_have_ended(clock: Clock, removed: bool) -> None:
-    """This includes events that were handled while the router drained, after the source itself had ended."""
+    """Some of the events are handled while the router drains, after the source itself has ended."""
     router, source = Router(), Accountant()
     router.add_source(source)
     router.handle("a", _take_a_second)

@@ -1,4 +1,4 @@
-"""Checks stored changes of a flow against the transition tables, from the first change to the last."""
+"""Checks a flow's stored changes against the transition tables, from the first change to the last."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def illegal(changes: Sequence[Change], *, continuous: bool = True) -> Iterator[s
         states = type(table.initial)
         try:
             legal = table.check(change.name, states(change.old), states(change.new), change.reason)
-        except Exception as error:  # noqa: BLE001  # it is what we look for
+        except Exception as error:  # noqa: BLE001  # the caller looks for any error
             yield str(error)
         else:
             if not legal:

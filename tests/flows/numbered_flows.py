@@ -1,6 +1,6 @@
-"""Random flows, each made from a number: the same number gives the same flow in every process.
+"""Random flows, each built from a number: the same number gives the same flow in every process.
 
-The outcome of such a flow depends only on its number, not on timing or on kills of its process. Whether a task fails
+A flow's outcome depends only on its number, not on timing or on whether its process is killed. Whether a task fails
 depends on the value of its retry, not on the number of calls. Arguments from tasks that may be skipped are optional,
 and reverts fail only in sequential flows.
 """
@@ -51,7 +51,7 @@ class NumberedFlow:
         self._chance = Random(number)
         self._effect = effect
         self._count = 0
-        #: True if tasks never run at the same time, so that the tasks left undone are always the same.
+        #: True if tasks never run at the same time. The tasks left undone are then always the same.
         self.sequential = self._chance.random() < 0.4
         self.flow = self._flow(f"flow_{number}", 0, None, [])
 
@@ -100,11 +100,11 @@ class NumberedFlow:
         _asking(execute, [*asks, attempt] if attempt else asks)
         made: Task = task(execute, name=self._name("t"), priority=self._chance.randint(0, 1))
         undo = self._undoing()
-        # With a revert, each new attempt has its own key, which distinguishes its effects from earlier ones.
+        # A task with a revert gets a new key for each attempt, which distinguishes its effects from earlier ones.
         return made.revert(undo) if self._maybe(0.8) or attempt else made
 
     def _fails_before(self, attempt: str | None) -> int:
-        """Return the first attempt at which a task succeeds. It may never be reached."""
+        """Return the first attempt at which a task succeeds. The flow may end before that attempt."""
         if attempt is not None and self._maybe(0.25):
             return self._chance.randint(2, 3)
         return 99 if self._maybe(0.06) else 0
@@ -125,7 +125,7 @@ class NumberedFlow:
         return lambda history: (salt + sum(value for value in history.values() if isinstance(value, int))) % 3 > 0
 
     def _retry(self, provides: str, *, all_of_it: bool) -> Retry:
-        """Return a random retry. A retry that reverts the whole flow is returned only with ``all_of_it``."""
+        """Return a random retry. It can be one that reverts the whole flow only if ``all_of_it`` is true."""
         kind = self._chance.randrange(8)
         revert_all = all_of_it and self._maybe(0.3)
         if kind == 0:
@@ -166,9 +166,9 @@ class _Stubborn:
 def left_of(steps: Mapping[str, StepView], state: str, *, exactly: bool) -> dict[str, str]:
     """Return the result of each step of a flow that reached ``state``.
 
-    Unless ``exactly``, a step that did not begin and a step that was undone count as the same. If two tasks run at the
-    same time, the first to end decides whether later tasks are skipped before the flow is undone. A crash may change
-    that. So a skipped task counts as undone in a flow that did not succeed.
+    Unless ``exactly`` is true, a step that did not begin and a step that was undone count as the same. If two tasks run
+    at the same time, the first to end decides whether later tasks are skipped before the flow is undone, and a crash
+    may change which one is first. A skipped task therefore counts as undone in a flow that did not succeed.
     """
     return {name: str(view.state) if exactly else _left(view, state) for name, view in sorted(steps.items())}
 

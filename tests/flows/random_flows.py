@@ -1,4 +1,4 @@
-"""Random flows, and a scheduler that runs without a loop, is killed at any transaction, and resumes."""
+"""Random flows, and a scheduler that runs without an event loop, is killed at any transaction, and resumes."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
     from lifecycle.flows import Change
 
-#: Number of rounds in which a task fails before it succeeds, and whether its revert fails.
+#: The number of rounds in which a task fails before it succeeds, and whether its revert fails.
 Nature = tuple[int, bool]
 
 
 class RandomFlow(NamedTuple):
-    """A flow, and the behaviour of its tasks."""
+    """A flow and its tasks' behaviour."""
 
     flow: Flow | Task
     natures: dict[str, Nature]
@@ -107,7 +107,7 @@ class StoredFlow:
         self.flow = FlowRow("id", self.plan.name, epoch=1)
         self.steps: dict[str, Any] = {}
         self.changes: list[Change] = []
-        #: Number of executions of each task, by name and round, and whether its success was stored.
+        #: Each execution of a task: its name and round, and whether its success was stored.
         self.executed: list[tuple[str, int]] = []
 
     def scheduler(self) -> Scheduler:
@@ -130,7 +130,7 @@ class StoredFlow:
 
 
 def run(kept: StoredFlow, *, writes: int | None = None, watch: Any = None) -> bool:
-    """Run a scheduler to its end, or kill it after this many ``writes``. Return whether it reached its end."""
+    """Run a scheduler to its end, or kill it after ``writes`` writes. Return whether it reached its end."""
     left = count() if writes is None else iter(range(writes))
     scheduler = kept.scheduler()
     for _ in _phases(kept, scheduler):
@@ -165,7 +165,7 @@ def outcome_of(kept: StoredFlow, call: Call) -> StepResult | Failure:
     """Return the result that the function in ``call`` would return."""
     node = call.node
     if node.kind == "retry":
-        value = None if call.reverting else node.step.function.fn(**call.arguments)  # type: ignore[union-attr]  # it is a step
+        value = None if call.reverting else node.step.function.fn(**call.arguments)  # type: ignore[union-attr]  # has a step
         return StepResult(JSON().encode(value), value)
     rounds, bad = kept.random_flow.natures[node.name]
     if call.reverting:

@@ -34,7 +34,7 @@ RING.append(RING)
 
 
 def step(name: str, log: list[str]) -> Task:
-    """A task that records its calls."""
+    """Return a task that records its calls."""
     return task(lambda: log.append(name), name=name).revert(lambda: log.append(f"-{name}"))
 
 
@@ -268,7 +268,7 @@ async def test_a_custom_codec_stores_other_values() -> None:
             return repr(value)
 
         def decode(self, text: str) -> Any:
-            return eval(text)  # `encode` has written this text
+            return eval(text)  # the text comes from `encode`
 
     async with Flows(codec=Repr()) as flows:
         assert await flows.start(task(lambda x: x | {3}, name="a"), x={1, 2}) == {"a": {1, 2, 3}}
@@ -293,7 +293,7 @@ async def test_a_full_disk_suspends_the_flow_until_there_is_space(tmp_path: Path
 
 
 async def _limit(flows: Flows, pages: int) -> None:
-    """Limit the file to this many pages, to simulate a full disk."""
+    """Limit the database file to ``pages`` pages, to simulate a full disk."""
     assert isinstance(flows.store, SQLiteStore)
     await flows.store.journal.run(lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchone())
 

@@ -1,4 +1,6 @@
-"""Changes to the system clock while flows and jobs run: nothing is lost, and nothing waits for the old time."""
+"""Changes to the system clock while flows and jobs run: no work is lost, and no work waits for a time on the old
+clock.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ GROW = linear("grow", task(lambda: 1, name="a"))
 
 @pytest.fixture
 def step(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Set the system clock."""
+    """Return a function that sets the system clock."""
     real = time.time
 
     def step(seconds: float) -> None:
@@ -44,7 +46,7 @@ async def test_setting_the_clock_does_not_end_claims(
     step(seconds)
     assert (await queue.get("one")).state == "CLAIMED"
     async with reopened() as later:
-        # The file is opened after the clock was set, and is still consistent.
+        # A file that is opened after the clock was set is still consistent.
         assert abs(later.store.time() - flows.store.time()) < LIMIT
     await queue.extend(job, 30.0)
     await queue.complete(job)

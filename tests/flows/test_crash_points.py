@@ -1,7 +1,7 @@
 """A flow ends in the same way if its process dies after any of its transactions.
 
-The test is exhaustive: the process dies after each transaction of each flow. ``LIFECYCLE_CHAOS`` (`make chaos`) adds
-more flows.
+The test is exhaustive: the process dies once after each transaction of each flow. ``LIFECYCLE_CHAOS`` (`make chaos`)
+adds more flows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.flows.numbered_flows import NumberedFlow, left_of
 if TYPE_CHECKING:
     from lifecycle.flows import Batch
 
-#: Numbers of flows. For the same number, `NumberedFlow` always builds the same flow.
+#: The numbers of the flows. `NumberedFlow` always builds the same flow for the same number.
 FLOWS = range(150 if "LIFECYCLE_CHAOS" in os.environ else 14)
 CONCURRENCY = (None, 1, 2)
 
@@ -48,7 +48,7 @@ class Mortal(MemoryStore):
 
 @dataclass
 class Life:
-    """A flow and its store, run by consecutive processes."""
+    """A flow and its store, run by one process after another."""
 
     number: int
     store: Mortal
@@ -70,7 +70,7 @@ class Life:
         try:
             engine = await self.start()
             if self.number % 2:
-                # With a listener for each phase, each phase is a transaction.
+                # Each phase is a separate transaction when it has a listener.
                 engine.listeners.append(lambda _: None)
             await engine.prepare()
             await engine.run()

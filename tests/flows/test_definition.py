@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-#: Values that type checkers reject.
+#: A value that type checkers reject.
 THREE: Any = 3
 PAIR: Any = (1, 2)
 TEXT: Any = "5"
@@ -39,7 +39,7 @@ ODD: Any = {"retries": 3}
 
 
 def named(name: str, *, asks: str = "", gives: str | None = None, **settings: Any) -> Task:
-    """A task that requires names and provides one."""
+    """Return a task that requires values and provides one."""
     names = asks.split()
     return task(lambda **given: given, name=name, requires=names, provides=gives, **settings)
 

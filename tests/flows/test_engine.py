@@ -184,7 +184,7 @@ async def test_a_task_without_revert_needs_no_separate_phase_to_be_reverted(flow
     await failed(run, "woot")
 
 
-#: Timeout in seconds for a function that waits for the loop. The wait fails if the loop is blocked.
+#: Timeout in seconds for a function that waits for the event loop. A blocked loop makes the wait fail.
 LONG = 10.0
 
 
@@ -299,7 +299,7 @@ async def test_waiting_for_a_thread_does_not_count_as_timeout_or_delay_large_res
         waiting = flows.start(linear("g", task(lambda: "done", name="quick", timeout=0.4)))
         async with asyncio.timeout(LONG / 2):
             assert len((await flows.start(linear("h", task(large))))["large"]) == 1_000_000
-        # The function takes longer than the task's timeout.
+        # The function runs for longer than the task's timeout.
         asyncio.get_running_loop().call_later(0.6, go_on.set)
         assert await waiting == {"quick": "done"}
     finally:
@@ -330,7 +330,7 @@ async def end(number: int, concurrency: int | None, pace: Random | None) -> tupl
         run = flows.start(numbered.flow)
         try:
             given = await run
-        except Exception:  # noqa: BLE001  # it is seen in the states
+        except Exception:  # noqa: BLE001  # the states show the error
             given = None
         return run.state, left_of(run.steps, run.state, exactly=numbered.sequential), given
 

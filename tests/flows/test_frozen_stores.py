@@ -1,4 +1,4 @@
-"""A store that stops answering without an error does not block shutdown. A cancellation does not leave a store open."""
+"""A store that stops answering without an error does not block shutdown, and a cancellation leaves no store open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("clock")
 
-#: Timeouts in seconds for tasks, for tasks that ignore cancellation, and for the last writes.
+#: The sum of the timeouts, in seconds, for tasks, for tasks that ignore cancellation, and for the last writes.
 LIMIT = 3.0 + 5.0 + 3.0
 
 

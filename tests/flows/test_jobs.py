@@ -1,4 +1,4 @@
-"""Guarantees of a job queue, with each store."""
+"""A job queue's guarantees, with each store."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ async def test_the_highest_priority_is_first_then_the_oldest(queue: JobQueue) ->
     for name, priority in zip("abcdef", ["low", "normal", "very_high", "normal", "very_low", "high"], strict=True):
         await queue.enqueue("vm", id=name, priority=priority)
     assert ids(await queue.jobs()) == list("cfbdae")
-    assert [(await queue.claim() or queue).id for _ in "abcdef"] == list("cfbdae")  # type: ignore[union-attr]  # all are there
+    assert [(await queue.claim() or queue).id for _ in "abcdef"] == list("cfbdae")  # type: ignore[union-attr]  # never None
     assert await queue.claim() is None
 
 
@@ -132,7 +132,7 @@ async def test_jobs_of_very_many_flows_are_claimed_in_order(queue: JobQueue) -> 
     for name, priority in (("vm-600", "normal"), ("vm-3", "low"), ("vm-599", "high")):
         await queue.enqueue(name, id=name, priority=priority)
     flows = [f"vm-{number}" for number in range(1000)]
-    assert [(await queue.claim(flows=flows) or queue).id for _ in range(3)] == ["vm-599", "vm-600", "vm-3"]  # type: ignore[union-attr]  # all are there
+    assert [(await queue.claim(flows=flows) or queue).id for _ in range(3)] == ["vm-599", "vm-600", "vm-3"]  # type: ignore[union-attr]  # never None
     assert await queue.claim(flows=flows) is None
 
 
@@ -354,7 +354,7 @@ async def test_an_expired_claim_fences_the_flow_against_late_writes(queue: JobQu
 
 
 def finished(flow: FlowRow, state: str = "SUCCESS") -> Batch:
-    """The last write of an owner."""
+    """Return an owner's last write."""
     return Batch(flow.id, flow.epoch, state, flow.seq + 1, 0.0, [StepRow("a", "task", "SUCCESS")], [])
 
 

@@ -1,4 +1,4 @@
-"""Jobs in a problematic file: locked, full, not writable, damaged, or from a newer program."""
+"""Jobs in a problematic file: locked, full, read-only, damaged, or written by a newer version."""
 
 from __future__ import annotations
 
@@ -37,13 +37,15 @@ async def queue(tmp_path: Path) -> AsyncIterator[JobQueue]:
 
 
 async def pragma(queue: JobQueue, text: str) -> None:
-    """Change how the file is used. For example, do not wait for a lock, so that the test is short."""
-    journal = queue.flows.store.journal  # type: ignore[attr-defined]  # it is one of SQLite
+    """Run a PRAGMA on the queue's connection, for example to stop waiting for locks, which keeps the test short."""
+    journal = queue.flows.store.journal  # type: ignore[attr-defined]  # the store uses SQLite
     await journal.run(lambda db: db.execute(f"PRAGMA {text}").fetchall())
 
 
 def another(path: Path) -> sqlite3.Connection:
-    """Write as another process would. Wait for the lock as long as needed, because the queue may be writing."""
+    """Open the file as a different process would. The connection waits for the lock, because the queue may be
+    writing.
+    """
     return sqlite3.connect(path / "flows.db", isolation_level=None, timeout=60)
 
 
@@ -86,7 +88,7 @@ async def test_a_worker_survives_a_locked_file(queue: JobQueue, tmp_path: Path, 
 
 
 async def test_a_worker_survives_a_lock_during_a_job(queue: JobQueue, tmp_path: Path, clock: Clock) -> None:
-    """The claim cannot be renewed and the result cannot be written. The same worker therefore runs the job again."""
+    """The worker cannot renew its claim or write the result, so it runs the job again."""
     await pragma(queue, "busy_timeout = 10")
     work = asyncio.create_task(queue.work({"grow": GROW}, lease=3.0))
     job = await queue.enqueue("grow", size=1)

@@ -1,4 +1,4 @@
-"""Guarantees of a worker, with each store."""
+"""A worker's guarantees, with each store."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def queue(flows: Flows) -> JobQueue:
 
 @pytest.fixture
 async def other(flows: Flows, reopened: Callable[[], Flows]) -> AsyncIterator[JobQueue]:
-    """Return a queue in a separate session, as in another process. A memory store has only one session."""
+    """Return a queue in a separate session, as in a different process. A memory store has only one session."""
     if isinstance(flows.store, MemoryStore):
         yield JobQueue(flows)
         return
@@ -183,7 +183,7 @@ async def test_jobs_run_in_order_within_the_concurrency_limit(queue: JobQueue) -
 async def test_a_waiter_in_another_session_is_notified_of_the_end(queue: JobQueue, other: JobQueue) -> None:
     async with working(queue, GROW):
         job = await other.enqueue("grow", size=1)
-        # A virtual clock does not wait for network messages. Without these messages, each process polls.
+        # A virtual clock does not wait for network messages. Processes that receive no messages poll.
         async with asyncio.timeout(30 if isinstance(queue.flows.store, PostgresStore) else 2):
             assert await job == "SUCCESS"
 
@@ -306,7 +306,7 @@ async def test_suspended_flows_keep_their_claims_and_continue_when_resumed(queue
 async def test_a_worker_that_lost_a_claim_stops_and_its_writes_are_refused(
     queue: JobQueue, other: JobQueue, clock: Clock
 ) -> None:
-    """The other worker's clock is ahead, so that worker sees an expired lease."""
+    """The other worker's clock is ahead, so the lease has already expired for that worker."""
     fates: list[str] = []
 
     async def work() -> str:
@@ -337,7 +337,7 @@ async def test_a_worker_that_lost_a_claim_stops_and_its_writes_are_refused(
 async def test_a_task_that_ends_after_the_claim_was_lost_is_not_written(
     queue: JobQueue, other: JobQueue, clock: Clock
 ) -> None:
-    """No heartbeat is sent in between, so the flow's own write is rejected."""
+    """No heartbeat is sent in the meantime, so the flow's own write is rejected."""
 
     async def work() -> str:
         await asyncio.sleep(2)
@@ -373,7 +373,7 @@ async def test_a_worker_that_reclaims_its_lost_job_does_not_run_it_twice_at_once
     async with working(queue, doing("f", work), lease=30.0):
         await until(lambda: calls)
         other.now = lambda: clock.time() + 100
-        # Reading the jobs is enough to expire the claim. Then any worker can claim the job.
+        # Reading the jobs releases the expired claim. Any worker can then claim the job.
         assert (await other.get("one")).state == "UNCLAIMED"
         await queue.enqueue("g")
         assert await job == "SUCCESS"
@@ -405,7 +405,7 @@ async def test_a_late_heartbeat_loses_the_claims_that_have_expired_and_no_others
 
 
 class FullDisk(MemoryJobs):
-    """Fail the first five attempts to extend a claim."""
+    """Jobs whose first five attempts to extend a claim fail."""
 
     left = 5
 
@@ -534,7 +534,7 @@ async def test_a_job_with_the_id_of_another_flow_is_discarded_and_the_flow_conti
 
 
 class _Counted(MemoryJobs):
-    """Jobs that count how often they are requested."""
+    """Jobs that count how often a worker tries to claim one."""
 
     asked = 0
 
@@ -544,7 +544,7 @@ class _Counted(MemoryJobs):
 
 
 class _Counting(MemoryStore):
-    """A store with such jobs."""
+    """A store that counts the requests for jobs."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Files and tables written by earlier versions."""
+"""Files and tables that earlier versions wrote."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ _DATA = Path(__file__).parent.parent / "data"
 
 @pytest.fixture
 def first_version(tmp_path: Path) -> Path:
-    """Return a file from the first version, left by kill -9 while the task `ship` in the flow `o7` was running."""
+    """Return a file that the first version left when it was killed while the task `ship` in the flow `o7` was
+    running.
+    """
     path = tmp_path / "old.db"
     with closing(sqlite3.connect(path)) as db:
         db.executescript((_DATA / "flows_v1.sql").read_text())
@@ -55,7 +57,7 @@ async def test_a_flow_of_the_first_version_continues_with_its_keys(first_version
     async with Flows(first_version) as flows:
         (run,) = await flows.recover(flow)
         await run
-    # The retry has reverted the second charge. `ship` has no revert and keeps its key.
+    # The retry has reverted the second charge. The task `ship` has no revert, so it keeps its key.
     assert keys == ["o7/ship/1", "o7/charge/3", "o7/ship/1"]
 
 
@@ -118,7 +120,9 @@ async def test_jobs_and_events_of_the_first_version_are_kept(first_version: Path
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.engine("postgres"))])
 def second_version(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return tables of the second version, left by kill -9 while the task `ship` of the flow `o7` was tried again."""
+    """Return tables that the second version left when it was killed during a repeated attempt of the task `ship` in the
+    flow `o7`.
+    """
     if request.param == "sqlite":
         path = tmp_path / "old.db"
         with closing(sqlite3.connect(path)) as db:

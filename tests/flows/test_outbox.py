@@ -1,4 +1,4 @@
-"""Events sent by a task are delivered if and only if the task succeeds, and are kept until they are handled."""
+"""Events that a task sends are delivered if and only if the task succeeds, and are kept until they are handled."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def waiting(flows: Flows) -> list[tuple[str, str, str]]:
 
 @asynccontextmanager
 async def routed(flows: Flows, handler: Callable[[Any], Any], *, max_attempts: int = 100) -> AsyncIterator[Router]:
-    """A router that delivers sent events to ``handler``."""
+    """Run a router that passes the sent events to ``handler``."""
     router = Router()
     router.add_source(flows.outbox(max_attempts=max_attempts))
     router.handle("**", handler, concurrency=8)
@@ -207,7 +207,7 @@ async def test_a_failing_event_does_not_delay_others(flows: Flows) -> None:
 
 
 async def flows_later(flows: Flows) -> list[tuple[str, str, str]]:
-    """Return the flows with events that will be delivered again by then."""
+    """Return the stored events, including those whose next delivery is not due yet."""
     rows = await flows.store.outbox().take(100, now=1e12, until=0.0)
     return [row[:3] for row in rows]
 
@@ -281,7 +281,7 @@ async def test_an_outbox_does_not_deliver_its_own_event_again_when_the_lease_ran
     async with routed(flows, handle):
         while delivered != ["one"]:
             await asyncio.sleep(0.1)
-        # This simulates a store outage in which no lease was renewed.
+        # During this simulated outage of the store, no lease was renewed.
         await flows.store.outbox().hold(range(1, 1000), until=0.001)
         await flows.start(sends("two"), id="y")
         while "two" not in delivered:

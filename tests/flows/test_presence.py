@@ -24,7 +24,7 @@ LIMIT = 20.0
 
 @pytest.fixture
 async def join(tmp_path: Path) -> AsyncIterator[Callable[[], Presence]]:
-    """Return a function that opens the store as another process would."""
+    """Return a function that opens the store as a different process would."""
     with ExitStack() as stack:
 
         def join() -> Presence:
@@ -69,7 +69,7 @@ async def test_notifications_reach_all_their_listeners_and_no_others(join: Calla
 
 
 async def _known(presence: Presence, others: int) -> None:
-    """Wait until ``presence`` is connected to this many other processes."""
+    """Wait until ``presence`` is connected to ``others`` other processes."""
     async with asyncio.timeout(LIMIT):
         while f"among {others + 1}" not in repr(presence):
             await asyncio.sleep(0.001)

@@ -1,4 +1,4 @@
-"""Descriptions of runs: the structure of their flows, and the state of each step."""
+"""Descriptions of runs: how their flows are structured, and the state of each step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def alter(dump: str) -> str:
 def mail() -> None: ...
 
 
-# The order given differs from the order of execution.
+# The order in which the tasks are given differs from the order of execution.
 FLOW = linear("deploy", graph("migrate", alter, dump, retry=Times(2)), unordered("tell", mail, task(mail, name="chat")))
 
 

@@ -1,4 +1,4 @@
-"""Flows from a user's view, on every store: started, inspected, suspended, resumed, and run again."""
+"""Flows as users work with them, on every store: started, inspected, suspended, resumed, and run again."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def step(name: str, log: list[str], *, fails: int = 0) -> Task:
-    """A task that records its calls and fails this many times."""
+    """Return a task that records its calls and fails the first ``fails`` times."""
 
     async def do() -> str:
         log.append(name)
@@ -414,7 +414,7 @@ async def test_concurrency_limits_the_tasks_that_run_at_once(clock: Clock) -> No
 
 
 async def test_tasks_beyond_the_concurrency_survive_a_suspension() -> None:
-    """TaskFlow cancels these tasks, finds nothing left to do, and ends the flow as REVERTED."""
+    """In this situation, TaskFlow cancels the tasks, finds nothing left to do, and ends the flow as REVERTED."""
     helds = [Held(f"t{n}") for n in range(4)]
     async with Flows(options=Options(concurrency=1)) as flows:
         run = flows.start(unordered("f", *[held.task for held in helds]))

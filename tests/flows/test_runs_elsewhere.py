@@ -1,4 +1,4 @@
-"""A flow belongs to the process that runs it while that process is alive. Other processes wait for the flow."""
+"""A flow belongs to the process that runs it while that process is alive, and other processes wait for the flow."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def gate() -> Gate:
 
 @pytest.fixture
 def others(make_store: Callable[[], Store], request: pytest.FixtureRequest) -> Callable[[], Flows]:
-    """Each call opens the store as another process would."""
+    """Return a function that opens the store as a different process would."""
     if request.node.callspec.params["make_store"] == "memory":
         pytest.skip("no other process shares it")
     return lambda: Flows(store=make_store(), stop_timeout=0.0)
@@ -172,7 +172,7 @@ async def test_starting_the_flow_of_a_job_waits_for_the_worker_of_the_job(
             async with working(first, flow):
                 await gate.begun.wait()
                 waiting = await second.start(flow, id="one", size=1).stored()
-            # The job was released, and the next queue claims it.
+            # The job has been released, so the next queue can claim it.
         gate.open.set()
         async with others() as third, working(third, flow):
             assert await waiting == {"a": 1, "b": 2}

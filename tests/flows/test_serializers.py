@@ -22,7 +22,7 @@ LIMIT = 30.0
 
 
 class Noting(JSON):
-    """A codec that records whether it was called in the loop's thread."""
+    """A codec that records whether each call came from the event loop's thread."""
 
     def __init__(self) -> None:
         self.in_loop: list[bool] = []
@@ -89,7 +89,7 @@ async def test_a_listener_is_given_a_large_result_and_a_reload_has_it(tmp_path: 
 
 
 class Waiting(JSON):
-    """A codec whose encoding of a large value waits for `go`."""
+    """A codec that encodes a large value only after `go` is set."""
 
     def __init__(self) -> None:
         self.begun, self.go = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""Guarantees of every store."""
+"""The guarantees that every store gives."""
 
 from __future__ import annotations
 

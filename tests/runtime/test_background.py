@@ -1,4 +1,4 @@
-"""`go`, `do`, `do_detached` and `Group`."""
+"""Background tasks: `go`, `do`, `do_detached` and `Group`."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_a_plain_function_runs_in_a_thread_that_knows_the_lifetime(clock: 
 
 
 async def held_in_a_thread(begun: threading.Event) -> None:
-    """Wait in the loop until the thread has started, without advancing the clock."""
+    """Wait until the thread has started, without advancing the virtual clock."""
     while not begun.is_set():
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""Ctrl+C and similar signals in a program with routers, without signals of the system."""
+"""Ctrl+C and similar signals in a program with routers, with simulated signals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The components of a lifetime, and its last hooks, which have a time limit."""
+"""The components of a lifetime, and its last hooks, which run with a time limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lifetime inside another program: its mains, its stop, and the tasks that do not inherit it."""
+"""A lifetime inside another program: its mains, the way it stops, and tasks that do not inherit it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Host:
-    """A server that leaves the block of its application on a stop."""
+    """A server that leaves its application's block when it is told to stop."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -45,7 +45,7 @@ class Host:
 
 @pytest.fixture
 def host(signals: FakeSignals) -> Iterator[Host]:
-    """A host that handles SIGTERM."""
+    """Yield a host that handles SIGTERM."""
     host = Host()
     release = signal_registry().take([signal.SIGTERM], host.stop)
     yield host
@@ -264,7 +264,7 @@ async def test_end_of_an_embedded_block_asks_no_one(clock: Clock, host: Host) ->
 
 
 async def request(call: Any, *args: Any) -> Any:
-    """Call it in a task without the lifetime, as a server does for a request."""
+    """Call a function in a task without the lifetime, as a server does for a request."""
 
     async def handle() -> Any:
         return call(*args)

@@ -1,4 +1,4 @@
-"""The action for each signal of a series, as a table."""
+"""The action that each signal in a series causes, as a table."""
 
 from __future__ import annotations
 

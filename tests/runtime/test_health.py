@@ -1,4 +1,4 @@
-"""`Lifetime.health`: what makes a program not ready, and what makes it not live."""
+"""`Lifetime.health`: what makes a program not ready, or not live."""
 
 from __future__ import annotations
 

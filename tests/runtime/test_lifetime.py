@@ -1,4 +1,4 @@
-"""`lifetime` as a block in a loop that the caller runs."""
+"""`lifetime` as a block in an event loop that the caller runs."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def test_a_cause_that_comes_when_the_block_ends_hits_nothing_after_it(cloc
     async with lifetime() as life:
         life.shutdown()
         await asyncio.sleep(0)
-        # A body that swallows its cancellation ends like any other.
+        # A body that swallows its cancellation ends in the same way as any other body.
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(1)
     await clock.advance(1)

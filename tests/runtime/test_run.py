@@ -1,4 +1,4 @@
-"""`run`: its arguments, the end of a program, and its result."""
+"""`run`: its arguments, how a program ends, and the result."""
 
 from __future__ import annotations
 
@@ -443,7 +443,7 @@ def test_an_invalid_main_is_named_with_the_valid_kinds(given: Any, message: str)
 
 def test_a_coroutine_in_place_of_its_function_is_refused_and_closed() -> None:
     with pytest.raises(TypeError, match="without parentheses"):
-        run_virtual(takes_one(1))  # type: ignore[arg-type]  # refused by checkers too
+        run_virtual(takes_one(1))  # type: ignore[arg-type]  # type checkers refuse it too
 
 
 def test_nothing_to_run_is_refused() -> None:

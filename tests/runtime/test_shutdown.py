@@ -21,7 +21,7 @@ run_virtual = functools.partial(run, loop_factory=VirtualLoop)
 
 
 class Worker:
-    """A worker that announces its start, like the library's workers."""
+    """A worker that announces its start, as the library's workers do."""
 
     def __init__(self, name: str, log: list[str], *, stops_in: float = 0.0) -> None:
         self.name, self.status, self.log, self.stops_in = name, "created", log, stops_in
@@ -52,7 +52,7 @@ class Group(Worker):
         self.children = workers
 
     def workers(self) -> tuple[Worker, ...]:
-        """Return records with the names of workers, like the library."""
+        """Return records with the workers' names, as the library does."""
         return self.children
 
     def __contains__(self, name: object) -> bool:

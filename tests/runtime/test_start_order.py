@@ -1,4 +1,4 @@
-"""Start order of components."""
+"""The order in which components start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Supervisors and the lifetime in which they run."""
+"""Supervisors, and the lifetime in which they run."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ async def nothing() -> None:
 
 
 async def rest(seconds: float, manager: Manager) -> None:
-    """Advance the clock while the manager reads, like a real manager."""
+    """Advance the clock while the manager reads, as a real manager does."""
     for _ in range(int(seconds)):
         await asyncio.sleep(1)
         manager.read()
@@ -114,7 +114,7 @@ def test_a_shutdown_that_takes_time_asks_for_more_of_it_as_long_as_the_loop_turn
     run_virtual(main, hook_timeout=50, shutdown_timeout=50, exit_timeout=100)
     _, *stop = manager.read()
     assert stop[0] == {"STOPPING": "1", "STATUS": "stopping: stop", **EXTENSION}
-    # The notifications are sent 5, 10, 15 and 20 seconds later.
+    # The program sends these notifications after 5, 10, 15 and 20 seconds.
     assert stop[1:] == [EXTENSION] * 4
 
 
@@ -130,7 +130,7 @@ def test_the_watchdog_gets_two_signs_of_life_in_its_time(
 
 
 def test_a_loop_that_is_blocked_gives_no_sign_of_life(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time passes without a callback. Missed notifications are not sent later."""
+    """Time passes, but no callback runs. Missed notifications are not sent later."""
     monkeypatch.setenv("WATCHDOG_USEC", "10000000")
 
     async def main() -> None:
@@ -258,7 +258,7 @@ def test_notices_blocked_by_a_full_socket_are_sent_later_in_order(
         await asyncio.sleep(20)
         await ReloadHandler(lambda: None)(ReloadEvent())
         manager.read()
-        # The socket is writable now. The loop polls it before its clock jumps.
+        # The socket is writable now, and the loop polls it before the virtual clock jumps.
         await asyncio.sleep(1)
 
     run_virtual(main)

@@ -1,4 +1,4 @@
-"""`sleep` and `read_line`: the ways in which they end, and data that arrives at the same moment."""
+"""`sleep` and `read_line`: how they can end, and what happens to data that arrives at the same moment."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Mode = Literal["shield", "strict"]
 
 
 async def inside(work: Any, *causes: Any) -> Any:
-    """Run ``work`` in a task below a lifetime whose block ignores its cancellation, and return how it ended.
+    """Run ``work`` in a task inside a lifetime whose block ignores its cancellation, and return how the task ended.
 
-    A number among ``causes`` is a pause of that many iterations of the loop.
+    A number in ``causes`` lets the loop run that many iterations before the next cause.
     """
     result: list[Any] = []
 
@@ -94,7 +94,7 @@ async def test_a_sleep_needs_a_lifetime(clock: Clock) -> None:
 
 
 class Stream:
-    """A stream with lines that arrive when the test decides."""
+    """A stream whose lines arrive when the test sends them."""
 
     def __init__(self) -> None:
         self.coming: asyncio.Future[bytes] | None = None
@@ -202,7 +202,7 @@ async def test_a_time_out_around_a_shielded_read_stays_one(clock: Clock) -> None
 
 
 async def test_shielded_reads_that_time_out_lose_no_line(clock: Clock) -> None:
-    """2,000 lines arrive within a few loop iterations before or after a timeout."""
+    """The stream gets 2,000 lines, each within a few loop iterations of a timeout."""
     random, stream, fed = Random(1), asyncio.StreamReader(), 2000
 
     async def feed() -> None:

@@ -1,4 +1,4 @@
-"""BaseSource delivers emitted events in order until it is closed and empty."""
+"""BaseSource delivers emitted events in order, until it is closed and its buffer is empty."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_cancelled_emits_of_a_full_source_are_not_kept(clock: Clock) -> No
 async def test_a_cancelled_emit_delivers_nothing_and_a_delivered_event_is_not_cancelled(
     clock: Clock, recorder: Recorder, emit_waits: bool
 ) -> None:
-    """The emitter is cancelled in the same iteration in which space becomes free."""
+    """The emitter is cancelled in the same loop iteration in which space becomes free."""
     source = BaseSource("push", buffer=1)
     await source.emit(A)
     seen: list[str] = []
@@ -187,7 +187,7 @@ async def test_a_blocked_thread_gets_source_closed_when_the_source_stops() -> No
     await blocked.wait()
     await source.emit(B)
     thread = asyncio.create_task(asyncio.to_thread(source.emit_threadsafe, C))
-    # The request from the thread wakes the loop.
+    # The thread's request wakes the event loop.
     while not source._waiting:
         await asyncio.sleep(0)
     run.cancel()

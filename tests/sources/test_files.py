@@ -1,4 +1,6 @@
-"""FileWatchSource without system notifications: watched names, and changes between two scans of a tree."""
+"""FileWatchSource without system notifications: the names that it watches, and the changes between two scans of a
+tree.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def skips(ignore: Sequence[str], below: str) -> bool:
-    """Return whether ``below``, or a directory above it, is ignored. Directories are checked from the top."""
+    """Return whether ``below`` or a directory above it is ignored, checking directories from the top."""
     rules, parts = Rules((), ignore), below.split("/")
     return any(rules.skips(part, "/".join(parts[: depth + 1])) for depth, part in enumerate(parts))
 
@@ -103,7 +105,7 @@ def test_directories_may_nest_deeper_than_the_call_stack(tree: Tree, tmp_path: P
         os.close(here)
         assert look(tree, tmp_path / "d") == {"file": "added"}
     finally:
-        # pytest removes the directory with shutil.rmtree(), which cannot delete such a deep tree.
+        # pytest removes temporary directories with shutil.rmtree(), which cannot delete such a deep tree.
         subprocess.run(["rm", "-rf", tmp_path / "d" / "d" / "d"], check=True)
     assert look(tree, tmp_path / "d" / "d" / "d") == {"file": "deleted"}
 
@@ -138,7 +140,7 @@ def test_several_changes_to_a_file_between_reports_are_one_net_change(tree: Tree
 
 
 def test_a_reported_modification_counts_without_a_visible_difference(tree: Tree, tmp_path: Path) -> None:
-    """Two writes of the same size within one tick of the file system's clock look the same."""
+    """Two writes of the same size within one tick of the file system's clock leave the same size and time."""
     file = tmp_path / "file"
     file.write_text("1")
     tree.update([(str(file), False)])

@@ -59,7 +59,7 @@ async def test_the_first_result_is_sent_immediately(clock: Clock, recorder: Reco
 
 @dataclass
 class Probed:
-    """The result that a worker's ``probe`` returns."""
+    """The value that a worker's ``probe`` returns."""
 
     healthy: bool
     message: str
@@ -135,7 +135,7 @@ async def test_a_plain_check_is_not_called_again_while_it_hangs() -> None:
         free.wait()
 
     source = HealthCheckSource("disk", check, interval=0.01, timeout=0.01, trigger="level")
-    run = asyncio.create_task(source.run(events.put))  # type: ignore[arg-type]  # its result is not looked at
+    run = asyncio.create_task(source.run(events.put))  # type: ignore[arg-type]  # the source ignores its result
     try:
         events_of = [await events.get() for _ in range(4)]
     finally:

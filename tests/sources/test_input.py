@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 END = EndOfInputEvent()
 LIMIT = 30
-#: Length of the longest line in bytes.
+#: The length of the longest accepted line in bytes.
 MAX_LINE = 1_048_576
 
 
@@ -50,7 +50,7 @@ async def events_of(source: InputSource) -> list[Any]:
         events.append(event)
 
     async with asyncio.timeout(LIMIT):
-        await source.run(emit)  # type: ignore[arg-type]  # nothing is made of its deliveries
+        await source.run(emit)  # type: ignore[arg-type]  # the deliveries are ignored
     return events
 
 
@@ -80,7 +80,7 @@ def terminal() -> Iterator[tuple[IO[str], int]]:
             os.close(leader)
 
 
-# -- what a line stands for -------------------------------------------------------------------------------------
+# -- what a line means ------------------------------------------------------------------------------------------
 
 
 async def test_built_in_commands_become_lifecycle_events() -> None:
@@ -318,7 +318,7 @@ async def test_a_closed_stream_counts_as_empty() -> None:
 
 
 class Slow(io.RawIOBase):
-    """A file of an unknown kind: only a thread can read it."""
+    """A file of an unknown kind, which only a thread can read."""
 
     def __init__(self, *lines: bytes, error: Exception | None = None) -> None:
         self.lines, self.error = list(lines), error
@@ -354,7 +354,7 @@ async def test_a_connection_that_is_reset_ends_the_input_with_a_warning(caplog: 
         with ours, ours.makefile("rb") as stream:
             peer.sendall(b"one\n")
             await until(lambda: ours.recv(1, socket.MSG_PEEK))
-            # closing it resets the connection
+            # With this option, closing the socket resets the connection.
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             peer.close()
             assert (await events_of(InputSource(raw=True, stream=stream)))[-1] == END
@@ -386,7 +386,7 @@ async def test_a_terminal_that_hangs_up_ends_the_input() -> None:
 
 
 class Held:
-    """An emit with deliveries that the test ends."""
+    """An `emit` whose deliveries end when the test ends them."""
 
     def __init__(self) -> None:
         self.events: list[Any] = []

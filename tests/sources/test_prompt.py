@@ -27,7 +27,7 @@ LIMIT = 30
 
 
 class Screen:
-    """The remote end of a terminal that is connected to stdin and stdout."""
+    """The remote end of a terminal. The local end is connected to stdin and stdout."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.keys, follower = pty.openpty()
@@ -39,7 +39,9 @@ class Screen:
         self.shown = ""
 
     def connect(self) -> None:
-        """Call this in the test: pytest replaces stdin and stdout after the fixtures."""
+        """Connect the terminal. Tests call this themselves, because pytest replaces stdin and stdout after the
+        fixtures.
+        """
         self._monkeypatch.setattr(sys, "stdin", self.stdin)
         self._monkeypatch.setattr(sys, "stdout", self.stdout)
         self._monkeypatch.setenv("TERM", "xterm")
@@ -98,7 +100,7 @@ async def test_lines_become_events_and_ctrl_d_ends_the_input(screen: Screen) -> 
 
 
 async def test_cancelling_a_half_typed_prompt_restores_the_terminal(screen: Screen) -> None:
-    """The terminal, stdout and log handlers are as before. The suite checks that no thread is left."""
+    """The terminal, stdout and the log handlers are as before. The suite also checks that no thread is left."""
     emit, before = Emitted(), screen.modes()
     handler = logging.StreamHandler(sys.stderr)
     logging.getLogger("lifecycle.test").addHandler(handler)
@@ -135,7 +137,7 @@ async def test_clear_line_clears_a_half_typed_line(screen: Screen) -> None:
 
 
 async def test_ctrl_c_sends_sigint(screen: Screen) -> None:
-    """While the loop is blocked, no code reads keys."""
+    """The terminal sends the signal itself, because no code reads keys while the loop is blocked."""
     running = screen.run(PromptSource(), Emitted())
     await until(lambda: screen.shows(">"))
     local_modes: int = screen.modes()[3]
@@ -197,7 +199,7 @@ async def test_a_history_file_that_cannot_be_written_fails_the_start(screen: Scr
 
 
 async def test_only_the_user_can_read_a_new_history_file(screen: Screen, tmp_path: Path) -> None:
-    """An existing file keeps its lines and its mode."""
+    """A history file that already exists keeps its lines and its mode."""
     screen.connect()
     old, new = tmp_path / "old", tmp_path / "new"
     old.write_text("line")

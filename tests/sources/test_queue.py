@@ -1,4 +1,4 @@
-"""QueueSource emits the items in the queue until the queue ends."""
+"""QueueSource emits the items in a queue until the queue ends."""
 
 from __future__ import annotations
 

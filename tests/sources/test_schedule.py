@@ -1,4 +1,4 @@
-"""ScheduleSource: ticks at the times of a cron expression, missed ticks, and its state file."""
+"""ScheduleSource: ticks at the times of a cron expression, missed ticks, and the state file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def at(text: str, zone: Any = UTC) -> datetime:
 
 
 async def ticks(clock: Clock, source: ScheduleSource, seconds: float) -> list[str]:
-    """Return the scheduled times of the ticks within ``seconds``, in the schedule's time zone."""
+    """Return the times of the ticks that are due within ``seconds``, in the schedule's time zone."""
     router, seen = Router(), list[str]()
     router.handle("tick/**", lambda tick: seen.append(tick.time.strftime("%m-%d %H:%M:%S")))
     router.add_source(source)
@@ -111,7 +111,7 @@ async def test_ticks_missed_while_the_machine_sleeps(clock: Clock, catch_up: Any
     async with running(router):
         await clock.advance(60)
         clock.set_date(at("2026-01-01 05:30"))
-        # The timer was set before the sleep.
+        # The timer was set before the machine went to sleep.
         await clock.advance(29 * 60)
         assert seen == expected
         await clock.advance(60)

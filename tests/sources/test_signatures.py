@@ -1,4 +1,4 @@
-"""GitHub signatures: which ones are accepted. The result is always an id or a `VerificationError`."""
+"""GitHub signatures: verifying one either returns an id or raises `VerificationError`."""
 
 from __future__ import annotations
 

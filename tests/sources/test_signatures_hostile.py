@@ -1,7 +1,7 @@
 """For any input, a verifier returns the id or raises `VerificationError`, and accepts nothing that was not signed.
 
-The suite tries some thousand inputs, and `make chaos` (``LIFECYCLE_CHAOS``) a million. ``LIFECYCLE_SEED`` repeats a
-run.
+The suite tries some thousand inputs, and `make chaos` (``LIFECYCLE_CHAOS``) tries a million. ``LIFECYCLE_SEED`` repeats
+a run.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SIGNED: tuple[dict[str, str], ...] = tuple(each.sign(BODY, now=NOW, delivery_id=
 
 # -- anything at all -----------------------------------------------------------------------------------------------
 
-#: Text that an HTTP library may decode from bytes on the wire, and lone surrogates.
+#: Text that an HTTP library may decode from bytes on the wire, including lone surrogates.
 ANYTHING = st.one_of(
     st.text(st.characters(codec=None)), st.binary().map(lambda raw: raw.decode("utf-8", "surrogateescape"))
 )
@@ -164,6 +164,6 @@ def test_a_changed_request_is_rejected_or_equivalent() -> None:
         assert body == BODY or not signs_body, label
         assert now == NOW or not signs_time, label
         assert identity in ("", "msg_1") or not isinstance(scheme, StandardWebhooks), label
-    # Some requests are unchanged. Otherwise a verifier that rejects everything would pass.
+    # Some requests stay valid. Without this check, a verifier that rejects everything would pass.
     assert accepted, f"seed {SEED}"
     print(f"LIFECYCLE_SEED={SEED}: {INPUTS} inputs, {accepted} of them accepted")

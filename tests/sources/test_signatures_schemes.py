@@ -1,4 +1,4 @@
-"""Each scheme compared with its origin: documented examples, the reference library, or the published formula."""
+"""Each scheme compared with its origin: the documented examples, the reference library, or the published formula."""
 
 from __future__ import annotations
 
@@ -39,16 +39,18 @@ BODY = b'{"test": 2432232314}'
 def refuse(
     verifier: Verifier, headers: dict[str, str], body: bytes = BODY, *, now: float = NOW, said: str = ""
 ) -> None:
-    """One test has many cases, because the leak check takes time per test."""
+    """Check that the verifier rejects the request. A test calls this for many cases, because each test's leak check
+    takes time.
+    """
     try:
         verifier.verify(headers, body, now=now)
     except VerificationError as error:
-        assert said in str(error), headers  # noqa: PT017  # the message is to name the case
+        assert said in str(error), headers  # noqa: PT017  # the message must name the case
     else:
         pytest.fail(f"{verifier} accepted {headers}")
 
 
-# -- Standard Webhooks: the examples that the tests of its reference library in Go have ---------------------------
+# -- Standard Webhooks: the examples in the tests of its reference library for Go ----------------------------------
 
 SHARED = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 SEED = b"TESTSIGNINGKEYDONOTUSETHISFORANY"
@@ -121,7 +123,9 @@ def test_each_header_is_required() -> None:
 
 
 def test_an_invalid_id_is_neither_accepted_nor_signed() -> None:
-    """The dot separates the signed parts, so with a dot in it, the signature of one request would match another."""
+    """A dot separates the signed parts. If an id could contain one, one request's signature could match a different
+    request.
+    """
     scheme = StandardWebhooks(SHARED)
     for identity in ("", "a.1", "ü", "a\0", "x" * 256):
         headers = {**STANDARD, "webhook-signature": V1, "webhook-id": identity}
@@ -245,7 +249,7 @@ def test_other_requests_are_rejected_by_stripe() -> None:
     refuse(Stripe(STRIPE_SECRET), {}, said="no signature; set the same secret")
 
 
-# -- GitLab, and everybody else ------------------------------------------------------------------------------------
+# -- GitLab, and all other senders ---------------------------------------------------------------------------------
 
 
 def test_the_token_of_gitlab_is_the_secret_itself() -> None:
@@ -263,7 +267,7 @@ def test_the_id_of_gitlab_is_the_one_that_retries_share() -> None:
 
 
 def test_a_token_that_cannot_be_sent_in_a_header_raises() -> None:
-    """A token that was read from a file ends in a newline."""
+    """For example, a token that was read from a file may end in a newline."""
     for token in ("hush\n", " hush", "hu\0sh", "hush\r", "a\x7fb"):
         with pytest.raises(ValueError, match="cannot be sent in a header"):
             GitLab(token)
@@ -306,7 +310,7 @@ def test_invalid_settings_of_hmac_raise() -> None:
             Hmac("k", **options)
 
 
-# -- what all have in common ---------------------------------------------------------------------------------------
+# -- all schemes ---------------------------------------------------------------------------------------------------
 
 
 def _standard(*secrets: Any, **rest: Any) -> StandardWebhooks:
@@ -408,7 +412,7 @@ def test_any_bytes_like_body_is_accepted() -> None:
 
 
 def test_without_its_credential_header_a_scheme_rejects_any_body() -> None:
-    """If a request lacks this header, a source does not read its body."""
+    """A source does not read the body of a request that lacks this header."""
     for make in MAKERS:
         scheme = make("hush")
         signed = scheme.sign(BODY, now=NOW, delivery_id="1")
@@ -419,7 +423,7 @@ def test_without_its_credential_header_a_scheme_rejects_any_body() -> None:
 
 
 def test_the_replay_key_depends_only_on_the_signed_content() -> None:
-    """An attacker that repeats a request may add unsigned parts to the header."""
+    """An attacker who repeats a request may add unsigned parts to the header."""
     for make in (Stripe, Slack):
         scheme = make("new", "old")
         signed = make("old").sign(BODY, now=NOW)

@@ -1,4 +1,4 @@
-"""TickerSource sends ticks at fixed times of the loop's clock, and never sends a missed tick later."""
+"""TickerSource ticks at fixed times of the loop's clock, and skips ticks that it has missed."""
 
 from __future__ import annotations
 

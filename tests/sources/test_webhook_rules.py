@@ -147,7 +147,7 @@ def test_an_allowance_can_be_used_as_a_burst_and_refills_evenly() -> None:
     pauses=st.lists(st.floats(0, 10), max_size=100),
 )
 def test_a_client_cannot_exceed_the_rate(count: int, seconds: float, pauses: list[float]) -> None:
-    """In any period of ``seconds``, a client can send at most its allowance and the refill."""
+    """In any period of ``seconds``, a client can send at most its allowance plus the refill for that period."""
     rates, now, passed = RateLimiter(count, seconds), 0.0, []
     for pause in pauses:
         now += pause

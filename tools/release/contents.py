@@ -25,13 +25,13 @@ NEEDED = frozenset(
     }
 )
 
-#: In the wheel's metadata, next to ``licenses/``.
+#: Files in the wheel's metadata directory, next to ``licenses/``.
 METADATA = frozenset({"METADATA", "WHEEL", "RECORD", "entry_points.txt"})
 
 #: Licences of the package and of the third-party files in it.
 LICENSES = frozenset({"LICENSE", "THIRD_PARTY.md"})
 
-#: Files in the repository that only developers need.
+#: Tracked files that only developers of this repository need.
 AT_HOME = frozenset({".ci/run", "uv.lock"})
 
 

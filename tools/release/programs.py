@@ -117,8 +117,8 @@ sys.exit(pytest.main(["-q", "-o", "asyncio_mode=auto", "test_clock.py"]) or prin
 """,
 }
 
-#: Expected output without the extra, if the output does not name the extra. For example, tables are plain.
+#: Expected output without the extra, if the output does not name it. Without rich, for example, tables are plain text.
 WITHOUT = {"cli": "No module named 'rich'", "testing": "No module named 'pytest'"}
 
-#: Extras that programs do not need, so that the extra `all` does not contain them.
+#: Extras for tests, which programs do not need. The extra `all` does not contain them.
 FOR_TESTS = {"testing"}
