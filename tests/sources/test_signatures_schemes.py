@@ -423,7 +423,7 @@ def test_without_its_credential_header_a_scheme_rejects_any_body() -> None:
 
 
 def test_the_replay_key_depends_only_on_the_signed_content() -> None:
-    """An attacker who repeats a request may add unsigned parts to the header."""
+    """An attacker that repeats a request may add unsigned parts to the header."""
     for make in (Stripe, Slack):
         scheme = make("new", "old")
         signed = make("old").sign(BODY, now=NOW)
