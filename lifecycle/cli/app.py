@@ -65,6 +65,7 @@ _UP = """\
 examples:
   lifecycle up
   lifecycle up -f Procfile.dev --log-dir log web worker
+  lifecycle up -c web=2,worker=4 -e test.env
 
 environment of each process:
   PORT                 5000 for the first line of a Procfile, 5100 for the next
@@ -243,39 +244,31 @@ def _watch(arguments: Arguments) -> int:
 
 
 def _add_up(commands: Any) -> None:
-    from lifecycle.cli import options
+    from lifecycle.cli.up.selection import OPTIONS
 
     parser = commands.add_parser(
         "up",
-        usage="lifecycle up [-f FILE] [--log-dir DIR] [--log-format FORMAT] [NAME ...]",
+        usage="lifecycle up [options] [NAME ...]",
         help="run the processes of a Procfile or a TOML file",
         description="Run the processes of FILE together, and stop them together. Without -f, use the Procfile, "
         "lifecycle.toml with tables [up.NAME], or pyproject.toml with tables [tool.lifecycle.up.NAME].",
         epilog=_UP,
     )
     parser.set_defaults(main=_up, no_command="lifecycle up takes no command; write {} into a Procfile")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="run only these processes [default: all]")
     parser.add_argument(
-        "-f",
-        "--file",
-        type=_typed(options.path),
-        metavar="FILE",
-        help="read this file: TOML tables if its name ends in .toml, otherwise a Procfile",
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="run only these processes, and those that they depend on [default: all]",
     )
-    output = parser.add_argument_group("output")
-    output.add_argument(
-        "--log-dir",
-        type=_typed(options.path),
-        metavar="DIR",
-        help="also append the output of each process to DIR/NAME.log",
-    )
-    _add_option(output, options.LOG_FORMAT)
+    _add_options(parser, OPTIONS)
 
 
 def _up(arguments: Arguments) -> int:
     from lifecycle.cli.up.run import up
+    from lifecycle.cli.up.selection import up_settings
 
-    return up(arguments.file, arguments.names, arguments.log_dir, log_format=arguments.log_format)
+    return up(up_settings(vars(arguments)))
 
 
 def _add_run(commands: Any) -> None:

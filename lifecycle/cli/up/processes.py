@@ -7,16 +7,16 @@ import re
 import signal as signals
 from dataclasses import KW_ONLY, dataclass, field
 from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
 from lifecycle.cli import options
 from lifecycle.cli.files import did_you_mean, load_table, read_env, read_text, shown, texts
 from lifecycle.cli.options import Option, find_option, option, options_of, read_flag, read_value
-from lifecycle.cli.output import ConfigError, UsageError
+from lifecycle.cli.output import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
     from signal import Signals
 
     from lifecycle.cli.options import Policy
@@ -31,9 +31,9 @@ __all__ = [
     "find_file",
     "in_order",
     "parse_procfile",
+    "port_of",
     "read_file",
     "read_processes",
-    "selected",
 ]
 
 #: The name of a process, which is also the name of its log file.
@@ -127,6 +127,7 @@ class Process:
         default=0,
         number=True,
     )
+    disabled: bool = option(None, "do not run the process unless the command line names it", default=False)
     watch: tuple[Path, ...] = option(
         "PATH",
         "restart the process when these files or directories change",
@@ -215,19 +216,6 @@ def _why_never(process: Process, need: Need) -> str:
         end = "the end of it stops all processes" if process.essential else "it is restarted whenever it ends"
         return f'{end}; set restart = "never" for {name}'
     return ""
-
-
-def selected(processes: Sequence[Process], names: Sequence[str], file: Path) -> tuple[Process, ...]:
-    """Return the processes called ``names``, or all processes if no names are given.
-
-    Raises:
-        UsageError: for an unknown name.
-    """
-    known = [each.name for each in processes]
-    for name in names:
-        if name not in known:
-            raise UsageError(f"{file} has no process {name!r}; {did_you_mean(name, known)}")
-    return tuple(each for each in processes if not names or each.name in names)
 
 
 def parse_procfile(text: str, file: Path) -> tuple[Process, ...]:
@@ -391,27 +379,31 @@ def read_file(file: Path) -> tuple[Process, ...]:
     return in_order(found, file)
 
 
-def environment(process: Process, shared: Path) -> dict[str, str]:
+def environment(process: Process, *shared: Path) -> dict[str, str]:
     """Return the environment of ``process``.
 
-    The sources are, in order of precedence: its ``env``, our environment, its ``env-file``, and ``shared``, the
-    ``.env`` file of all processes, which may be missing.
+    The sources are, in order of precedence: its ``env``, our environment, its ``env-file``, and the files ``shared`` by
+    all processes, which may be missing.
 
     Raises:
         ConfigError: if a file cannot be read, or PORT is not a number.
     """
-    files = {
-        **(read_env(shared) if shared.is_file() else {}),
-        **(read_env(process.env_file) if process.env_file else {}),
-    }
-    # Without this, Python buffers output to a pipe.
-    found = {"PYTHONUNBUFFERED": "1", **files, **os.environ}
+    # Without PYTHONUNBUFFERED, Python buffers output to a pipe.
+    found = {"PYTHONUNBUFFERED": "1"}
+    for file in (*filter(Path.is_file, shared), *([process.env_file] if process.env_file else [])):
+        found |= read_env(file)
+    found |= os.environ
     if process.port is not None:
-        found["PORT"] = _port(found.get("PORT") or _FIRST_PORT, process.port)
+        found["PORT"] = port_of(found.get("PORT") or _FIRST_PORT, process.port)
     return {**found, **process.env}
 
 
-def _port(first: str, more: int) -> str:
+def port_of(first: str, more: int) -> str:
+    """Return the PORT of a process, with the PORT of the ``first`` one.
+
+    Raises:
+        ConfigError: if it is not a number, or too high.
+    """
     if not (first.isascii() and first.isdecimal()) or int(first) + more > _HIGHEST_PORT:
         raise ConfigError(
             f"PORT={first!r} cannot be the port of the first process; give a number such as {_FIRST_PORT}"

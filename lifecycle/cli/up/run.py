@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,10 +16,11 @@ from lifecycle import hooks
 from lifecycle.backoff import Backoff
 from lifecycle.cli.files import permissions_checked
 from lifecycle.cli.logs import logging_to
-from lifecycle.cli.output import FAILED
+from lifecycle.cli.output import DONE, FAILED, UsageError, write
 from lifecycle.cli.up.changes import Changes
-from lifecycle.cli.up.processes import environment, find_file, read_file, selected
-from lifecycle.cli.up.screen import Outcome, Screen, StatusPrinter, exit_status, summary
+from lifecycle.cli.up.processes import environment, find_file, read_file
+from lifecycle.cli.up.screen import Outcome, Screen, StatusPrinter, exit_status, plan, summary
+from lifecycle.cli.up.selection import selected
 from lifecycle.cli.up.starts import OrderedWorker, Starts
 from lifecycle.cli.watch.session import learning
 from lifecycle.control import Router
@@ -29,8 +31,8 @@ from lifecycle.workers.model import FINAL
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from lifecycle.cli.options import LogFormat
     from lifecycle.cli.up.processes import Process
+    from lifecycle.cli.up.selection import UpSettings
     from lifecycle.events import StatusEvent
     from lifecycle.workers import WorkerState
 
@@ -42,34 +44,49 @@ _NAME: Final = "lifecycle up"
 _MARGIN: Final = 2.0
 
 
-def up(
-    file: Path | None, names: Sequence[str], log_dir: Path | None = None, *, log_format: LogFormat | None = None
-) -> int:
-    """Run the processes of ``file``, or only those called ``names``, until they end, and return the exit status.
+def up(settings: UpSettings) -> int:
+    """Run the processes of a file until they end, and return the exit status.
 
     Raises:
         CliError: if an error is found before the start.
     """
     with permissions_checked():
-        file = find_file(Path.cwd()) if file is None else Path.cwd() / file
-        processes = selected(read_file(file), names, file)
+        file = find_file(Path.cwd()) if settings.file is None else Path.cwd() / settings.file
+        env_files = _env_files(settings.env_file, file)
+        processes = selected(read_file(file), settings, file)
+    if settings.dry_run:
+        write(sys.stdout, plan(processes, {each.name: environment(each, *env_files) for each in processes}))
+        return DONE
     screen = Screen(
-        [each.name for each in processes], log_dir=log_dir, on_reader_gone=_shut_down, log_format=log_format
+        [each.name for each in processes],
+        log_dir=settings.log_dir,
+        on_reader_gone=_shut_down,
+        log_format=settings.log_format,
     )
     with screen, logging_to(screen.console):
         with permissions_checked():
-            program = _Program(processes, file.parent, screen)
+            program = _Program(processes, file.parent, env_files, screen)
         screen.console.info(f"{file.name}: {', '.join(each.name for each in processes)}")
         return program.run()
+
+
+def _env_files(given: Sequence[Path], file: Path) -> tuple[Path, ...]:
+    """Return the files with variables for all processes: the ``given`` ones, or ``.env`` next to ``file``."""
+    for each in given:
+        if not each.is_file():
+            raise UsageError(f"--env-file {each}: no such file")
+    return tuple(each.absolute() for each in given) or (file.parent / ".env",)
 
 
 class _Program:
     """One run of `lifecycle up`: the supervisor, the starts and the output."""
 
-    def __init__(self, processes: Sequence[Process], directory: Path, screen: Screen) -> None:
+    def __init__(
+        self, processes: Sequence[Process], directory: Path, env_files: Sequence[Path], screen: Screen
+    ) -> None:
         self._processes = processes
         self._directory = directory
-        self._env_file = directory / ".env"
+        self._env_files = env_files
         self._screen = screen
         self._supervisor = Supervisor(
             _NAME,
@@ -189,7 +206,7 @@ class _Program:
         )
 
     def _environment(self, process: Process) -> dict[str, str]:
-        return environment(process, self._env_file)
+        return environment(process, *self._env_files)
 
     def _worker(self, process: Process) -> OrderedWorker:
         """Return the worker for one start. Its env files are read now."""

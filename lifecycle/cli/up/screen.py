@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -25,7 +27,7 @@ from lifecycle.cli.output import (
 from lifecycle.workers.model import FINAL, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
     from typing import BinaryIO, Self
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from lifecycle.workers import Exit, WorkerState
     from lifecycle.workers.stdio import Output
 
-__all__ = ["Outcome", "Screen", "StatusPrinter", "describe_end", "exit_status", "summary"]
+__all__ = ["Outcome", "Screen", "StatusPrinter", "describe_end", "exit_status", "plan", "summary"]
 
 #: The name in the prefix of our own messages.
 _OURSELVES: Final = "system"
@@ -260,6 +262,22 @@ def describe_end(state: WorkerState) -> str:
         return text
     fact, semicolon, advice = text.partition(";")
     return f"{fact}{after}{semicolon}{advice}"
+
+
+def plan(processes: Iterable[Process], environments: Mapping[str, Mapping[str, str]]) -> str:
+    """Return a description of the processes in the order of their starts, with the variables that they get."""
+    return "".join(_planned(each, environments[each.name]) for each in processes)
+
+
+def _planned(process: Process, env: Mapping[str, str]) -> str:
+    needs = [name if need == "up" else f"{name} ({need})" for name, need in process.needs.items()]
+    facts = {
+        "directory": str(process.cwd),
+        "variables": ", ".join(sorted(name for name, value in env.items() if os.environ.get(name) != value)),
+        "after": ", ".join(needs),
+    }
+    command = process.command if isinstance(process.command, str) else shlex.join(process.command)
+    return f"{process.name}: {command}\n" + "".join(f"  {fact}: {text}\n" for fact, text in facts.items() if text)
 
 
 def summary(outcomes: Sequence[Outcome]) -> list[str]:

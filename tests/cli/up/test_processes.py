@@ -11,8 +11,8 @@ import pytest
 
 from lifecycle.cli import main
 from lifecycle.cli.app import parse
-from lifecycle.cli.output import CliError, ConfigError, UsageError
-from lifecycle.cli.up.processes import Process, environment, find_file, parse_procfile, read_file, selected
+from lifecycle.cli.output import CliError, ConfigError
+from lifecycle.cli.up.processes import Process, environment, find_file, parse_procfile, read_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,6 +95,7 @@ class TestTables:
             probe-interval = 3
             restart-unhealthy = true
             first-start = "retry"
+            disabled = true
         """
         assert tables(text) == (
             Process("db", "postgres -D data", cwd=tmp_path),
@@ -118,6 +119,7 @@ class TestTables:
                 probe_interval=3.0,
                 restart_unhealthy=True,
                 first_start="retry",
+                disabled=True,
             ),
         )
 
@@ -238,17 +240,6 @@ class TestOrder:
         with pytest.raises(ConfigError, match=r"(a after b after a|b after a after b); remove one dependency"):
             tables(text)
 
-    def test_names_select_processes_and_others_are_not_waited_for(
-        self, tables: Callable[[str], tuple[Process, ...]]
-    ) -> None:
-        found = tables("up.web = { command = 'x', after = 'db' }\nup.db = 'x'")
-        assert [each.name for each in selected(found, ["web"], FILE)] == ["web"]
-        assert [each.name for each in selected(found, ["web", "db"], FILE)] == ["db", "web"]
-        with pytest.raises(UsageError, match=r"Procfile has no process 'wbe'; did you mean web\?"):
-            selected(found, ["wbe"], FILE)
-        with pytest.raises(UsageError, match="known: db, web"):
-            selected(found, ["zzz"], FILE)
-
 
 class TestFiles:
     def test_the_nearest_is_taken_and_a_procfile_before_the_tables(self, tmp_path: Path) -> None:
@@ -289,6 +280,11 @@ class TestEnvironment:
         monkeypatch.setenv("D", "ours")
         found = environment(Process("web", "x", cwd=tmp_path, env_file=own, env={"D": "its"}), shared)
         assert [found[name] for name in "ABCD"] == ["shared", "file", "ours", "its"]
+
+    def test_later_shared_file_overrides_an_earlier_one(self, tmp_path: Path) -> None:
+        files = [write(tmp_path / "a", "A=1\nB=1\n"), write(tmp_path / "b", "B=2\n"), tmp_path / "missing"]
+        found = environment(Process("web", "x", cwd=tmp_path), *files)
+        assert (found["A"], found["B"]) == ("1", "2")
 
     def test_a_process_of_a_procfile_has_a_port_of_its_own(self, tmp_path: Path) -> None:
         web, worker = parse_procfile("web: x\nworker: x", tmp_path / "Procfile")

@@ -1,0 +1,145 @@
+"""The processes of a file that `lifecycle up` runs: those that the command line names, and how many copies of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from lifecycle.cli import options
+from lifecycle.cli.files import did_you_mean
+from lifecycle.cli.options import LogFormat, option, options_of
+from lifecycle.cli.output import UsageError
+from lifecycle.cli.up.processes import port_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from lifecycle.cli.up.processes import Process
+
+__all__ = ["OPTIONS", "UpSettings", "selected", "up_settings"]
+
+
+def _counts(text: str) -> tuple[tuple[str, int], ...]:
+    """Read ``NAME=N``, or several, separated by commas."""
+    found: list[tuple[str, int]] = []
+    for part in text.split(","):
+        name, _, number = part.partition("=")
+        if not name or not (number.isascii() and number.isdecimal()):
+            raise ValueError("give NAME=N, such as web=2,worker=3")
+        found.append((name, int(number)))
+    return tuple(found)
+
+
+def _files(text: str) -> tuple[Path, ...]:
+    """Read paths, separated by commas."""
+    return tuple(options.path(part) for part in text.split(","))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpSettings:
+    """The settings of `lifecycle up`. Each is an option."""
+
+    #: The processes to run; all processes if empty.
+    names: tuple[str, ...] = ()
+    file: Path | None = option(
+        "FILE",
+        "read this file: tables if its name ends in .toml, otherwise a Procfile",
+        options.path,
+        aliases=("-f",),
+    )
+    concurrency: tuple[tuple[str, int], ...] = option(
+        "NAME=N", "run this many copies, called NAME.1, NAME.2 and so on", _counts, many=True, aliases=("-c",)
+    )
+    env_file: tuple[Path, ...] = option(
+        "FILE", "read variables from this file, in place of .env", _files, many=True, aliases=("-e",)
+    )
+    port: int | None = option(
+        "PORT", "set the PORT of the first line of a Procfile", options.port, number=True, aliases=("-p",)
+    )
+    deps: bool = option(None, "do not run what the named processes depend on", default=True)
+    dry_run: bool = option(None, "print what would run, and exit", default=False)
+    log_dir: Path | None = option(
+        "DIR", "also append the output of each process to DIR/NAME.log", options.path, group="output"
+    )
+    log_format: LogFormat | None = field(default=None, metadata={"option": options.LOG_FORMAT})
+
+
+#: The options in the order of the help.
+OPTIONS: Final = options_of(UpSettings)
+
+
+def up_settings(typed: Mapping[str, Any]) -> UpSettings:
+    """Return the settings for the arguments and options that were ``typed``."""
+    known = {each.name for each in fields(UpSettings)}
+    given: dict[str, Any] = {name: value for name, value in typed.items() if name in known and value is not None}
+    given["names"] = tuple(typed["names"])
+    return UpSettings(**given)
+
+
+def selected(processes: Sequence[Process], settings: UpSettings, file: Path) -> tuple[Process, ...]:
+    """Return the processes to run, in order.
+
+    By default these are all processes that are not disabled. Otherwise, they are the named processes, and those that
+    they depend on, except disabled ones. Processes do not wait for processes that are not selected.
+
+    Raises:
+        UsageError: for an unknown name, or if nothing is selected.
+    """
+    counts = dict(settings.concurrency)
+    _check_names([*settings.names, *counts], processes, file)
+    wanted = _wanted(processes, settings)
+    copies = {each.name: _copies(each, counts.get(each.name, 1)) for each in processes if each.name in wanted}
+    found = tuple(_connected(copy, copies) for each in copies.values() for copy in each)
+    if not found:
+        raise UsageError(f"nothing to run: all processes of {file} are disabled or have 0 copies; name one to run it")
+    return found if settings.port is None else _with_ports(found, settings.port)
+
+
+def _check_names(names: Iterable[str], processes: Sequence[Process], file: Path) -> None:
+    known = [each.name for each in processes]
+    for name in names:
+        if "=" in name:
+            raise UsageError(f"{name!r} is not the name of a process; for several copies, give -c {name}")
+        if name not in known:
+            raise UsageError(f"{file} has no process {name!r}; {did_you_mean(name, known)}")
+
+
+def _wanted(processes: Sequence[Process], settings: UpSettings) -> set[str]:
+    """Return the names of the selected processes."""
+    if not settings.names:
+        return {each.name for each in processes if not each.disabled}
+    wanted = set(settings.names)
+    # Each process is before its dependencies here.
+    for each in reversed(processes) if settings.deps else ():
+        if each.name in wanted:
+            wanted.update(other.name for other in processes if other.name in each.needs and not other.disabled)
+    return wanted
+
+
+def _copies(process: Process, count: int) -> list[Process]:
+    if count == 1:
+        return [process]
+    port = process.port
+    return [
+        replace(process, name=f"{process.name}.{number + 1}", port=None if port is None else port + number)
+        for number in range(count)
+    ]
+
+
+def _connected(process: Process, copies: Mapping[str, Sequence[Process]]) -> Process:
+    """Let ``process`` depend on all copies of the processes that it depends on."""
+    return replace(
+        process,
+        after=tuple(copy.name for name in process.after for copy in copies.get(name, ())),
+        depends_on={copy.name: need for name, need in process.depends_on.items() for copy in copies.get(name, ())},
+    )
+
+
+def _with_ports(processes: Sequence[Process], first: int) -> tuple[Process, ...]:
+    if all(each.port is None for each in processes):
+        raise UsageError(f"-p {first} has no effect on tables; set env = {{ PORT = {first} }} in one of them")
+    return tuple(
+        each if each.port is None else replace(each, env={**each.env, "PORT": port_of(str(first), each.port)})
+        for each in processes
+    )
