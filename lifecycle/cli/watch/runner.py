@@ -73,7 +73,7 @@ class Runner:
         # Stops a run that lasts longer than ``--timeout``.
         self._timer: asyncio.TimerHandle | None = None
         #: The exit status of `lifecycle watch`. It ends if ``--exit-on-error`` sets a status other than 0.
-        self.exit_status = DONE
+        self.exit_status: int = DONE
 
     # -- requests ----------------------------------------------------------------------------------------------
 
